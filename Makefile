@@ -1,0 +1,95 @@
+# Every target makes its environment first, so any one of them is enough on a fresh clone.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+MAKEFLAGS += --no-print-directory
+
+# Any Python that runs starts the bootstrap; that one finds or refuses the right ones itself.
+ANY_PYTHON = $(shell for p in python3 python python3.13 python3.12 /usr/bin/python3 /usr/local/bin/python3 \
+	/opt/homebrew/bin/python3 "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/*/bin/python3 \
+	"$$HOME"/.local/share/uv/python/*/bin/python3; do \
+	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+BOOTSTRAP = python="$(ANY_PYTHON)"; \
+	[ -n "$$python" ] || { echo "bootstrap: no Python 3.8 or later that runs was found" >&2; exit 1; }; \
+	"$$python" tools/bootstrap.py
+PYTHON := .venv/bin/python
+
+# CI tests on both versions; elsewhere the second one is tested on if it is there.
+ifeq ($(CI),true)
+MAIN := --python 3.12
+OTHER := --python 3.13 --env .venv-3.13
+else
+MAIN :=
+OTHER := --python 3.13 --env .venv-3.13 --optional
+endif
+
+# Serial first, so that the last line is the large run's. Exit 5: none is marked serial.
+define RUN_TESTS
+	@echo "== tests on $$($(1)/bin/python -V)"
+	@status=0; \
+	$(1)/bin/python -m pytest -m serial $(ARGS) || { status=$$?; [ $$status -ne 5 ] || status=0; }; \
+	$(1)/bin/python -m pytest -n 2 -m "not serial" $(ARGS) || status=$$?; \
+	exit $$status
+endef
+
+.PHONY: help
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: env
+env: ## make or refresh .venv, the environment for development
+	@$(BOOTSTRAP) $(MAIN)
+
+.PHONY: demo
+demo: env ## watch processes take turns, one killed, its lock passing on
+	@$(PYTHON) examples/demo.py
+
+.PHONY: test
+test: env env-other test-main test-other ## run all tests, on Python 3.12 and 3.13 (ARGS="-k word" for some)
+
+.PHONY: env-other
+env-other: env
+	@$(BOOTSTRAP) $(OTHER)
+
+.PHONY: test-main
+test-main: env env-other
+	$(call RUN_TESTS,.venv)
+
+.PHONY: test-other
+test-other: test-main
+	@if [ -x .venv-3.13/bin/python ]; then $(MAKE) run-other; fi
+
+.PHONY: run-other
+run-other:
+	$(call RUN_TESTS,.venv-3.13)
+
+.PHONY: check
+check: env ## lint, formatting, types, architecture
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m mypy
+	$(PYTHON) -m pyright
+	$(PYTHON) -m pytest -q tests/architecture
+
+.PHONY: fix
+fix: env ## let ruff repair and format what it can
+	$(PYTHON) -m ruff check --fix
+	$(PYTHON) -m ruff format
+
+.PHONY: bench
+bench: ## measure, beside the peers, in one table
+	@$(BOOTSTRAP) $(MAIN) --bench
+	$(PYTHON) -m benchmarks $(ARGS)
+
+.PHONY: torture
+torture: env ## the long run: faults, kills, pauses, a million cycles
+	$(PYTHON) -m tests.torture $(ARGS)
+
+.PHONY: lock
+lock: ## compile requirements/*.in again (ARGS=--upgrade for newer versions)
+	@$(BOOTSTRAP) --lock $(ARGS)
+
+.PHONY: clean
+clean: ## remove environments, tools, builds and caches
+	rm -rf .venv .venv-3.13 .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks examples tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,36 @@
+"""Which module serves which URL scheme."""
+
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from leasehold.backends.port import Store
+from leasehold.clock import Clock
+from leasehold.errors import NotConfigured
+
+GROUP = "leasehold.backends"
+"""Third parties add a store with an entry point `scheme = "module:Class"` in this group."""
+
+BUILTIN = {
+    "memory": "leasehold.backends.memory:MemoryStore",
+    "sqlite": "leasehold.backends.sqlite:SqliteStore",
+}
+
+
+def store_for(url: str, *, clock: Clock | None = None) -> Store:
+    """The store that a URL names. Raises `NotConfigured` for a scheme that nobody serves."""
+    scheme, colon, _ = url.partition(":")
+    target = BUILTIN.get(scheme) or _plugged_in(scheme)
+    if not colon or target is None:
+        known = ", ".join(f"{name}://" for name in sorted(BUILTIN))
+        raise NotConfigured(
+            f"no backend serves {scheme!r}: a store's URL begins with one of {known}"
+        )
+    module, _, name = target.partition(":")
+    store: Store = getattr(import_module(module), name)(url, clock=clock)
+    return store
+
+
+def _plugged_in(scheme: str) -> str | None:
+    for point in entry_points(group=GROUP, name=scheme):
+        return point.value
+    return None

@@ -1,0 +1,196 @@
+"""memory:// keeps leases in this process: for tests, and for tasks and threads of one program.
+
+`memory://` is the process's own store; each `memory://name` is another one.
+"""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from itertools import count, islice
+from queue import Empty, SimpleQueue
+
+from leasehold.backends.port import Backend
+from leasehold.clock import Clock, SystemClock
+from leasehold.core import ledger
+from leasehold.core.book import MemoryBook
+from leasehold.errors import NotConfigured
+from leasehold.model import Capabilities, Command, Inspect, Page, Reply, Status, Wakeup
+
+MAX_IDLE = 1024
+"""So many books may lie idle before they are thrown out."""
+
+
+class Shelf:
+    """All books of one memory store, and the inboxes of everybody who uses it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.inboxes: dict[str, _Inbox] = {}
+        self._books: dict[bytes, MemoryBook] = {}
+        self._sweep_at = MAX_IDLE
+        self._floor = 0
+        self._open: MemoryBook | None = None
+        self._lock = threading.Lock()
+
+    def apply(self, commands: Sequence[Command]) -> list[Reply]:
+        """Apply commands one after the other, then push what comes of them."""
+        replies: list[Reply] = []
+        pushes: list[Wakeup] = []
+        clock = self.clock
+        with self._lock:
+            now, stamp = clock.now(), clock.stamp()
+            for command in commands:
+                reply, wakeups = ledger.apply(self._turn_to(command.key), command, now, stamp)
+                self._open = None
+                replies.append(reply)
+                pushes += wakeups
+        for wakeup in pushes:
+            inbox = self.inboxes.get(wakeup.inbox)
+            if inbox is not None:
+                inbox.push(wakeup)
+        return replies
+
+    def _turn_to(self, key: bytes) -> MemoryBook:
+        """Open a key's book; a Ctrl-C that left one half written is mended here."""
+        if self._open is not None:
+            self._open.rebuild()
+        book = self._books.get(key)
+        if book is None:
+            if len(self._books) >= self._sweep_at:
+                self._sweep()
+            book = self._books[key] = MemoryBook(self._floor)
+        self._open = book
+        return book
+
+    def _sweep(self) -> None:
+        """Throw out idle books; tokens still rise, as new books begin above all that were thrown out."""
+        for key, book in list(self._books.items()):
+            if book.idle:
+                self._floor = max(self._floor, book.last)
+                del self._books[key]
+        self._sweep_at = 2 * len(self._books) + MAX_IDLE
+
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        """Inspect the next `limit` keys that aren't idle."""
+        with self._lock:
+            keys = sorted(
+                key
+                for key, book in self._books.items()
+                if key.startswith(prefix) and (cursor is None or key > cursor) and not book.idle
+            )
+        page = list(islice(keys, limit))
+        found = self.apply([Inspect(key) for key in page])
+        items = [status for status in found if isinstance(status, Status)]
+        busy = [status for status in items if status.holders or status.waiters]
+        return Page(busy, page[-1] if len(keys) > limit else None)
+
+    def after_fork(self) -> None:
+        """The child has a copy that nobody else sees: it begins empty, above the parent's tokens."""
+        self._lock = threading.Lock()
+        self._floor = max((book.last for book in self._books.values()), default=self._floor)
+        self._books.clear()
+        self.inboxes.clear()
+        self._open = None
+
+
+class _Inbox:
+    """Pushes for one backend, from any thread."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Wakeup | None] = SimpleQueue()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.reader: asyncio.Future[None] | None = None
+
+    def push(self, wakeup: Wakeup | None) -> None:
+        self.queue.put(wakeup)
+        if self.loop is not None and self.reader is not None:
+            try:
+                self.loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                pass  # that loop is closed, and whoever waited in it has gone
+
+    def _wake(self) -> None:
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
+
+    def drain(self, first: Wakeup | None = None) -> list[Wakeup]:
+        found = [] if first is None else [first]
+        while True:
+            try:
+                wakeup = self.queue.get_nowait()
+            except Empty:
+                return found
+            if wakeup is not None:
+                found.append(wakeup)
+
+
+class MemoryBackend:
+    """One user of a shelf."""
+
+    _numbers = count(1)
+
+    def __init__(self, shelf: Shelf, *, blocking: bool) -> None:
+        self.inbox = f"memory-{next(self._numbers)}"
+        self._shelf = shelf
+        self._blocking = blocking
+        self._box = _Inbox()
+
+    async def open(self) -> None:
+        self._shelf.inboxes[self.inbox] = self._box
+
+    async def close(self) -> None:
+        self._shelf.inboxes.pop(self.inbox, None)
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        return self._shelf.apply(commands)
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        return self._shelf.apply(commands)
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        if self._blocking:
+            try:
+                return self._box.drain(self._box.queue.get(timeout=timeout))
+            except Empty:
+                return ()
+        return await self._wait_in_loop(timeout)
+
+    async def _wait_in_loop(self, timeout: float | None) -> Sequence[Wakeup]:
+        box = self._box
+        loop = box.loop = asyncio.get_running_loop()
+        box.reader = loop.create_future()
+        try:
+            if box.queue.empty():
+                await asyncio.wait((box.reader,), timeout=timeout)
+        finally:
+            box.reader = None
+        return box.drain()
+
+    def nudge(self) -> None:
+        self._box.push(None)
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return self._shelf.scan(prefix, cursor, limit)
+
+    def after_fork(self) -> None:
+        self._shelf.after_fork()
+        self._box = _Inbox()
+
+
+_shelves: dict[str, Shelf] = {}
+
+
+class MemoryStore:
+    """Leases in this process's memory, shared by all clients of the same URL."""
+
+    capabilities = Capabilities(scope="process")
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        scheme, slashes, name = url.partition("://")
+        if scheme != "memory" or not slashes or "?" in name:
+            raise NotConfigured(f"{url!r} is no URL of a memory store: memory:// or memory://name")
+        self.url = url
+        self._shelf = Shelf(clock) if clock else _shelves.setdefault(name, Shelf(SystemClock()))
+
+    def backend(self, *, blocking: bool) -> Backend:
+        return MemoryBackend(self._shelf, blocking=blocking)

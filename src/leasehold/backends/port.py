@@ -1,0 +1,65 @@
+"""What the rest of Leasehold needs of a store.
+
+A `Store` says where leases are kept. A `Backend` is one connection to it, either for one event loop or
+for blocking callers. Both kinds have the same methods: the blocking kind's coroutines never suspend, so
+that one text of the primitives drives either (see `runtime.threads`).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from leasehold.clock import Clock
+from leasehold.model import Capabilities, Command, Page, Reply, Wakeup
+
+MAX_BATCH = 512
+"""No more commands than this travel together."""
+
+
+class Backend(Protocol):
+    """One connection to a store; used by one event loop or by one thread at a time.
+
+    A failure of the whole call raises `BackendUnavailable` (it may or may not have been applied; the
+    same commands may be sent again), `Forbidden`, `IncompatibleVersion` or `Corrupt` (nothing was
+    applied). A failure of one command is that command's reply, `Failed`.
+    """
+
+    @property
+    def inbox(self) -> str:
+        """Where pushes to this connection are sent; to be put into each Acquire that may wait."""
+
+    async def open(self) -> None:
+        """Connect. May be called again after `close`."""
+
+    async def close(self) -> None:
+        """Disconnect; leases stay as they are."""
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        """Apply a batch in place, if that can be done at once without waiting for anybody; else None."""
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """Apply a batch in one round trip: atomic per key, in order for each key; a reply for each."""
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        """Wait for hints that were pushed to this inbox; empty at the timeout or after a nudge."""
+
+    def nudge(self) -> None:
+        """Let a `wakeups` that waits return at once. Any thread may call it, also a signal handler."""
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        """The next keys (in byte order, after `cursor`) that begin with `prefix` and are not idle."""
+
+    def after_fork(self) -> None:
+        """In the child: drop inherited sockets and files without a word to the other side."""
+
+
+class Store(Protocol):
+    """Where leases are kept, by URL. Making one connects to nothing and reads nothing."""
+
+    url: str
+    """As it may be shown: without a password."""
+    capabilities: Capabilities
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None: ...
+
+    def backend(self, *, blocking: bool) -> Backend:
+        """A connection, not yet open."""

@@ -1,0 +1,183 @@
+"""Settings: what may be set, in which units, and where a value comes from."""
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from math import inf, isnan
+from typing import Any, Final, final
+
+from leasehold.core.timing import MIN_TTL, margin
+from leasehold.errors import UnsafeTiming
+
+type Duration = float | int | str | timedelta
+"""Seconds, a `timedelta`, or a text such as "30s", "1.5h", "250ms"."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.ASCII)
+_LITERAL = re.compile(r"[a-z0-9_-]+", re.ASCII)
+
+
+@final
+class Unset:
+    """No value was given, which is not the same as None."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+
+def seconds(value: Duration, what: str = "a duration") -> float:
+    """A duration in seconds.
+
+    Raises `TypeError` for what is none (a bool isn't), `ValueError` for one that is negative, NaN or
+    can't be read.
+    """
+    if type(value) is float or (isinstance(value, int | float) and not isinstance(value, bool)):
+        result = float(value)
+    elif isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, str):
+        result = _read(value, what)
+    else:
+        raise TypeError(f'{what} is {value!r}: give seconds, a timedelta, or a text such as "30s"')
+    if isnan(result) or result < 0:
+        raise ValueError(f"{what} is {value!r}: it can't be negative")
+    return result
+
+
+def _read(text: str, what: str) -> float:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f'{what} is {text!r}: write it as "30s", "5m", "1.5h" or "250ms"')
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def optional_seconds(value: Duration | None, what: str) -> float | None:
+    """A duration, or None for without end."""
+    if value is None:
+        return None
+    result = seconds(value, what)
+    return None if result == inf else result
+
+
+def safe_ttl(value: Duration) -> float:
+    """A ttl. Raises `UnsafeTiming` for one that is all margin, or never ends."""
+    ttl = seconds(value, "ttl")
+    if not MIN_TTL <= ttl < inf:
+        raise UnsafeTiming(
+            f"ttl is {ttl:g} s: it must be finite and at least {MIN_TTL:g} s, as a holder stops "
+            f"{margin(MIN_TTL):g} s or more before the store lets go of its lease"
+        )
+    return ttl
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockConfig:
+    """How a lock is acquired and held; give it to `Lock.from_config`, which reads no environment."""
+
+    ttl: Duration = 30.0
+    """How long the store keeps the lease without a renewal."""
+    wait: Duration | None = None
+    """How long to queue: None for ever, 0 for one try."""
+    priority: int = 0
+    """Higher comes first in the queue."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+    auto_renew: bool = True
+    """Renew in the background while it is held."""
+    max_hold: Duration | None = None
+    """Stop renewing after so long, whatever the body does."""
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "ttl", safe_ttl(self.ttl))
+        set_(self, "wait", optional_seconds(self.wait, "wait"))
+        set_(self, "max_hold", optional_seconds(self.max_hold, "max_hold"))
+        if type(self.priority) is not int:
+            raise TypeError(f"priority is {self.priority!r}: give an int")
+        if self.max_hold is not None and self.max_hold <= 0:
+            raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
+
+
+def _flag(text: str) -> bool:
+    value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False}.get(
+        text.strip().lower(), {"no": False, "off": False}.get(text.strip().lower())
+    )
+    if value is None:
+        raise ValueError("write true or false")
+    return value
+
+
+def _wait(text: str) -> str | None:
+    return None if text.strip().lower() in ("", "none", "forever") else text
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "ttl": str,
+    "wait": _wait,
+    "priority": int,
+    "note": str,
+    "label": str,
+    "auto_renew": _flag,
+    "max_hold": _wait,
+}
+
+
+def configured(
+    kind: str,
+    name: str | bytes,
+    given: Mapping[str, Any],
+    *,
+    env_prefix: str | None = None,
+    env_load: bool = True,
+    environ: Mapping[str, str] = os.environ,
+) -> LockConfig:
+    """Settings by keyword, then from the variables of this name, then from those for all, then defaults.
+
+    `LEASEHOLD_LOCK__CART__TTL` is for the lock named "cart" only: names of anything but
+    `[a-z0-9_-]` have no variables of their own, so that no two names share them. `env_prefix`
+    replaces `LEASEHOLD_LOCK__CART__`.
+    """
+    values = {key: value for key, value in given.items() if value is not UNSET}
+    if env_load:
+        prefixes = _prefixes(kind, name, env_prefix)
+        for field in _FIELDS:
+            if field not in values:
+                _load(field, prefixes, environ, values)
+    return LockConfig(**values)
+
+
+def _prefixes(kind: str, name: str | bytes, env_prefix: str | None) -> list[str]:
+    shared = ["LEASEHOLD_"]
+    if env_prefix is not None:
+        return [env_prefix, *shared]
+    if isinstance(name, str) and _LITERAL.fullmatch(name):
+        return [f"LEASEHOLD_{kind.upper()}__{name.upper()}__", *shared]
+    return shared
+
+
+def _load(
+    field: str, prefixes: list[str], environ: Mapping[str, str], values: dict[str, Any]
+) -> None:
+    for prefix in prefixes:
+        variable = prefix + field.upper()
+        text = environ.get(variable)
+        if text is None:
+            continue
+        try:
+            values[field] = _READERS[field](text)
+            if field in ("ttl", "wait", "max_hold") and values[field] is not None:
+                seconds(values[field])
+        except ValueError as error:
+            raise ValueError(f"{variable} is {text!r}: {error}") from error
+        return
+
+
+_FIELDS = tuple(field.name for field in fields(LockConfig))
+DEFAULT = LockConfig()

@@ -1,0 +1,45 @@
+"""Names, keys, and what may be shown of a lease's secret id."""
+
+from hashlib import sha256
+from typing import Literal, get_args
+
+from leasehold.errors import InvalidName
+
+type Kind = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
+
+KINDS: tuple[str, ...] = get_args(Kind.__value__)
+
+MAX_NAME = 512
+
+
+def key_of(kind: Kind, name: str | bytes) -> bytes:
+    """The key of a named resource: `{kind}:{name}`, so that kinds never meet.
+
+    Raises `InvalidName` unless the name is 1..512 bytes; a str is its UTF-8.
+    """
+    try:
+        raw = name.encode() if isinstance(name, str) else bytes(name)
+    except UnicodeEncodeError as error:
+        raise InvalidName(
+            f"{name!r} is not valid Unicode: pass bytes for a name of any bytes"
+        ) from error
+    if not 1 <= len(raw) <= MAX_NAME:
+        raise InvalidName(f"a name is 1 to {MAX_NAME} bytes long, and this one is {len(raw)}")
+    return b"%b:%b" % (kind.encode(), raw)
+
+
+def split_key(key: bytes) -> tuple[str, bytes]:
+    """The kind and the name that make up a key."""
+    kind, _, name = key.partition(b":")
+    return kind.decode("ascii", "replace"), name
+
+
+def shown(name: bytes) -> str:
+    """A name as people may see it: UTF-8, with what is unprintable or no UTF-8 escaped."""
+    text = name.decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def fingerprint(lease_id: str) -> str:
+    """What a lease is called in public; its id can't be told from it."""
+    return sha256(lease_id.encode()).hexdigest()[:24]

@@ -1,0 +1,35 @@
+"""Expiry where the store has no clock: by what this observer has seen, and for how long.
+
+The rule is client-go's leader election's: a written time is never trusted. Each entry carries a
+`beat` that its owner raises; an observer who has seen the same beat for the whole ttl, by its own
+monotonic clock and a little more for the clocks' drift, knows that the entry has ended.
+"""
+
+from collections.abc import Callable, Iterable
+
+from leasehold.core.book import Entry
+from leasehold.core.timing import DRIFT
+
+
+class Sightings:
+    """The first time that this observer saw each entry's present beat."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def view(self, now: float) -> Callable[[Entry], float]:
+        """How a book that was loaded at `now` tells when its entries end."""
+
+        def expires_at(entry: Entry) -> float:
+            seen = self._seen.get(entry.id)
+            if seen is None or seen[0] != entry.beat:
+                seen = self._seen[entry.id] = (entry.beat, now)
+            return seen[1] + (1 + DRIFT) * entry.ttl
+
+        return expires_at
+
+    def forget_all_but(self, entries: Iterable[Entry]) -> None:
+        """Keep no more than what is in the book."""
+        living = {entry.id for entry in entries}
+        for gone in self._seen.keys() - living:
+            del self._seen[gone]

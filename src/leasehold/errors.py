@@ -1,0 +1,100 @@
+"""What can go wrong, who holds what you wanted, and what to do next."""
+
+from typing import Any
+
+from leasehold.model import Holder
+
+
+class LeaseholdError(Exception):
+    """The root of all errors that Leasehold raises.
+
+    `key` is the key it is about, `holders` those who held it, `position` how many were ahead in the
+    queue, `retry_after` the seconds after which trying again can help; None where it isn't known.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        key: bytes | None = None,
+        holders: tuple[Holder, ...] = (),
+        position: int | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.key = key
+        self.holders = holders
+        self.position = position
+        self.retry_after = retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+
+def _rebuild(
+    cls: type[LeaseholdError], args: tuple[Any, ...], state: dict[str, Any]
+) -> LeaseholdError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class AcquireTimeout(LeaseholdError, TimeoutError):
+    """The units were not to be had within `wait`: wait longer, or ask the holder it names."""
+
+
+class LeaseLost(LeaseholdError):
+    """The lease ended before its holder gave it up: what it protects may be another's by now.
+
+    `reason` is `expired` (no renewal got through in time), `revoked`, `max_hold` or `closed` (the
+    client was closed, or the process forked).
+    """
+
+    def __init__(self, message: str = "", *, reason: str = "expired", **about: Any) -> None:
+        super().__init__(message, **about)
+        self.reason = reason
+
+
+class NotHeld(LeaseholdError):
+    """The operation needs a lease that is held, and this one was released or detached."""
+
+
+class Reentrant(LeaseholdError):
+    """The caller already holds this key, so waiting for it would never end."""
+
+
+class BackendUnavailable(LeaseholdError, ConnectionError):
+    """The store could not be reached or could not answer; whether it applied the last command is unknown."""
+
+
+class Forbidden(LeaseholdError, PermissionError):
+    """The store is there, and refuses this user."""
+
+
+class InvalidName(LeaseholdError, ValueError):
+    """A name is 1..512 bytes long."""
+
+
+class UnsafeTiming(LeaseholdError, ValueError):
+    """Durations with which exclusion could not be kept."""
+
+
+class MissingCapability(LeaseholdError):
+    """The store can't promise what `require=` asks for."""
+
+
+class NotConfigured(LeaseholdError):
+    """No store is named, and the implicit one would be wrong here."""
+
+
+class IncompatibleVersion(LeaseholdError):
+    """The store holds a format that this release does not read."""
+
+
+class Corrupt(LeaseholdError):
+    """What lies in the store can't be read; nothing is granted from it."""
+
+
+class ImplicitStoreWarning(UserWarning):
+    """No store was named, so the lock excludes only this user on this host."""

@@ -1,0 +1,1 @@
+"""The public classes of both worlds: one-line faces over the primitives."""

@@ -1,0 +1,270 @@
+"""The asyncio faces of the primitives."""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Generator
+from types import TracebackType
+from typing import Any, Self
+
+from leasehold.config import UNSET, Duration, Unset, optional_seconds
+from leasehold.core.names import KINDS, Kind, key_of
+from leasehold.defaults import default_hub, set_default_hub
+from leasehold.hub import Hub, hub_for
+from leasehold.model import Capabilities, Status
+from leasehold.primitives import admin
+from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.lock import LockBase
+from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.primitives.semaphore import SemaphoreBase
+from leasehold.runtime.asyncio import AsyncRuntime
+
+
+class Lease(LeaseBase):
+    """A lease that is held by an asyncio task.
+
+    As a context manager it is released on leaving; if it is lost meanwhile the task that entered is
+    cancelled, and `LeaseLost` raised in the stead of that cancellation. Outside of `async with` a loss
+    interrupts nobody: ask `lost`, call `ensure()`, or wait for `wait_lost()`.
+    """
+
+    __slots__ = ()
+
+    async def renew(self, ttl: Duration | None = None) -> None:
+        """Ask the store for `ttl` seconds from now (None: what it was acquired with); never shortens.
+
+        Raises `LeaseLost` if it is lost, `NotHeld` if it was given up, `BackendUnavailable`.
+        """
+        await self._renew(ttl)
+
+    async def release(self) -> bool:
+        """Give it up; True if it was held until now. May be called again."""
+        return await self._release()
+
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""
+        return await self._wait_lost(optional_seconds(timeout, "timeout"))
+
+    async def __aenter__(self) -> Self:
+        self._enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._leave(exc)
+
+    def __enter__(self) -> Any:
+        raise TypeError("this lease is held by a task: write `async with`, not `with`")
+
+    def __exit__(self, *about: object) -> None: ...
+
+
+class Acquisition(Coroutine[Any, Any, Lease]):
+    """What `acquire()` gives: await it for a lease, or enter it with `async with`."""
+
+    __slots__ = ("_coroutine", "_lease")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Lease]) -> None:
+        self._coroutine = coroutine
+        self._lease: Lease | None = None
+
+    def __await__(self) -> Generator[Any, None, Lease]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        return self._coroutine.send(value)
+
+    def throw(self, *about: Any) -> Any:
+        return self._coroutine.throw(*about)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    async def __aenter__(self) -> Lease:
+        lease = self._lease = await self._coroutine
+        lease._enter()
+        return lease
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._lease is not None
+        await self._lease._leave(exc)
+
+    def __enter__(self) -> Any:
+        self._coroutine.close()
+        raise TypeError("this acquires in an event loop: write `async with`, not `with`")
+
+    def __exit__(self, *about: object) -> None: ...
+
+
+class Primitive(PrimitiveBase[Lease]):
+    """What the asyncio primitives share."""
+
+    _lease_type = Lease
+    _client: "Client | None"
+
+    def _runtime(self) -> AsyncRuntime:
+        client = self._client
+        return (default_hub() if client is None else client.hub).loop_runtime()
+
+    def acquire(
+        self,
+        *,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+    ) -> Acquisition:
+        """Acquire `units`, in turn: await it, or enter it with `async with`.
+
+        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
+        first served within a priority. Cancelled meanwhile, it leaves nothing behind. Raises
+        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+        """
+        return Acquisition(self._acquire(units, wait, priority, note))
+
+    async def try_acquire(
+        self, *, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> Lease | None:
+        """Acquire at once or not at all; None if others hold it or wait for it."""
+        return await self._try(units, priority, note)
+
+    async def status(self) -> Status:
+        """Who holds it, who waits for it; what is this client's own is told by `mine`."""
+        return await self._status()
+
+    async def locked(self) -> bool:
+        """Nothing of it is free at this moment."""
+        return await self._locked()
+
+    async def revoke(self, *, reason: str, now: bool = False) -> int:
+        """Refuse further renewals to all holders, and tell them; return how many there were.
+
+        With `now` the units are free at once, though their holders may still be at work: that gives up
+        exclusion, and only fencing protects.
+        """
+        return await self._revoke(reason, now)
+
+    async def __aenter__(self) -> Lease:
+        return await self._enter()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._exit(exc)
+
+    def __enter__(self) -> Any:
+        raise TypeError(
+            f"{type(self).__name__} of leasehold is for asyncio: write `async with`, "
+            f"or import {type(self).__name__} from leasehold.sync for `with`"
+        )
+
+    def __exit__(self, *about: object) -> None: ...
+
+    def release(self) -> None:
+        """Never works: a lease is released, not the primitive. Raises `TypeError`."""
+        raise TypeError(
+            "release the lease: `lease = await lock.acquire()`, then `await lease.release()`"
+        )
+
+
+class Lock(LockBase[Lease], Primitive):
+    """One holder at a time, across tasks, processes and machines, for asyncio.
+
+    Contention: waiters queue by priority, then arrival. Expiry: the keeper renews at a third of the
+    ttl; a holder that can't is told before the store lets go. Cancellation: a cancelled acquire leaves
+    nothing behind. Durations are seconds, or texts such as "30s".
+    """
+
+
+class Semaphore(SemaphoreBase[Lease], Primitive):
+    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`."""
+
+
+class Client:
+    """A store in use, by asyncio: connects when it is first needed."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+
+    @property
+    def url(self) -> str:
+        """The store's URL, without a password."""
+        return self.hub.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store promises."""
+        return self.hub.capabilities
+
+    def lock(self, name: str | bytes, **options: Any) -> Lock:
+        """A `Lock` in this store."""
+        return Lock(name, client=self, **options)
+
+    def semaphore(self, name: str | bytes, capacity: int, **options: Any) -> Semaphore:
+        """A `Semaphore` in this store."""
+        return Semaphore(name, capacity, client=self, **options)
+
+    async def status(self, name: str | bytes, kind: Kind = "lock") -> Status:
+        """Who holds a resource and who waits for it."""
+        return await admin.status(await self._ready(), key_of(kind, name))
+
+    async def list(
+        self, prefix: str | bytes = b"", kind: Kind | None = None
+    ) -> AsyncIterator[Status]:
+        """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
+        await self._ready()
+        for each in KINDS if kind is None else (kind,):
+            async for status in self.hub.loop_runtime().scan(admin.scan_prefix(each, prefix)):
+                yield status
+
+    async def revoke(
+        self, name: str | bytes, *, reason: str, now: bool = False, kind: Kind = "lock"
+    ) -> int:
+        """As `Lock.revoke`, for any kind."""
+        return await admin.revoke(await self._ready(), key_of(kind, name), reason, now)
+
+    async def attach(self, handle: str) -> Lease:
+        """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
+        return await admin.attach(await self._ready(), handle, Lease)
+
+    async def close(self) -> None:
+        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect."""
+        await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
+        await self.hub.close_loop()
+
+    async def __aenter__(self) -> Self:
+        await self._ready()
+        return self
+
+    async def __aexit__(self, *about: object) -> None:
+        await self.close()
+
+    async def _ready(self) -> AsyncRuntime:
+        runtime = self.hub.loop_runtime()
+        await runtime.ready()
+        return runtime
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.url}>"
+
+
+def connect(url: str | None = None, *, default: bool = False, **options: Any) -> Client:
+    """A client of the store that `url` names; None for the default store. Connects when it is used.
+
+    `default` makes it what bare primitives use. Options: `connect_timeout` and `call_timeout`, in
+    seconds, and `clock`, for tests. Raises `NotConfigured` for a URL that no backend serves.
+    """
+    client = Client(default_hub() if url is None else hub_for(url, **options))
+    if default:
+        set_default_hub(client.hub)
+    return client

@@ -1,0 +1,135 @@
+"""A store that is in use: its keeper, and the runtimes through which loops and threads reach it."""
+
+import asyncio
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from leasehold.backends import store_for
+from leasehold.backends.port import Store
+from leasehold.clock import Clock, SystemClock
+from leasehold.config import Duration, seconds
+from leasehold.fork import on_fork
+from leasehold.model import Capabilities
+from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.runtime.keeper import StoreKeeper
+from leasehold.runtime.threads import ThreadRuntime
+
+CALL_TIMEOUT = 10.0
+
+
+class Hub:
+    """What all clients of one `connect` share. Connects to nothing until it is used."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        connect_timeout: Duration = 10.0,
+        call_timeout: Duration = CALL_TIMEOUT,
+    ) -> None:
+        self.store = store
+        self._clock = clock or SystemClock()
+        self._timing = {
+            "connect_timeout": seconds(connect_timeout, "connect_timeout"),
+            "call_timeout": seconds(call_timeout, "call_timeout"),
+        }
+        self._reset()
+        on_fork(self)
+
+    def _reset(self) -> None:
+        self.keeper = StoreKeeper(self.store, self._clock)
+        self._threads: ThreadRuntime | None = None
+        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRuntime] = (
+            WeakKeyDictionary()
+        )
+        self._last: tuple[Any, AsyncRuntime | None] = (None, None)
+        self._making = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The store's URL, as it may be shown."""
+        return self.store.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store promises."""
+        return self.store.capabilities
+
+    def loop_runtime(self) -> AsyncRuntime:
+        """The running event loop's. Raises `RuntimeError` outside of one."""
+        loop = asyncio.get_running_loop()
+        last, runtime = self._last
+        if last is loop and runtime is not None:
+            return runtime
+        runtime = self._loops.get(loop)
+        if runtime is None:
+            runtime = self._loops[loop] = AsyncRuntime(
+                self.store, self._clock, self.keeper, loop, **self._timing
+            )
+        self._last = (loop, runtime)
+        return runtime
+
+    def thread_runtime(self) -> ThreadRuntime:
+        """All threads'."""
+        runtime = self._threads
+        if runtime is None:
+            with self._making:
+                runtime = self._threads
+                if runtime is None:
+                    runtime = ThreadRuntime(self.store, self._clock, self.keeper, **self._timing)
+                    self._threads = runtime
+        return runtime
+
+    async def close_loop(self) -> None:
+        """Disconnect the running loop; the last step of an async client."""
+        runtime = self._loops.pop(asyncio.get_running_loop(), None)
+        self._last = (None, None)
+        if runtime is not None:
+            await runtime.close()
+
+    def close(self) -> None:
+        """Give up what is held, then disconnect the keeper and the threads."""
+        self.keeper.close()
+        if self._threads is not None:
+            self._threads.close()
+
+    def after_fork(self) -> None:
+        """The runtimes and the keeper have cleaned up after themselves; the child makes its own."""
+        self._threads = None
+        self._loops = WeakKeyDictionary()
+        self._last = (None, None)
+        self._making = threading.Lock()
+
+
+def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:
+    """A store by URL, in use."""
+    return Hub(store_for(url, clock=clock), clock=clock, **options)
+
+
+def implicit_url() -> str:
+    """The store of whoever names none: a file in this user's state folder.
+
+    The home is the password database's, not $HOME, so that a shell and cron agree.
+    """
+    home = _home()
+    if sys.platform == "darwin":
+        folder = home / "Library" / "Application Support" / "leasehold"
+    else:
+        folder = home / ".local" / "state" / "leasehold"
+    return f"sqlite:///{folder / 'leases.db'}"
+
+
+def _home() -> Path:
+    try:
+        import pwd
+    except ImportError:
+        return Path.home()
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()

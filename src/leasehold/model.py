@@ -1,0 +1,289 @@
+"""What is said between a client and a store: commands, replies, wakeups.
+
+Every duration is in seconds. A *store time* is a reading of the store's own clock and means nothing
+elsewhere; a *stamp* is the store's wall clock in microseconds since 1970 and only seeds fencing tokens
+and ages that people read.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, dataclass_transform
+
+MANY = 1 << 30
+"""A capacity without slot numbers: as many holders as come."""
+
+
+@dataclass_transform(frozen_default=True)
+def record[T](cls: type[T]) -> type[T]:
+    """A value that nobody changes: frozen to the type checkers, plain at run time.
+
+    A dataclass that freezes at run time costs a microsecond more for each one made, and the whole
+    of an uncontended acquire costs a few.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+# ---- commands -------------------------------------------------------------------------------------
+
+
+@record
+class Acquire:
+    """Take `units` of `key`, or renew what `id` already has, or keep its place in the queue alive."""
+
+    key: bytes
+    id: str
+    owner: str
+    ttl: float
+    units: int = 1
+    capacity: int = 1
+    queue: bool = False
+    patience: float = 30.0
+    """A place not heard of for this long is dropped."""
+    priority: int = 0
+    note: str = ""
+    tokens: int = 1
+    """How many fencing tokens the grant reserves, from `Granted.token` upwards."""
+    floor: int = 0
+    """Tokens up to this one are spent already (elsewhere)."""
+    lock_delay: float = 0.0
+    """How long the units stay closed should this hold end by expiry."""
+    inbox: str = ""
+    """Where pushes for this id go; means something to the backend only."""
+
+
+@record
+class Renew:
+    """Keep a hold, claim a pushed grant, or give a place's sign of life. Never shortens."""
+
+    key: bytes
+    id: str
+    ttl: float
+
+
+@record
+class Release:
+    """Give up whatever `id` has, a hold or a place."""
+
+    key: bytes
+    id: str
+    keep: float = 0.0
+    """The units stay taken this long, by nobody."""
+    bury: float = 0.0
+    """The id is remembered this long, so that a late copy of its Acquire answers `Gone`."""
+
+
+@record
+class Resize:
+    """Change how many units a hold has; a copy older than the newest `seq` is ignored."""
+
+    key: bytes
+    id: str
+    units: int
+    seq: int
+
+
+@record
+class Inspect:
+    """Tell who holds and who waits."""
+
+    key: bytes
+
+
+@record
+class Revoke:
+    """Refuse further renewals to one lease (by its fingerprint) or to every holder (None)."""
+
+    key: bytes
+    lease: str | None
+    reason: str
+    now: bool = False
+    """Free the units at once. This gives up exclusion: from here on only fencing protects."""
+
+
+type Command = Acquire | Renew | Release | Resize | Inspect | Revoke
+
+
+# ---- what people see ------------------------------------------------------------------------------
+
+
+@record
+class Holder:
+    """One hold, as others may see it: never with its id."""
+
+    lease: str
+    """The fingerprint of the lease's id; empty for units that are kept by nobody."""
+    owner: str
+    token: int
+    units: int
+    slots: tuple[int, ...]
+    held_for: float
+    expires_in: float
+    note: str = ""
+    state: Literal["held", "unclaimed", "revoked", "kept"] = "held"
+
+
+@record
+class Waiter:
+    """One place in the queue, as others may see it."""
+
+    lease: str
+    owner: str
+    units: int
+    priority: int
+    waited: float
+    note: str = ""
+
+
+# ---- replies --------------------------------------------------------------------------------------
+
+
+@record
+class Granted:
+    """The units are yours until `ttl` seconds after the command was sent, less the margin."""
+
+    token: int
+    slots: tuple[int, ...]
+    ttl: float
+
+
+@record
+class Queued:
+    """You have a place; ask again after `recheck_in` at the latest."""
+
+    position: int
+    recheck_in: float
+    now: float
+    """The store time of this answer, against which a push tells when it granted."""
+
+
+@record
+class Refused:
+    """Not now (`held`, `closed`, `queue_full`) or not ever (`too_large`)."""
+
+    reason: Literal["held", "too_large", "queue_full", "closed"]
+    holders: tuple[Holder, ...] = ()
+    recheck_in: float = 0.0
+
+
+@record
+class Gone:
+    """The id has ended: nothing will be granted to it again."""
+
+
+@record
+class Renewed:
+    """The hold stands for `ttl` seconds after the command was sent, less the margin."""
+
+    ttl: float
+
+
+@record
+class Lost:
+    """There is no such hold or place any more."""
+
+    reason: Literal["expired", "revoked"] = "expired"
+    detail: str = ""
+
+
+@record
+class Released:
+    """What the id had is given up."""
+
+
+@record
+class Unknown:
+    """The id had nothing."""
+
+
+@record
+class Revoked:
+    """How many holds were told to end, and the seconds until the last of them ends at the latest."""
+
+    count: int
+    ends_in: float
+
+
+@record
+class Status:
+    """Holders in the order of their tokens, waiters in the order in which they come next."""
+
+    key: bytes
+    capacity: int
+    holders: tuple[Holder, ...] = ()
+    waiters: tuple[Waiter, ...] = ()
+    waiting: int = 0
+    """How many wait; `waiters` names the first of them."""
+    last_token: int = 0
+    mine: tuple[Holder, ...] = ()
+    """Those of the holders that are leases of the client that asked; filled in by the client."""
+
+
+@record
+class Failed:
+    """This command failed, whatever the rest of its batch did."""
+
+    reason: Literal["invalid", "busy", "corrupt", "forbidden"]
+    detail: str
+
+
+type Reply = (
+    Granted
+    | Queued
+    | Refused
+    | Gone
+    | Renewed
+    | Lost
+    | Released
+    | Unknown
+    | Revoked
+    | Status
+    | Failed
+)
+
+
+# ---- hints and pages ------------------------------------------------------------------------------
+
+
+@record
+class Wakeup:
+    """A hint to one client: may be late, doubled or lost, and is never needed for safety."""
+
+    key: bytes
+    lease: str
+    """The fingerprint of the id it is for: pushes may be read by others."""
+    inbox: str
+    event: Literal["granted", "head", "revoked", "refused"]
+    token: int = 0
+    slots: tuple[int, ...] = ()
+    granted_at: float = 0.0
+    """Store time of the grant."""
+    window: float = 0.0
+    """How long an unclaimed grant stands."""
+    detail: str = ""
+
+
+@record
+class Page:
+    """Some of a store's keys, and where to go on: None after the last."""
+
+    items: Sequence[Status]
+    cursor: bytes | None = None
+
+
+@record
+class Capabilities:
+    """What a store promises. `survives` names the failures across which exclusion holds."""
+
+    scope: Literal["process", "host", "cluster"]
+    clock: bool = True
+    durable: bool = False
+    fenced: bool = True
+    push: bool = True
+    survives: frozenset[str] = frozenset()
+
+    def names(self) -> frozenset[str]:
+        """Every word that `require=` may name and that this store can promise."""
+        wider = {"process": {"process"}, "host": {"process", "host"}}
+        scopes = wider.get(self.scope, {"process", "host", "cluster"})
+        flags = {name for name in ("clock", "durable", "fenced", "push") if getattr(self, name)}
+        return frozenset(flags | scopes | self.survives)

@@ -1,0 +1,1 @@
+"""What is leased and how, written once for tasks and threads, over `runtime.port`."""

@@ -1,0 +1,49 @@
+"""What can be done to a key without holding it."""
+
+from dataclasses import replace
+
+from leasehold.core.timing import margin
+from leasehold.errors import LeaseLost
+from leasehold.model import Granted, Inspect, Renew, Renewed, Revoke, Revoked, Status
+from leasehold.primitives.acquire import Grant, unexpected
+from leasehold.primitives.lease import LeaseBase, read_handle
+from leasehold.primitives.telling import key_shown
+from leasehold.runtime.port import Runtime
+
+
+async def status(rt: Runtime, key: bytes) -> Status:
+    """Who holds a key and who waits for it."""
+    reply = (await rt.call(Inspect(key))).reply
+    if isinstance(reply, Status):
+        own = rt.keeper.held(key)
+        return replace(reply, mine=tuple(h for h in reply.holders if h.lease in own))
+    raise unexpected(reply, key)
+
+
+async def revoke(rt: Runtime, key: bytes, reason: str, now: bool) -> int:
+    """Refuse further renewals to all holders; return how many there were."""
+    reply = (await rt.call(Revoke(key, None, reason, now))).reply
+    if isinstance(reply, Revoked):
+        return reply.count
+    raise unexpected(reply, key)
+
+
+async def attach[LeaseT: LeaseBase](rt: Runtime, handle: str, lease_type: type[LeaseT]) -> LeaseT:
+    """Take over a detached lease, if the store still has it."""
+    found = read_handle(handle)
+    answer = await rt.call(Renew(found.key, found.id, found.terms.ttl))
+    reply = answer.reply
+    if not isinstance(reply, Renewed | Granted):
+        raise LeaseLost(
+            f"the detached lease on {key_shown(found.key)} (token {found.token}) has ended",
+            key=found.key,
+        )
+    deadline = answer.sent + reply.ttl - margin(reply.ttl)
+    grant = Grant(found.id, found.token, found.slots, deadline, None, doubtful=False)
+    return lease_type(rt, found.key, found.terms, grant)
+
+
+def scan_prefix(kind: str, prefix: str | bytes) -> bytes:
+    """The beginning of the keys of that kind whose names begin with `prefix`."""
+    raw = prefix.encode() if isinstance(prefix, str) else prefix
+    return kind.encode() + b":" + raw

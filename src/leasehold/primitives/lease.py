@@ -1,0 +1,428 @@
+"""A lease that is held: renewed in the background, told when it is lost, given up on every way out."""
+
+import logging
+import warnings
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from json import dumps, loads
+from typing import Any, Literal, NamedTuple, Self
+
+from leasehold.config import Duration, safe_ttl, seconds
+from leasehold.core.timing import burial, margin, renew_after
+from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
+from leasehold.fork import generation
+from leasehold.model import Command, Granted, Lost, Release, Released, Renew, Renewed
+from leasehold.primitives.acquire import Grant
+from leasehold.primitives.telling import key_shown, span
+from leasehold.runtime.port import NO_CARE, Answer, Care, Guard, Runtime, Signal
+
+log = logging.getLogger("leasehold")
+
+type LossReason = Literal["expired", "revoked", "max_hold", "closed"]
+
+_LOSSES = frozenset({"expired", "revoked", "max_hold", "closed"})
+_WHY = {
+    "expired": "no renewal got through before its deadline",
+    "revoked": "it was revoked",
+    "max_hold": "it was held for as long as max_hold allows",
+    "closed": "its client was closed",
+}
+
+
+class Terms(NamedTuple):
+    """How a lease is to be held."""
+
+    ttl: float
+    owner: str
+    units: int
+    exclusive: bool
+    """Its key has a capacity of 1, so a nested wait for it would never end."""
+    auto_renew: bool = True
+    max_hold: float | None = None
+    on_lost: Callable[[Any], object] | None = None
+
+
+class LeaseBase:
+    """What leases of both worlds share; made by the primitives only."""
+
+    __slots__ = (
+        "__weakref__",
+        "_alive",
+        "_claim_by",
+        "_detail",
+        "_doubtful",
+        "_end",
+        "_generation",
+        "_guard",
+        "_hold_until",
+        "_me",
+        "_renew_at",
+        "_renewing",
+        "_rt",
+        "_terms",
+        "_watchers",
+        "bucket",
+        "deadline",
+        "id",
+        "key",
+        "slots",
+        "token",
+    )
+
+    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant) -> None:
+        self.bucket: Any = None
+        self._end: str | None = "unborn"
+        self._rt = rt
+        self._terms = terms
+        self.key = key
+        self.id, self.token, self.slots, self.deadline, claim_by, self._doubtful = grant
+        self._claim_by = claim_by
+        self._hold_until: float | None = None
+        self._renewing = False
+        self._guard: Guard | None = None
+        self._detail = ""
+        self._watchers: list[Signal] | None = None
+        self._generation = generation.number
+        self._alive = [True]
+        self._me = me = rt.me()
+        now = rt.now()
+        if terms.max_hold is not None:
+            self._hold_until = now + terms.max_hold
+            self.deadline = min(self.deadline, self._hold_until)
+        # Sent before now, so due a little late at worst; the margin to the deadline is far greater.
+        lead = renew_after(terms.ttl)
+        self._renew_at = now + lead if claim_by is None else claim_by
+        if terms.exclusive:
+            holding = rt.holding
+            holding[key, me] = holding.get((key, me), 0) + 1
+        self._end = None
+        self._watch_from(now, lead)
+
+    # -- what it is ---------------------------------------------------------------------------------
+
+    @property
+    def owner(self) -> str:
+        """Who holds it, for people: `host/pid/label`."""
+        return self._terms.owner
+
+    @property
+    def ttl(self) -> float:
+        """How long the store keeps it without a renewal, in seconds."""
+        return self._terms.ttl
+
+    @property
+    def slot(self) -> int:
+        """The number of its one unit. Raises `ValueError` for a lease on more, or on unnumbered ones."""
+        if len(self.slots) != 1:
+            raise ValueError(f"this lease is on the slots {self.slots}: use lease.slots")
+        return self.slots[0]
+
+    @property
+    def remaining(self) -> float:
+        """The seconds until its deadline, after which it can't be relied on; 0 once it has ended."""
+        if self._end is not None or generation.number != self._generation:
+            return 0.0
+        return max(self.deadline - self._rt.now(), 0.0)
+
+    @property
+    def lost(self) -> bool:
+        """It ended before its holder gave it up; computed from the deadline at every call."""
+        return self.reason is not None
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why it was lost: `expired`, `revoked`, `max_hold` or `closed`; None unless it was."""
+        if self._end in _LOSSES:
+            return self._end  # type: ignore[return-value]  # as the line above says
+        if self._end is None:
+            if generation.number != self._generation:
+                return "closed"
+            if self._rt.now() >= self.deadline:
+                return self._why_over()
+        return None
+
+    def ensure(self, needs: Duration = 0) -> None:
+        """Raise unless at least `needs` (seconds, or "2s") are left before the deadline.
+
+        To be called right before each step that relies on the lease: no callback can tell a process
+        that was paused in time. Raises `LeaseLost` if the lease is lost or too little is left, `NotHeld`
+        if it was given up.
+        """
+        if self._end is not None and self._end not in _LOSSES:
+            raise NotHeld(f"the lease on {key_shown(self.key)} was {self._end}", key=self.key)
+        if self.lost:
+            raise self._loss()
+        needed = seconds(needs, "needs")
+        if self.remaining < needed:
+            raise LeaseLost(
+                f"the lease on {key_shown(self.key)} has {span(self.remaining)} left, "
+                f"and {span(needed)} are needed: renew it first, or take a longer ttl",
+                key=self.key,
+            )
+
+    def adopt(self) -> Self:
+        """Make the calling task or thread the one that holds it, and that a loss would interrupt."""
+        self._let_go()
+        self._me = me = self._rt.me()
+        if self._terms.exclusive and self._end is None:
+            self._rt.holding[self.key, me] = self._rt.holding.get((self.key, me), 0) + 1
+        if self._guard is not None:
+            self._guard.leave(None)
+            self._guard = self._rt.guard()
+            self._guard.enter()
+        return self
+
+    def detach(self) -> str:
+        """Stop looking after it here, and return a handle with which another process can attach it.
+
+        The handle is a secret: whoever has it can renew and release the lease. Nothing renews it
+        meanwhile, so it must be attached within `remaining` seconds.
+        """
+        self.ensure()
+        self._finish("detached")
+        fields = {
+            "id": self.id,
+            "key": urlsafe_b64encode(self.key).decode(),
+            "token": self.token,
+            "slots": self.slots,
+            "units": self._terms.units,
+            "ttl": self._terms.ttl,
+            "owner": self._terms.owner,
+            "exclusive": self._terms.exclusive,
+        }
+        return "lease1." + urlsafe_b64encode(dumps(fields).encode()).decode()
+
+    def __repr__(self) -> str:
+        state = self.reason or self._end or f"{span(self.remaining)} left"
+        return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
+
+    # -- what the keeper asks -----------------------------------------------------------------------
+
+    def check(self, now: float) -> Care:
+        """Lose it if its time is over, else tell what it needs."""
+        if self._end is not None:
+            return NO_CARE
+        if now >= self.deadline:
+            self.lose(self._why_over())
+            return NO_CARE
+        if not (self._terms.auto_renew or self._claim_by is not None):
+            return Care(renew=False, again_at=self.deadline)
+        due = now >= self._renew_at and not self._renewing
+        if due:
+            self._renewing = True
+        elif not self._renewing:
+            return Care(renew=False, again_at=min(self._renew_at, self.deadline))
+        return Care(renew=due, again_at=self.deadline)
+
+    def renewal(self) -> Command:
+        """What asks the store for more time."""
+        return Renew(self.key, self.id, self._terms.ttl)
+
+    def renewed(self, answer: Answer) -> None:
+        """The store's word on a renewal; of no interest any more once the lease has ended."""
+        self._renewing = False
+        if self._end is not None:
+            return
+        reply = answer.reply
+        if isinstance(reply, Renewed | Granted):
+            self._extend(answer.sent, reply.ttl)
+        elif isinstance(reply, Lost):
+            self.lose(reply.reason, reply.detail)
+        else:
+            self.not_renewed(LeaseholdError(f"the store answered a renewal with {reply!r}"))
+
+    def not_renewed(self, error: Exception) -> None:
+        """A renewal's fate is unknown: it is tried again until the deadline."""
+        self._renewing = False
+        if self._end is None:
+            now = self._rt.now()
+            log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
+            self._renew_at = now + min(self._terms.ttl / 20, 1.0)
+            self._watch_from(now, 0.0)
+
+    def lose(self, reason: str, detail: str = "") -> None:
+        """It has ended before its holder gave it up: tell everybody who wants to know."""
+        self._detail = detail
+        if not self._finish(reason):
+            return
+        if reason in ("max_hold", "closed") and generation.number == self._generation:
+            self._rt.keeper.abandon(self.key, self.id, self._burial())
+        log.warning("%s", self._loss())
+        if self._guard is not None:
+            self._guard.fire()
+        for signal in self._watchers or ():
+            signal.set()
+        if self._terms.on_lost is not None:
+            self._rt.call_soon(self._call_on_lost)
+
+    # -- for both worlds ----------------------------------------------------------------------------
+
+    async def _renew(self, ttl: Duration | None) -> None:
+        self.ensure()
+        wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
+        answer = await self._rt.call(Renew(self.key, self.id, wanted))
+        reply = answer.reply
+        if isinstance(reply, Renewed | Granted):
+            if ttl is not None:
+                self._terms = self._terms._replace(ttl=wanted)
+            if self._end is None:
+                self._extend(answer.sent, reply.ttl)
+        elif isinstance(reply, Lost):
+            self.lose(reply.reason, reply.detail)
+        self.ensure()
+
+    async def _release(self) -> bool:
+        """Give it up; True if it was held until now. Never raises because the store is away."""
+        if not self._finish("released") or generation.number != self._generation:
+            return False
+        rt = self._rt
+        try:
+            answer = await rt.call(Release(self.key, self.id, bury=self._burial()))
+        except BackendUnavailable as error:
+            log.warning("%s will be given up in the background: %s", key_shown(self.key), error)
+            rt.keeper.abandon(self.key, self.id, self._burial())
+            return False
+        except BaseException:
+            rt.keeper.abandon(self.key, self.id, self._burial())
+            raise
+        return isinstance(answer.reply, Released)
+
+    async def _wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait until it is lost; False at the timeout, or once it was given up."""
+        signal = self._rt.signal()
+        watchers = self._watchers
+        if watchers is None:
+            watchers = self._watchers = []
+        watchers.append(signal)
+        try:
+            if self._end is None and not self.lost:
+                await signal.wait(timeout)
+        finally:
+            watchers.remove(signal)
+        return self.lost
+
+    def _enter(self) -> None:
+        """The body begins. Raises `LeaseLost` if the lease is lost already."""
+        self.ensure()
+        guard = self._guard = self._rt.guard()
+        guard.enter()
+        if self._end in _LOSSES:
+            guard.fire()
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
+        guard, self._guard = self._guard, None
+        ours = guard is None or guard.leave(exc)
+        reason = self.reason
+        if reason is None:
+            await self._release()
+            return
+        if self._finish(reason) and generation.number == self._generation:
+            self._rt.keeper.abandon(self.key, self.id, self._burial())
+        if ours:
+            raise self._loss(reason) from exc
+        if exc is not None and not isinstance(exc, LeaseLost):
+            exc.add_note(str(self._loss(reason)))
+
+    # -- within -------------------------------------------------------------------------------------
+
+    def _extend(self, sent: float, ttl: float) -> None:
+        """The store keeps it for `ttl` from `sent` at least."""
+        self._claim_by = None
+        deadline = max(self.deadline, sent + ttl - margin(ttl))
+        self.deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
+        self._renew_at = sent + renew_after(self._terms.ttl)
+        self._watch_from(self._rt.now(), renew_after(self._terms.ttl))
+
+    def _watch_from(self, now: float, lead: float) -> None:
+        at = self._renew_at
+        if not (self._terms.auto_renew or self._claim_by is not None) or at > self.deadline:
+            at, lead = self.deadline, max(self.deadline - now, 0.0)
+        self._rt.keeper.watch(self, at, lead)
+
+    def _why_over(self) -> LossReason:
+        return "max_hold" if self._hold_until == self.deadline else "expired"
+
+    def _finish(self, how: str) -> bool:
+        """End it once, in whichever thread comes first; tell whether that was us."""
+        try:
+            self._alive.pop()
+        except IndexError:
+            return False
+        self._end = how
+        self._rt.keeper.unwatch(self)
+        self._let_go()
+        if how not in _LOSSES:
+            for signal in self._watchers or ():
+                signal.set()
+        return True
+
+    def _let_go(self) -> None:
+        """Its task or thread no longer holds the key."""
+        if self._terms.exclusive:
+            place = (self.key, self._me)
+            count = self._rt.holding.pop(place, 0)
+            if count > 1:
+                self._rt.holding[place] = count - 1
+
+    def _loss(self, reason: str | None = None) -> LeaseLost:
+        why = reason or self.reason or "expired"
+        detail = f" ({self._detail})" if self._detail else ""
+        return LeaseLost(
+            f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
+            f"{_WHY[why]}{detail}; others may hold it by now",
+            reason=why,
+            key=self.key,
+        )
+
+    def _burial(self) -> float:
+        return burial(self._rt.call_timeout) if self._doubtful else 0.0
+
+    def _call_on_lost(self) -> None:
+        try:
+            assert self._terms.on_lost is not None
+            self._terms.on_lost(self)
+        except Exception:
+            log.exception("on_lost of %s failed", key_shown(self.key))
+
+    def __del__(self) -> None:
+        if getattr(self, "_end", "unborn") is not None or self._generation != generation.number:
+            return
+        if self._finish("forgotten"):
+            self._rt.keeper.abandon(self.key, self.id, self._burial())
+            warnings.warn(
+                f"a lease on {key_shown(self.key)} was dropped without release(): "
+                "it is given up now; use `with`, or call release()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+
+
+class Handle(NamedTuple):
+    """What `detach` packs and `attach` unpacks."""
+
+    key: bytes
+    id: str
+    token: int
+    slots: tuple[int, ...]
+    terms: Terms
+
+
+def read_handle(handle: str) -> Handle:
+    """Unpack a detached lease. Raises `ValueError` for what is none."""
+    try:
+        version, _, packed = handle.partition(".")
+        if version != "lease1":
+            raise ValueError(f"its format is {version!r}")
+        fields = loads(urlsafe_b64decode(packed))
+        terms = Terms(
+            ttl=safe_ttl(fields["ttl"]),
+            owner=str(fields["owner"]),
+            units=int(fields["units"]),
+            exclusive=bool(fields["exclusive"]),
+        )
+        key = urlsafe_b64decode(fields["key"])
+        return Handle(key, str(fields["id"]), int(fields["token"]), tuple(fields["slots"]), terms)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"this is no handle of a detached lease: {error}") from error

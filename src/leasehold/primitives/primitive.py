@@ -1,0 +1,231 @@
+"""What all primitives share: a description of what is wanted, without state of its own."""
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from socket import gethostname
+from typing import Any, ClassVar, Self
+
+from leasehold.config import UNSET, Duration, LockConfig, Unset, configured, optional_seconds
+from leasehold.core.names import Kind, key_of
+from leasehold.errors import AcquireTimeout, MissingCapability, Reentrant
+from leasehold.model import MANY, Status
+from leasehold.primitives import admin
+from leasehold.primitives.acquire import Acquiring, Ask
+from leasehold.primitives.lease import LeaseBase, Terms
+from leasehold.primitives.telling import key_shown
+from leasehold.runtime.port import Runtime
+
+_hosts: dict[int, str] = {}
+
+
+def _here() -> str:
+    """This process, for people: `host/pid`."""
+    pid = os.getpid()
+    here = _hosts.get(pid)
+    if here is None:
+        _hosts.clear()
+        here = _hosts[pid] = f"{gethostname()}/{pid}"
+    return here
+
+
+class PrimitiveBase[LeaseT: LeaseBase]:
+    """A named resource and how it is to be acquired.
+
+    Share one among tasks and threads, or make one for each request: whatever is held lives in the
+    lease.
+    """
+
+    kind: ClassVar[Kind]
+    _lease_type: type[LeaseT]
+
+    def __init__(
+        self,
+        name: str | bytes,
+        *,
+        ttl: Duration | Unset = UNSET,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | Unset = UNSET,
+        note: str | Unset = UNSET,
+        label: str | Unset = UNSET,
+        auto_renew: bool | Unset = UNSET,
+        max_hold: Duration | Unset | None = UNSET,
+        on_lost: Callable[[Any], object] | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+        env_prefix: str | None = None,
+        env_load: bool = True,
+        timeout: Unset = UNSET,
+    ) -> None:
+        if timeout is not UNSET:
+            raise TypeError(
+                "timeout= says too little: did you mean wait= (how long to queue) or "
+                "ttl= (how long the store keeps it)?"
+            )
+        given = {
+            "ttl": ttl,
+            "wait": wait,
+            "priority": priority,
+            "note": note,
+            "label": label,
+            "auto_renew": auto_renew,
+            "max_hold": max_hold,
+        }
+        config = configured(self.kind, name, given, env_prefix=env_prefix, env_load=env_load)
+        self._describe(name, config, on_lost, require, client)
+
+    @classmethod
+    def from_config(
+        cls,
+        name: str | bytes,
+        config: LockConfig,
+        *,
+        on_lost: Callable[[Any], object] | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+    ) -> Self:
+        """Describe it by a config; no environment is read."""
+        self = cls.__new__(cls)
+        self._describe(name, config, on_lost, require, client)
+        return self
+
+    def _describe(
+        self,
+        name: str | bytes,
+        config: LockConfig,
+        on_lost: Callable[[Any], object] | None,
+        require: Iterable[str],
+        client: Any,
+    ) -> None:
+        self.key = key_of(self.kind, name)
+        self.name = name
+        self.config = config
+        self._on_lost = on_lost
+        self._require = frozenset({require} if isinstance(require, str) else require)
+        self._client = client
+        self._ttl: float = config.ttl  # type: ignore[assignment]  # LockConfig has made it seconds
+        self._entered: dict[object, list[LeaseT]] = {}
+        if self._require and client is not None:
+            _check(self._require, client.capabilities.names(), client.url)
+
+    @property
+    def _capacity(self) -> int:
+        return 1
+
+    def _runtime(self) -> Runtime:
+        """The way to the store from where we are; set by the faces."""
+        raise NotImplementedError
+
+    # -- acquiring ----------------------------------------------------------------------------------
+
+    async def _acquire(
+        self,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+    ) -> LeaseT:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        config = self.config
+        patience = config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
+        capacity = self._capacity
+        if capacity == 1 and (self.key, rt.me()) in rt.holding:
+            self._refuse_reentry(patience)
+        if self._require:
+            _check(self._require, rt.capabilities.names(), "the store")
+        if not 1 <= units <= capacity:
+            raise ValueError(f"units is {units}: {key_shown(self.key)} has 1 to {capacity}")
+        owner = f"{_here()}/{config.label}" if config.label else _here()
+        ask = Ask(
+            self.key,
+            owner,
+            self._ttl,
+            units,
+            capacity,
+            config.priority if priority is None else priority,
+            config.note if note is None else note,
+        )
+        acquiring = Acquiring(rt, ask)
+        grant = await acquiring.run(patience)  # type: ignore[arg-type]
+        try:
+            terms = Terms(
+                self._ttl,
+                owner,
+                units,
+                capacity == 1,
+                config.auto_renew,
+                config.max_hold,  # type: ignore[arg-type]
+                self._on_lost,
+            )
+            return self._lease_type(rt, self.key, terms, grant)
+        except BaseException:
+            rt.keeper.abandon(self.key, grant.id, 0.0)
+            raise
+
+    def _refuse_reentry(self, patience: object) -> None:
+        name = key_shown(self.key)
+        if patience == 0:
+            raise AcquireTimeout(f"{name} is held by this very task or thread", key=self.key)
+        raise Reentrant(
+            f"{name} is already held by this very task or thread, so waiting for it would never "
+            "end: pass the lease on instead of acquiring it again",
+            key=self.key,
+        )
+
+    async def _try(
+        self, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> LeaseT | None:
+        try:
+            return await self._acquire(units, 0, priority, note)
+        except AcquireTimeout:
+            return None
+
+    # -- with ---------------------------------------------------------------------------------------
+
+    async def _enter(self) -> LeaseT:
+        lease = await self._acquire()
+        lease._enter()
+        self._entered.setdefault(lease._me, []).append(lease)
+        return lease
+
+    async def _exit(self, exc: BaseException | None) -> None:
+        rt = self._runtime()
+        me = rt.me()
+        if me not in self._entered:  # left by another task than entered it, as fixtures do
+            me = next(reversed(self._entered))
+        leases = self._entered[me]
+        lease = leases.pop()
+        if not leases:
+            del self._entered[me]
+        await lease._leave(exc)
+
+    # -- seeing -------------------------------------------------------------------------------------
+
+    async def _status(self) -> Status:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        return await admin.status(rt, self.key)
+
+    async def _locked(self) -> bool:
+        status = await self._status()
+        taken = sum(holder.units for holder in status.holders)
+        return taken >= self._capacity or (self._capacity == MANY and taken > 0)
+
+    async def _revoke(self, reason: str, now: bool) -> int:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        return await admin.revoke(rt, self.key, reason, now)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {key_shown(self.key)}>"
+
+
+def _check(required: Collection[str], promised: Collection[str], where: str) -> None:
+    missing = sorted(set(required) - set(promised))
+    if missing:
+        raise MissingCapability(
+            f"{where} can't promise {', '.join(missing)}: it promises {', '.join(sorted(promised))}"
+        )

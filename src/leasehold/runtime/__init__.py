@@ -1,0 +1,1 @@
+"""When commands travel and on what: the only place that knows tasks and threads."""

@@ -1,0 +1,201 @@
+"""The asyncio driver: tasks wait in futures, and loss reaches a body as a cancellation."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from typing import Any
+
+from leasehold.backends.port import Store
+from leasehold.clock import Clock
+from leasehold.errors import LeaseholdError
+from leasehold.fork import on_fork
+from leasehold.model import Status
+from leasehold.runtime.batcher import Batcher
+from leasehold.runtime.keeper import StoreKeeper
+
+SCANNED = 100
+"""So many keys are read at a time."""
+
+
+class AsyncSignal:
+    """A future that any thread may set, with a timeout on the clock in use."""
+
+    __slots__ = ("_clock", "_future", "_loop", "value")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._future: asyncio.Future[None] = loop.create_future()
+        self.value: Any = None
+
+    def set(self, value: object = None) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._resolve(value)
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits in it any more
+                self._loop.call_soon_threadsafe(self._resolve, value)
+
+    async def wait(self, timeout: float | None) -> bool:
+        cancel = None if timeout is None else self._call_later(timeout)
+        try:
+            await self._future
+        finally:
+            if cancel is not None:
+                cancel()
+        return self.value is not _TIMEOUT
+
+    def _resolve(self, value: object) -> None:
+        if not self._future.done():
+            self.value = value
+            self._future.set_result(None)
+
+    def _call_later(self, timeout: float) -> Callable[[], None]:
+        at = getattr(self._clock, "at", None)
+        if at is None:
+            return self._loop.call_later(timeout, self._resolve, _TIMEOUT).cancel
+        cancel: Callable[[], None] = at(self._clock.now() + timeout, lambda: self.set(_TIMEOUT))
+        return cancel
+
+
+_TIMEOUT = object()
+
+
+class TaskGuard:
+    """Cancels the task that entered, by the rules of `asyncio.timeout`.
+
+    A cancellation of ours is taken back on leaving. The caller raises `LeaseLost` only if nobody else
+    has cancelled the task meanwhile, and never in the stead of the body's own exception.
+    """
+
+    __slots__ = ("_at_entry", "_cancelled", "_loop", "_task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._task: asyncio.Task[Any] | None = None
+        self._at_entry = 0
+        self._cancelled = False
+
+    def enter(self) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._at_entry = task.cancelling()
+        self._task = task
+
+    def fire(self) -> None:
+        if self._task is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel("the lease was lost")
+
+    def leave(self, exc: BaseException | None) -> bool:
+        task, self._task = self._task, None
+        if not self._cancelled or task is None:
+            return exc is None
+        alone = task.uncancel() <= self._at_entry
+        return alone and (exc is None or isinstance(exc, asyncio.CancelledError))
+
+
+class AsyncRuntime:
+    """One event loop's way to a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        keeper: StoreKeeper,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        connect_timeout: float,
+        call_timeout: float,
+    ) -> None:
+        self.capabilities = store.capabilities
+        self.keeper = keeper
+        self.connect_timeout = connect_timeout
+        self.call_timeout = call_timeout
+        self.holding: dict[tuple[bytes, object], int] = {}
+        self.mail = keeper.new_mail()
+        self.now = clock.now
+        self.backend = store.backend(blocking=False)
+        self._clock = clock
+        self._loop = loop
+        self._batcher = Batcher(self.backend, loop, clock, call_timeout)
+        self.call = self._batcher.call
+        self._opening: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self.is_ready = False
+        on_fork(self)
+
+    @property
+    def inbox(self) -> str:
+        return self.backend.inbox
+
+    async def listen(self) -> None:
+        """The loop has listened from the start."""
+
+    async def ready(self) -> None:
+        """Connect once, however many tasks come first."""
+        if self.is_ready:
+            return
+        if self._opening is None or self._opening.done():
+            self._opening = self._loop.create_task(self._open())
+        await asyncio.shield(self._opening)
+
+    async def _open(self) -> None:
+        await self.backend.open()
+        self._listener = self._loop.create_task(self._listen())
+        self._listener._log_destroy_pending = False  # type: ignore[attr-defined]  # a loop may be closed under us
+        self.is_ready = True
+
+    async def _listen(self) -> None:
+        """Deliver pushes; when they may have been missed, everybody asks again."""
+        pause = 0.05
+        while True:
+            try:
+                for wakeup in await self.backend.wakeups(None):
+                    self.mail.deliver(wakeup)
+                pause = 0.05
+            except LeaseholdError:
+                self.mail.recheck()
+                await self.signal().wait(pause)
+                pause = min(2 * pause, 1.0)
+
+    async def scan(self, prefix: bytes) -> AsyncIterator[Status]:
+        """Every key in use that begins with `prefix`."""
+        cursor: bytes | None = None
+        while True:
+            page = await self.backend.scan(prefix, cursor, SCANNED)
+            for status in page.items:
+                yield status
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def signal(self) -> AsyncSignal:
+        return AsyncSignal(self._loop, self._clock)
+
+    def guard(self) -> TaskGuard:
+        return TaskGuard(self._loop)
+
+    def me(self) -> object:
+        return asyncio.current_task()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
+    async def close(self) -> None:
+        """Let what is on its way land, and disconnect."""
+        self.is_ready = False
+        await self._batcher.drain()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait((self._listener,))
+        await self.backend.close()
+
+    def after_fork(self) -> None:
+        self.backend.after_fork()
+        self.is_ready = False

@@ -1,0 +1,289 @@
+"""The keeper: one daemon thread per store that renews leases, abandons ids and listens for threads.
+
+It has a connection of its own, so neither a blocked event loop nor an exhausted pool costs a lease.
+An error on its way is *unknown*, never *lost*: it tries again until the lease's own deadline.
+"""
+
+import atexit
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+from weakref import WeakSet
+
+from leasehold.backends.port import MAX_BATCH, Backend, Store
+from leasehold.clock import Clock
+from leasehold.core.names import fingerprint
+from leasehold.errors import LeaseholdError
+from leasehold.fork import on_fork
+from leasehold.model import Command, Failed, Release, Wakeup
+from leasehold.runtime.halving import Outcome, apply_in_halves
+from leasehold.runtime.mail import Mailroom
+from leasehold.runtime.port import Answer, Watched
+from leasehold.runtime.step import step
+from leasehold.runtime.timers import timers_for
+from leasehold.runtime.timetable import Timetable
+
+log = logging.getLogger("leasehold")
+
+DRAIN = 1.0
+"""How long closing and exiting wait for what is still to be given up, in seconds."""
+
+MAX_PAUSE = 1.0
+"""The longest wait between two tries to reach a store, in seconds."""
+
+
+class _Abandoned(NamedTuple):
+    release: Release
+    tries: int = 0
+
+
+type _Chore = Watched | _Abandoned | threading.Event
+
+
+class StoreKeeper:
+    """See the module."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.mail = Mailroom(self._revoked)
+        self._store = store
+        self._clock = clock
+        self._timers = timers_for(clock)
+        self._stepped = self._timers is clock
+        self._reset()
+        on_fork(self)
+        _keepers.add(self)
+
+    def _reset(self) -> None:
+        self._chores: deque[_Chore] = deque()
+        self._timetable = Timetable(self._timers, self._look)
+        self._poked = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._backend: Backend | None = None
+        self._closing = False
+        self._pause = 0.0
+
+    # -- what any thread may ask of it --------------------------------------------------------------
+
+    def watch(self, lease: Watched, when: float, lead: float) -> None:
+        """Look at a lease at `when`, or a little (of `lead`) earlier. It is held weakly."""
+        self._timetable.add(lease, when, lead)
+
+    def unwatch(self, lease: Watched) -> None:
+        """The lease has ended."""
+        self._timetable.discard(lease)
+
+    def held(self, key: bytes) -> frozenset[str]:
+        """The fingerprints of this client's leases on a key."""
+        return frozenset(fingerprint(ls.id) for ls in self._timetable.leases() if ls.key == key)
+
+    def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
+        """Give up whatever that id has, in the background; never blocks."""
+        self._post(_Abandoned(Release(key, lease_id, bury=bury)))
+
+    @property
+    def inbox(self) -> str:
+        """Where pushes for threads go; empty while nobody listens."""
+        backend = self._backend
+        return backend.inbox if backend is not None else ""
+
+    def listen(self, timeout: float) -> None:
+        """Begin to listen for threads that wait, if that hasn't been done."""
+        if self._backend is None:
+            self.flush(timeout)
+
+    def new_mail(self) -> Mailroom:
+        """A mailroom for an event loop, which listens for itself."""
+        return Mailroom(self._revoked)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that was asked for so far has been tried."""
+        done = threading.Event()
+        self._post(done)
+        return done.wait(timeout)
+
+    def close(self) -> None:
+        """Give up every lease that is still held, wait a little for that, and end."""
+        for lease in self._timetable.leases():
+            lease.lose("closed")
+        if self._thread is not None:
+            self.flush(DRAIN)
+            self._closing = True
+            self._wake()
+            if self._thread is not threading.current_thread():
+                self._thread.join(DRAIN)
+        self._thread = None
+        self._closing = False
+
+    def after_fork(self) -> None:
+        """The parent's leases, chores and connection are not the child's."""
+        backend, leases = self._backend, self._timetable.leases()
+        self.mail = Mailroom(self._revoked)
+        self._reset()
+        if backend is not None:
+            backend.after_fork()
+        for lease in leases:
+            lease.lose("closed", "the process forked, and a child holds nothing of its parent's")
+
+    # -- the timers' thread -------------------------------------------------------------------------
+
+    def _look(self, leases: Sequence[Watched]) -> None:
+        """The time has come to look at these."""
+        now = self._clock.now()
+        for lease in leases:
+            care = lease.check(now)
+            if care.again_at is not None:
+                self._timetable.add(lease, care.again_at, max(care.again_at - now, 0.0))
+            if care.renew:
+                self._chores.append(lease)
+        if self._chores:
+            self._wake()
+            if self._stepped:
+                self.flush(10 * DRAIN)
+
+    def _revoked(self, wakeup: Wakeup) -> None:
+        """A push says that one of our leases was revoked."""
+        for lease in self._timetable.leases():
+            if lease.key == wakeup.key and fingerprint(lease.id) == wakeup.lease:
+                lease.lose("revoked", wakeup.detail)
+
+    # -- its own thread -----------------------------------------------------------------------------
+
+    def _post(self, chore: _Chore) -> None:
+        self._chores.append(chore)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._ensure_thread()
+        self._poked.set()
+        backend = self._backend
+        if backend is not None:
+            backend.nudge()
+
+    def _ensure_thread(self) -> None:
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
+                self._thread = thread
+                thread.start()
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self._round()
+                self._pause = 0.0
+            except Exception as error:  # noqa: BLE001  # it survives everything
+                self._stumble(error)
+        self._disconnect()
+
+    def _round(self) -> None:
+        backend = self._backend or self._connect()
+        self._poked.clear()
+        chores = self._take_chores()
+        if chores:
+            self._work(backend, chores)
+        elif not self._closing:
+            for wakeup in step(backend.wakeups(None)):
+                self.mail.deliver(wakeup)
+
+    def _connect(self) -> Backend:
+        backend = self._store.backend(blocking=True)
+        step(backend.open())
+        self._backend = backend
+        self.mail.recheck()
+        return backend
+
+    def _disconnect(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            try:
+                step(backend.close())
+            except Exception:
+                log.debug("closing the keeper's connection failed", exc_info=True)
+
+    def _stumble(self, error: Exception) -> None:
+        """The store is away, or worse: tell those who wait for a renewal, and try again soon."""
+        log.warning("the keeper of %s could not reach it: %s", self._store.url, error)
+        self._disconnect()
+        for chore in self._take_chores():
+            self._failed(chore, error)
+        self._pause = min(max(2 * self._pause, 0.05), MAX_PAUSE)
+        self._poked.wait(self._pause)
+        self._poked.clear()
+
+    def _take_chores(self) -> list[_Chore]:
+        chores = []
+        while self._chores:
+            chores.append(self._chores.popleft())
+        return chores
+
+    def _work(self, backend: Backend, chores: list[_Chore]) -> None:
+        """Renew those with the least time left first, then give up what is abandoned."""
+        leases = sorted(
+            (c for c in chores if not isinstance(c, _Abandoned | threading.Event)),
+            key=lambda lease: lease.deadline,
+        )
+        given_up = [c for c in chores if isinstance(c, _Abandoned)]
+        for batch in _batches(leases):
+            for lease, answer in zip(
+                batch, self._call(backend, [c.renewal() for c in batch]), strict=True
+            ):
+                if isinstance(answer, LeaseholdError):
+                    lease.not_renewed(answer)
+                else:
+                    lease.renewed(answer)
+        for abandoned in _batches(given_up):
+            answers = self._call(backend, [chore.release for chore in abandoned])
+            for chore, answer in zip(abandoned, answers, strict=True):
+                if isinstance(answer, LeaseholdError):
+                    self._failed(chore, answer)
+        for chore in chores:
+            if isinstance(chore, threading.Event):
+                chore.set()
+
+    def _call(self, backend: Backend, commands: Sequence[Command]) -> list[Answer | LeaseholdError]:
+        sent = self._clock.now()
+        outcomes: list[Outcome] = step(apply_in_halves(backend, commands))
+        if all(isinstance(outcome, LeaseholdError) for outcome in outcomes):
+            log.warning("the keeper of %s failed: %s", self._store.url, outcomes[0])
+        return [_answer(outcome, sent) for outcome in outcomes]
+
+    def _failed(self, chore: _Chore, error: Exception) -> None:
+        if isinstance(chore, threading.Event):
+            chore.set()
+        elif isinstance(chore, _Abandoned):
+            self._try_later(chore)
+        else:
+            chore.not_renewed(error)
+
+    def _try_later(self, chore: _Abandoned) -> None:
+        """What can't be given up now ends by itself after its ttl; until then it is worth a few tries."""
+        if chore.tries < 8:
+            again = _Abandoned(chore.release, chore.tries + 1)
+            self._timers.at(self._clock.now() + 0.1 * 2**chore.tries, lambda: self._post(again))
+
+
+def _answer(outcome: Outcome, sent: float) -> Answer | LeaseholdError:
+    if isinstance(outcome, LeaseholdError):
+        return outcome
+    if isinstance(outcome, Failed):
+        return LeaseholdError(outcome.detail)
+    return Answer(outcome, sent)
+
+
+def _batches[T](items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
+
+
+_keepers: WeakSet[StoreKeeper] = WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Give up what is still held, so that others need not wait for its ttl."""
+    for keeper in list(_keepers):
+        keeper.close()

@@ -1,0 +1,54 @@
+"""Pushes on their way from the store to whoever waits for them."""
+
+from collections.abc import Callable
+
+from leasehold.model import Wakeup
+from leasehold.runtime.port import Signal
+
+MAX_EARLY = 1024
+"""So many pushes are kept for waiters who have not begun to wait."""
+
+
+class Mailroom:
+    """Delivers each push to the signal of the id it is for.
+
+    A push may come before the answer that makes its waiter wait, so what nobody expects yet is kept
+    for a while. Every step is a single operation on a dict: any thread may deliver.
+    """
+
+    def __init__(self, revoked: Callable[[Wakeup], None]) -> None:
+        self._waiting: dict[str, Signal] = {}
+        self._early: dict[str, Wakeup] = {}
+        self._revoked = revoked
+
+    def expect(self, lease: str, signal: Signal) -> None:
+        """Set `signal` to the next push for that fingerprint, also if it is here already."""
+        self._waiting[lease] = signal
+        early = self._early.pop(lease, None)
+        if early is not None:
+            self.deliver(early)
+
+    def forget(self, lease: str) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.pop(lease, None)
+        self._early.pop(lease, None)
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        """A push has come."""
+        if wakeup.event == "revoked":
+            self._revoked(wakeup)
+            return
+        signal = self._waiting.pop(wakeup.lease, None)
+        if signal is not None:
+            signal.set(wakeup)
+            return
+        self._early[wakeup.lease] = wakeup
+        while len(self._early) > MAX_EARLY:
+            self._early.pop(next(iter(self._early)), None)
+
+    def recheck(self) -> None:
+        """Pushes may have been lost: everybody should ask again."""
+        for lease in list(self._waiting):
+            signal = self._waiting.pop(lease, None)
+            if signal is not None:
+                signal.set(None)

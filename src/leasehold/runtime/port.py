@@ -1,0 +1,154 @@
+"""What the primitives need of a runtime; nothing else tells them tasks from threads.
+
+Primitives are `async def` over this port. The asyncio driver awaits them; the blocking driver steps
+the same coroutine once, over ports that block instead of suspending.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from leasehold.model import Capabilities, Command, Reply, Wakeup
+
+
+class Answer(NamedTuple):
+    """A reply, and when its command was first sent, by this machine's clock."""
+
+    reply: Reply
+    sent: float
+    resent: bool = False
+    """More than one copy of the command may be under way."""
+
+
+class Signal(Protocol):
+    """Set at most once, from any thread; awaited by one."""
+
+    value: Any
+
+    def set(self, value: object = None) -> None: ...
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait until it is set; tell whether it is."""
+
+
+class Guard(Protocol):
+    """Brings the loss of a lease to the body that relies on it."""
+
+    def enter(self) -> None:
+        """The caller's task or thread begins the body."""
+
+    def fire(self) -> None:
+        """Interrupt the body. Any thread; only the first call counts."""
+
+    def leave(self, exc: BaseException | None) -> bool:
+        """The body has ended with `exc`: tell whether our interruption ended it."""
+
+
+class Care(NamedTuple):
+    """What a lease needs at this moment."""
+
+    renew: bool
+    """Ask the store for more time."""
+    again_at: float | None
+    """When to look again; None if never."""
+
+
+NO_CARE = Care(renew=False, again_at=None)
+
+
+class Watched(Protocol):
+    """A lease, as far as the keeper knows it; the keeper's threads call these."""
+
+    key: bytes
+    id: str
+    deadline: float
+    bucket: Any
+    """Where the keeper's timetable has it."""
+
+    def check(self, now: float) -> Care:
+        """Lose it if its time is over, else tell what it needs."""
+
+    def renewal(self) -> Command:
+        """What asks the store for more time."""
+
+    def renewed(self, answer: Answer) -> None:
+        """The store's word on a renewal."""
+
+    def not_renewed(self, error: Exception) -> None:
+        """A renewal's fate is unknown: it will be tried again until the deadline."""
+
+    def lose(self, reason: str, detail: str = "") -> None:
+        """It has ended before its holder gave it up."""
+
+
+class Keeper(Protocol):
+    """Renews, abandons and listens in the background."""
+
+    def watch(self, lease: Watched, when: float, lead: float) -> None:
+        """Look at a lease at `when`, or a little (of `lead`) earlier. It is held weakly."""
+
+    def unwatch(self, lease: Watched) -> None:
+        """The lease has ended."""
+
+    def held(self, key: bytes) -> frozenset[str]:
+        """The fingerprints of this client's leases on a key."""
+
+    def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
+        """Give up whatever that id has, in the background; never blocks."""
+
+
+class Mail(Protocol):
+    """Pushes for the ids that wait."""
+
+    def expect(self, lease: str, signal: Signal) -> None:
+        """Set `signal` to the next push for that fingerprint, also if it is here already."""
+
+    def forget(self, lease: str) -> None:
+        """Nobody waits for it any more."""
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        """A push has come."""
+
+
+class Runtime(Protocol):
+    """One event loop's, or all threads', way to a store."""
+
+    capabilities: Capabilities
+    keeper: Keeper
+    connect_timeout: float
+    call_timeout: float
+    holding: dict[tuple[bytes, object], int]
+    """How many holds of a key of capacity 1 each task or thread has: one, or a nested try's none."""
+
+    @property
+    def mail(self) -> Mail:
+        """Where pushes arrive."""
+
+    @property
+    def inbox(self) -> str:
+        """Where pushes are to be sent; empty while nobody listens."""
+
+    async def listen(self) -> None:
+        """Let there be an inbox."""
+
+    @property
+    def is_ready(self) -> bool:
+        """There is nothing to be done before the first call."""
+
+    def now(self) -> float:
+        """This machine's clock, by which deadlines are kept."""
+
+    async def ready(self) -> None:
+        """Connect, if that hasn't been done."""
+
+    async def call(self, command: Command) -> Answer:
+        """One command's round trip. Raises `BackendUnavailable` when its fate is unknown."""
+
+    def signal(self) -> Signal: ...
+
+    def guard(self) -> Guard: ...
+
+    def me(self) -> object:
+        """The running task or thread itself, not its recyclable number."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run a user's callback where it belongs: in the loop, or where we are in threads."""

@@ -1,0 +1,181 @@
+"""The blocking driver: threads wait in locks, and learn of loss by asking."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from leasehold.backends.port import Backend, Store
+from leasehold.clock import Clock
+from leasehold.errors import LeaseholdError
+from leasehold.fork import on_fork
+from leasehold.model import Command, Status
+from leasehold.runtime.keeper import StoreKeeper
+from leasehold.runtime.mail import Mailroom
+from leasehold.runtime.port import Answer
+from leasehold.runtime.step import step
+
+MAX_IDLE = 16
+"""So many connections are kept for the next thread that calls."""
+
+SCANNED = 100
+"""So many keys are read at a time."""
+
+
+class ThreadSignal:
+    """A lock that any thread may open, with a timeout on the clock in use."""
+
+    __slots__ = ("_at", "_clock", "_event", "value")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at = getattr(clock, "at", None)
+        self._event = threading.Event()
+        self.value: Any = None
+
+    def set(self, value: object = None) -> None:
+        if not self._event.is_set():
+            self.value = value
+            self._event.set()
+
+    async def wait(self, timeout: float | None) -> bool:
+        if timeout is None or self._at is None:
+            return self._event.wait(timeout)
+        cancel = self._at(self._clock.now() + timeout, self._event.set)
+        try:
+            self._event.wait()
+        finally:
+            cancel()
+        return self.value is not None
+
+
+class ThreadGuard:
+    """A body in a thread can't be interrupted: it learns of loss by asking, and on leaving."""
+
+    __slots__ = ()
+
+    def enter(self) -> None:
+        """Nothing to remember."""
+
+    def fire(self) -> None:
+        """Nothing to interrupt."""
+
+    def leave(self, exc: BaseException | None) -> bool:
+        return exc is None
+
+
+_GUARD = ThreadGuard()
+
+
+class ThreadRuntime:
+    """All threads' way to a store: each takes a connection from a pool for each call."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        keeper: StoreKeeper,
+        *,
+        connect_timeout: float,
+        call_timeout: float,
+    ) -> None:
+        self.capabilities = store.capabilities
+        self.keeper = keeper
+        self.connect_timeout = connect_timeout
+        self.call_timeout = call_timeout
+        self.holding: dict[tuple[bytes, object], int] = {}
+        self.now = clock.now
+        self._clock = clock
+        self._store = store
+        self._idle: deque[Backend] = deque()
+        on_fork(self)
+
+    @property
+    def mail(self) -> Mailroom:
+        return self.keeper.mail
+
+    @property
+    def inbox(self) -> str:
+        return self.keeper.inbox
+
+    async def listen(self) -> None:
+        self.keeper.listen(self.connect_timeout)
+
+    @property
+    def is_ready(self) -> bool:
+        return True
+
+    async def ready(self) -> None:
+        """Connections are made when they are needed."""
+
+    async def call(self, command: Command) -> Answer:
+        sent = self._clock.now()
+        backend = self.take()
+        try:
+            reply = step(backend.apply((command,)))[0]
+        except LeaseholdError:
+            self.give(backend)
+            raise
+        except BaseException:
+            _discard(backend)  # interrupted: nobody knows in what state
+            raise
+        self.give(backend)
+        return Answer(reply, sent)
+
+    def scan(self, prefix: bytes) -> Iterator[Status]:
+        """Every key in use that begins with `prefix`."""
+        cursor: bytes | None = None
+        while True:
+            backend = self.take()
+            try:
+                page = step(backend.scan(prefix, cursor, SCANNED))
+            except BaseException:
+                _discard(backend)
+                raise
+            self.give(backend)
+            yield from page.items
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    def take(self) -> Backend:
+        """A connection for this thread alone."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            backend = self._store.backend(blocking=True)
+            step(backend.open())
+            return backend
+
+    def give(self, backend: Backend) -> None:
+        """It is free for the next thread."""
+        if len(self._idle) < MAX_IDLE:
+            self._idle.append(backend)
+        else:
+            _discard(backend)
+
+    def signal(self) -> ThreadSignal:
+        return ThreadSignal(self._clock)
+
+    def guard(self) -> ThreadGuard:
+        return _GUARD
+
+    def me(self) -> object:
+        return threading.current_thread()
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        callback()
+
+    def close(self) -> None:
+        """Disconnect what is idle."""
+        while self._idle:
+            _discard(self._idle.pop())
+
+    def after_fork(self) -> None:
+        for backend in self._idle:
+            backend.after_fork()
+        self._idle = deque()
+
+
+def _discard(backend: Backend) -> None:
+    step(backend.close())

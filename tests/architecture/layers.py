@@ -1,0 +1,234 @@
+"""Who may import whom (`RULES`), and the reader of imports that holds it."""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What one layer may import besides the standard library.
+
+    `ours` names modules without `leasehold.`: exactly one (`runtime.port`), or all below a package
+    (`core.*`); `""` is the package `leasehold` itself. `theirs`: third-party packages, `*` for any.
+    """
+
+    ours: frozenset[str] = frozenset()
+    theirs: frozenset[str] = frozenset()
+    not_stdlib: frozenset[str] = frozenset()
+    siblings: bool = False  # the layer's own other modules
+    no_async: bool = False
+
+
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+IMPURE = names(
+    "time random os asyncio threading socket secrets uuid select selectors signal subprocess"
+    " multiprocessing concurrent sqlite3 contextvars shutil tempfile pathlib io logging"
+)
+BASE = names("errors model")
+BELOW = BASE | names("config clock fork core.*")
+PUBLIC = BASE | {"", "sync"}
+
+# The most specific row holds: `backends.port` before `backends.*`. A module without a row fails.
+RULES: Mapping[str, Rule] = {
+    "model": Rule(),
+    "errors": Rule(names("model")),
+    "clock": Rule(BASE),
+    "fork": Rule(BASE),
+    "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
+    "config": Rule(BASE | names("core.*")),
+    "backends.port": Rule(BELOW),
+    "backends": Rule(BELOW | names("backends.port")),
+    "backends.cas": Rule(BELOW | names("backends.port")),
+    "backends.*": Rule(BELOW | names("backends.port backends.cas"), theirs=names("*")),
+    "backends.memory": Rule(BELOW | names("backends.port")),
+    "backends.sqlite.*": Rule(BELOW | names("backends.port"), siblings=True),
+    "runtime.*": Rule(BELOW | names("backends.port"), siblings=True),
+    "primitives.*": Rule(
+        BASE | names("config fork core.* runtime.port"),
+        siblings=True,
+        not_stdlib=names("asyncio threading concurrent queue selectors"),
+    ),
+    "hub": Rule(BELOW | names("backends backends.port runtime.*")),
+    "defaults": Rule(BELOW | names("hub")),
+    "faces.*": Rule(BELOW | names("hub defaults runtime.* primitives.*"), siblings=True),
+    "": Rule(BASE | names("config faces.*")),
+    "sync": Rule(BASE | names("config faces.*")),
+    "tasks.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
+    "contrib.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
+    "server.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
+    "__main__": Rule(names("cli")),
+    "cli.*": Rule(PUBLIC, siblings=True, theirs=names("click rich")),
+    "testing.*": Rule(
+        PUBLIC | names("clock core.* backends backends.port runtime.*"),
+        siblings=True,
+        theirs=names("pytest _pytest hypothesis"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One imported module. `eager`: it runs when the importing module is first imported."""
+
+    module: str
+    line: int
+    eager: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A source file, read but not run."""
+
+    name: str
+    tree: ast.Module = field(repr=False)
+    is_package: bool = False
+
+    @property
+    def short(self) -> str:
+        """The name as `RULES` has it."""
+        return shorten(self.name)
+
+
+def shorten(name: str) -> str:
+    return name.removeprefix("leasehold").removeprefix(".")
+
+
+def read_modules(source: Path = SOURCE) -> dict[str, Module]:
+    modules = {}
+    for path in sorted((source / "leasehold").rglob("*.py")):
+        parts = list(path.relative_to(source).with_suffix("").parts)
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        modules[name] = Module(name, ast.parse(path.read_text("utf-8"), str(path)), is_package)
+    return modules
+
+
+def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
+    """Every import, also inside functions; `from p import m` names `p.m` if that is a module."""
+    for node, eager in walk(module.tree, eager=True):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, eager)
+        elif isinstance(node, ast.ImportFrom):
+            base = origin(module, node)
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(inner if inner in known else base, node.lineno, eager)
+
+
+def walk(node: ast.AST, *, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
+    for child in ast.iter_child_nodes(node):
+        yield child, eager
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for part in child.body:
+                yield part, False
+                yield from walk(part, eager=False)
+            for part in child.orelse:
+                yield part, eager
+                yield from walk(part, eager=eager)
+        else:
+            lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from walk(child, eager=eager and not lazy)
+
+
+def origin(module: Module, node: ast.ImportFrom) -> str:
+    """The absolute name of what a `from` statement imports from."""
+    if node.level == 0:
+        return node.module or ""
+    parts = module.name.split(".")
+    parts = parts[: len(parts) - node.level + module.is_package]
+    return ".".join([*parts, *([node.module] if node.module else [])])
+
+
+def row_of(short: str) -> str | None:
+    """The most specific row of `RULES` for a module."""
+    if short in RULES:
+        return short
+    parts = short.split(".")
+    for length in range(len(parts), 0, -1):
+        row = ".".join(parts[:length]) + ".*"
+        if row in RULES:
+            return row
+    return None
+
+
+def matches(short: str, pattern: str) -> bool:
+    if pattern.endswith(".*"):
+        return short == pattern[:-2] or short.startswith(pattern[:-1])
+    return short == pattern
+
+
+def own_package(short: str, row: str) -> str | None:
+    """The package whose modules are a module's own: of `backends.redis.lua` it is `backends.redis`.
+
+    Two modules of `core.*` are siblings; two stores of `backends.*` are strangers.
+    """
+    if RULES[row].siblings:
+        return row
+    head = row.removesuffix(".*")
+    parts = short.split(".")
+    if row.endswith(".*") and len(parts) > head.count(".") + 1:
+        return ".".join(parts[: head.count(".") + 2]) + ".*"
+    return None
+
+
+def problems_of(module: Module, known: Mapping[str, Module]) -> list[str]:
+    """What in a module is against its row, as lines for a person."""
+    row = row_of(module.short)
+    if row is None:
+        return [f"{module.name}: has no row in RULES: decide its layer"]
+    rule, own, found = RULES[row], own_package(module.short, row), []
+    for item in imports_of(module, known):
+        top = item.module.split(".")[0]
+        short = shorten(item.module)
+        if top == "leasehold":
+            allowed = any(matches(short, pattern) for pattern in rule.ours)
+            ok = allowed or (own is not None and matches(short, own))
+        elif top in sys.stdlib_module_names:
+            ok = top not in rule.not_stdlib
+        else:
+            ok = top in rule.theirs or "*" in rule.theirs
+        if not ok:
+            found.append(f"{module.name}:{item.line}: imports {item.module} (row {row!r})")
+    if rule.no_async:
+        found += [
+            f"{module.name}:{node.lineno}: awaits (row {row!r})"
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith)
+        ]
+    return found
+
+
+def cycles(modules: Mapping[str, Module]) -> list[list[str]]:
+    """Loops among the imports that run at import time, as paths that end where they start."""
+    edges = {
+        name: sorted(
+            {i.module for i in imports_of(module, modules) if i.eager and i.module in modules}
+        )
+        for name, module in modules.items()
+    }
+    found: list[list[str]] = []
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append([*path[path.index(name) :], name])
+            return
+        if name in done:
+            return
+        for target in edges[name]:
+            visit(target, [*path, name])
+        done.add(name)
+
+    for name in edges:
+        visit(name, [])
+    return found

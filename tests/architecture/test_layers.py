@@ -1,0 +1,194 @@
+"""The layering of the package: see `layers.RULES` for the table."""
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.layers import (
+    IMPURE,
+    RULES,
+    Module,
+    cycles,
+    imports_of,
+    own_package,
+    problems_of,
+    read_modules,
+    row_of,
+    shorten,
+)
+
+MODULES = read_modules()
+
+
+def planted(name: str, text: str, *, is_package: bool = False) -> tuple[Module, dict[str, Module]]:
+    """A module that isn't there, beside those that are."""
+    full = f"leasehold.{name}".removesuffix(".")
+    module = Module(full, ast.parse(text), is_package)
+    return module, {**MODULES, full: module}
+
+
+def example_of(row: str) -> str:
+    """The name of a module that the row holds for."""
+    return row.replace("*", "planted")
+
+
+def module_for(pattern: str) -> str:
+    return f"leasehold.{pattern.replace('*', 'other')}".removesuffix(".")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_follow_the_table(name: str) -> None:
+    assert problems_of(MODULES[name], MODULES) == []
+
+
+def test_there_is_something_to_check() -> None:
+    assert {"leasehold.model", "leasehold.core.ledger"} <= set(MODULES)
+
+
+def test_no_module_imports_in_a_circle() -> None:
+    assert cycles(MODULES) == []
+
+
+@pytest.mark.parametrize("name", ["leasehold", "leasehold.sync", "leasehold.errors"])
+def test_import_loads_no_third_party_module(name: str) -> None:
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        f"import {name}\n"
+        "tops = {m.split('.')[0] for m in set(sys.modules) - before}\n"
+        "print(sorted(tops - set(sys.stdlib_module_names) - {'leasehold'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+def test_primitives_have_no_async_generators() -> None:
+    """The blocking runtime steps a coroutine once; it could not step a generator."""
+    found = [
+        f"{name}: {function.name}"
+        for name, module in MODULES.items()
+        if row_of(module.short) == "primitives.*"
+        for function in ast.walk(module.tree)
+        if isinstance(function, ast.AsyncFunctionDef)
+        and any(isinstance(node, ast.Yield) for node in ast.walk(function))
+    ]
+    assert found == []
+
+
+# -- the checker itself ---------------------------------------------------------------------------
+
+LAYERS = sorted({row.split(".")[0] for row in RULES})
+EVERYTHING = sorted(
+    {module_for(row) for row in RULES} | {module_for(f"{n}.*") for n in LAYERS if n}
+)
+
+
+@pytest.mark.parametrize("row", RULES)
+def test_each_row_permits_what_it_names_and_nothing_else(row: str) -> None:
+    name, rule = example_of(row), RULES[row]
+    assert row_of(name) == row
+    own = own_package(name, row)
+    for target in EVERYTHING:
+        short = shorten(target)
+        permitted = any(
+            short == p or (p.endswith(".*") and f"{short}.".startswith(p[:-1]))
+            for p in [*rule.ours, *([own] if own else [])]
+        )
+        module, known = planted(name, f"import {target}")
+        assert bool(problems_of(module, known)) is not permitted, (row, target)
+
+
+@pytest.mark.parametrize("row", [row for row in RULES if "*" not in RULES[row].theirs])
+def test_each_row_keeps_third_parties_out(row: str) -> None:
+    module, known = planted(example_of(row), "def f():\n    import some_third_party.thing")
+    [problem] = problems_of(module, known)
+    assert "some_third_party.thing" in problem
+
+
+@pytest.mark.parametrize(
+    ("row", "stdlib"),
+    [(row, name) for row, rule in RULES.items() for name in sorted(rule.not_stdlib)],
+)
+def test_each_row_keeps_its_forbidden_standard_modules_out(row: str, stdlib: str) -> None:
+    module, known = planted(example_of(row), f"from {stdlib} import something")
+    assert len(problems_of(module, known)) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("backends.redis", "from leasehold.backends import memory"),
+        ("backends.redis", "from . import memory"),
+        ("backends.redis", "from .memory import MemoryBackend"),
+        ("backends.redis.lua", "from ..memory import MemoryBackend"),
+        ("backends.redis", "def f():\n    import leasehold.backends.sqlite"),
+        ("backends.cas", "from leasehold.backends import cas, memory"),
+        ("backends.redis", "if TYPE_CHECKING:\n    from leasehold import client"),
+        ("primitives.lock", "import asyncio.locks"),
+        ("primitives.lock", "from leasehold.runtime import batcher"),
+        ("primitives.lock", "from leasehold.backends.memory import MemoryBackend"),
+        ("cli.run", "from leasehold.client import connect"),
+        ("cli.run", "from leasehold import core"),
+        ("core.ledger", "async def f(): ..."),
+        ("core.ledger", "from time import monotonic"),
+        ("model", "from leasehold.errors import LeaseholdError"),
+        ("somewhere", "import sys"),
+    ],
+)  # fmt: skip
+def test_catches(name: str, text: str) -> None:
+    module, known = planted(name, text)
+    known.setdefault("leasehold.client", Module("leasehold.client", ast.parse("")))
+    known.setdefault(
+        "leasehold.runtime.batcher", Module("leasehold.runtime.batcher", ast.parse(""))
+    )
+    assert problems_of(module, known)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("backends.redis", "import redis.asyncio\nfrom leasehold.backends.port import Backend"),
+        ("backends.redis.lua", "from leasehold.backends.redis import scripts"),
+        ("backends.redis.lua", "from . import scripts\nfrom .scripts import ACQUIRE"),
+        ("primitives.lock", "from leasehold.runtime.port import Runtime\nfrom .lease import Lease"),
+        ("cli.run", "from leasehold import sync\nfrom leasehold.cli import output\nimport click"),
+        ("core.ledger", "from math import inf\nfrom .book import Book"),
+    ],
+)  # fmt: skip
+def test_permits(name: str, text: str) -> None:
+    module, known = planted(name, text)
+    assert problems_of(module, known) == []
+
+
+def test_cycles_are_found_at_module_level_only() -> None:
+    def world(first: str, second: str) -> dict[str, Module]:
+        return {
+            "leasehold.a": Module("leasehold.a", ast.parse(first)),
+            "leasehold.b": Module("leasehold.b", ast.parse(second)),
+        }
+
+    back = "from leasehold.a import x"
+    assert cycles(world("from leasehold.b import y", back)) == [
+        ["leasehold.a", "leasehold.b", "leasehold.a"]
+    ]
+    assert cycles(world("try:\n    import leasehold.b\nfinally: ...", back))
+    assert not cycles(world("def f():\n    import leasehold.b", back))
+    assert not cycles(world("if TYPE_CHECKING:\n    import leasehold.b", back))
+
+
+def test_reader_sees_relative_imports_as_absolute() -> None:
+    def read(name: str, text: str, *, is_package: bool = False) -> list[str]:
+        module, _ = planted(name, text, is_package=is_package)
+        known = dict.fromkeys(("leasehold.core.book", "leasehold.model"), module)
+        return [item.module for item in imports_of(module, known)]
+
+    assert read("core.ledger", "from .book import Book") == ["leasehold.core.book"]
+    assert read("core.ledger", "from ..model import Granted") == ["leasehold.model"]
+    assert read("core.ledger", "from . import book") == ["leasehold.core.book"]
+    assert read("core", "from . import book", is_package=True) == ["leasehold.core.book"]
+    assert read("", "from . import model", is_package=True) == ["leasehold.model"]
+
+
+def test_core_is_barred_from_all_that_acts() -> None:
+    assert {"time", "random", "os", "asyncio", "threading", "socket"} <= IMPURE
