@@ -39,27 +39,25 @@ class Shelf:
         clock = self.clock
         with self._lock:
             now, stamp = clock.now(), clock.stamp()
+            if self._open is not None:
+                self._open.rebuild()  # a Ctrl-C left it half written
             for command in commands:
-                reply, wakeups = ledger.apply(self._turn_to(command.key), command, now, stamp)
-                self._open = None
+                book = self._open = self._books.get(command.key) or self._new_book(command.key)
+                reply, wakeups = ledger.apply(book, command, now, stamp)
                 replies.append(reply)
-                pushes += wakeups
+                if wakeups:
+                    pushes += wakeups
+            self._open = None
         for wakeup in pushes:
             inbox = self.inboxes.get(wakeup.inbox)
             if inbox is not None:
                 inbox.push(wakeup)
         return replies
 
-    def _turn_to(self, key: bytes) -> MemoryBook:
-        """Open a key's book; a Ctrl-C that left one half written is mended here."""
-        if self._open is not None:
-            self._open.rebuild()
-        book = self._books.get(key)
-        if book is None:
-            if len(self._books) >= self._sweep_at:
-                self._sweep()
-            book = self._books[key] = MemoryBook(self._floor)
-        self._open = book
+    def _new_book(self, key: bytes) -> MemoryBook:
+        if len(self._books) >= self._sweep_at:
+            self._sweep()
+        book = self._books[key] = MemoryBook(self._floor)
         return book
 
     def _sweep(self) -> None:

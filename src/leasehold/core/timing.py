@@ -24,6 +24,11 @@ def margin(ttl: float) -> float:
     return max(0.1 * ttl, 0.05) + DRIFT * ttl
 
 
+def trusted(ttl: float) -> float:
+    """How long after it was sent a command that was granted `ttl` can be relied on."""
+    return ttl - max(0.1 * ttl, 0.05) - DRIFT * ttl
+
+
 def claim_window(ttl: float) -> float:
     """How long a pushed grant of that ttl stands until its owner's first renewal."""
     return min(WINDOW, ttl)

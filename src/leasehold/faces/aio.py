@@ -1,9 +1,9 @@
 """The asyncio faces of the primitives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.names import KINDS, Kind, key_of
@@ -151,16 +151,16 @@ class Primitive(PrimitiveBase[Lease]):
         """
         return await self._revoke(reason, now)
 
-    async def __aenter__(self) -> Lease:
-        return await self._enter()
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        return self._enter()
 
-    async def __aexit__(
+    def __aexit__(
         self,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
-    ) -> None:
-        await self._exit(exc)
+    ) -> Coroutine[Any, Any, None]:
+        return self._take_entered()._leave(exc)
 
     def __enter__(self) -> Any:
         raise TypeError(
@@ -184,6 +184,27 @@ class Lock(LockBase[Lease], Primitive):
     ttl; a holder that can't is told before the store lets go. Cancellation: a cancelled acquire leaves
     nothing behind. Durations are seconds, or texts such as "30s".
     """
+
+    @staticmethod
+    def wraps[F: Callable[..., Any]](
+        template: str,
+        *,
+        on_busy: Literal["raise", "skip"] = "raise",
+        default: object = None,
+        client: "Client | None" = None,
+        **options: Any,
+    ) -> Callable[[F], F]:
+        """Hold the lock that `template` names while the decorated function runs.
+
+        `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its loop, a plain
+        one blocks. With `on_busy="skip"` a call that can't have the lock within `wait` (unset: one try)
+        returns `default` instead of raising `AcquireTimeout`. Inside, `current_lease()` is the lease.
+        Other options are the constructor's. Raises `ValueError` at decoration for a field that is no
+        parameter, `TypeError` for a generator function.
+        """
+        from leasehold.faces.wraps import wraps
+
+        return wraps(template, on_busy=on_busy, default=default, client=client, **options)
 
 
 class Semaphore(SemaphoreBase[Lease], Primitive):

@@ -23,21 +23,15 @@ def current_lease() -> Any:
         raise NotHeld("no function that was decorated with wraps() is running here") from None
 
 
-def wraps(
+def wraps[F: Callable[..., Any]](
     template: str,
     *,
     on_busy: Literal["raise", "skip"] = "raise",
     default: object = None,
     client: Any = None,
     **options: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Hold the lock that `template` names while the function runs.
-
-    `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its loop, a plain one
-    blocks. With `on_busy="skip"` a call that can't have the lock within `wait` (unset: one try) returns
-    `default` instead of raising `AcquireTimeout`. Inside, `current_lease()` is the lease. Raises
-    `ValueError` at decoration for a field that is no parameter, `TypeError` for a generator function.
-    """
+) -> Callable[[F], F]:
+    """What `Lock.wraps` of both worlds does; see there."""
     if on_busy not in ("raise", "skip"):
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
     if on_busy == "skip":
@@ -45,7 +39,7 @@ def wraps(
     extra = {key: options.pop(key) for key in ("on_lost", "require") if key in options}
     loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{function.__qualname__} is a generator: its body runs long after the call that "
@@ -55,7 +49,9 @@ def wraps(
         config = configured("lock", template, options, **loading)
         skip = AcquireTimeout if on_busy == "skip" else ()
         make = _wrap_async if inspect.iscoroutinefunction(function) else _wrap_plain
-        return make(function, name, config, {"client": client, **extra}, skip, default)
+        wrapped: Any = make(function, name, config, {"client": client, **extra}, skip, default)
+        made: F = wrapped
+        return made
 
     return decorate
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.timing import burial, margin
+from leasehold.core.timing import burial, trusted
 from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -45,10 +45,10 @@ class Ask(NamedTuple):
     key: bytes
     owner: str
     ttl: float
-    units: int
-    capacity: int
-    priority: int
-    note: str
+    units: int = 1
+    capacity: int = 1
+    priority: int = 0
+    note: str = ""
     tokens: int = 1
     floor: int = 0
     lock_delay: float = 0.0
@@ -60,6 +60,8 @@ class Grant(NamedTuple):
     id: str
     token: int
     slots: tuple[int, ...]
+    since: float
+    """When it was asked for, or pushed, at the earliest."""
     deadline: float
     claim_by: float | None
     """It was pushed, stands for a window, and should be claimed by then if it is still wanted."""
@@ -86,7 +88,18 @@ class Acquiring:
         """Acquire within `wait` seconds (None: for ever; 0: one try, which raises when refused)."""
         try:
             until = inf if wait is None else self._rt.now() + wait
-            return await (self._once(until) if wait == 0 else self._in_turn(wait, until))
+            self._in_flight = True
+            try:
+                answer = await self._rt.call(self._command(wait != 0))
+            except BackendUnavailable:
+                self._doubtful = True
+                answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
+            self._in_flight = False
+            if type(answer.reply) is Granted:
+                return self._granted(answer.reply, answer.sent)
+            if wait == 0:
+                return self._refused(answer.reply)
+            return await self._in_turn(wait, until, answer)
         except BaseException:
             if not self._over:
                 self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
@@ -95,19 +108,15 @@ class Acquiring:
             if self._queued is not None:
                 self._rt.mail.forget(fingerprint(self._id))
 
-    async def _once(self, until: float) -> Grant:
-        answer = await self._send(queue=False, until=until)
-        reply = answer.reply
-        if isinstance(reply, Granted):
-            return self._granted(reply, answer.sent)
+    def _refused(self, reply: Reply) -> Grant:
+        """The one try did not succeed."""
         if isinstance(reply, Refused):
             self._over = not self._doubtful
             raise self._refusal(reply)
         raise unexpected(reply, self._ask.key)
 
-    async def _in_turn(self, wait: float | None, until: float) -> Grant:
+    async def _in_turn(self, wait: float | None, until: float, answer: Answer) -> Grant:
         while True:
-            answer = await self._send(queue=True, until=until, bounded=wait is not None)
             reply = answer.reply
             if isinstance(reply, Granted):
                 return self._granted(reply, answer.sent)
@@ -124,6 +133,7 @@ class Acquiring:
                 return grant
             if self._rt.now() >= until:
                 await self._withdraw(wait)
+            answer = await self._send(queue=True, until=until, bounded=wait is not None)
 
     # -- asking -------------------------------------------------------------------------------------
 
@@ -206,8 +216,8 @@ class Acquiring:
     # -- ends ---------------------------------------------------------------------------------------
 
     def _granted(self, reply: Granted, sent: float) -> Grant:
-        deadline = sent + reply.ttl - margin(reply.ttl)
-        return Grant(self._id, reply.token, reply.slots, deadline, None, self._doubtful)
+        deadline = sent + trusted(reply.ttl)
+        return Grant(self._id, reply.token, reply.slots, sent, deadline, None, self._doubtful)
 
     def _pushed(self, push: Wakeup, sent: float, store_now: float) -> Grant | None:
         """A pushed grant, if it can be trusted to stand for a while; else None: confirm it.
@@ -218,11 +228,11 @@ class Acquiring:
         if not self._rt.capabilities.clock or push.granted_at < store_now or push.token < 1:
             return None
         granted = sent + (push.granted_at - store_now)
-        deadline = granted + push.window - margin(push.window)
         claim_by = granted + push.window / 3
         if self._rt.now() >= claim_by:
             return None
-        return Grant(self._id, push.token, push.slots, deadline, claim_by, self._doubtful)
+        deadline = granted + trusted(push.window)
+        return Grant(self._id, push.token, push.slots, granted, deadline, claim_by, self._doubtful)
 
     async def _withdraw(self, wait: float | None) -> None:
         """The time is over: leave the queue, and say who is in the way."""

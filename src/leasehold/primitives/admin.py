@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from leasehold.core.timing import margin
+from leasehold.core.timing import trusted
 from leasehold.errors import LeaseLost
 from leasehold.model import Granted, Inspect, Renew, Renewed, Revoke, Revoked, Status
 from leasehold.primitives.acquire import Grant, unexpected
@@ -38,9 +38,9 @@ async def attach[LeaseT: LeaseBase](rt: Runtime, handle: str, lease_type: type[L
             f"the detached lease on {key_shown(found.key)} (token {found.token}) has ended",
             key=found.key,
         )
-    deadline = answer.sent + reply.ttl - margin(reply.ttl)
-    grant = Grant(found.id, found.token, found.slots, deadline, None, doubtful=False)
-    return lease_type(rt, found.key, found.terms, grant)
+    sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
+    grant = Grant(found.id, found.token, found.slots, sent, deadline, None, doubtful=False)
+    return lease_type(rt, found.key, found.terms, grant, rt.me())
 
 
 def scan_prefix(kind: str, prefix: str | bytes) -> bytes:

@@ -8,7 +8,7 @@ from json import dumps, loads
 from typing import Any, Literal, NamedTuple, Self
 
 from leasehold.config import Duration, safe_ttl, seconds
-from leasehold.core.timing import burial, margin, renew_after
+from leasehold.core.timing import burial, renew_after, trusted
 from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
 from leasehold.fork import generation
 from leasehold.model import Command, Granted, Lost, Release, Released, Renew, Renewed
@@ -69,13 +69,13 @@ class LeaseBase:
         "token",
     )
 
-    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant) -> None:
+    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
         self.bucket: Any = None
         self._end: str | None = "unborn"
         self._rt = rt
         self._terms = terms
         self.key = key
-        self.id, self.token, self.slots, self.deadline, claim_by, self._doubtful = grant
+        self.id, self.token, self.slots, since, self.deadline, claim_by, self._doubtful = grant
         self._claim_by = claim_by
         self._hold_until: float | None = None
         self._renewing = False
@@ -84,19 +84,20 @@ class LeaseBase:
         self._watchers: list[Signal] | None = None
         self._generation = generation.number
         self._alive = [True]
-        self._me = me = rt.me()
-        now = rt.now()
+        self._me = me
         if terms.max_hold is not None:
-            self._hold_until = now + terms.max_hold
+            self._hold_until = since + terms.max_hold
             self.deadline = min(self.deadline, self._hold_until)
-        # Sent before now, so due a little late at worst; the margin to the deadline is far greater.
-        lead = renew_after(terms.ttl)
-        self._renew_at = now + lead if claim_by is None else claim_by
+        lead = terms.ttl / 3
+        self._renew_at = renew_at = since + lead if claim_by is None else claim_by
         if terms.exclusive:
             holding = rt.holding
             holding[key, me] = holding.get((key, me), 0) + 1
         self._end = None
-        self._watch_from(now, lead)
+        if terms.auto_renew and renew_at <= self.deadline:
+            rt.keeper.watch(self, renew_at, lead)
+        else:
+            self._watch_from(since, lead)
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -303,7 +304,8 @@ class LeaseBase:
 
     def _enter(self) -> None:
         """The body begins. Raises `LeaseLost` if the lease is lost already."""
-        self.ensure()
+        if self._end is not None or self._rt.now() >= self.deadline:
+            self.ensure()
         guard = self._guard = self._rt.guard()
         guard.enter()
         if self._end in _LOSSES:
@@ -313,9 +315,11 @@ class LeaseBase:
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         guard, self._guard = self._guard, None
         ours = guard is None or guard.leave(exc)
+        if self._end is None and self._rt.now() < self.deadline:
+            await self._release()
+            return
         reason = self.reason
         if reason is None:
-            await self._release()
             return
         if self._finish(reason) and generation.number == self._generation:
             self._rt.keeper.abandon(self.key, self.id, self._burial())
@@ -329,7 +333,7 @@ class LeaseBase:
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
         self._claim_by = None
-        deadline = max(self.deadline, sent + ttl - margin(ttl))
+        deadline = max(self.deadline, sent + trusted(ttl))
         self.deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
         self._renew_at = sent + renew_after(self._terms.ttl)
         self._watch_from(self._rt.now(), renew_after(self._terms.ttl))

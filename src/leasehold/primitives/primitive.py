@@ -102,7 +102,12 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         self._on_lost = on_lost
         self._require = frozenset({require} if isinstance(require, str) else require)
         self._client = client
-        self._ttl: float = config.ttl  # type: ignore[assignment]  # LockConfig has made it seconds
+        # LockConfig has made them seconds
+        self._ttl: float = config.ttl  # type: ignore[assignment]
+        self._wait: float | None = config.wait  # type: ignore[assignment]
+        self._max_hold: float | None = config.max_hold  # type: ignore[assignment]
+        self._here = ""
+        self._wish: tuple[Ask, Terms]
         self._entered: dict[object, list[LeaseT]] = {}
         if self._require and client is not None:
             _check(self._require, client.capabilities.names(), client.url)
@@ -127,41 +132,45 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         rt = self._runtime()
         if not rt.is_ready:
             await rt.ready()
-        config = self.config
-        patience = config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
-        capacity = self._capacity
-        if capacity == 1 and (self.key, rt.me()) in rt.holding:
+        patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
+        me = rt.me()
+        if (self.key, me) in rt.holding:
             self._refuse_reentry(patience)
         if self._require:
             _check(self._require, rt.capabilities.names(), "the store")
-        if not 1 <= units <= capacity:
-            raise ValueError(f"units is {units}: {key_shown(self.key)} has 1 to {capacity}")
-        owner = f"{_here()}/{config.label}" if config.label else _here()
-        ask = Ask(
-            self.key,
-            owner,
-            self._ttl,
-            units,
-            capacity,
-            config.priority if priority is None else priority,
-            config.note if note is None else note,
-        )
-        acquiring = Acquiring(rt, ask)
-        grant = await acquiring.run(patience)  # type: ignore[arg-type]
+        if not 1 <= units <= self._capacity:
+            raise ValueError(f"units is {units}: {key_shown(self.key)} has 1 to {self._capacity}")
+        ask, terms = self._wish if self._here is _here() else self._describe_here()
+        if units != 1 or priority is not None or note is not None:
+            ask, terms = self._another_wish(units, priority, note)
+        grant = await Acquiring(rt, ask).run(patience)
         try:
-            terms = Terms(
-                self._ttl,
-                owner,
-                units,
-                capacity == 1,
-                config.auto_renew,
-                config.max_hold,  # type: ignore[arg-type]
-                self._on_lost,
-            )
-            return self._lease_type(rt, self.key, terms, grant)
+            return self._lease_type(rt, self.key, terms, grant, me)
         except BaseException:
             rt.keeper.abandon(self.key, grant.id, 0.0)
             raise
+
+    def _describe_here(self) -> tuple[Ask, Terms]:
+        """What is asked for by default, and how it is held, from this process on."""
+        config, self._here = self.config, _here()
+        owner = f"{self._here}/{config.label}" if config.label else self._here
+        capacity, ttl = self._capacity, self._ttl
+        ask = Ask(self.key, owner, ttl, 1, capacity, config.priority, config.note)
+        hold = self._max_hold
+        terms = Terms(ttl, owner, 1, capacity == 1, config.auto_renew, hold, self._on_lost)
+        self._wish = ask, terms
+        return self._wish
+
+    def _another_wish(
+        self, units: int, priority: int | None, note: str | None
+    ) -> tuple[Ask, Terms]:
+        ask, terms = self._wish
+        ask = ask._replace(
+            units=units,
+            priority=ask.priority if priority is None else priority,
+            note=ask.note if note is None else note,
+        )
+        return ask, terms._replace(units=units)
 
     def _refuse_reentry(self, patience: object) -> None:
         name = key_shown(self.key)
@@ -189,16 +198,18 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         self._entered.setdefault(lease._me, []).append(lease)
         return lease
 
-    async def _exit(self, exc: BaseException | None) -> None:
-        rt = self._runtime()
-        me = rt.me()
-        if me not in self._entered:  # left by another task than entered it, as fixtures do
-            me = next(reversed(self._entered))
-        leases = self._entered[me]
+    def _take_entered(self) -> LeaseT:
+        """The lease of the innermost block that our task or thread is in."""
+        entered = self._entered
+        me = next(reversed(entered))
+        if len(entered) > 1:
+            mine = self._runtime().me()
+            me = mine if mine in entered else me  # else another task entered, as with fixtures
+        leases = entered[me]
         lease = leases.pop()
         if not leases:
-            del self._entered[me]
-        await lease._leave(exc)
+            del entered[me]
+        return lease
 
     # -- seeing -------------------------------------------------------------------------------------
 

@@ -119,6 +119,7 @@ class AsyncRuntime:
         self.holding: dict[tuple[bytes, object], int] = {}
         self.mail = keeper.new_mail()
         self.now = clock.now
+        self.me = asyncio.current_task
         self.backend = store.backend(blocking=False)
         self._clock = clock
         self._loop = loop
@@ -179,9 +180,6 @@ class AsyncRuntime:
 
     def guard(self) -> TaskGuard:
         return TaskGuard(self._loop)
-
-    def me(self) -> object:
-        return asyncio.current_task()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         with suppress(RuntimeError):

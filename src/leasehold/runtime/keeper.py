@@ -58,6 +58,8 @@ class StoreKeeper:
     def _reset(self) -> None:
         self._chores: deque[_Chore] = deque()
         self._timetable = Timetable(self._timers, self._look)
+        self.watch = self._timetable.add
+        self.unwatch = self._timetable.discard
         self._poked = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -66,14 +68,6 @@ class StoreKeeper:
         self._pause = 0.0
 
     # -- what any thread may ask of it --------------------------------------------------------------
-
-    def watch(self, lease: Watched, when: float, lead: float) -> None:
-        """Look at a lease at `when`, or a little (of `lead`) earlier. It is held weakly."""
-        self._timetable.add(lease, when, lead)
-
-    def unwatch(self, lease: Watched) -> None:
-        """The lease has ended."""
-        self._timetable.discard(lease)
 
     def held(self, key: bytes) -> frozenset[str]:
         """The fingerprints of this client's leases on a key."""

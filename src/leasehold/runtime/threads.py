@@ -85,6 +85,7 @@ class ThreadRuntime:
         self.call_timeout = call_timeout
         self.holding: dict[tuple[bytes, object], int] = {}
         self.now = clock.now
+        self.me = threading.current_thread
         self._clock = clock
         self._store = store
         self._idle: deque[Backend] = deque()
@@ -159,9 +160,6 @@ class ThreadRuntime:
 
     def guard(self) -> ThreadGuard:
         return _GUARD
-
-    def me(self) -> object:
-        return threading.current_thread()
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         callback()
