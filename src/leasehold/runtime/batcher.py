@@ -45,13 +45,13 @@ class Batcher:
         self._crowded = False
         self._planned = False
         self._flight: asyncio.Task[None] | None = None
-        self._turned_at = clock.now()
+        self._in_turn_since: float | None = None
 
     async def call(self, command: Command) -> Answer:
         """The answer to one command. A cancelled caller leaves; what is on its way goes on."""
         sent = self._clock.now()
         alone = not (self._gathering or self._crowded or self._flight)
-        if alone and sent - self._turned_at < ALONE:
+        if alone and sent - self._turn_began(sent) < ALONE:
             replies = self._backend.apply_now((command,))
             if replies is not None:
                 return Answer(replies[0], sent)
@@ -62,6 +62,17 @@ class Batcher:
             self._loop.call_soon(self._leave)
         return await call.future
 
+    def _turn_began(self, now: float) -> float:
+        """Since when the event loop has been in this turn, as far as we know."""
+        began = self._in_turn_since
+        if began is None:
+            began = self._in_turn_since = now
+            self._loop.call_soon(self._turn_over)
+        return began
+
+    def _turn_over(self) -> None:
+        self._in_turn_since = None
+
     async def drain(self) -> None:
         """Wait for what is on its way."""
         while self._flight is not None:
@@ -70,7 +81,7 @@ class Batcher:
     def _leave(self) -> None:
         """The end of a turn: send what has gathered."""
         self._planned = False
-        self._turned_at = sent = self._clock.now()
+        sent = self._clock.now()
         batch = self._take()
         self._crowded = len(batch) > 1
         if not batch:
