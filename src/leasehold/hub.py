@@ -6,7 +6,6 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from leasehold.backends import store_for
 from leasehold.backends.port import Store
@@ -44,9 +43,7 @@ class Hub:
     def _reset(self) -> None:
         self.keeper = StoreKeeper(self.store, self._clock)
         self._threads: ThreadRuntime | None = None
-        self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncRuntime] = (
-            WeakKeyDictionary()
-        )
+        self._loops: dict[asyncio.AbstractEventLoop, AsyncRuntime] = {}
         self._last: tuple[Any, AsyncRuntime | None] = (None, None)
         self._making = threading.Lock()
 
@@ -66,12 +63,17 @@ class Hub:
         last, runtime = self._last
         if last is loop and runtime is not None:
             return runtime
-        runtime = self._loops.get(loop)
-        if runtime is None:
-            runtime = self._loops[loop] = AsyncRuntime(
-                self.store, self._clock, self.keeper, loop, **self._timing
-            )
+        runtime = self._loops.get(loop) or self._new_loop_runtime(loop)
         self._last = (loop, runtime)
+        return runtime
+
+    def _new_loop_runtime(self, loop: asyncio.AbstractEventLoop) -> AsyncRuntime:
+        """One for a loop that is new here; loops that were closed without a word are forgotten."""
+        for closed in [each for each in self._loops if each.is_closed()]:
+            self._loops.pop(closed, None)
+        runtime = self._loops[loop] = AsyncRuntime(
+            self.store, self._clock, self.keeper, loop, **self._timing
+        )
         return runtime
 
     def thread_runtime(self) -> ThreadRuntime:
@@ -101,7 +103,7 @@ class Hub:
     def after_fork(self) -> None:
         """The runtimes and the keeper have cleaned up after themselves; the child makes its own."""
         self._threads = None
-        self._loops = WeakKeyDictionary()
+        self._loops = {}
         self._last = (None, None)
         self._making = threading.Lock()
 

@@ -208,7 +208,8 @@ class LeaseBase:
             return NO_CARE
         if not (self._terms.auto_renew or self._claim_by is not None):
             return Care(renew=False, again_at=self.deadline)
-        due = now >= self._renew_at and not self._renewing
+        # The timetable rounds down, so what is due within its grain is due.
+        due = now >= self._renew_at - self._terms.ttl / 40 and not self._renewing
         if due:
             self._renewing = True
         elif not self._renewing:
@@ -244,9 +245,9 @@ class LeaseBase:
     def lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up: tell everybody who wants to know."""
         self._detail = detail
-        if not self._finish(reason):
-            return
-        if reason in ("max_hold", "closed") and generation.number == self._generation:
+        if not self._finish(reason) or generation.number != self._generation:
+            return  # in a forked child there is nobody to tell
+        if reason in ("max_hold", "closed"):
             self._rt.keeper.abandon(self.key, self.id, self._burial())
         log.warning("%s", self._loss())
         if self._guard is not None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from leasehold.backends.port import MAX_BATCH, Backend, Store
-from leasehold.clock import Clock
+from leasehold.clock import Clock, SystemClock
 from leasehold.core.names import fingerprint
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
@@ -32,6 +32,9 @@ DRAIN = 1.0
 
 MAX_PAUSE = 1.0
 """The longest wait between two tries to reach a store, in seconds."""
+
+
+_SYSTEM = SystemClock()
 
 
 class _Abandoned(NamedTuple):
@@ -61,7 +64,6 @@ class StoreKeeper:
         self.watch = self._timetable.add
         self.unwatch = self._timetable.discard
         self._poked = threading.Event()
-        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._backend: Backend | None = None
         self._closing = False
@@ -157,13 +159,15 @@ class StoreKeeper:
             backend.nudge()
 
     def _ensure_thread(self) -> None:
-        if self._thread is not None and self._thread.is_alive():
-            return
-        with self._starting:
-            if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
-                self._thread = thread
-                thread.start()
+        """Have the timers' thread start ours: neither Ctrl-C nor the garbage collector, which may bring
+        a dropped lease here in the middle of anything, gets in the way there."""
+        if self._thread is None or not self._thread.is_alive():
+            timers_for(_SYSTEM).at(0.0, self._start)
+
+    def _start(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while not self._closing:

@@ -11,8 +11,8 @@ from weakref import ref
 from leasehold.runtime.port import Watched
 from leasehold.runtime.timers import Timers
 
-FINEST = -10
-"""No grain is finer than this power of two, in seconds: about a millisecond."""
+FINEST = 0.016
+"""A look that is due sooner than this is due exactly then, in seconds."""
 
 type Bucket = dict[int, ref[Watched]]
 
@@ -29,7 +29,7 @@ class Timetable:
     def add(self, lease: Watched, when: float, lead: float) -> None:
         """Look at `lease` at `when`, or up to a sixteenth of `lead` earlier."""
         grain = self._grains.get(lead) or self._grain(lead)
-        slot = when - when % grain
+        slot = when - when % grain if grain else when
         bucket = self._buckets.get(slot)
         if bucket is None:
             bucket = self._new_bucket(slot)
@@ -57,10 +57,12 @@ class Timetable:
         return found
 
     def _grain(self, lead: float) -> float:
-        """A power of two, so that leases of like ttls share buckets."""
+        """A power of two, so that leases of like ttls share buckets; 0 where the time is exact."""
+        if lead < FINEST:
+            return 0.0
         if len(self._grains) > 256:
             self._grains.clear()
-        grain = self._grains[lead] = ldexp(1.0, max(frexp(lead / 16)[1] - 1, FINEST))
+        grain = self._grains[lead] = ldexp(1.0, frexp(lead / 16)[1] - 1)
         return grain
 
     def _new_bucket(self, slot: float) -> Bucket:
