@@ -32,7 +32,7 @@ class Shelf:
         self._open: MemoryBook | None = None
         self._lock = threading.Lock()
 
-    def apply(self, commands: Sequence[Command]) -> list[Reply]:
+    def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         """Apply commands one after the other, then push what comes of them."""
         replies: list[Reply] = []
         pushes: list[Wakeup] = []
@@ -48,11 +48,15 @@ class Shelf:
                 if wakeups:
                     pushes += wakeups
             self._open = None
+        if pushes:
+            self._push(pushes)
+        return replies
+
+    def _push(self, pushes: Sequence[Wakeup]) -> None:
         for wakeup in pushes:
             inbox = self.inboxes.get(wakeup.inbox)
             if inbox is not None:
                 inbox.push(wakeup)
-        return replies
 
     def _new_book(self, key: bytes) -> MemoryBook:
         if len(self._books) >= self._sweep_at:
@@ -132,15 +136,13 @@ class MemoryBackend:
         self._shelf = shelf
         self._blocking = blocking
         self._box = _Inbox()
+        self.apply_now = shelf.apply
 
     async def open(self) -> None:
         self._shelf.inboxes[self.inbox] = self._box
 
     async def close(self) -> None:
         self._shelf.inboxes.pop(self.inbox, None)
-
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return self._shelf.apply(commands)
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         return self._shelf.apply(commands)

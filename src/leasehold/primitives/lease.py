@@ -391,8 +391,11 @@ class LeaseBase:
             log.exception("on_lost of %s failed", key_shown(self.key))
 
     def __del__(self) -> None:
-        if getattr(self, "_end", "unborn") is not None or self._generation != generation.number:
-            return
+        try:
+            if self._end is not None or self._generation != generation.number:
+                return
+        except AttributeError:
+            return  # it never came to be
         if self._finish("forgotten"):
             self._rt.keeper.abandon(self.key, self.id, self._burial())
             warnings.warn(

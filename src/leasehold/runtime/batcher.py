@@ -16,7 +16,7 @@ from leasehold.model import Acquire, Command
 from leasehold.runtime.halving import Outcome, apply_in_halves
 from leasehold.runtime.port import Answer
 
-ALONE = 0.0005
+ALONE = 0.002
 """So long a task goes on in place, in seconds, before it lets the loop turn to see who else is there."""
 
 IN_PLACE = 64

@@ -159,8 +159,11 @@ class StoreKeeper:
             backend.nudge()
 
     def _ensure_thread(self) -> None:
-        """Have the timers' thread start ours: neither Ctrl-C nor the garbage collector, which may bring
-        a dropped lease here in the middle of anything, gets in the way there."""
+        """Have the timers' thread start ours.
+
+        Neither Ctrl-C nor the garbage collector, which may bring a dropped lease here in the middle of
+        anything, gets in the way there.
+        """
         if self._thread is None or not self._thread.is_alive():
             timers_for(_SYSTEM).at(0.0, self._start)
 

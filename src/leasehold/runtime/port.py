@@ -7,10 +7,11 @@ the same coroutine once, over ports that block instead of suspending.
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-from leasehold.model import Capabilities, Command, Reply, Wakeup
+from leasehold.model import Capabilities, Command, Reply, Wakeup, record
 
 
-class Answer(NamedTuple):
+@record
+class Answer:
     """A reply, and when its command was first sent, by this machine's clock."""
 
     reply: Reply
