@@ -1,11 +1,10 @@
 """A store that is in use: its keeper, and the runtimes through which loops and threads reach it."""
 
-import asyncio
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasehold.backends import store_for
 from leasehold.backends.port import Store
@@ -13,9 +12,13 @@ from leasehold.clock import Clock, SystemClock
 from leasehold.config import Duration, seconds
 from leasehold.fork import on_fork
 from leasehold.model import Capabilities
-from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.threads import ThreadRuntime
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from leasehold.runtime.asyncio import AsyncRuntime
 
 CALL_TIMEOUT = 10.0
 
@@ -57,9 +60,9 @@ class Hub:
         """What the store promises."""
         return self.store.capabilities
 
-    def loop_runtime(self) -> AsyncRuntime:
+    def loop_runtime(self) -> "AsyncRuntime":
         """The running event loop's. Raises `RuntimeError` outside of one."""
-        loop = asyncio.get_running_loop()
+        loop = _running_loop()
         last, runtime = self._last
         if last is loop and runtime is not None:
             return runtime
@@ -67,8 +70,10 @@ class Hub:
         self._last = (loop, runtime)
         return runtime
 
-    def _new_loop_runtime(self, loop: asyncio.AbstractEventLoop) -> AsyncRuntime:
+    def _new_loop_runtime(self, loop: "asyncio.AbstractEventLoop") -> "AsyncRuntime":
         """One for a loop that is new here; loops that were closed without a word are forgotten."""
+        from leasehold.runtime.asyncio import AsyncRuntime
+
         for closed in [each for each in self._loops if each.is_closed()]:
             self._loops.pop(closed, None)
         runtime = self._loops[loop] = AsyncRuntime(
@@ -89,7 +94,7 @@ class Hub:
 
     async def close_loop(self) -> None:
         """Disconnect the running loop; the last step of an async client."""
-        runtime = self._loops.pop(asyncio.get_running_loop(), None)
+        runtime = self._loops.pop(_running_loop(), None)
         self._last = (None, None)
         if runtime is not None:
             await runtime.close()
@@ -106,6 +111,13 @@ class Hub:
         self._loops = {}
         self._last = (None, None)
         self._making = threading.Lock()
+
+
+def _running_loop() -> "asyncio.AbstractEventLoop":
+    """Raises `RuntimeError` outside of one. Who has a loop has imported asyncio; threads needn't."""
+    if "asyncio" not in sys.modules:
+        raise RuntimeError("no running event loop")
+    return sys.modules["asyncio"].get_running_loop()  # type: ignore[no-any-return]
 
 
 def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:

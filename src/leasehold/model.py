@@ -58,6 +58,8 @@ class Renew:
     key: bytes
     id: str
     ttl: float
+    inbox: str = ""
+    """Where pushes go from now on; empty for where they went before."""
 
 
 @record

@@ -1,7 +1,6 @@
 """Which module serves which URL scheme."""
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from leasehold.backends.port import Store
 from leasehold.clock import Clock
@@ -31,6 +30,8 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def _plugged_in(scheme: str) -> str | None:
+    from importlib.metadata import entry_points
+
     for point in entry_points(group=GROUP, name=scheme):
         return point.value
     return None

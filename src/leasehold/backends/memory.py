@@ -3,11 +3,11 @@
 `memory://` is the process's own store; each `memory://name` is another one.
 """
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from itertools import count, islice
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
 from leasehold.backends.port import Backend
 from leasehold.clock import Clock, SystemClock
@@ -15,6 +15,9 @@ from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
 from leasehold.errors import NotConfigured
 from leasehold.model import Capabilities, Command, Inspect, Page, Reply, Status, Wakeup
+
+if TYPE_CHECKING:
+    import asyncio
 
 MAX_IDLE = 1024
 """So many books may lie idle before they are thrown out."""
@@ -156,6 +159,8 @@ class MemoryBackend:
         return await self._wait_in_loop(timeout)
 
     async def _wait_in_loop(self, timeout: float | None) -> Sequence[Wakeup]:
+        import asyncio
+
         box = self._box
         loop = box.loop = asyncio.get_running_loop()
         box.reader = loop.create_future()

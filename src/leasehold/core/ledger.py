@@ -184,6 +184,8 @@ def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refus
 
 def _renew(turn: Turn, command: Renew) -> Reply:
     entry = turn.book.get(command.id)
+    if command.inbox and isinstance(entry, Hold | Place):
+        entry.inbox = command.inbox
     match entry:
         case Hold(state="held"):
             return Renewed(turn.extend(entry, command.ttl))

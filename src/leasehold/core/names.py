@@ -1,6 +1,5 @@
 """Names, keys, and what may be shown of a lease's secret id."""
 
-from hashlib import sha256
 from typing import Literal, get_args
 
 from leasehold.errors import InvalidName
@@ -36,10 +35,16 @@ def split_key(key: bytes) -> tuple[str, bytes]:
 
 def shown(name: bytes) -> str:
     """A name as people may see it: UTF-8, with what is unprintable or no UTF-8 escaped."""
-    text = name.decode("utf-8", "backslashreplace")
+    return printable(name.decode("utf-8", "backslashreplace"))
+
+
+def printable(text: str) -> str:
+    """A text that can't move a terminal's cursor or hide anything: what is unprintable is escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def fingerprint(lease_id: str) -> str:
     """What a lease is called in public; its id can't be told from it."""
+    from hashlib import sha256  # loads OpenSSL, which an uncontended shell command never needs
+
     return sha256(lease_id.encode()).hexdigest()[:24]

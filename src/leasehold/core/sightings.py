@@ -7,23 +7,26 @@ monotonic clock and a little more for the clocks' drift, knows that the entry ha
 
 from collections.abc import Callable, Iterable
 
-from leasehold.core.book import Entry
+from leasehold.core.book import Entry, Hold, Place
 from leasehold.core.timing import DRIFT
+
+type Mark = tuple[type, int, int]
+"""What tells one sign of life from all others of the same id."""
 
 
 class Sightings:
     """The first time that this observer saw each entry's present beat."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float]] = {}
+        self._seen: dict[str, tuple[Mark, float]] = {}
 
     def view(self, now: float) -> Callable[[Entry], float]:
         """How a book that was loaded at `now` tells when its entries end."""
 
         def expires_at(entry: Entry) -> float:
-            seen = self._seen.get(entry.id)
-            if seen is None or seen[0] != entry.beat:
-                seen = self._seen[entry.id] = (entry.beat, now)
+            seen, mark = self._seen.get(entry.id), _mark(entry)
+            if seen is None or seen[0] != mark:
+                seen = self._seen[entry.id] = (mark, now)
             return seen[1] + (1 + DRIFT) * entry.ttl
 
         return expires_at
@@ -33,3 +36,13 @@ class Sightings:
         living = {entry.id for entry in entries}
         for gone in self._seen.keys() - living:
             del self._seen[gone]
+
+
+def _mark(entry: Entry) -> Mark:
+    """The beat alone won't do: it begins anew where an id that had ended is acquired again."""
+    life = 0
+    if isinstance(entry, Hold):
+        life = entry.token
+    elif isinstance(entry, Place):
+        life = entry.arrival
+    return type(entry), life, entry.beat

@@ -6,6 +6,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable
 from json import dumps, loads
 from typing import Any, Literal, NamedTuple, Self
+from weakref import ref
 
 from leasehold.config import Duration, safe_ttl, seconds
 from leasehold.core.timing import burial, renew_after, trusted
@@ -27,6 +28,13 @@ _WHY = {
     "max_hold": "it was held for as long as max_hold allows",
     "closed": "its client was closed",
 }
+
+
+HEARD_AFTER = 1.0
+"""A holder whose runtime has no inbox yet gets one after so many seconds, with its first renewal.
+
+Threads have none until their keeper listens, and a hold that is short should not pay for one.
+"""
 
 
 class Terms(NamedTuple):
@@ -54,6 +62,7 @@ class LeaseBase:
         "_end",
         "_generation",
         "_guard",
+        "_handed_back",
         "_hold_until",
         "_me",
         "_renew_at",
@@ -79,6 +88,7 @@ class LeaseBase:
         self._claim_by = claim_by
         self._hold_until: float | None = None
         self._renewing = False
+        self._handed_back = False
         self._guard: Guard | None = None
         self._detail = ""
         self._watchers: list[Signal] | None = None
@@ -89,11 +99,13 @@ class LeaseBase:
             self._hold_until = since + terms.max_hold
             self.deadline = min(self.deadline, self._hold_until)
         lead = terms.ttl / 3
-        self._renew_at = renew_at = since + lead if claim_by is None else claim_by
+        renew_at = since + lead if claim_by is None else claim_by
+        if not rt.inbox:
+            renew_at = min(renew_at, since + HEARD_AFTER)
+        self._renew_at = renew_at
+        self._end = None  # from here on, whatever interrupts us, `__del__` gives it up
         if terms.exclusive:
-            holding = rt.holding
-            holding[key, me] = holding.get((key, me), 0) + 1
-        self._end = None
+            rt.holding[key, me] = ref(self)
         if terms.auto_renew and renew_at <= self.deadline:
             rt.keeper.watch(self, renew_at, lead)
         else:
@@ -166,7 +178,7 @@ class LeaseBase:
         self._let_go()
         self._me = me = self._rt.me()
         if self._terms.exclusive and self._end is None:
-            self._rt.holding[self.key, me] = self._rt.holding.get((self.key, me), 0) + 1
+            self._rt.holding[self.key, me] = ref(self)
         if self._guard is not None:
             self._guard.leave(None)
             self._guard = self._rt.guard()
@@ -197,11 +209,16 @@ class LeaseBase:
         state = self.reason or self._end or f"{span(self.remaining)} left"
         return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
 
+    @property
+    def stands(self) -> bool:
+        """It is held, neither lost nor given up."""
+        return self._end is None and bool(self._alive) and not self.lost
+
     # -- what the keeper asks -----------------------------------------------------------------------
 
     def check(self, now: float) -> Care:
         """Lose it if its time is over, else tell what it needs."""
-        if self._end is not None:
+        if self._end is not None or not self._alive:  # not alive: a Ctrl-C stopped its release
             return NO_CARE
         if now >= self.deadline:
             self.lose(self._why_over())
@@ -218,7 +235,7 @@ class LeaseBase:
 
     def renewal(self) -> Command:
         """What asks the store for more time."""
-        return Renew(self.key, self.id, self._terms.ttl)
+        return Renew(self.key, self.id, self._terms.ttl, self._rt.inbox)
 
     def renewed(self, answer: Answer) -> None:
         """The store's word on a renewal; of no interest any more once the lease has ended."""
@@ -248,7 +265,7 @@ class LeaseBase:
         if not self._finish(reason) or generation.number != self._generation:
             return  # in a forked child there is nobody to tell
         if reason in ("max_hold", "closed"):
-            self._rt.keeper.abandon(self.key, self.id, self._burial())
+            self._hand_back()
         log.warning("%s", self._loss())
         if self._guard is not None:
             self._guard.fire()
@@ -275,7 +292,10 @@ class LeaseBase:
 
     async def _release(self) -> bool:
         """Give it up; True if it was held until now. Never raises because the store is away."""
-        if not self._finish("released") or generation.number != self._generation:
+        if not self._finish("released"):
+            self._hand_back()
+            return False
+        if generation.number != self._generation:
             return False
         rt = self._rt
         try:
@@ -322,8 +342,8 @@ class LeaseBase:
         reason = self.reason
         if reason is None:
             return
-        if self._finish(reason) and generation.number == self._generation:
-            self._rt.keeper.abandon(self.key, self.id, self._burial())
+        self._finish(reason)
+        self._hand_back()
         if ours:
             raise self._loss(reason) from exc
         if exc is not None and not isinstance(exc, LeaseLost):
@@ -362,13 +382,19 @@ class LeaseBase:
                 signal.set()
         return True
 
+    def _hand_back(self) -> None:
+        """It was lost, and its holder has ended or must: the store need not keep it to its expiry."""
+        if not self._handed_back and self._end in _LOSSES and generation.number == self._generation:
+            self._handed_back = True
+            self._rt.keeper.abandon(self.key, self.id, self._burial())
+
     def _let_go(self) -> None:
         """Its task or thread no longer holds the key."""
         if self._terms.exclusive:
-            place = (self.key, self._me)
-            count = self._rt.holding.pop(place, 0)
-            if count > 1:
-                self._rt.holding[place] = count - 1
+            holding, place = self._rt.holding, (self.key, self._me)
+            held = holding.get(place)
+            if held is not None and held() in (self, None):
+                holding.pop(place, None)
 
     def _loss(self, reason: str | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"

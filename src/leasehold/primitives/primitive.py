@@ -134,7 +134,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
             await rt.ready()
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
-        if (self.key, me) in rt.holding:
+        held = rt.holding.get((self.key, me))
+        if held is not None and (lease := held()) is not None and lease.stands:
             self._refuse_reentry(patience)
         if self._require:
             _check(self._require, rt.capabilities.names(), "the store")
@@ -152,14 +153,15 @@ class PrimitiveBase[LeaseT: LeaseBase]:
 
     def _describe_here(self) -> tuple[Ask, Terms]:
         """What is asked for by default, and how it is held, from this process on."""
-        config, self._here = self.config, _here()
-        owner = f"{self._here}/{config.label}" if config.label else self._here
+        config, here = self.config, _here()
+        owner = f"{here}/{config.label}" if config.label else here
         capacity, ttl = self._capacity, self._ttl
         ask = Ask(self.key, owner, ttl, 1, capacity, config.priority, config.note)
         hold = self._max_hold
         terms = Terms(ttl, owner, 1, capacity == 1, config.auto_renew, hold, self._on_lost)
         self._wish = ask, terms
-        return self._wish
+        self._here = here  # last, as it tells other threads, too, that the wish is there
+        return ask, terms
 
     def _another_wish(
         self, units: int, priority: int | None, note: str | None
@@ -195,8 +197,14 @@ class PrimitiveBase[LeaseT: LeaseBase]:
     async def _enter(self) -> LeaseT:
         lease = await self._acquire()
         lease._enter()
-        self._entered.setdefault(lease._me, []).append(lease)
-        return lease
+        mine = self._entered.setdefault(lease._me, [])
+        try:
+            mine.append(lease)
+            return lease
+        except BaseException:  # interrupted: no __exit__ will ever take it out
+            if lease in mine:
+                mine.remove(lease)
+            raise
 
     def _take_entered(self) -> LeaseT:
         """The lease of the innermost block that our task or thread is in."""

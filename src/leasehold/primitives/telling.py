@@ -1,6 +1,6 @@
 """What people are told: who holds it, since when, what to do next."""
 
-from leasehold.core.names import shown, split_key
+from leasehold.core.names import printable, shown, split_key
 from leasehold.model import Holder
 
 
@@ -25,9 +25,9 @@ def holder_shown(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
     if holder.state == "kept":
         return f"kept closed for another {span(holder.expires_in)}"
-    note = f" ({holder.note})" if holder.note else ""
+    note = f" ({printable(holder.note)})" if holder.note else ""
     return (
-        f"held by {holder.owner}{note} for {span(holder.held_for)} "
+        f"held by {printable(holder.owner)}{note} for {span(holder.held_for)} "
         f"(token {holder.token}, expires in {span(max(holder.expires_in, 0.0))})"
     )
 

@@ -1,9 +1,11 @@
 """The asyncio driver: tasks wait in futures, and loss reaches a body as a cancellation."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
+from weakref import ref
 
 from leasehold.backends.port import Store
 from leasehold.clock import Clock
@@ -12,6 +14,9 @@ from leasehold.fork import on_fork
 from leasehold.model import Status
 from leasehold.runtime.batcher import Batcher
 from leasehold.runtime.keeper import StoreKeeper
+from leasehold.runtime.port import Standing
+
+log = logging.getLogger("leasehold")
 
 SCANNED = 100
 """So many keys are read at a time."""
@@ -96,7 +101,7 @@ class TaskGuard:
         if not self._cancelled or task is None:
             return exc is None
         alone = task.uncancel() <= self._at_entry
-        return alone and (exc is None or isinstance(exc, asyncio.CancelledError))
+        return exc is None or (alone and isinstance(exc, asyncio.CancelledError))
 
 
 class AsyncRuntime:
@@ -116,7 +121,7 @@ class AsyncRuntime:
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding: dict[tuple[bytes, object], int] = {}
+        self.holding: dict[tuple[bytes, object], ref[Standing]] = {}
         self.mail = keeper.new_mail()
         self.now = clock.now
         self.me = asyncio.current_task
@@ -143,6 +148,7 @@ class AsyncRuntime:
             return
         if self._opening is None or self._opening.done():
             self._opening = self._loop.create_task(self._open())
+            self._opening._log_destroy_pending = False  # type: ignore[attr-defined]
         await asyncio.shield(self._opening)
 
     async def _open(self) -> None:
@@ -159,7 +165,9 @@ class AsyncRuntime:
                 for wakeup in await self.backend.wakeups(None):
                     self.mail.deliver(wakeup)
                 pause = 0.05
-            except LeaseholdError:
+            except Exception as error:  # whatever it was, pushes are wanted again
+                if not isinstance(error, LeaseholdError):
+                    log.exception("listening for pushes failed")
                 self.mail.recheck()
                 await self.signal().wait(pause)
                 pause = min(2 * pause, 1.0)

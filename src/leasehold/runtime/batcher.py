@@ -112,7 +112,7 @@ class Batcher:
                 outcomes = await apply_in_halves(self._backend, commands)
         except BaseException as error:
             outcomes = [_as_leasehold(error)] * len(batch)
-            if isinstance(error, asyncio.CancelledError):
+            if not isinstance(error, Exception):
                 raise
         finally:
             self._flight = None

@@ -9,15 +9,17 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
 
 from leasehold.backends.port import MAX_BATCH, Backend, Store
 from leasehold.clock import Clock, SystemClock
 from leasehold.core.names import fingerprint
-from leasehold.errors import LeaseholdError
+from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.fork import on_fork
 from leasehold.model import Command, Failed, Release, Wakeup
+from leasehold.runtime.gate import Gate
 from leasehold.runtime.halving import Outcome, apply_in_halves
 from leasehold.runtime.mail import Mailroom
 from leasehold.runtime.port import Answer, Watched
@@ -42,7 +44,7 @@ class _Abandoned(NamedTuple):
     tries: int = 0
 
 
-type _Chore = Watched | _Abandoned | threading.Event
+type _Chore = Watched | _Abandoned | Gate
 
 
 class StoreKeeper:
@@ -63,7 +65,7 @@ class StoreKeeper:
         self._timetable = Timetable(self._timers, self._look)
         self.watch = self._timetable.add
         self.unwatch = self._timetable.discard
-        self._poked = threading.Event()
+        self._poked: SimpleQueue[None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._backend: Backend | None = None
         self._closing = False
@@ -96,7 +98,7 @@ class StoreKeeper:
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was asked for so far has been tried."""
-        done = threading.Event()
+        done = Gate()
         self._post(done)
         return done.wait(timeout)
 
@@ -129,7 +131,11 @@ class StoreKeeper:
         """The time has come to look at these."""
         now = self._clock.now()
         for lease in leases:
-            care = lease.check(now)
+            try:
+                care = lease.check(now)
+            except Exception:
+                log.exception("looking at a lease failed")
+                continue
             if care.again_at is not None:
                 self._timetable.add(lease, care.again_at, max(care.again_at - now, 0.0))
             if care.renew:
@@ -153,7 +159,7 @@ class StoreKeeper:
 
     def _wake(self) -> None:
         self._ensure_thread()
-        self._poked.set()
+        self._poked.put(None)
         backend = self._backend
         if backend is not None:
             backend.nudge()
@@ -183,7 +189,8 @@ class StoreKeeper:
 
     def _round(self) -> None:
         backend = self._backend or self._connect()
-        self._poked.clear()
+        while not self._poked.empty():
+            self._poked.get()
         chores = self._take_chores()
         if chores:
             self._work(backend, chores)
@@ -213,8 +220,10 @@ class StoreKeeper:
         for chore in self._take_chores():
             self._failed(chore, error)
         self._pause = min(max(2 * self._pause, 0.05), MAX_PAUSE)
-        self._poked.wait(self._pause)
-        self._poked.clear()
+        try:
+            self._poked.get(timeout=self._pause)
+        except Empty:
+            pass
 
     def _take_chores(self) -> list[_Chore]:
         chores = []
@@ -225,7 +234,7 @@ class StoreKeeper:
     def _work(self, backend: Backend, chores: list[_Chore]) -> None:
         """Renew those with the least time left first, then give up what is abandoned."""
         leases = sorted(
-            (c for c in chores if not isinstance(c, _Abandoned | threading.Event)),
+            (c for c in chores if not isinstance(c, _Abandoned | Gate)),
             key=lambda lease: lease.deadline,
         )
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
@@ -243,19 +252,25 @@ class StoreKeeper:
                 if isinstance(answer, LeaseholdError):
                     self._failed(chore, answer)
         for chore in chores:
-            if isinstance(chore, threading.Event):
-                chore.set()
+            if isinstance(chore, Gate):
+                chore.open()
 
     def _call(self, backend: Backend, commands: Sequence[Command]) -> list[Answer | LeaseholdError]:
         sent = self._clock.now()
-        outcomes: list[Outcome] = step(apply_in_halves(backend, commands))
+        outcomes: list[Outcome]
+        try:
+            outcomes = step(apply_in_halves(backend, commands))
+        except Exception as error:  # a backend's own fault costs nobody a lease
+            log.exception("the keeper's connection to %s failed", self._store.url)
+            self._disconnect()
+            outcomes = [BackendUnavailable(f"the store failed: {error!r}")] * len(commands)
         if all(isinstance(outcome, LeaseholdError) for outcome in outcomes):
             log.warning("the keeper of %s failed: %s", self._store.url, outcomes[0])
         return [_answer(outcome, sent) for outcome in outcomes]
 
     def _failed(self, chore: _Chore, error: Exception) -> None:
-        if isinstance(chore, threading.Event):
-            chore.set()
+        if isinstance(chore, Gate):
+            chore.open()
         elif isinstance(chore, _Abandoned):
             self._try_later(chore)
         else:

@@ -6,6 +6,7 @@ the same coroutine once, over ports that block instead of suspending.
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
 from leasehold.model import Capabilities, Command, Reply, Wakeup, record
 
@@ -81,6 +82,14 @@ class Watched(Protocol):
         """It has ended before its holder gave it up."""
 
 
+class Standing(Protocol):
+    """A lease, as far as a nested acquire must know it."""
+
+    @property
+    def stands(self) -> bool:
+        """It is held, neither lost nor given up."""
+
+
 class Keeper(Protocol):
     """Renews, abandons and listens in the background."""
 
@@ -117,8 +126,8 @@ class Runtime(Protocol):
     keeper: Keeper
     connect_timeout: float
     call_timeout: float
-    holding: dict[tuple[bytes, object], int]
-    """How many holds of a key of capacity 1 each task or thread has: one, or a nested try's none."""
+    holding: dict[tuple[bytes, object], ref[Standing]]
+    """The lease on a key of capacity 1 that each task or thread has."""
 
     @property
     def mail(self) -> Mail:

@@ -4,15 +4,17 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import ref
 
 from leasehold.backends.port import Backend, Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
 from leasehold.model import Command, Status
+from leasehold.runtime.gate import Gate
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
-from leasehold.runtime.port import Answer
+from leasehold.runtime.port import Answer, Standing
 from leasehold.runtime.step import step
 
 MAX_IDLE = 16
@@ -25,25 +27,25 @@ SCANNED = 100
 class ThreadSignal:
     """A lock that any thread may open, with a timeout on the clock in use."""
 
-    __slots__ = ("_at", "_clock", "_event", "value")
+    __slots__ = ("_at", "_clock", "_gate", "value")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._at = getattr(clock, "at", None)
-        self._event = threading.Event()
+        self._gate = Gate()
         self.value: Any = None
 
     def set(self, value: object = None) -> None:
-        if not self._event.is_set():
+        if self.value is None:
             self.value = value
-            self._event.set()
+        self._gate.open()
 
     async def wait(self, timeout: float | None) -> bool:
         if timeout is None or self._at is None:
-            return self._event.wait(timeout)
-        cancel = self._at(self._clock.now() + timeout, self._event.set)
+            return self._gate.wait(timeout)
+        cancel = self._at(self._clock.now() + timeout, self._gate.open)
         try:
-            self._event.wait()
+            self._gate.wait(None)
         finally:
             cancel()
         return self.value is not None
@@ -83,7 +85,7 @@ class ThreadRuntime:
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding: dict[tuple[bytes, object], int] = {}
+        self.holding: dict[tuple[bytes, object], ref[Standing]] = {}
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock
@@ -162,7 +164,11 @@ class ThreadRuntime:
         return _GUARD
 
     def call_soon(self, callback: Callable[[], None]) -> None:
-        callback()
+        """In a thread of its own: we may be where all leases are looked after."""
+        try:
+            threading.Thread(target=callback, name="leasehold-on-lost", daemon=True).start()
+        except RuntimeError:
+            callback()  # the interpreter is about to end, and starts no threads any more
 
     def close(self) -> None:
         """Disconnect what is idle."""

@@ -8,7 +8,9 @@ import heapq
 import logging
 import threading
 from collections.abc import Callable
+from functools import partial
 from itertools import count
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from leasehold.clock import Clock
@@ -24,8 +26,29 @@ class Timers(Protocol):
         """Call back at a time of the clock, from another thread; the result cancels that."""
 
 
+class _Timer:
+    """A callback and its time; cancelled, it is without a callback."""
+
+    __slots__ = ("callback", "number", "when")
+
+    def __init__(self, when: float, number: int, callback: Callable[[], None]) -> None:
+        self.when = when
+        self.number = number
+        self.callback: Callable[[], None] | None = callback
+
+    def __lt__(self, other: "_Timer") -> bool:
+        return (self.when, self.number) < (other.when, other.number)
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
 class ThreadTimers:
-    """Timers on a real clock."""
+    """Timers on a real clock.
+
+    They are handed over in a queue that a Ctrl-C or a garbage collection can't leave locked, and only
+    the thread itself has them in order.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -34,52 +57,50 @@ class ThreadTimers:
         on_fork(self)
 
     def _reset(self) -> None:
-        self._heap: list[tuple[float, int]] = []
-        self._callbacks: dict[int, Callable[[], None]] = {}
-        self._changed = threading.Condition()
+        self._handed_over: SimpleQueue[_Timer] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def after_fork(self) -> None:
         self._reset()
 
     def at(self, when: float, callback: Callable[[], None]) -> Callable[[], None]:
-        with self._changed:
-            number = next(self._numbers)
-            self._callbacks[number] = callback
-            heapq.heappush(self._heap, (when, number))
-            if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="leasehold-timers", daemon=True
-                )
-                self._thread.start()
-            elif self._heap[0][1] == number:
-                self._changed.notify()
+        timer = _Timer(when, next(self._numbers), callback)
+        self._handed_over.put(timer)
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
+        return timer.cancel
 
-        def cancel() -> None:
-            self._callbacks.pop(number, None)
+    def _start(self) -> None:
+        """Should two be started at once, they share the work."""
+        run = partial(self._run, self._handed_over)
+        self._thread = threading.Thread(target=run, name="leasehold-timers", daemon=True)
+        self._thread.start()
 
-        return cancel
-
-    def _run(self) -> None:
+    def _run(self, handed_over: "SimpleQueue[_Timer]") -> None:
+        timers: list[_Timer] = []
         while True:
-            callback = self._next()
-            try:
-                callback()
-            except Exception:
-                log.exception("a timer's callback failed")
-            del callback
+            self._take(handed_over, timers)
+            while timers and timers[0].when <= self._clock.now():
+                _call(heapq.heappop(timers))
 
-    def _next(self) -> Callable[[], None]:
-        """Sleep until a callback is due; the boot clock runs on in suspend, so look often enough."""
-        with self._changed:
+    def _take(self, handed_over: "SimpleQueue[_Timer]", timers: list[_Timer]) -> None:
+        """Sleep until a timer is due or comes in; the boot clock runs on in suspend, so look often."""
+        left = min(timers[0].when - self._clock.now(), 60.0) if timers else None
+        try:
             while True:
-                left = self._heap[0][0] - self._clock.now() if self._heap else None
-                if left is None or left > 0:
-                    self._changed.wait(left if left is None else min(left, 60.0))
-                    continue
-                callback = self._callbacks.pop(heapq.heappop(self._heap)[1], None)
-                if callback is not None:
-                    return callback
+                heapq.heappush(timers, handed_over.get(timeout=left and max(left, 0.0)))
+                left = 0.0
+        except Empty:
+            pass
+
+
+def _call(timer: _Timer) -> None:
+    callback = timer.callback
+    try:
+        if callback is not None:
+            callback()
+    except Exception:
+        log.exception("a timer's callback failed")
 
 
 _system: dict[type, ThreadTimers] = {}

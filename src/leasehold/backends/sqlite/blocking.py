@@ -1,0 +1,155 @@
+"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+from leasehold.backends.sqlite import scanning, upkeep
+from leasehold.backends.sqlite.connection import Connection
+from leasehold.backends.sqlite.listening import listen
+from leasehold.backends.sqlite.patience import always, persist
+from leasehold.backends.sqlite.poll import PACE, Watch
+from leasehold.backends.sqlite.post import Post
+from leasehold.backends.sqlite.site import Site
+from leasehold.backends.sqlite.trouble import Busy
+from leasehold.model import Command, Page, Reply, Wakeup
+
+
+class BlockingBackend:
+    """A connection for one thread at a time; its coroutines end without ever suspending.
+
+    A caller that is interrupted (Ctrl-C) leaves no transaction behind: at the next use, or by `close`,
+    it is rolled back.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.inbox = ""
+        self._site = site
+        self._connection = Connection(site)
+        self._post: Post | None = None
+        self._watch: Watch | None = None
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._arrived: list[Wakeup] = []
+
+    async def open(self) -> None:
+        persist(self._connection, self._connection.connect, always)
+        if self._bell is None:
+            self._bell = socket.socketpair()
+            for end in self._bell:
+                end.settimeout(0)
+            self._post, self._watch = listen(self._connection)
+            self.inbox = self._post.inbox if self._post else ""
+
+    async def close(self) -> None:
+        connection = self._connection
+        connection.unlock_after_interrupt()
+        if connection.ready and upkeep.is_due_at_parting(connection):
+            self._deliver(upkeep.run(connection))
+        with connection.lock:
+            connection.close()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        post, self._post = self._post, None
+        bell, self._bell = self._bell, None
+        if post is not None:
+            post.close()
+        for end in bell or ():
+            end.close()
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        connection = self._connection
+        if not connection.ready or not connection.lock.acquire(blocking=False):
+            return None
+        try:
+            replies, wakeups = connection.apply(commands)
+        except Busy:
+            return None
+        finally:
+            connection.lock.release()
+        self._after(commands, replies, wakeups)
+        return replies
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        connection = self._connection
+        replies, wakeups = persist(connection, lambda: connection.apply(commands), always)
+        self._after(commands, replies, wakeups)
+        return replies
+
+    def _after(
+        self, commands: Sequence[Command], replies: list[Reply], wakeups: list[Wakeup]
+    ) -> None:
+        if self._watch is not None:
+            self._watch.note(commands, replies)
+        if wakeups:
+            self._deliver(wakeups)
+        if upkeep.is_due(self._connection):
+            self._deliver(upkeep.run(self._connection))
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return scanning.scan(self._connection, prefix, cursor, limit)
+
+    # -- wakeups ------------------------------------------------------------------------------------
+
+    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
+        own = [wakeup for wakeup in wakeups if wakeup.inbox == self.inbox]
+        self._arrived += own
+        if self._post is not None and len(own) < len(wakeups):
+            self._post.send(wakeup for wakeup in wakeups if wakeup.inbox not in (self.inbox, ""))
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            arrived, self._arrived = self._arrived, []
+            if self._post is not None:
+                arrived += self._post.receive()
+            elif self._watch is not None:
+                arrived += self._look(self._watch)
+            left = None if end is None else end - time.monotonic()
+            if arrived or self._bell is None or (left is not None and left <= 0):
+                return arrived
+            if self._rest(self._bell[0], left):
+                return ()
+
+    def _look(self, watch: Watch) -> Sequence[Wakeup]:
+        return persist(self._connection, watch.look, always)
+
+    def _rest(self, bell: socket.socket, left: float | None) -> bool:
+        """Wait for a push or for the bell; tell whether the bell has rung."""
+        ears = [bell]
+        if self._post is not None:
+            ears.append(self._post.socket)
+        else:
+            left = PACE if left is None else min(left, PACE)
+        poll = select.poll()
+        for ear in ears:
+            poll.register(ear, select.POLLIN)
+        found = {fd for fd, _ in poll.poll(None if left is None else left * 1000)}
+        if bell.fileno() not in found:
+            return False
+        try:
+            bell.recv(4096)
+        except OSError:
+            pass
+        return True
+
+    def nudge(self) -> None:
+        bell = self._bell
+        if bell is not None:
+            try:
+                bell[1].send(b"\0")
+            except OSError:
+                pass  # it rings already, or is closed
+
+    def after_fork(self) -> None:
+        """The connection is seen to by `forks`."""
+        if self._post is not None:
+            self._post.close_in_child()
+            self._post = None
+        self._hang_up()
+        self.inbox = ""
+        self._watch = None
+        self._arrived = []

@@ -1,0 +1,175 @@
+"""The backend of an event loop: in place while nobody else writes, else in a thread of its own."""
+
+import asyncio
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from leasehold.backends.sqlite import scanning, upkeep
+from leasehold.backends.sqlite.connection import Connection
+from leasehold.backends.sqlite.listening import listen
+from leasehold.backends.sqlite.mailbox import Mailbox
+from leasehold.backends.sqlite.poll import PACE, Watch
+from leasehold.backends.sqlite.site import Site
+from leasehold.backends.sqlite.trouble import Busy
+from leasehold.backends.sqlite.worker import Job, Worker
+from leasehold.model import Command, Page, Reply, Wakeup
+
+
+class LoopBackend:
+    """A connection for one event loop.
+
+    A cancelled caller interrupts nothing: what it asked for is done or not done as a whole, and its
+    answer is dropped.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.inbox = ""
+        self._site = site
+        self._connection = Connection(site)
+        self._worker = Worker(self._connection)
+        self._mailbox: Mailbox | None = None
+        self._watch: Watch | None = None
+        self._flying = 0
+        self._tidying: threading.Thread | None = None
+        self._last_rites = weakref.finalize(self, self._worker.stop_for_good)
+        self._last_rites.atexit = False
+
+    async def open(self) -> None:
+        await self._in_thread(self._connection.connect)
+        if self._mailbox is None:
+            post, self._watch = listen(self._connection)
+            mailbox = self._mailbox = Mailbox(asyncio.get_running_loop(), post)
+            self.inbox = mailbox.inbox
+            self._last_rites.detach()
+            self._last_rites = weakref.finalize(self, partial(_let_go, self._worker, mailbox))
+            self._last_rites.atexit = False
+            self._worker.deliver = mailbox.deliver
+
+    async def close(self) -> None:
+        connection = self._connection
+        if connection.ready:
+            if upkeep.is_due_at_parting(connection):
+                self._deliver(await self._in_thread(lambda: upkeep.run(connection), alone=False))
+            await self._in_thread(connection.close)
+        self._worker.stop()
+        mailbox, self._mailbox = self._mailbox, None
+        if mailbox is not None:
+            mailbox.close()
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        connection = self._connection
+        if self._flying or not connection.ready or not connection.lock.acquire(blocking=False):
+            return None
+        try:
+            replies, wakeups = connection.apply(commands)
+        except Busy:
+            return None
+        finally:
+            connection.lock.release()
+        if self._watch is not None:
+            self._watch.note(commands, replies)
+        if wakeups:
+            self._deliver(wakeups)
+        if connection.work >= upkeep.EVERY:
+            self._tidy()
+        return replies
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        replies: Sequence[Reply] = await self._fly(Job(commands))
+        if self._watch is not None:
+            self._watch.note(commands, replies)
+        if upkeep.is_due(self._connection):
+            self._tidy()
+        return replies
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        connection = self._connection
+        page: Page = await self._in_thread(
+            lambda: scanning.scan(connection, prefix, cursor, limit), alone=False
+        )
+        return page
+
+    async def _in_thread(self, action: Callable[[], Any], *, alone: bool = True) -> Any:
+        """Have something done that may wait; `alone`: under the connection's lock."""
+        return await self._fly(Job(action, alone=alone))
+
+    async def _fly(self, job: Job) -> Any:
+        self._flying += 1
+        try:
+            self._worker.submit(job)
+            return await job.future
+        finally:
+            self._flying -= 1
+
+    def _tidy(self) -> None:
+        """Upkeep in a thread and on a connection of its own: others go on beside it."""
+        self._connection.work = 0
+        mailbox = self._mailbox
+        if mailbox is not None and (self._tidying is None or not self._tidying.is_alive()):
+            self._tidying = threading.Thread(
+                target=_tidy, args=(self._site, mailbox), name="leasehold-upkeep", daemon=True
+            )
+            self._tidying.start()
+
+    # -- wakeups ------------------------------------------------------------------------------------
+
+    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
+        if self._mailbox is not None:
+            self._mailbox.deliver(wakeups, in_loop=True)
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        if self._mailbox is None:
+            return ()
+        if self._watch is None:
+            return await self._mailbox.wait(timeout) or ()
+        return await self._poll(self._mailbox, self._watch, timeout)
+
+    async def _poll(
+        self, mailbox: Mailbox, watch: Watch, timeout: float | None
+    ) -> Sequence[Wakeup]:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = PACE if end is None else min(PACE, end - time.monotonic())
+            found = await mailbox.wait(max(left, 0.0))
+            if found is not None or left <= 0:
+                return found or ()
+            news: Sequence[Wakeup] = await self._in_thread(watch.look)
+            if news:
+                return news
+
+    def nudge(self) -> None:
+        mailbox = self._mailbox
+        if mailbox is not None:
+            mailbox.nudge()
+
+    def after_fork(self) -> None:
+        """The connection is seen to by `forks`; the loop's own files belong to the parent."""
+        self._last_rites.detach()
+        if self._mailbox is not None and self._mailbox.post is not None:
+            self._mailbox.post.close_in_child()
+        self._mailbox = self._watch = self._tidying = None
+        self.inbox = ""
+        self._flying = 0
+        self._worker = Worker(self._connection)
+
+
+def _tidy(site: Site, mailbox: Mailbox) -> None:
+    connection = Connection(site)
+    try:
+        mailbox.deliver(upkeep.run(connection))
+    finally:
+        with connection.lock:
+            connection.close()
+
+
+def _let_go(worker: Worker, mailbox: Mailbox) -> None:
+    """A backend was dropped without `close`."""
+    worker.stop_for_good()
+    if mailbox.post is not None:
+        mailbox.post.close()

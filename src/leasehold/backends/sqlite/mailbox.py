@@ -1,0 +1,94 @@
+"""Where an event loop's wakeups arrive: from the socket, from its own commits, from other threads."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from leasehold.backends.sqlite.post import Post
+from leasehold.model import Wakeup
+
+MAX_ARRIVED = 10_000
+"""Wakeups that nobody fetches are dropped, the oldest first."""
+
+
+class Mailbox:
+    """Wakeups for one event loop. It knows no backend, so that a backend can be dropped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, post: Post | None) -> None:
+        self.post = post
+        self.inbox = "" if post is None else post.inbox
+        self._loop = loop
+        self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
+        self._rung = False
+        self._reader: asyncio.Future[None] | None = None
+        if post is not None:
+            loop.add_reader(post.socket, self._read)
+
+    def close(self) -> None:
+        """Stop listening; whoever waits is let go."""
+        if self.post is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self.post.socket)
+            self.post.close()
+        self._ring()
+
+    # -- what arrives -------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        if self.post is not None:
+            self.add(self.post.receive())
+
+    def add(self, wakeups: Sequence[Wakeup]) -> None:
+        """Take in what is for us. In the loop's own thread."""
+        self._arrived.extend(wakeups)
+        if self._arrived:
+            self._wake()
+
+    def deliver(self, wakeups: Sequence[Wakeup], *, in_loop: bool = False) -> None:
+        """See that each wakeup reaches its inbox, ours or another's. Any thread."""
+        own = [wakeup for wakeup in wakeups if wakeup.inbox == self.inbox]
+        if in_loop:
+            self.add(own)
+        elif own:
+            self._in_loop(lambda: self.add(own))
+        if self.post is not None and len(own) < len(wakeups):
+            self.post.send(w for w in wakeups if w.inbox and w.inbox != self.inbox)
+
+    def nudge(self) -> None:
+        """Let whoever waits go. Any thread."""
+        self._in_loop(self._ring)
+
+    def _in_loop(self, action: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(action)
+        except RuntimeError:
+            pass  # that loop is closed, and whoever waited in it has gone
+
+    def _ring(self) -> None:
+        self._rung = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+    # -- who waits for it ---------------------------------------------------------------------------
+
+    async def wait(self, timeout: float | None) -> Sequence[Wakeup] | None:
+        """What has arrived; nothing after a nudge, None at the timeout."""
+        if not self._arrived and not self._rung:
+            await self._until_woken(timeout)
+        rung, self._rung = self._rung, False
+        found = list(self._arrived)
+        self._arrived.clear()
+        return found if found or rung else None
+
+    async def _until_woken(self, timeout: float | None) -> None:
+        self._reader = self._loop.create_future()
+        alarm = None if timeout is None else self._loop.call_later(timeout, self._wake)
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+            if alarm is not None:
+                alarm.cancel()

@@ -1,0 +1,82 @@
+"""The socket through which the users of one file wake each other.
+
+On Linux its name lies in the abstract namespace: it needs no file and vanishes with its process, so a kill
+leaves nothing behind. Such names don't reach into another network namespace: two containers that
+share a file hear each other's wakeups only when their waiters ask again by themselves, which they do every
+few seconds. Elsewhere the socket is a file in the folder for temporary files, removed by `close`.
+"""
+
+import os
+import socket
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from leasehold.backends.sqlite import letters
+from leasehold.model import Wakeup
+
+AT_ONCE = 64
+"""So many datagrams are read before others have their turn."""
+
+
+class Post:
+    """A non-blocking datagram socket, its address, and how wakeups go through it."""
+
+    def __init__(self) -> None:
+        """Raises `OSError` where such sockets aren't to be had."""
+        self.inbox = _new_address()
+        self.secret = b""
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.settimeout(0)
+        try:
+            self.socket.bind(_name(self.inbox))
+        except OSError:
+            self.socket.close()
+            raise
+
+    def send(self, wakeups: Iterable[Wakeup]) -> None:
+        """Push wakeups to their inboxes. Any thread; whom it can't reach will ask by itself."""
+        by_inbox: defaultdict[str, list[Wakeup]] = defaultdict(list)
+        for wakeup in wakeups:
+            by_inbox[wakeup.inbox].append(wakeup)
+        for inbox, theirs in by_inbox.items():
+            with suppress(OSError, ValueError):  # it has gone, its queue is full, it is no address
+                for letter in letters.write(theirs, self.secret):
+                    self.socket.sendto(letter, _name(inbox))
+
+    def receive(self) -> Sequence[Wakeup]:
+        """What lies there, without waiting."""
+        found: list[Wakeup] = []
+        for _ in range(AT_ONCE):
+            try:
+                letter = self.socket.recv(letters.MAX_SIZE)
+            except OSError:
+                break
+            found += letters.read(letter, self.secret, self.inbox)
+        return found
+
+    def close(self) -> None:
+        """Stop listening."""
+        self.socket.close()
+        if self.inbox.startswith("/"):
+            with suppress(OSError):
+                Path(self.inbox).unlink()
+
+    def close_in_child(self) -> None:
+        """Let go of the parent's socket without a word to anybody."""
+        self.socket.close()
+
+
+def _new_address() -> str:
+    name = f"leasehold-{os.urandom(12).hex()}"
+    if sys.platform == "linux":
+        return name
+    import tempfile
+
+    return str(Path(tempfile.gettempdir(), name))
+
+
+def _name(inbox: str) -> str:
+    return inbox if inbox.startswith("/") else "\0" + inbox

@@ -1,0 +1,228 @@
+"""The book of one key, kept in rows and read no further than the ledger looks.
+
+The row of the key counts what there is and carries one hold inside; nothing else is read unless the
+counts say that there is something to read. Changes of other rows are written at once, that of the
+key's own row by `flush`.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from math import inf
+
+from leasehold.backends.sqlite.schema import Execute
+from leasehold.backends.sqlite.statements import (
+    ALL_HOLDS,
+    COUNT_AHEAD,
+    FIRST_PLACES,
+    NEXT_PLACES,
+    READ_KEY,
+    TABLES,
+    WRITE_KEY,
+    Table,
+)
+from leasehold.backends.sqlite.values import NO_HOLD, Row, hold_of, hold_row
+from leasehold.core.book import Entry, Hold, Place, Tomb, stored_expiry
+
+FRONT_ROWS = 4
+"""So many places are read at first: the head is nearly always enough."""
+MORE_ROWS = 64
+
+_COUNTED = (Place, Hold, Tomb)
+
+
+class RowBook:
+    """A `Book` over rows; good for one transaction, or for more while nobody else has written."""
+
+    __slots__ = (
+        "_all_holds",
+        "_execute",
+        "_front",
+        "_inner",
+        "_key",
+        "_known",
+        "_row",
+        "_tallies",
+        "arrivals",
+        "capacity",
+        "due",
+        "last",
+        "used",
+    )
+
+    queue_limit: int | None = None
+    expires_at = staticmethod(stored_expiry)
+
+    def __init__(self, execute: Execute, key: bytes, floor: int) -> None:
+        self._execute = execute
+        self._key = key
+        self._known: dict[str, Entry | None] = {}
+        self._all_holds: dict[str, Hold] | None = None
+        self._front: list[Place] | None = None
+        row = execute(READ_KEY, (key,)).fetchone()
+        self._row: Row = row or (key, floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
+        _, self.last, self.capacity, self.arrivals, self.used, *tallies, self.due = self._row[:9]
+        self._tallies: dict[type, int] = dict(zip(_COUNTED, tallies, strict=True))
+        inner = self._row[9:]
+        self._inner: Hold | None = None if inner[0] is None else hold_of(inner)
+
+    # -- what there is ------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        return self._tallies[Place]
+
+    @property
+    def simple(self) -> bool:
+        """Everything of this key is in its own row."""
+        return not any(self._tallies.values())
+
+    @property
+    def idle(self) -> bool:
+        """Nothing but the last token would be lost with this key."""
+        return self._inner is None and self.simple
+
+    def get(self, entry_id: str) -> Entry | None:
+        inner = self._inner
+        if inner is not None and inner.id == entry_id:
+            return inner
+        if entry_id in self._known:
+            return self._known[entry_id]
+        entry = None
+        for kind, tally in self._tallies.items():
+            if tally:
+                table = TABLES[kind]
+                row = self._execute(table.get, (self._key, entry_id)).fetchone()
+                if row is not None:
+                    entry = table.of(row)
+                    break
+        self._known[entry_id] = entry
+        return entry
+
+    def _same(self, table: Table, rows: Iterable[Row]) -> Iterator[Entry]:
+        """Rows as entries: the same object each time, or changes would be lost."""
+        known = self._known
+        for row in rows:
+            entry = known.get(row[0])
+            if entry is None:
+                entry = known[row[0]] = table.of(row)
+            yield entry
+
+    def holds(self) -> Collection[Hold]:
+        if self._tallies[Hold]:
+            if self._all_holds is None:
+                rows = self._execute(ALL_HOLDS, (self._key,)).fetchall()
+                found = self._same(TABLES[Hold], rows)
+                self._all_holds = {hold.id: hold for hold in found if isinstance(hold, Hold)}
+            outer = self._all_holds.values()
+            return list(outer) if self._inner is None else [self._inner, *outer]
+        return () if self._inner is None else (self._inner,)
+
+    # -- the queue ----------------------------------------------------------------------------------
+
+    def queue(self) -> Iterator[Place]:
+        if not self._tallies[Place]:
+            return
+        if self._front is None:
+            self._front = self._places(FIRST_PLACES, (self._key, FRONT_ROWS))
+        chunk, size = self._front, FRONT_ROWS
+        while True:
+            yield from chunk
+            if len(chunk) < size:
+                return
+            after, size = chunk[-1], MORE_ROWS
+            chunk = self._places(NEXT_PLACES, (self._key, *after.rank, size))
+
+    def _places(self, statement: str, values: Row) -> list[Place]:
+        rows = self._execute(statement, values).fetchall()
+        return [p for p in self._same(TABLES[Place], rows) if isinstance(p, Place)]
+
+    def ahead_of(self, place: Place) -> int:
+        if self._front is not None and place in self._front:
+            return self._front.index(place)
+        return int(self._execute(COUNT_AHEAD, (self._key, *place.rank)).fetchone()[0])
+
+    # -- what has ended -----------------------------------------------------------------------------
+
+    def ended(self, now: float) -> Collection[Entry]:
+        if now < self.due:
+            return ()
+        inner = self._inner
+        found: list[Entry] = []
+        self.due = inf
+        if inner is not None:
+            if inner.expires <= now:
+                found.append(inner)
+            else:
+                self.due = inner.expires
+        for kind, tally in self._tallies.items():
+            if tally:
+                found += self._ended_rows(TABLES[kind], now)
+        return found
+
+    def _ended_rows(self, table: Table, now: float) -> Iterable[Entry]:
+        rows = self._execute(table.ended, (self._key, now)).fetchall()
+        due = self._execute(table.next_due, (self._key, now)).fetchone()[0]
+        if due is not None:
+            self.due = min(self.due, due)
+        return self._same(table, rows)
+
+    # -- changes ------------------------------------------------------------------------------------
+
+    def put(self, entry: Entry) -> None:
+        old = self.get(entry.id)
+        if old is not None and old is not entry:
+            self.remove(old)
+        if entry.expires < self.due:
+            self.due = entry.expires
+        if entry is self._inner:
+            return
+        kind = type(entry)
+        if old is not entry:
+            if isinstance(entry, Hold):
+                self.used += entry.units
+                if self._inner is None:
+                    self._inner = entry
+                    self._known.pop(entry.id, None)
+                    return
+                if self._all_holds is not None:
+                    self._all_holds[entry.id] = entry
+            elif isinstance(entry, Place):
+                self._front = None
+            self._tallies[kind] += 1
+            self._known[entry.id] = entry
+        table = TABLES[kind]
+        self._execute(table.write, (self._key, *table.row(entry)))
+
+    def remove(self, entry: Entry) -> None:
+        if isinstance(entry, Hold):
+            self.used -= entry.units
+        if entry is self._inner:
+            self._inner = None
+            return
+        self._known[entry.id] = None
+        self._tallies[type(entry)] -= 1
+        if isinstance(entry, Place):
+            self._front = None
+        elif isinstance(entry, Hold) and self._all_holds is not None:
+            del self._all_holds[entry.id]
+        self._execute(TABLES[type(entry)].delete, (self._key, entry.id))
+
+    def flush(self) -> None:
+        """Write the key's own row, if it has changed."""
+        tallies = self._tallies
+        inner = self._inner
+        if self.simple:
+            self.due = inf if inner is None else inner.expires
+        row = (
+            self._key,
+            self.last,
+            self.capacity,
+            self.arrivals,
+            self.used,
+            tallies[Place],
+            tallies[Hold],
+            tallies[Tomb],
+            self.due,
+        ) + (NO_HOLD if inner is None else hold_row(inner))
+        if row != self._row:
+            self._execute(WRITE_KEY, row)
+            self._row = row

@@ -1,0 +1,51 @@
+"""What all connections of one store have in common."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leasehold.backends.sqlite.url import Address
+from leasehold.clock import BootClock, Clock, boot_id
+
+type Identity = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Site:
+    """A file, the clock by which its leases end, and what this process has seen of it."""
+
+    path: str
+    patience: float
+    """How long a file that others keep locked is tried, in seconds."""
+    unsafe_network_fs: bool
+    clock: Clock
+    boot: str
+    """The boot that `clock` is of."""
+    datagrams: bool = True
+    settled: bool = False
+    """Our boot has been seen in the file: another one can only be that of a living machine."""
+    swept: bytes = field(default=b"")
+    """Up to this key the file was swept of idle keys."""
+
+    @classmethod
+    def of(cls, url: str, clock: Clock | None, boot: str | None) -> "Site":
+        """Where a URL leads. A clock that was given counts as a boot of its own, `manual`."""
+        address = Address(url)
+        if boot is None:
+            boot = boot_id() if clock is None else "manual"
+        clock = clock or BootClock()
+        return cls(address.path, address.patience, address.unsafe_network_fs, clock, boot)
+
+    def identity(self) -> Identity | None:
+        """Which file the path leads to now; None if there is none."""
+        try:
+            status = Path(self.path).stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def log_size(self) -> int:
+        """How many bytes the write-ahead log has on disk."""
+        try:
+            return Path(self.path + "-wal").stat().st_size
+        except OSError:
+            return 0

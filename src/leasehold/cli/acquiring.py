@@ -1,0 +1,77 @@
+"""How `leasehold run` comes by its lease: one quiet try, and then a wait that it talks about."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasehold.cli.naming import in_use
+from leasehold.cli.options import KINDS
+from leasehold.cli.voice import Voice
+from leasehold.cli.waiting import Waiting
+from leasehold.cli.wording import holders, kind_of, printable, shown
+from leasehold.errors import BackendUnavailable, LeaseholdError
+
+if TYPE_CHECKING:
+    from leasehold.sync import Client, Lease, Lock, Semaphore
+
+
+def acquire(
+    client: "Client", wanted: dict[str, Any], voice: Voice, on_lost: Callable[["Lease"], object]
+) -> "Lease":
+    """The lease that the options ask for. Raises `AcquireTimeout` where it was not to be had."""
+    primitive = _primitive(client, wanted, on_lost)
+    if wanted["no_wait"]:
+        return primitive.acquire(units=wanted["units"], wait=0)
+    try:
+        lease = primitive.try_acquire(units=wanted["units"])
+    except BackendUnavailable as error:
+        voice.say("unavailable", f"trying on: {error}")
+        lease = None
+    if lease is not None:
+        return lease
+    with Waiting(primitive.status, voice):
+        return primitive.acquire(units=wanted["units"])
+
+
+def _primitive(
+    client: "Client", wanted: dict[str, Any], on_lost: Callable[["Lease"], object]
+) -> "Lock | Semaphore":
+    """A lock, or a semaphore where several may run. Options not given are left to the settings."""
+    name = _text(wanted["name"])
+    chosen = ("ttl", "wait", "priority", "note")
+    given = {key: wanted[key] for key in chosen if wanted[key] is not None}
+    given["on_lost"] = on_lost
+    given["label"] = printable(wanted["command"][0].rpartition("/")[2])
+    try:
+        if wanted["capacity"] > 1:
+            return client.semaphore(name, capacity=wanted["capacity"], **given)
+        return client.lock(name, **given)
+    except (ValueError, TypeError) as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _text(name: bytes) -> str | bytes:
+    """A name of text has settings of its own in the environment; other bytes have none."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name
+
+
+def warn_of_other_kinds(client: "Client", key: bytes, voice: Voice) -> None:
+    """Say so where the same name is in use under another kind: they don't exclude each other."""
+    kind, name = kind_of(key), key.partition(b":")[2]
+    others = [other for other in KINDS if other != kind]
+    try:
+        found = in_use(client, name, others)
+    except LeaseholdError:
+        return  # the lease itself is what matters
+    for status in found:
+        other = kind_of(status.key)
+        voice.say(
+            "warning",
+            f"{shown(key)} is in use as a {other} too ({holders(status)}): a {kind} "
+            "does not exclude that. Is --capacity the same everywhere?",
+            kind=other,
+        )

@@ -1,0 +1,110 @@
+"""The command line as a whole: which verbs there are, and how each way to fail is told."""
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from leasehold.cli.exits import BUG, SIGNALLED, USAGE, code_of
+from leasehold.cli.voice import Voice
+from leasehold.errors import ImplicitStoreWarning, LeaseholdError
+
+_VERBS = {
+    "run": "leasehold.cli.run:run",
+    "list": "leasehold.cli.listing:listing",
+    "show": "leasehold.cli.show:show",
+    "revoke": "leasehold.cli.revoke:revoke",
+    "version": "leasehold.cli.version:version",
+}
+
+
+class _Verbs(click.Group):
+    """Imports a verb's module when the verb is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _VERBS:
+            return None
+        module, _, name = _VERBS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+
+@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+def app() -> None:
+    """Let one at a time do a thing: across processes and machines, on the store you already run."""
+
+
+def serve(arguments: Sequence[str] | None) -> int:
+    """Run one command line; every failure is a line or two on stderr and an exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    voice = Voice(as_json="--json" in given[: given.index("--") if "--" in given else None])
+    _warn_through(voice)
+    try:
+        return _invoke(given)
+    except BrokenPipeError:
+        return _unread()
+    except click.ClickException as error:
+        _tell_usage(error, voice)
+        return USAGE
+    except LeaseholdError as error:
+        _trace_on_request()
+        code = code_of(error)
+        voice.fail(error, code)
+        return code
+    except KeyboardInterrupt as error:
+        return SIGNALLED + getattr(error, "signum", 2)
+    except Exception as error:  # noqa: BLE001 - nobody at a prompt can read a traceback
+        _trace_on_request()
+        voice.say("error", f"unexpected {type(error).__name__}: {error}", exit_code=BUG)
+        return BUG
+
+
+def _invoke(given: list[str]) -> int:
+    try:
+        with app.make_context("leasehold", given or ["--help"]) as context:
+            code = app.invoke(context)
+            sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        code = done.exit_code
+    return int(code or 0) if given else USAGE
+
+
+def _tell_usage(error: click.ClickException, voice: Voice) -> None:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "leasehold"
+    voice.say("error", f"{error.format_message()}\n  Try: {path} --help", exit_code=USAGE)
+
+
+def _warn_through(voice: Voice) -> None:
+    """Have the library's warning for people told as everything else is."""
+    plain = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, ImplicitStoreWarning):
+            voice.say("warning", str(message))
+        else:
+            plain(message, category, *where, **more)
+
+    warnings.simplefilter("always", ImplicitStoreWarning)
+    warnings.showwarning = show
+
+
+def _trace_on_request() -> None:
+    """Print where it happened, for those who look for a bug."""
+    if os.environ.get("LEASEHOLD_DEBUG") == "1":
+        import traceback
+
+        traceback.print_exc()
+
+
+def _unread() -> int:
+    """Nobody reads stdout any more; leave nothing behind for the interpreter to flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return SIGNALLED + 13

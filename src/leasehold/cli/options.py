@@ -1,0 +1,52 @@
+"""Options that several verbs have."""
+
+import os
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import click
+
+if TYPE_CHECKING:
+    from leasehold.sync import Client
+
+type Kind = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
+
+KINDS: tuple[Kind, ...] = get_args(Kind.__value__)
+
+store = click.option(
+    "--url",
+    metavar="URL",
+    help="The store, such as sqlite:///locks.db. Else LEASEHOLD_URL, else this user's own store.",
+)
+as_json = click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
+kind = click.option(
+    "--kind", type=click.Choice(KINDS), help="What the name belongs to, where several have it."
+)
+
+
+class Name(click.ParamType[bytes]):
+    """A name as bytes: what the shell gave us, UTF-8 or not."""
+
+    name = "name"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """The very bytes of the argument."""
+        raw = value if isinstance(value, bytes) else os.fsencode(value)
+        if not 1 <= len(raw) <= 512:
+            self.fail(f"a name is 1 to 512 bytes long, and this one is {len(raw)}", param, ctx)
+        return raw
+
+
+def open_client(url: str | None) -> "Client":
+    """The client of `--url`, else of the environment, else of this user's own store."""
+    import logging
+
+    from leasehold import sync
+
+    # What the library logs, we tell ourselves.
+    logging.getLogger("leasehold").addHandler(logging.NullHandler())
+    try:
+        return sync.connect(url)
+    except (ValueError, ImportError) as error:
+        raise click.UsageError(str(error)) from error

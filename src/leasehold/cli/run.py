@@ -1,0 +1,169 @@
+"""`leasehold run`: hold a lease while a command runs."""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasehold.cli import options
+from leasehold.cli.acquiring import acquire, warn_of_other_kinds
+from leasehold.cli.child import NotStarted
+from leasehold.cli.exits import LOST, NOT_ACQUIRED, SIGNALLED
+from leasehold.cli.signals import Interrupted, Signals
+from leasehold.cli.supervise import Supervisor
+from leasehold.cli.terminal import Terminal
+from leasehold.cli.voice import Voice
+from leasehold.cli.warden import Warden
+from leasehold.cli.wording import printable, shown
+from leasehold.errors import AcquireTimeout, LeaseholdError
+
+if TYPE_CHECKING:
+    from leasehold.sync import Client, Lease
+
+_HOW = "leasehold run NAME [OPTIONS] -- CMD [ARGS]..."
+
+
+class Run(click.Command):
+    """A verb whose command line ends at `--`: what follows is the command's, to the letter."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Set what follows the first `--` aside, and require that there is something."""
+        own, dashes, command = _split(args)
+        rest = super().parse_args(ctx, own)
+        if not command and not ctx.resilient_parsing:
+            given = "nothing follows --" if dashes else "no command is given"
+            raise click.UsageError(f"{given}: say what to run, as in: {_HOW}", ctx)
+        ctx.params["command"] = command
+        return rest
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The usage line's pieces."""
+        return [*super().collect_usage_pieces(ctx), "-- CMD [ARGS]..."]
+
+
+def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
+    if "--" not in args:
+        return args, False, []
+    at = args.index("--")
+    return args[:at], True, args[at + 1 :]
+
+
+@click.command(cls=Run)
+@click.argument("name", type=options.Name())
+@click.option("--wait", metavar="TIME", help="Queue so long, such as 10m. Else for ever.")
+@click.option("--no-wait", is_flag=True, help="Try once.")
+@click.option("--ttl", metavar="TIME", help="The store keeps the lease so long unrenewed [30s].")
+@click.option("--capacity", type=click.IntRange(1), default=1, help="Let so many run at a time.")
+@click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
+@click.option("--priority", type=int, metavar="P", help="Higher comes first in the queue [0].")
+@click.option("--note", metavar="TEXT", help="Why; shown to those who wait.")
+@click.option(
+    "-E",
+    "--conflict-exit-code",
+    "busy_code",
+    type=click.IntRange(0, 255),
+    default=NOT_ACQUIRED,
+    metavar="CODE",
+    help=f"Exit with CODE where the lease was not to be had [{NOT_ACQUIRED}].",
+)
+@options.store
+@options.as_json
+def run(busy_code: int, as_json: bool, **wanted: Any) -> int:
+    """Hold NAME while CMD runs, and exit as CMD does.
+
+    CMD finds LEASE_NAME, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its environment.
+    When the lease is lost, CMD and all it started are ended before the store lets anybody else in.
+
+    Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 forbidden, 64 usage,
+    126 and 127 as a shell's, 128+N ended by signal N.
+    """
+    if wanted["units"] > wanted["capacity"]:
+        raise click.UsageError("--units is more than --capacity: it could never be granted")
+    if wanted["wait"] is not None and wanted["no_wait"]:
+        raise click.UsageError("--wait and --no-wait: choose one")
+    voice = Voice(as_json)
+    warden = Warden.start()
+    try:
+        return _Run(voice, warden, wanted).run()
+    except AcquireTimeout as error:
+        voice.fail(error, busy_code)
+        return busy_code
+    finally:
+        warden.dismiss()
+
+
+class _Run:
+    """One run, from the queue to the release."""
+
+    def __init__(self, voice: Voice, warden: Warden, wanted: dict[str, Any]) -> None:
+        self._voice = voice
+        self._warden = warden
+        self._wanted = wanted
+        self._signals = Signals()
+
+    def run(self) -> int:
+        self._signals.install()
+        try:
+            with options.open_client(self._wanted["url"]) as client:
+                return self._run_with(client)
+        except NotStarted as error:
+            self._voice.say("error", printable(str(error)), exit_code=error.code)
+            return error.code
+        except Interrupted as signal:
+            return SIGNALLED + signal.signum
+
+    def _run_with(self, client: "Client") -> int:
+        wake = self._signals.wake
+        lease = acquire(client, self._wanted, self._voice, on_lost=lambda lost: wake())
+        try:
+            early = self._signals.hold()
+            if early is not None:
+                return SIGNALLED + early
+            warn_of_other_kinds(client, lease.key, self._voice)
+            return self._hold(lease)
+        finally:
+            self._release(lease)
+
+    def _hold(self, lease: "Lease") -> int:
+        """Run the command under the lease."""
+        lease.ensure()
+        supervisor = Supervisor(lease, self._warden, self._signals, Terminal(), self._voice)
+        environment = os.environ | variables(self._wanted["name"], lease)
+        if supervisor.run(self._wanted["command"], environment) and supervisor.code is not None:
+            return supervisor.code
+        self._tell_loss(lease, supervisor.code)
+        return LOST
+
+    def _tell_loss(self, lease: "Lease", code: int | None) -> None:
+        command = printable(self._wanted["command"][0])
+        try:
+            lease.ensure()
+            what = f"the lease on {shown(lease.key)} was lost"
+        except LeaseholdError as error:
+            what = str(error)
+        self._voice.say(
+            "lost",
+            f"{what}\n  {command} was ended (its exit code: {code})",
+            reason=lease.reason,
+            command_exit_code=code,
+            exit_code=LOST,
+        )
+
+    def _release(self, lease: "Lease") -> None:
+        """Give it up; where the store can't be told, it ends by itself."""
+        try:
+            lease.release()
+        except LeaseholdError as error:
+            self._voice.say("warning", f"not released, so it stands until it expires: {error}")
+
+
+def variables(name: bytes, lease: "Lease") -> dict[str, str]:
+    """What the command finds in its environment."""
+    slots = ",".join(map(str, lease.slots))
+    return {
+        "LEASE_NAME": os.fsdecode(name),
+        "LEASE_TOKEN": str(lease.token),
+        "LEASE_SLOT": slots.partition(",")[0],
+        "LEASE_SLOTS": slots,
+        "LEASE_OWNER": lease.owner,
+    }

@@ -1,0 +1,51 @@
+"""`leasehold show`: who holds one name and who waits for it."""
+
+import click
+
+from leasehold.cli import options
+from leasehold.cli.exits import FREE
+from leasehold.cli.naming import find
+from leasehold.cli.options import Kind
+from leasehold.cli.wording import holding, kind_of, printable, shown, span
+from leasehold.model import MANY, Holder, Status, Waiter
+
+
+@click.command()
+@click.argument("name", type=options.Name())
+@options.kind
+@options.store
+@options.as_json
+def show(name: bytes, kind: Kind | None, url: str | None, as_json: bool) -> int:
+    """Show who holds NAME and who waits for it. Exits with 0 if it is held, 1 if it is free."""
+    with options.open_client(url) as client:
+        status = find(client, name, kind)
+    if as_json:
+        from leasehold.cli.output import emit, status_shape
+
+        emit(status_shape(status))
+    else:
+        print("\n".join(_lines(status)))
+    return 0 if status.holders else FREE
+
+
+def _lines(status: Status) -> list[str]:
+    capacity = f", capacity {status.capacity}" if 1 < status.capacity < MANY else ""
+    lines = [
+        f"{kind_of(status.key)} {shown(status.key)}{capacity}: {'held' if status.holders else 'free'}"
+    ]
+    lines += [_holder_line(holder) for holder in status.holders]
+    lines += [_waiter_line(place, waiter) for place, waiter in enumerate(status.waiters, start=1)]
+    unnamed = status.waiting - len(status.waiters)
+    return [*lines, f"  and {unnamed} more wait"] if unnamed > 0 else lines
+
+
+def _holder_line(holder: Holder) -> str:
+    slots = f", slots {','.join(map(str, holder.slots))}" if len(holder.slots) > 1 else ""
+    return f"  {holding(holder)}, token {holder.token}{slots}, expires in {span(holder.expires_in)}"
+
+
+def _waiter_line(place: int, waiter: Waiter) -> str:
+    note = f" ({printable(waiter.note)})" if waiter.note else ""
+    units = f", wants {waiter.units}" if waiter.units > 1 else ""
+    owner = printable(waiter.owner)
+    return f"  {place}. in the queue: {owner}{note}, for {span(waiter.waited)}{units}"

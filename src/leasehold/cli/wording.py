@@ -1,0 +1,51 @@
+"""Names, durations and holders as people read them."""
+
+from leasehold.model import Holder, Status
+
+_FEW = 3
+"""So many holders are named; of more, how many they are."""
+
+
+def printable(text: str) -> str:
+    """Without anything that a terminal would act upon: names and notes are other people's."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(key: bytes) -> str:
+    """A key's name."""
+    return printable(key.partition(b":")[2].decode("utf-8", "backslashreplace"))
+
+
+def kind_of(key: bytes) -> str:
+    """A key's kind."""
+    return printable(key.partition(b":")[0].decode("ascii", "replace"))
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def holding(holder: Holder) -> str:
+    """Who holds, what for, since when."""
+    if holder.state == "kept":
+        return f"kept free for another {span(holder.expires_in)}"
+    note = f" ({printable(holder.note)})" if holder.note else ""
+    revoked = ", revoked" if holder.state == "revoked" else ""
+    return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
+
+
+def holders(status: Status) -> str:
+    """All of a key's holders in one phrase."""
+    if not status.holders:
+        return "free"
+    named = "; ".join(holding(holder) for holder in status.holders[:_FEW])
+    more = len(status.holders) - _FEW
+    return f"{named}; and {more} more" if more > 0 else named

@@ -1,0 +1,58 @@
+"""For tests of programs that use leases, and for tests of stores: public, and imported on demand.
+
+* `ManualClock` stands still until a test moves it.
+* `Faults` and `FaultyStore` make the way to any store unreliable.
+* `Recorder`, `read`, `check` and `check_liveness` tell from histories of many processes whether
+  leases were exclusive, tokens rose and waiters were served.
+* `leasehold.testing.conformance` is the suite that every store must pass, also yours.
+* `leasehold.testing.plugin` gives pytest the fixtures `leasehold_client` and `leasehold_clock`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leasehold.testing.checker import Violation as Violation
+    from leasehold.testing.checker import check as check
+    from leasehold.testing.clock import ManualClock as ManualClock
+    from leasehold.testing.faults import Faults as Faults
+    from leasehold.testing.faults import FaultyStore as FaultyStore
+    from leasehold.testing.history import Event as Event
+    from leasehold.testing.history import Recorder as Recorder
+    from leasehold.testing.history import merge as merge
+    from leasehold.testing.history import read as read
+    from leasehold.testing.liveness import check_liveness as check_liveness
+
+_HOMES = {
+    "Event": "history",
+    "Faults": "faults",
+    "FaultyStore": "faults",
+    "ManualClock": "clock",
+    "Recorder": "history",
+    "Violation": "checker",
+    "check": "checker",
+    "check_liveness": "liveness",
+    "merge": "history",
+    "read": "history",
+}
+
+__all__ = [
+    "Event",
+    "Faults",
+    "FaultyStore",
+    "ManualClock",
+    "Recorder",
+    "Violation",
+    "check",
+    "check_liveness",
+    "merge",
+    "read",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for: the pytest plugin loads this package in every test run."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,47 @@
+"""The suite that every store must pass: ours, and yours.
+
+    from leasehold.testing.conformance import BackendConformance
+
+    class TestMine(BackendConformance):
+        def make_store(self, clock, tmp_path):
+            return MyStore("mine://somewhere", clock=clock)
+
+pytest then runs every case in both worlds. What a store does not promise in its `capabilities` is
+skipped, and said. See `Suite` for stores that tell the time themselves.
+"""
+
+import pytest
+
+_PARTS = "batches contending holding naming pushes queueing reading revoking sharing tokens world"
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
+
+from leasehold.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
+from leasehold.testing.conformance.contending import Contending  # noqa: E402
+from leasehold.testing.conformance.holding import Holding  # noqa: E402
+from leasehold.testing.conformance.naming import Naming  # noqa: E402
+from leasehold.testing.conformance.pushes import Pushes  # noqa: E402
+from leasehold.testing.conformance.queueing import Queueing  # noqa: E402
+from leasehold.testing.conformance.reading import Reading  # noqa: E402
+from leasehold.testing.conformance.revoking import Revoking  # noqa: E402
+from leasehold.testing.conformance.sharing import Sharing  # noqa: E402
+from leasehold.testing.conformance.suite import Suite, case, needing  # noqa: E402
+from leasehold.testing.conformance.tokens import Tokens  # noqa: E402
+from leasehold.testing.conformance.world import World  # noqa: E402
+
+
+class BackendConformance(
+    Holding,
+    Sharing,
+    Queueing,
+    Pushes,
+    Revoking,
+    Tokens,
+    Naming,
+    Reading,
+    Batches,
+    Contending,
+):
+    """Every case of the port, see `leasehold.backends.port`."""
+
+
+__all__ = ["BackendConformance", "Suite", "World", "case", "needing"]

@@ -1,0 +1,117 @@
+"""Starting `leasehold` and looking at what it started."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LEASEHOLD = [sys.executable, "-m", "leasehold"]
+PYTHON = [sys.executable, "-S", "-E", "-u", "-c"]
+LONG = 30.0
+"""Seconds within which everything that is to happen at once has happened, on a busy machine too."""
+
+
+class Cli:
+    """One store, and the processes that use it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder / 'leases.db'}"
+        self._started: list[subprocess.Popen[str]] = []
+        self._groups: list[int] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "LEASEHOLD_"))}
+        return clean | {"LEASEHOLD_URL": self.url}
+
+    def __call__(self, *args: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
+        """Run it to its end."""
+        options.setdefault("stdin", subprocess.DEVNULL)
+        if "input" in options:
+            del options["stdin"]
+        return subprocess.run(  # noqa: PLW1510 - its code is what is tested
+            [*LEASEHOLD, *args],
+            env=options.pop("env", self.environment),
+            text=True,
+            capture_output=True,
+            timeout=LONG,
+            **options,
+        )
+
+    def start(self, *args: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start it, with pipes."""
+        process = subprocess.Popen(
+            [*LEASEHOLD, *args],
+            env=options.pop("env", self.environment),
+            text=True,
+            stdin=options.pop("stdin", subprocess.DEVNULL),
+            stdout=options.pop("stdout", subprocess.PIPE),
+            stderr=options.pop("stderr", subprocess.PIPE),
+            **options,
+        )
+        self._started.append(process)
+        return process
+
+    def hold(self, name: str, *options: str, **more: Any) -> "subprocess.Popen[str]":
+        """Hold a name until it is ended; returns once it is held."""
+        holder = self.start("run", name, *options, "--", "sh", "-c", "echo held; read x", **more)
+        assert line(holder) == "held"
+        return holder
+
+    def show(self, name: str, *options: str) -> dict[str, Any]:
+        """What `show --json` says."""
+        answer: dict[str, Any] = json.loads(self("show", name, "--json", *options).stdout)
+        return answer
+
+    def adopt_group(self, member: int) -> None:
+        """Kill this process's group too in the end."""
+        group = os.getpgid(member)
+        assert os.getsid(member) == os.getsid(0), "it is none that we started"
+        assert group not in (os.getpgrp(), os.getsid(0))
+        self._groups.append(group)
+
+    def kill_all(self) -> None:
+        for group in self._groups:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=LONG)
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    """The next line of its stdout."""
+    assert process.stdout is not None
+    return process.stdout.readline().rstrip("\n")
+
+
+def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    """Its exit code and the rest of its output, once it has ended."""
+    out, err = process.communicate(timeout=LONG)
+    return process.returncode, out, err
+
+
+def until(condition: Callable[[], object], what: str, within: float = LONG) -> None:
+    """Wait for something that only looking can tell."""
+    give_up = time.monotonic() + within
+    while not condition():
+        assert time.monotonic() < give_up, f"{what}: not within {within} s"
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and waits to be buried doesn't."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"

@@ -1,0 +1,161 @@
+"""Nothing of a command outlives its lease, however `leasehold run` fares."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.processes import PYTHON, Cli, alive, end, line, until
+
+TTL = 2.0
+
+BEATS = """
+import os, signal, sys, time
+if "stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "family" in sys.argv and os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+os.write(1, b"%d\\n" % os.getpid())  # whole: there may be two of us
+while True:
+    os.write(out, b"%f\\n" % time.clock_gettime(time.CLOCK_BOOTTIME))
+    time.sleep(0.005)
+"""
+"""Writes down when it ran, until it is ended."""
+
+
+def started(cli: Cli, *how: str, ttl: float = TTL) -> tuple[Any, list[int], Path]:
+    """A run whose command writes down its life; its processes, and where they write."""
+    diary = cli.folder / "diary"
+    run = cli.start("run", "x", "--ttl", f"{ttl}s", "--", *PYTHON, BEATS, str(diary), *how)
+    pids = []
+    for _ in range(2 if "family" in how else 1):
+        pid = int(line(run))
+        pids.append(pid)
+        cli.adopt_group(pid)
+    until(lambda: diary.exists() and diary.stat().st_size, "a first beat")
+    return run, pids, diary
+
+
+def last_beat(diary: Path) -> float:
+    return max(float(text) for text in diary.read_text().split("\n")[:-1])
+
+
+def next_turn(cli: Cli) -> float:
+    """When the next holder began."""
+    clock = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"
+    done = cli("run", "x", "--", *PYTHON, clock)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+@pytest.mark.parametrize("how", [(), ("stubborn", "family")])
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_neither_kill_nor_stop_of_the_run_lets_the_command_outlive_its_lease(
+    cli: Cli, how: tuple[str, ...], blow: signal.Signals
+) -> None:
+    run, pids, diary = started(cli, *how)
+    run.send_signal(blow)
+    begun = next_turn(cli)
+    assert last_beat(diary) < begun
+    until(lambda: not any(map(alive, pids)), "the end of all", within=2.0)
+    if blow == signal.SIGSTOP:
+        time.sleep(max(0.0, 3 * TTL - TTL))  # it is the length of the pause that is tested
+        run.send_signal(signal.SIGCONT)
+        code, _, err = end(run)
+        assert code == 76
+        assert "the lease on x" in err
+
+
+def test_a_killed_runs_command_is_asked_to_end_at_once(cli: Cli) -> None:
+    run, pids, _ = started(cli, ttl=60.0)
+    run.kill()
+    until(lambda: not any(map(alive, pids)), "the end, long before the ttl", within=5.0)
+
+
+def test_a_revoked_lease_ends_the_command_and_all_it_started(cli: Cli) -> None:
+    run, pids, diary = started(cli, "family")
+    assert cli("revoke", "x", "--reason", "make room").returncode == 0
+    begun = next_turn(cli)
+    code, _, err = end(run)
+    assert code == 76
+    assert "revoked" in err
+    assert len(err.splitlines()) <= 2, err
+    assert not any(map(alive, pids))
+    assert last_beat(diary) < begun
+
+
+def test_a_revoked_lease_ends_the_command_long_before_its_ttl(cli: Cli) -> None:
+    """With the first renewal that is refused, which is due at a third of the ttl."""
+    run, _, _ = started(cli, ttl=9.0)
+    cli("revoke", "x", "--reason", "make room")
+    assert end(run)[0] == 76
+    assert cli.show("x")["holders"][0]["state"] == "revoked"  # it ends before the store lets go
+
+
+def test_a_loss_is_told_as_json_too(cli: Cli) -> None:
+    run = cli.start("run", "x", "--ttl", "1s", "--json", "--", "sh", "-c", "echo up; exec sleep 60")
+    assert line(run) == "up"
+    cli("revoke", "x", "--reason", "make room")
+    code, _, err = end(run)
+    (told,) = map(json.loads, err.splitlines())
+    assert (told["event"], told["reason"], told["exit_code"]) == ("lost", "revoked", 76)
+    assert told["command_exit_code"] == 128 + signal.SIGTERM
+    assert code == 76
+
+
+def test_a_store_that_goes_away_loses_the_lease_in_time(cli: Cli) -> None:
+    run, pids, diary = started(cli)
+    taken = time.clock_gettime(time.CLOCK_BOOTTIME)
+    import sqlite3
+
+    file = sqlite3.connect(cli.folder / "leases.db", isolation_level=None)
+    file.execute("BEGIN EXCLUSIVE")  # nobody else writes: no renewal gets through
+    try:
+        code, _, err = end(run)
+    finally:
+        file.rollback()
+        file.close()
+    assert code == 76
+    assert "no renewal" in err
+    assert not any(map(alive, pids))
+    assert last_beat(diary) < taken + TTL
+
+
+def test_a_command_that_ends_politely_has_its_grace(cli: Cli) -> None:
+    script = "trap 'echo tidied; exit 3' TERM; echo up; while :; do sleep 0.05; done"
+    run = cli.start("run", "x", "--ttl", "3s", "--json", "--", "sh", "-c", script)
+    assert line(run) == "up"
+    cli("revoke", "x", "--reason", "make room")
+    code, out, err = end(run)
+    assert (code, out) == (76, "tidied\n")
+    told = json.loads(err.splitlines()[-1])  # the shell has said its word before
+    assert told["command_exit_code"] == 3
+
+
+def test_a_command_outlasts_many_ttls(cli: Cli) -> None:
+    done = cli("run", "x", "--ttl", "0.5s", "--", "sh", "-c", "sleep 2; echo done")
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def test_the_run_goes_on_without_its_warden_and_says_so(cli: Cli) -> None:
+    run = cli.start(
+        "run",
+        "x",
+        "--ttl",
+        "1s",
+        "--",
+        *PYTHON,
+        "import os; print(os.getpgrp()); input()",
+        stdin=-1,
+    )
+    os.kill(int(line(run)), signal.SIGKILL)
+    assert run.stderr is not None
+    assert "warden" in run.stderr.readline()
+    assert run.stdin is not None
+    run.stdin.write("go\n")
+    assert end(run)[0] == 0

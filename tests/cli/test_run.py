@@ -1,0 +1,217 @@
+"""`leasehold run` in ordinary times: exit codes, the child's world, taking turns."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive, end, line, until
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 75, 255])
+def test_exits_as_the_command_does(cli: Cli, code: int) -> None:
+    assert cli("run", "x", "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_command_ended_by_a_signal_exits_as_in_a_shell(cli: Cli) -> None:
+    assert cli("run", "x", "--", "sh", "-c", "kill -KILL $$").returncode == 128 + 9
+
+
+def test_a_missing_command_is_127(cli: Cli) -> None:
+    done = cli("run", "x", "--", "there-is-no-such-command")
+    assert done.returncode == 127
+    assert done.stderr == "leasehold: there-is-no-such-command: not found\n"
+    assert cli("show", "x").returncode == 1
+
+
+def test_a_command_that_is_no_program_is_126(cli: Cli) -> None:
+    plain = cli.folder / "plain"
+    plain.write_text("no program")
+    assert cli("run", "x", "--", str(plain)).returncode == 126
+    assert cli("run", "x", "--", str(cli.folder)).returncode == 126
+
+
+def test_the_command_finds_its_lease_in_the_environment(cli: Cli) -> None:
+    script = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k[:6] == 'LEASE_'}))"
+    done = cli("run", "a/b c", "--", *PYTHON, script)
+    found = json.loads(done.stdout)
+    assert set(found) == {"LEASE_NAME", "LEASE_TOKEN", "LEASE_SLOT", "LEASE_SLOTS", "LEASE_OWNER"}
+    assert found["LEASE_NAME"] == "a/b c"
+    assert found["LEASE_SLOT"] == found["LEASE_SLOTS"] == "0"
+    assert int(found["LEASE_TOKEN"]) == cli.show("a/b c")["last_token"] > 0
+    assert found["LEASE_OWNER"].startswith(f"{os.uname().nodename}/")
+
+
+def test_tokens_of_one_name_rise(cli: Cli) -> None:
+    tokens = [int(cli("run", "x", "--", "sh", "-c", "echo $LEASE_TOKEN").stdout) for _ in range(3)]
+    assert tokens == sorted(set(tokens))
+
+
+def test_stdin_is_the_commands(cli: Cli) -> None:
+    assert cli("run", "x", "--", "cat", input="one\ntwo\n").stdout == "one\ntwo\n"
+
+
+def test_an_inherited_file_is_the_commands_too(cli: Cli) -> None:
+    reader, writer = os.pipe()
+    script = "import os, sys; os.write(int(sys.argv[1]), b'through')"
+    done = cli("run", "x", "--", *PYTHON, script, str(writer), pass_fds=[writer])
+    os.close(writer)
+    assert done.returncode == 0
+    with os.fdopen(reader) as pipe:
+        assert pipe.read() == "through"
+
+
+def test_no_shell_touches_the_arguments(cli: Cli) -> None:
+    odd = ["$HOME", "a b", "*", "--ttl", "--", "-h", ""]
+    done = cli("run", "x", "--", *PYTHON, "import sys, json; print(json.dumps(sys.argv[1:]))", *odd)
+    assert json.loads(done.stdout) == odd
+
+
+def test_a_pipeline_ends_with_the_command(cli: Cli) -> None:
+    shell = f"{' '.join(LEASEHOLD)} run x -- echo hi | cat"
+    done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
+        ["sh", "-c", shell], env=cli.environment, capture_output=True, text=True, timeout=LONG
+    )
+    assert done.stdout == "hi\n"
+
+
+def test_it_is_held_while_the_command_runs_and_released_after(cli: Cli) -> None:
+    holder = cli.hold("x", stdin=subprocess.PIPE)
+    assert cli("show", "x").returncode == 0
+    code, _, err = end(holder)  # closes its stdin
+    assert (code, err) == (1, "")
+    assert cli("show", "x").returncode == 1
+
+
+def test_a_second_one_is_turned_away_or_waits_its_time(cli: Cli) -> None:
+    cli.hold("x", "--note", "spring cleaning", stdin=subprocess.PIPE)
+    for options in (["--no-wait"], ["--wait", "0.2"]):
+        done = cli("run", "x", *options, "--", "echo", "never")
+        assert done.returncode == 75
+        assert done.stdout == ""
+        assert "spring cleaning" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert cli("run", "x", "--no-wait", "-E", "9", "--", "echo", "never").returncode == 9
+
+
+def test_a_second_one_gets_its_turn_and_keeps_stdout_clean(cli: Cli) -> None:
+    holder = cli.hold("x", stdin=subprocess.PIPE)
+    second = cli.start("run", "x", "--", "echo", "mine")
+    assert second.stderr is not None
+    told = second.stderr.readline()
+    assert told.startswith("leasehold: waiting for x")
+    assert f"/{holder.pid}" in told
+    end(holder)
+    code, out, _ = end(second)
+    assert (code, out) == (0, "mine\n")
+
+
+def test_waiting_is_told_as_json_too(cli: Cli) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    done = cli("run", "x", "--wait", "0.5", "--json", "--", "true")
+    events = [json.loads(text) for text in done.stderr.splitlines()]
+    assert [event["event"] for event in events] == ["waiting", "error"]
+    assert events[1]["error"] == "AcquireTimeout"
+    assert events[1]["exit_code"] == done.returncode == 75
+    assert events[1]["holders"][0]["token"] == cli.show("x")["holders"][0]["token"]
+
+
+def test_a_capacity_lets_several_run_in_slots_of_their_own(cli: Cli) -> None:
+    script = "echo $LEASE_SLOTS; read x"
+    gpu = ["run", "gpu", "--capacity", "3"]
+    pair = cli.start(*gpu, "--units", "2", "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    single = cli.start(*gpu, "--", "sh", "-c", script, stdin=subprocess.PIPE)
+    slots = [int(slot) for holder in (pair, single) for slot in line(holder).split(",")]
+    assert sorted(slots) == [0, 1, 2]
+    assert cli(*gpu, "--no-wait", "--", "true").returncode == 75
+    end(single)
+    assert cli(*gpu, "--no-wait", "--", "true").returncode == 0
+
+
+def test_the_same_name_under_another_kind_is_warned_of(cli: Cli) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    done = cli("run", "x", "--capacity", "2", "--", "true")
+    assert done.returncode == 0
+    assert "x is in use as a lock too" in done.stderr
+
+
+def test_the_warden_goes_when_the_run_does(cli: Cli) -> None:
+    done = cli("run", "x", "--", *PYTHON, "import os; print(os.getpgrp())")
+    assert not alive(int(done.stdout))
+
+
+def test_what_the_command_left_in_the_background_is_left_alone(cli: Cli) -> None:
+    done = cli("run", "x", "--", "sh", "-c", "sleep 60 >&- 2>&- <&- & echo $!")
+    sleeper = int(done.stdout)
+    cli.adopt_group(sleeper)
+    assert alive(sleeper)
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["run", "x"], "leasehold run NAME [OPTIONS] -- CMD [ARGS]..."),
+        (["run", "x", "--"], "say what to run"),
+        (["run", "x", "true"], "--"),
+        (["run", "--", "true"], "NAME"),
+        (["run", "x", "--ttl", "soon", "--", "true"], "soon"),
+        (["run", "x", "--ttl", "1ms", "--", "true"], "ttl"),
+        (["run", "x", "--wait", "-1", "--", "true"], "wait"),
+        (["run", "x", "--wait", "1", "--no-wait", "--", "true"], "choose one"),
+        (["run", "x", "--units", "2", "--", "true"], "--units"),
+        (["run", "", "--", "true"], "1 to 512 bytes"),
+        (["run", "x", "--url", "nonsense://x", "--", "true"], "nonsense"),
+        (["walk", "x"], "walk"),
+        (["revoke", "x"], "--reason"),
+    ],
+)
+def test_wrong_usage_is_64_and_says_how(cli: Cli, args: list[str], told: str) -> None:
+    done = cli(*args)
+    assert done.returncode == 64, done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) <= 2
+    assert done.stdout == ""
+
+
+def test_an_unreachable_store_is_69(cli: Cli) -> None:
+    url = f"sqlite:///{os.devnull}/x.db"
+    done = cli("run", "x", "--no-wait", "--url", url, "--", "echo", "never")
+    assert done.returncode == 69, done.stderr
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) <= 2
+    assert "Traceback" not in done.stderr
+
+
+def test_a_password_is_never_told(cli: Cli) -> None:
+    done = cli("run", "x", "--url", "nonsense://me:geheim@store/1", "--", "true")
+    assert done.returncode == 64
+    assert "geheim" not in done.stderr
+
+
+def test_others_words_cannot_drive_the_terminal(cli: Cli) -> None:
+    cli.hold("x", "--note", "\x1b[31mred", stdin=subprocess.PIPE)
+    done = cli("run", "x", "--wait", "0.3", "--", "true")
+    assert "red" in done.stderr
+    assert "\x1b" not in done.stderr + cli("show", "x").stdout + cli("list").stdout
+
+
+def test_without_its_extra_it_says_what_to_install(cli: Cli) -> None:
+    program = (
+        "import sys; sys.modules['click'] = None; from leasehold.cli import main; sys.exit(main())"
+    )
+    done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
+        [sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=LONG
+    )
+    assert done.returncode == 64
+    assert "leasehold[cli]" in done.stderr
+
+
+def test_who_waits_is_in_the_queue(cli: Cli) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    waiter = cli.start("run", "x", "--priority", "3", "--note", "me too", "--", "true")
+    until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
+    place = cli.show("x")["waiters"][0]
+    assert place["owner"].split("/")[1] == str(waiter.pid)
+    assert (place["priority"], place["note"]) == (3, "me too")

@@ -1,0 +1,91 @@
+"""Signals to `leasehold run`: they reach the command, or end the wait."""
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.processes import LEASEHOLD, PYTHON, Cli, end, line, until
+
+TRAPS = """
+import signal, sys, time
+def told(number, frame):
+    print(signal.Signals(number).name, flush=True)
+    sys.exit(7)
+for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"):
+    signal.signal(getattr(signal, name), told)
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
+
+NOHUP = [
+    *PYTHON,
+    """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+os.execvp(sys.argv[1], sys.argv[1:])
+""",
+]
+
+FORWARDED = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"]
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_reaches_the_command_which_has_the_last_word(cli: Cli, name: str) -> None:
+    run = cli.start("run", "x", "--", *PYTHON, TRAPS)
+    assert line(run) == "ready"
+    run.send_signal(signal.Signals[name])
+    assert end(run)[:2] == (7, f"{name}\n")
+    assert cli("show", "x").returncode == 1
+
+
+def test_a_command_that_a_signal_ends_is_told_as_128_and_its_number(cli: Cli) -> None:
+    run = cli.start("run", "x", "--", "sh", "-c", "echo ready; exec sleep 60")
+    assert line(run) == "ready"
+    run.terminate()
+    assert end(run)[0] == 128 + signal.SIGTERM
+
+
+def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
+    run = cli.start("run", "x", "--", "sh", "-c", "sleep 60 & echo ready; wait; echo over")
+    assert line(run) == "ready"
+    run.terminate()
+    code, out, _ = end(run)  # ends only once nobody has its stdout any more
+    assert (code, out) == (128 + signal.SIGTERM, "")
+
+
+@pytest.mark.parametrize("name", FORWARDED)
+def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    waiter = cli.start("run", "x", "--", "echo", "never")
+    until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
+    waiter.send_signal(signal.Signals[name])
+    code, out, err = end(waiter)
+    assert (code, out) == (128 + signal.Signals[name], "")
+    assert "Traceback" not in err
+    assert cli.show("x")["waiting"] == 0
+
+
+def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
+    """As under `nohup`, for us and for the command."""
+    run = subprocess.Popen(
+        [
+            *NOHUP,
+            *LEASEHOLD,
+            "run",
+            "x",
+            "--",
+            "sh",
+            "-c",
+            "echo ready; kill -HUP $$; read x; exit 5",
+        ],
+        env=cli.environment,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert line(run) == "ready"
+    run.send_signal(signal.SIGHUP)
+    assert end(run)[0] == 5

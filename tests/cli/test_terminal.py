@@ -1,0 +1,200 @@
+"""`leasehold run` at a terminal: who has it, Ctrl-C, Ctrl-Z, and the line that shows the wait."""
+
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive, until
+
+SHELL = str(Path(__file__).with_name("jobshell.py"))
+
+
+class Session:
+    """A terminal with a shell that runs one job."""
+
+    def __init__(self, cli: Cli, args: tuple[str, ...], out: str, columns: int) -> None:
+        self._screen, terminal = pty.openpty()
+        termios.tcsetwinsize(terminal, (24, columns))
+        path = os.ttyname(terminal)
+        self._shell = subprocess.Popen(
+            [sys.executable, SHELL, path, out, *LEASEHOLD, *args],
+            env=cli.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.shown = ""
+        self._terminal = terminal  # kept open: the screen stays readable after the shell's end
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def wait_for(self, text: str) -> None:
+        """Until the screen has shown it."""
+        give_up = time.monotonic() + LONG
+        while text not in self.shown:
+            left = give_up - time.monotonic()
+            assert select.select([self._screen], [], [], max(0.0, left))[0], self.shown
+            self.shown += os.read(self._screen, 4096).decode()
+
+    def order(self, text: str) -> None:
+        assert self._shell.stdin is not None
+        self._shell.stdin.write(f"{text}\n")
+        self._shell.stdin.flush()
+
+    def report(self) -> str:
+        """What the shell says of its job next."""
+        assert self._shell.stdout is not None
+        assert select.select([self._shell.stdout], [], [], LONG)[0], self.shown
+        return self._shell.stdout.readline().strip()
+
+    def close(self) -> None:
+        self._shell.kill()
+        self._shell.communicate(timeout=LONG)
+        os.close(self._screen)
+        os.close(self._terminal)
+
+
+@contextmanager
+def session(cli: Cli, *args: str, out: str = "-", columns: int = 200) -> Iterator[Session]:
+    opened = Session(cli, args, out, columns)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_the_command_has_the_terminal(cli: Cli) -> None:
+    script = "import os; print('mine:', os.tcgetpgrp(0) == os.getpgrp()); print('read', input())"
+    with session(cli, "run", "x", "--", *PYTHON, script) as at:
+        at.wait_for("mine: True")
+        at.type("hello\n")
+        at.wait_for("read hello")
+        assert at.report() == "exited 0"
+
+
+def test_ctrl_c_reaches_the_command_once(cli: Cli) -> None:
+    script = """
+import signal
+signal.signal(signal.SIGINT, lambda *about: print("interrupted", flush=True))
+print("ready", flush=True)
+print("read", input())
+"""
+    with session(cli, "run", "x", "--", *PYTHON, script) as at:
+        at.wait_for("ready")
+        at.type("\x03")
+        at.wait_for("interrupted")
+        at.type("on\n")
+        at.wait_for("read on")
+        assert at.report() == "exited 0"
+        assert at.shown.count("interrupted") == 1
+
+
+def test_ctrl_c_while_waiting_leaves_the_queue(cli: Cli) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    with session(cli, "run", "x", "--", "true") as at:
+        at.wait_for("you are next")
+        at.type("\x03")
+        assert at.report() == f"exited {128 + signal.SIGINT}"
+    assert cli.show("x")["waiting"] == 0
+
+
+def test_the_wait_is_shown_on_one_line_that_goes_away(cli: Cli) -> None:
+    holder = cli.hold("x", "--note", "spring cleaning", stdin=subprocess.PIPE)
+    with session(cli, "run", "x", "--", "echo", "my turn") as at:
+        at.wait_for("waiting for x")
+        at.wait_for("\r\x1b[Kwaiting for x (1 s): held by")  # redrawn
+        at.wait_for(f"/{holder.pid}")
+        holder.communicate(timeout=LONG)
+        at.wait_for("\r\x1b[Kmy turn")
+        assert at.report() == "exited 0"
+
+
+def test_ctrl_z_stops_all_and_fg_goes_on(cli: Cli) -> None:
+    with session(cli, "run", "x", "--", "sh", "-c", "echo ready; read a; echo got $a") as at:
+        at.wait_for("ready")
+        at.type("\x1a")
+        assert at.report() == "stopped SIGTSTP"
+        at.order("fg")
+        at.type("it\n")
+        at.wait_for("got it")
+        assert at.report() == "exited 0"
+        assert "unless continued the lease ends in" in at.shown
+
+
+def test_ctrl_z_twice(cli: Cli) -> None:
+    script = "echo ready; while read a; do echo got $a; done"
+    with session(cli, "run", "x", "--", "sh", "-c", script) as at:
+        at.wait_for("ready")
+        for word in ("one", "two"):
+            at.type("\x1a")
+            assert at.report() == "stopped SIGTSTP"
+            at.order("fg")
+            at.type(f"{word}\n")
+            at.wait_for(f"got {word}")
+        at.type("\x04")
+        assert at.report() == "exited 0"
+
+
+def test_a_narrow_terminal_gets_a_shortened_line(cli: Cli) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    with session(cli, "run", "x", "--wait", "1.5s", "--", "true", columns=20) as at:
+        assert at.report() == "exited 75"
+        at.wait_for("…")
+        assert all(len(text) < 20 for text in at.shown.split("\r\x1b[K")[1:3])
+
+
+def test_a_command_stopped_past_its_lease_does_not_go_on(cli: Cli) -> None:
+    script = "echo pid $$ ready; read a; echo went on"
+    with session(cli, "run", "x", "--ttl", "1s", "--", "sh", "-c", script) as at:
+        at.wait_for("ready")
+        child = int(at.shown.partition("pid ")[2].split()[0])
+        at.type("\x1a")
+        assert at.report() == "stopped SIGTSTP"
+        until(lambda: not alive(child), "the end of the stopped command")
+        assert cli("run", "x", "--", "true").returncode == 0
+        at.order("fg")
+        assert at.report() == "exited 76"
+        assert "went on" not in at.shown
+
+
+def test_in_the_background_it_asks_for_the_terminal_as_any_job(cli: Cli) -> None:
+    with session(cli, "run", "x", "--", "sh", "-c", "echo ready; read a; echo got $a") as at:
+        at.wait_for("ready")
+        at.type("\x1a")
+        assert at.report() == "stopped SIGTSTP"
+        at.order("bg")
+        assert at.report().startswith("stopped")  # it reads
+        at.order("fg")
+        at.type("it\n")
+        at.wait_for("got it")
+        assert at.report() == "exited 0"
+
+
+def test_a_command_whose_output_goes_elsewhere_gets_the_terminal_when_it_reads(cli: Cli) -> None:
+    """So that a pager that reads our pipe has the terminal until then."""
+    out = cli.folder / "out"
+    script = "import os; print(os.tcgetpgrp(0) == os.getpgrp()); print('read', input())"
+    with session(cli, "run", "x", "--", *PYTHON, script, out=str(out)) as at:
+        until(lambda: out.exists() and out.read_text() == "False\n", "its start")
+        at.type("hello\n")
+        assert at.report() == "exited 0"
+    assert out.read_text() == "False\nread hello\n"
+
+
+def test_a_table_is_drawn_for_eyes(cli: Cli) -> None:
+    cli.hold("jobs/[red]a", stdin=subprocess.PIPE)
+    with session(cli, "list") as at:
+        at.wait_for("jobs/[red]a")
+        assert at.report() == "exited 0"
+        assert "KIND" in at.shown
+        assert "\t" not in at.shown

@@ -1,0 +1,139 @@
+"""The warden by itself: no store, no lease, a parent that dies or falls silent."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cli.processes import LONG, alive, line, until
+
+PARENT = """
+import os, sys, time
+from leasehold.cli.warden import Warden, now
+from leasehold.cli.child import Child
+warden = Warden.start()
+print(warden.group, flush=True)
+if sys.argv[1:]:
+    term, kill = map(float, sys.argv[1:3])
+    warden.tell(now() + term, now() + kill)
+    child = Child.start(sys.argv[3:], dict(os.environ), warden.group)
+for order in sys.stdin:
+    word, *numbers = order.split()
+    if word == "tell":
+        warden.tell(*(now() + float(number) for number in numbers))
+    elif word == "dismiss":
+        warden.dismiss()
+    print("done", flush=True)
+"""
+
+STUBBORN = ["sh", "-c", "trap 'echo asked' TERM; echo $$; while :; do sleep 0.02; done"]
+POLITE = ["sh", "-c", "echo $$; exec sleep 60"]
+
+
+@contextmanager
+def parent(*args: str) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=LONG)
+
+
+def order(process: "subprocess.Popen[str]", text: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(f"{text}\n")
+    process.stdin.flush()
+
+
+def test_it_ends_with_a_parent_that_never_started_anything() -> None:
+    with parent() as process:
+        warden = int(line(process))
+        assert alive(warden)
+        process.kill()
+        until(lambda: not alive(warden), "the warden's end")
+
+
+def test_it_ends_the_command_of_a_killed_parent_long_before_the_deadline() -> None:
+    with parent("60", "61", *POLITE) as process:
+        warden, child = int(line(process)), int(line(process))
+        process.kill()
+        until(lambda: not alive(child), "the command's end", within=5.0)
+        until(lambda: not alive(warden), "the warden's end")
+
+
+def test_a_deadline_without_a_newer_word_asks_and_then_kills() -> None:
+    with parent("0.2", "0.6", *STUBBORN) as process:
+        warden, child = int(line(process)), int(line(process))
+        process.send_signal(signal.SIGSTOP)
+        assert line(process) == "asked"
+        assert alive(child)
+        until(lambda: not alive(child), "the command's end", within=5.0)
+        until(lambda: not alive(warden), "the warden's end")
+
+
+def test_a_newer_word_moves_the_deadline() -> None:
+    with parent("0.5", "0.6", *POLITE) as process:
+        _, child = int(line(process)), int(line(process))
+        order(process, "tell 60 61")
+        assert line(process) == "done"
+        told = time.monotonic()
+        order(process, "tell 1.0 1.1")
+        assert line(process) == "done"
+        until(lambda: not alive(child), "the command's end", within=5.0)
+        assert time.monotonic() - told > 0.95
+
+
+def test_words_count_only_until_the_first_end() -> None:
+    """A lease that was lost stays lost."""
+    with parent("0.2", "1", *STUBBORN) as process:
+        _, child = int(line(process)), int(line(process))
+        assert line(process) == "asked"
+        order(process, "tell 60 61")
+        assert line(process) == "done"
+        until(lambda: not alive(child), "the command's end", within=5.0)
+
+
+def test_a_dismissed_warden_leaves_the_command_alone() -> None:
+    with parent("0.5", "0.6", *POLITE) as process:
+        warden, child = int(line(process)), int(line(process))
+        order(process, "dismiss")
+        assert line(process) == "done"
+        assert not alive(warden)
+        assert alive(child)
+        subprocess.run(["kill", "-KILL", str(child)], check=True)
+
+
+def test_terminal_signals_do_not_move_it() -> None:
+    with parent("60", "61", *POLITE) as process:
+        warden, child = int(line(process)), int(line(process))
+        for name in ("INT", "QUIT", "HUP", "TSTP", "TTIN", "TTOU", "USR1", "ALRM", "TERM"):
+            subprocess.run(["kill", f"-{name}", str(warden)], check=True)
+        order(process, "tell 60 61")
+        assert line(process) == "done"
+        assert alive(warden)
+        subprocess.run(["kill", "-KILL", str(child)], check=True)
+
+
+def test_it_holds_none_of_the_streams_open() -> None:
+    """Its parent's end is the end of the pipe, though the warden still runs for the grace."""
+    with parent("60", "61", "sh", "-c", "echo $$; exec >&- 2>&- <&-; trap '' TERM; sleep 60") as p:
+        warden, child = int(line(p)), int(line(p))
+        until(lambda: not alive(child) or _quiet(child), "the command's closed streams")
+        p.kill()
+        assert p.stdout is not None
+        assert p.stdout.read() == ""  # comes at once, and not after the grace
+        assert alive(warden)
+        subprocess.run(["kill", "-KILL", f"-{warden}"], check=True)
+
+
+def _quiet(pid: int) -> bool:
+    return not os.path.lexists(f"/proc/{pid}/fd/1")
