@@ -101,7 +101,7 @@ class LockConfig:
         set_(self, "max_hold", optional_seconds(self.max_hold, "max_hold"))
         if type(self.priority) is not int:
             raise TypeError(f"priority is {self.priority!r}: give an int")
-        if self.max_hold is not None and self.max_hold <= 0:
+        if self.max_hold == 0:
             raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
 
 

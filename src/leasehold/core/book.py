@@ -252,10 +252,14 @@ class MemoryBook:
         self._sweep()
 
     def _sweep_if_due(self) -> None:
-        """Drop the alarms of what has gone or lives longer: one pass pays for as many cheap changes."""
+        """One pass over what there is pays for as many cheap changes."""
         if len(self._alarms) > 2 * len(self._entries) + 16:
-            self._alarms = [(self.expires_at(entry), entry.id) for entry in self._entries.values()]
-            heapify(self._alarms)
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the alarms of what has gone or lives longer."""
+        self._alarms = [(self.expires_at(entry), entry.id) for entry in self._entries.values()]
+        heapify(self._alarms)
 
 
 def first_release(book: Book) -> float:

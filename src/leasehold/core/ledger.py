@@ -233,14 +233,15 @@ def _resize(turn: Turn, command: Resize) -> Reply:
         return Lost()
     if hold.state == "revoked":
         return Lost("revoked", hold.detail)
+    # It lives as long as it would anyway. Without the store's clock that is this observer's guess,
+    # and holds good only if all others start to watch afresh.
+    left = turn.extend(hold, 0.0)
     if command.seq > hold.seq:
         hold.seq = command.seq  # also of what is refused: its late copy must not succeed
         _set_units(turn, hold, command.units)
     if command.seq == hold.seq and command.units != hold.units:
         return _refuse_growth(turn, hold, command.units)
-    # It lives as long as it would anyway; but without the store's clock that is this observer's
-    # guess, and holds good only if all others start to watch afresh.
-    return Granted(hold.token, hold.slots, turn.extend(hold, 0.0))
+    return Granted(hold.token, hold.slots, left)
 
 
 def _set_units(turn: Turn, hold: Hold, units: int) -> None:

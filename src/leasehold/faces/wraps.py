@@ -36,7 +36,7 @@ def wraps[F: Callable[..., Any]](
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
     if on_busy == "skip":
         options.setdefault("wait", 0)
-    extra = {key: options.pop(key) for key in ("on_lost", "require") if key in options}
+    extra: dict[str, Any] = {key: options.pop(key) for key in ("on_lost", "require") if key in options}
     loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
 
     def decorate(function: F) -> F:

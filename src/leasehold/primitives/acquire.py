@@ -123,7 +123,8 @@ class Acquiring:
             if isinstance(reply, Queued):
                 grant = await self._wait_in_queue(answer, reply, until)
             elif isinstance(reply, Refused):
-                grant = await self._wait_outside(reply, until)
+                grant = None
+                await self._wait_outside(reply, until)
             elif isinstance(reply, Gone):
                 grant = None
                 self._begin_anew()

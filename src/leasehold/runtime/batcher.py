@@ -106,17 +106,18 @@ class Batcher:
         return waiting[:MAX_BATCH]
 
     async def _fly(self, batch: list[_Call], commands: Sequence[Command], sent: float) -> None:
-        outcomes: Sequence[Outcome]
+        outcomes: Sequence[Outcome] = ()
+        resent = False
         try:
             async with asyncio.timeout(self._patience(commands)):
-                outcomes = await apply_in_halves(self._backend, commands)
+                outcomes, resent = await apply_in_halves(self._backend, commands)
         except BaseException as error:
             outcomes = [_as_leasehold(error)] * len(batch)
             if not isinstance(error, Exception):
                 raise
         finally:
             self._flight = None
-            self._land(batch, outcomes, sent)
+            self._land(batch, outcomes, sent, resent=resent)
 
     def _patience(self, commands: Sequence[Command]) -> float:
         """How long one attempt may take: a renewal must leave time for another."""
@@ -125,14 +126,21 @@ class Batcher:
         )
         return min(shortest / 6, self._call_timeout)
 
-    def _land(self, batch: Sequence[_Call], outcomes: Sequence[Outcome], sent: float) -> None:
+    def _land(
+        self,
+        batch: Sequence[_Call],
+        outcomes: Sequence[Outcome],
+        sent: float,
+        *,
+        resent: bool = False,
+    ) -> None:
         for call, outcome in zip(batch, outcomes, strict=True):
             if call.future.done():
                 continue
             if isinstance(outcome, LeaseholdError):
                 call.future.set_exception(outcome)
             else:
-                call.future.set_result(Answer(outcome, sent))
+                call.future.set_result(Answer(outcome, sent, resent))
         if self._gathering and not self._planned and not self._loop.is_closed():
             self._planned = True
             self._loop.call_soon(self._leave)

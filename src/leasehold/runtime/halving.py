@@ -1,6 +1,7 @@
 """A batch that fails as a whole is tried again in halves: a bad command costs the others nothing."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from leasehold.backends.port import Backend
 from leasehold.errors import BackendUnavailable, LeaseholdError
@@ -9,32 +10,41 @@ from leasehold.model import Command, Reply
 type Outcome = Reply | LeaseholdError
 
 
-async def apply_in_halves(backend: Backend, commands: Sequence[Command]) -> list[Outcome]:
+class Outcomes(NamedTuple):
+    """What became of each command."""
+
+    each: Sequence[Outcome]
+    resent: bool
+    """Some may have reached the store more than once."""
+
+
+async def apply_in_halves(backend: Backend, commands: Sequence[Command]) -> Outcomes:
     """Every command's reply, or the error that its part of the batch ended with.
 
     A store that is away fails both halves; then nothing smaller is tried.
     """
-    try:
-        return list(await backend.apply(commands))
-    except LeaseholdError as error:
-        if len(commands) == 1 or not isinstance(error, BackendUnavailable):
-            return [error] * len(commands)
+    first = await _whole(backend, commands)
+    failed = isinstance(first[0], BackendUnavailable)
+    if not failed or len(commands) == 1:
+        return Outcomes(first, resent=False)
+    return Outcomes(await _halves(backend, commands), resent=True)
+
+
+async def _halves(backend: Backend, commands: Sequence[Command]) -> Sequence[Outcome]:
     middle = len(commands) // 2
     halves = commands[:middle], commands[middle:]
-    outcomes = [await _whole(backend, half) for half in halves]
-    if all(isinstance(outcome, LeaseholdError) for outcome in outcomes):
-        return [outcome for half, outcome in zip(halves, outcomes, strict=True) for _ in half]
-    found: list[Outcome] = []
-    for half, outcome in zip(halves, outcomes, strict=True):
-        if isinstance(outcome, LeaseholdError):
-            found += await apply_in_halves(backend, half) if len(half) > 1 else [outcome]
-        else:
-            found += outcome
-    return found
+    found = [await _whole(backend, half) for half in halves]
+    away = [isinstance(outcomes[0], BackendUnavailable) for outcomes in found]
+    if any(away) and not all(away):
+        bad = away.index(True)
+        if len(halves[bad]) > 1:
+            found[bad] = await _halves(backend, halves[bad])
+    return [*found[0], *found[1]]
 
 
-async def _whole(backend: Backend, commands: Sequence[Command]) -> list[Reply] | LeaseholdError:
+async def _whole(backend: Backend, commands: Sequence[Command]) -> Sequence[Outcome]:
+    """One try: a reply for each, or the same error for each."""
     try:
-        return list(await backend.apply(commands))
+        return await backend.apply(commands)
     except LeaseholdError as error:
-        return error
+        return [error] * len(commands)

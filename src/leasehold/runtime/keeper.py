@@ -55,7 +55,7 @@ class StoreKeeper:
         self._store = store
         self._clock = clock
         self._timers = timers_for(clock)
-        self._stepped = self._timers is clock
+        self._stepped = hasattr(clock, "at")
         self._reset()
         on_fork(self)
         _keepers.add(self)
@@ -175,8 +175,9 @@ class StoreKeeper:
 
     def _start(self) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def _run(self) -> None:
         while not self._closing:
@@ -251,15 +252,15 @@ class StoreKeeper:
             for chore, answer in zip(abandoned, answers, strict=True):
                 if isinstance(answer, LeaseholdError):
                     self._failed(chore, answer)
-        for chore in chores:
-            if isinstance(chore, Gate):
-                chore.open()
+        for gate in chores:
+            if isinstance(gate, Gate):
+                gate.open()
 
     def _call(self, backend: Backend, commands: Sequence[Command]) -> list[Answer | LeaseholdError]:
         sent = self._clock.now()
-        outcomes: list[Outcome]
+        outcomes: Sequence[Outcome]
         try:
-            outcomes = step(apply_in_halves(backend, commands))
+            outcomes = step(apply_in_halves(backend, commands)).each
         except Exception as error:  # a backend's own fault costs nobody a lease
             log.exception("the keeper's connection to %s failed", self._store.url)
             self._disconnect()

@@ -123,11 +123,14 @@ class Runtime(Protocol):
     """One event loop's, or all threads', way to a store."""
 
     capabilities: Capabilities
-    keeper: Keeper
     connect_timeout: float
     call_timeout: float
     holding: dict[tuple[bytes, object], ref[Standing]]
     """The lease on a key of capacity 1 that each task or thread has."""
+
+    @property
+    def keeper(self) -> Keeper:
+        """Who looks after leases."""
 
     @property
     def mail(self) -> Mail:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Protocol, cast
 
 from leasehold.clock import Clock
 from leasehold.fork import on_fork
@@ -109,8 +109,7 @@ _system: dict[type, ThreadTimers] = {}
 def timers_for(clock: Clock) -> Timers:
     """A clock that is moved by hand brings its own timers; the system's clock shares one thread."""
     if hasattr(clock, "at"):
-        own: Timers = clock
-        return own
+        return cast(Timers, clock)
     shared = _system.get(type(clock))
     if shared is None:
         shared = _system.setdefault(type(clock), ThreadTimers(clock))

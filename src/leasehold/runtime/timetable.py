@@ -78,7 +78,7 @@ class Timetable:
         due = []
         for number in list(bucket):
             reference = bucket.pop(number, None)
-            lease = reference and reference()
+            lease = None if reference is None else reference()
             if lease is not None and lease.bucket is bucket:
                 lease.bucket = None
                 due.append(lease)

@@ -5,6 +5,7 @@
 * `Recorder`, `read`, `check` and `check_liveness` tell from histories of many processes whether
   leases were exclusive, tokens rose and waiters were served.
 * `leasehold.testing.conformance` is the suite that every store must pass, also yours.
+* `expire` and `steal` let happen to a lock what happens in real life.
 * `leasehold.testing.plugin` gives pytest the fixtures `leasehold_client` and `leasehold_clock`.
 """
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from leasehold.testing.history import merge as merge
     from leasehold.testing.history import read as read
     from leasehold.testing.liveness import check_liveness as check_liveness
+    from leasehold.testing.mishaps import expire as expire
+    from leasehold.testing.mishaps import steal as steal
 
 _HOMES = {
     "Event": "history",
@@ -32,8 +35,10 @@ _HOMES = {
     "Violation": "checker",
     "check": "checker",
     "check_liveness": "liveness",
+    "expire": "mishaps",
     "merge": "history",
     "read": "history",
+    "steal": "mishaps",
 }
 
 __all__ = [
@@ -45,8 +50,10 @@ __all__ = [
     "Violation",
     "check",
     "check_liveness",
+    "expire",
     "merge",
     "read",
+    "steal",
 ]
 
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import leasehold
 from leasehold.backends.port import Backend
-from leasehold.model import Acquire, Command, Granted, Release, Reply, Revoke
+from leasehold.model import Acquire, Command, Granted, Release, Reply, Revoke, Status
 from leasehold.runtime.step import step
 
 THEFT = 3600.0
@@ -44,12 +44,12 @@ def steal(lock: Keyed) -> int:
     return replies[-1].token
 
 
-def held(client: Any) -> list[leasehold.Status]:
+def held(client: Any) -> list[Status]:
     """What is held in a client's store at this moment, kept units aside."""
     backend: Backend = client.hub.store.backend(blocking=True)
     step(backend.open())
     try:
-        found: list[leasehold.Status] = []
+        found: list[Status] = []
         cursor: bytes | None = None
         while True:
             page = step(backend.scan(b"", cursor, 100))
@@ -62,7 +62,7 @@ def held(client: Any) -> list[leasehold.Status]:
 
 
 def _expire(client: Any, key: bytes) -> list[Any]:
-    leases = [lease for lease in client.hub.keeper.leases() if lease.key == key]
+    leases = [lease for lease in client.hub.keeper._timetable.leases() if lease.key == key]
     _say(client, *(Release(key, lease.id) for lease in leases))
     for lease in leases:
         lease.lose("expired", "let expire by a test")

@@ -23,9 +23,8 @@ from leasehold.backends.sqlite.trouble import (
 from leasehold.backends.sqlite.values import Row
 from leasehold.core.book import Entry
 from leasehold.core.ledger import apply
-from leasehold.core.turn import Turn
 from leasehold.errors import BackendUnavailable, LeaseholdError
-from leasehold.model import Command, Failed, Reply, Wakeup
+from leasehold.model import Command, Failed, Inspect, Reply, Wakeup
 
 type Outcome = tuple[list[Reply], list[Wakeup]]
 
@@ -299,9 +298,7 @@ class Connection:
         pushes: list[Wakeup] = []
         for key in keys:
             book = RowBook(self._execute, key, self._floor)
-            turn = Turn(book, key, now, stamp)
-            turn.settle()
-            pushes += turn.wakeups
+            pushes += apply(book, Inspect(key), now, stamp)[1]  # which settles it
             book.flush()
             if book.idle:
                 self._floor = max(self._floor, book.last)

@@ -71,8 +71,10 @@ class Post:
 
 def _new_address() -> str:
     name = f"leasehold-{os.urandom(12).hex()}"
-    if sys.platform == "linux":
-        return name
+    return name if sys.platform == "linux" else _among_temporary_files(name)
+
+
+def _among_temporary_files(name: str) -> str:
     import tempfile
 
     return str(Path(tempfile.gettempdir(), name))
