@@ -274,7 +274,11 @@ class Page:
 
 @record
 class Capabilities:
-    """What a store promises. `survives` names the failures across which exclusion holds."""
+    """What a store promises.
+
+    `survives` names the failures across which exclusion and the order of tokens hold: `crash` (of any
+    process that uses it), `reboot` and `power-loss` (of the machine it is on).
+    """
 
     scope: Literal["process", "host", "cluster"]
     clock: bool = True

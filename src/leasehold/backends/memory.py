@@ -141,8 +141,9 @@ class MemoryBackend:
         self._box = _Inbox()
         self.apply_now = shelf.apply
 
-    async def open(self) -> None:
-        self._shelf.inboxes[self.inbox] = self._box
+    async def open(self, *, listen: bool = True) -> None:
+        if listen:
+            self._shelf.inboxes[self.inbox] = self._box
 
     async def close(self) -> None:
         self._shelf.inboxes.pop(self.inbox, None)

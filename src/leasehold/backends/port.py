@@ -27,8 +27,8 @@ class Backend(Protocol):
     def inbox(self) -> str:
         """Where pushes to this connection are sent; to be put into each Acquire that may wait."""
 
-    async def open(self) -> None:
-        """Connect. May be called again after `close`."""
+    async def open(self, *, listen: bool = True) -> None:
+        """Connect. May be called again after `close`. Unless it is to `listen`, it has no inbox."""
 
     async def close(self) -> None:
         """Disconnect; leases stay as they are."""

@@ -1,9 +1,11 @@
 """The blocking driver: threads wait in locks, and learn of loss by asking."""
 
+import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
+from weakref import WeakSet
 from weakref import ref
 
 from leasehold.backends.port import Backend, Store
@@ -92,6 +94,7 @@ class ThreadRuntime:
         self._store = store
         self._idle: deque[Backend] = deque()
         on_fork(self)
+        _runtimes.add(self)
 
     @property
     def mail(self) -> Mailroom:
@@ -147,7 +150,7 @@ class ThreadRuntime:
             return self._idle.pop()
         except IndexError:
             backend = self._store.backend(blocking=True)
-            step(backend.open())
+            step(backend.open(listen=False))  # the keeper listens for all threads
             return backend
 
     def give(self, backend: Backend) -> None:
@@ -179,6 +182,16 @@ class ThreadRuntime:
         for backend in self._idle:
             backend.after_fork()
         self._idle = deque()
+
+
+_runtimes: WeakSet[ThreadRuntime] = WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Leave no connection for the interpreter to complain about."""
+    for runtime in list(_runtimes):
+        runtime.close()
 
 
 def _discard(backend: Backend) -> None:

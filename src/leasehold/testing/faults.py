@@ -105,10 +105,10 @@ class FaultyBackend:
     def inbox(self) -> str:
         return self._backend.inbox
 
-    async def open(self) -> None:
+    async def open(self, *, listen: bool = True) -> None:
         if self._faults.strikes("down"):
             raise BackendUnavailable("the store is down (injected)")
-        await self._backend.open()
+        await self._backend.open(listen=listen)
 
     async def close(self) -> None:
         await self._backend.close()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from leasehold.backends.sqlite import scanning, upkeep
 from leasehold.backends.sqlite.connection import Connection
-from leasehold.backends.sqlite.listening import listen
+from leasehold.backends.sqlite.listening import begin_to_listen, sender
 from leasehold.backends.sqlite.patience import always, persist
 from leasehold.backends.sqlite.poll import PACE, Watch
 from leasehold.backends.sqlite.post import Post
@@ -32,13 +32,13 @@ class BlockingBackend:
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._arrived: list[Wakeup] = []
 
-    async def open(self) -> None:
+    async def open(self, *, listen: bool = True) -> None:
         persist(self._connection, self._connection.connect, always)
-        if self._bell is None:
+        if listen and self._bell is None:
             self._bell = socket.socketpair()
             for end in self._bell:
                 end.settimeout(0)
-            self._post, self._watch = listen(self._connection)
+            self._post, self._watch = begin_to_listen(self._connection)
             self.inbox = self._post.inbox if self._post else ""
 
     async def close(self) -> None:
@@ -95,10 +95,13 @@ class BlockingBackend:
     # -- wakeups ------------------------------------------------------------------------------------
 
     def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
-        own = [wakeup for wakeup in wakeups if wakeup.inbox == self.inbox]
-        self._arrived += own
-        if self._post is not None and len(own) < len(wakeups):
-            self._post.send(wakeup for wakeup in wakeups if wakeup.inbox not in (self.inbox, ""))
+        if self._bell is not None:
+            self._arrived += [wakeup for wakeup in wakeups if wakeup.inbox == self.inbox]
+        others = [wakeup for wakeup in wakeups if wakeup.inbox not in (self.inbox, "")]
+        if others and self._post is None and self._bell is None:
+            self._post = sender(self._connection)
+        if others and self._post is not None:
+            self._post.send(others)
 
     async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
         end = None if timeout is None else time.monotonic() + timeout

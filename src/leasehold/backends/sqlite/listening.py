@@ -5,7 +5,7 @@ from leasehold.backends.sqlite.poll import Watch
 from leasehold.backends.sqlite.post import Post
 
 
-def listen(connection: Connection) -> tuple[Post | None, Watch | None]:
+def begin_to_listen(connection: Connection) -> tuple[Post | None, Watch | None]:
     """A socket of our own, or, where there can be none, a watch over what we queue for."""
     if connection.site.datagrams:
         try:
@@ -15,3 +15,14 @@ def listen(connection: Connection) -> tuple[Post | None, Watch | None]:
         post.secret = connection.secret
         return post, None
     return None, Watch(connection)
+
+
+def sender(connection: Connection) -> Post | None:
+    """A socket that only sends, for a connection that nobody waits at."""
+    try:
+        post = Post(listening=False) if connection.site.datagrams else None
+    except OSError:
+        return None
+    if post is not None:
+        post.secret = connection.secret
+    return post

@@ -10,7 +10,7 @@ from typing import Any
 
 from leasehold.backends.sqlite import scanning, upkeep
 from leasehold.backends.sqlite.connection import Connection
-from leasehold.backends.sqlite.listening import listen
+from leasehold.backends.sqlite.listening import begin_to_listen
 from leasehold.backends.sqlite.mailbox import Mailbox
 from leasehold.backends.sqlite.poll import PACE, Watch
 from leasehold.backends.sqlite.site import Site
@@ -38,10 +38,10 @@ class LoopBackend:
         self._last_rites = weakref.finalize(self, self._worker.stop_for_good)
         self._last_rites.atexit = False
 
-    async def open(self) -> None:
+    async def open(self, *, listen: bool = True) -> None:
         await self._in_thread(self._connection.connect)
         if self._mailbox is None:
-            post, self._watch = listen(self._connection)
+            post, self._watch = begin_to_listen(self._connection)
             mailbox = self._mailbox = Mailbox(asyncio.get_running_loop(), post)
             self.inbox = mailbox.inbox
             self._last_rites.detach()

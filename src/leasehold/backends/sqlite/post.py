@@ -24,12 +24,14 @@ AT_ONCE = 64
 class Post:
     """A non-blocking datagram socket, its address, and how wakeups go through it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, listening: bool = True) -> None:
         """Raises `OSError` where such sockets aren't to be had."""
-        self.inbox = _new_address()
+        self.inbox = _new_address() if listening else ""
         self.secret = b""
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.settimeout(0)
+        if not listening:
+            return
         try:
             self.socket.bind(_name(self.inbox))
         except OSError:

@@ -12,10 +12,11 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 
 import pytest
 
-_PARTS = "batches contending holding naming pushes queueing reading revoking sharing tokens world"
+_PARTS = "batches clients contending holding naming pushes queueing reading revoking sharing tokens world"
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from leasehold.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
+from leasehold.testing.conformance.clients import Clients  # noqa: E402
 from leasehold.testing.conformance.contending import Contending  # noqa: E402
 from leasehold.testing.conformance.holding import Holding  # noqa: E402
 from leasehold.testing.conformance.naming import Naming  # noqa: E402
@@ -40,8 +41,9 @@ class BackendConformance(
     Reading,
     Batches,
     Contending,
+    Clients,
 ):
-    """Every case of the port, see `leasehold.backends.port`."""
+    """Every case: of the port (see `leasehold.backends.port`), and of the clients over it."""
 
 
 __all__ = ["BackendConformance", "Suite", "World", "case", "needing"]

@@ -1,0 +1,250 @@
+"""A book in rows answers as one in memory does, whatever is asked of it and however it is asked.
+
+Every sequence of commands is applied to `MemoryBook` and to a file, in batches: by one connection that
+remembers, by one that is opened anew for each batch, or by two in turns.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from leasehold.backends.sqlite.connection import Connection
+from leasehold.backends.sqlite.site import Site
+from leasehold.core import ledger
+from leasehold.core.book import MemoryBook
+from leasehold.core.names import fingerprint
+from leasehold.model import (
+    MANY,
+    Acquire,
+    Command,
+    Inspect,
+    Refused,
+    Release,
+    Renew,
+    Reply,
+    Resize,
+    Revoke,
+    Wakeup,
+)
+
+IDS = [f"id{n}" for n in range(9)]
+KEYS = [b"lock:a", b"semaphore:\xff\x00b"]
+
+
+class ManualClock:
+    def __init__(self) -> None:
+        self.time = 1000.0
+        self.wall = 1_700_000_000_000_000
+
+    def now(self) -> float:
+        return self.time
+
+    def stamp(self) -> int:
+        return self.wall
+
+
+keys = st.sampled_from([KEYS[0], *KEYS])
+ids = st.sampled_from(IDS)
+ttls = st.sampled_from([0.5, 3.0, 10.0, 30.0])
+acquires = st.builds(
+    Acquire,
+    key=keys,
+    id=ids,
+    owner=st.sampled_from(["host/1/a", "höst/2/b", ""]),
+    ttl=ttls,
+    units=st.sampled_from([1, 1, 1, 2, 3]),
+    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MANY]),
+    queue=st.sampled_from([True, True, True, False]),
+    patience=st.sampled_from([1.0, 8.0, 30.0]),
+    priority=st.integers(-1, 2),
+    note=st.sampled_from(["", "why\0not"]),
+    tokens=st.sampled_from([1, 1, 5]),
+    floor=st.sampled_from([0, 0, 1_700_000_100_000_000]),
+    lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
+    inbox=st.sampled_from(["", "here", "there"]),
+)
+commands = st.one_of(
+    acquires,
+    acquires,
+    acquires,
+    st.builds(Renew, key=keys, id=ids, ttl=ttls),
+    st.builds(Renew, key=keys, id=ids, ttl=ttls),
+    st.builds(
+        Release,
+        key=keys,
+        id=ids,
+        keep=st.sampled_from([0.0, 0.0, 4.0]),
+        bury=st.sampled_from([0.0, 0.0, 6.0]),
+    ),
+    st.builds(Resize, key=keys, id=ids, units=st.integers(1, 4), seq=st.integers(0, 4)),
+    st.builds(Inspect, key=keys),
+    st.builds(
+        Revoke,
+        key=keys,
+        lease=st.one_of(st.none(), ids.map(fingerprint)),
+        reason=st.just("because"),
+        now=st.booleans(),
+    ),
+)
+batches = st.lists(commands, min_size=1, max_size=12)
+waits = st.sampled_from([0.01, 0.6, 1.0, 1.7, 5.0, 12.0, 70.0])
+steps = st.one_of(
+    batches, batches, batches, batches, waits, waits, st.just("sweep"), st.just("step back")
+)
+
+
+def plain(reply: Reply) -> Reply:
+    """Refusals name holders in any order, and of many holders any."""
+    if not isinstance(reply, Refused):
+        return reply
+    holders = sorted(reply.holders, key=lambda holder: (holder.token, holder.lease))
+    shown = tuple(holders) if len(holders) < ledger.HOLDERS_SHOWN else ()
+    return Refused(reply.reason, shown, reply.recheck_in)
+
+
+def revoked_last(wakeups: Sequence[Wakeup]) -> tuple[list[Wakeup], list[Wakeup]]:
+    others = [wakeup for wakeup in wakeups if wakeup.event != "revoked"]
+    revoked = [wakeup for wakeup in wakeups if wakeup.event == "revoked"]
+    return others, sorted(revoked, key=lambda wakeup: wakeup.lease)
+
+
+class Reference:
+    """The ledger over books in memory, with the same rule for idle keys."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.floor = 0
+        self.books: dict[bytes, MemoryBook] = {}
+
+    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
+        replies, wakeups = [], []
+        for command in batch:
+            book = self.books.setdefault(command.key, MemoryBook(self.floor))
+            reply, more = ledger.apply(book, command, self.clock.now(), self.clock.stamp())
+            replies.append(reply)
+            wakeups += more
+        return replies, wakeups
+
+    def sweep(self) -> list[Wakeup]:
+        """Inspecting a key settles it, as the store's own sweep does."""
+        wakeups = []
+        for key in KEYS:
+            wakeups += self.apply([Inspect(key)])[1]
+            if self.books[key].idle:
+                self.floor = max(self.floor, self.books.pop(key).last)
+        return wakeups
+
+
+class Subject:
+    """The same over a file."""
+
+    def __init__(self, path: Path, clock: ManualClock, manner: str) -> None:
+        self.site = Site.of(f"sqlite:///{path}", clock, None)
+        self.manner = manner
+        self.connection = Connection(self.site)
+        self.other = Connection(self.site)
+
+    def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
+        if self.manner == "reopened":
+            self.connection.close()
+        elif self.manner == "in turns":
+            self.connection, self.other = self.other, self.connection
+        return self.connection.apply(batch)
+
+    def close(self) -> None:
+        self.connection.close()
+        self.other.close()
+
+
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(
+    plan=st.lists(steps, min_size=8, max_size=40),
+    manner=st.sampled_from(["remembering", "reopened", "in turns"]),
+)
+def test_rows_answer_as_memory_does(plan: list[Any], manner: str) -> None:
+    with TemporaryDirectory() as folder:
+        clock = ManualClock()
+        subject = Subject(Path(folder, "leases.db"), clock, manner)
+        try:
+            follow(plan, clock, Reference(clock), subject)
+        finally:
+            subject.close()
+
+
+def follow(plan: list[Any], clock: ManualClock, reference: Reference, subject: Subject) -> None:
+    for step in plan:
+        if isinstance(step, float):
+            clock.time += step
+            clock.wall += int(step * 1e6)
+        elif step == "step back":
+            clock.wall -= 3_600_000_000
+        elif step == "sweep":
+            assert revoked_last(subject.connection.sweep(KEYS)) == revoked_last(reference.sweep())
+        else:
+            expected, expected_wakeups = reference.apply(step)
+            replies, wakeups = subject.apply(step)
+            assert [plain(r) for r in replies] == [plain(r) for r in expected], step
+            assert revoked_last(wakeups) == revoked_last(expected_wakeups), step
+        check_counts(subject.connection)
+
+
+def check_counts(connection: Connection) -> None:
+    """What the keys' rows tell of other rows is so: how many, and that none ends earlier."""
+    for key, waiting, holds, tombs, due, used, inner, expires in connection.read(
+        "SELECT key, waiting, holds, tombs, due, used, coalesce(units, 0), expires FROM lease_keys"
+    ):
+        assert expires is None or due <= expires
+        for table in ("lease_places", "lease_holds", "lease_tombs"):
+            [(earliest,)] = connection.read(f"SELECT min(expires) FROM {table} WHERE key = ?", key)
+            assert earliest is None or due <= earliest
+        assert waiting == count(connection, "lease_places", key)
+        assert holds == count(connection, "lease_holds", key)
+        assert tombs == count(connection, "lease_tombs", key)
+        [(outer,)] = connection.read(
+            "SELECT coalesce(sum(units), 0) FROM lease_holds WHERE key = ?", key
+        )
+        assert used == inner + outer
+
+
+def count(connection: Connection, table: str, key: bytes) -> int:
+    [(rows,)] = connection.read(f"SELECT count(*) FROM {table} WHERE key = ?", key)
+    return int(rows)
+
+
+def places(connection: Connection, key: bytes, many: int) -> Iterator[str]:
+    for number in range(many):
+        waiter = Acquire(key, f"w{number}", "o", 30.0, queue=True, patience=600.0)
+        connection.apply([waiter])
+        yield waiter.id
+
+
+def test_a_large_queue_is_never_read_whole(tmp_path: Path) -> None:
+    """Neither the hand-over at the head nor a sign of life from the end looks at all the rows."""
+    clock = ManualClock()
+    connection = Connection(Site.of(f"sqlite:///{tmp_path}/q.db", clock, None))
+    connection.apply([Acquire(b"lock:x", "holder", "o", 30.0)])
+    *_, last = places(connection, b"lock:x", 2000)
+    steps_taken = 0
+
+    def tick() -> int:
+        nonlocal steps_taken
+        steps_taken += 1
+        return 0
+
+    assert connection._db is not None
+    connection._db.set_progress_handler(tick, 100)
+    connection.apply([Release(b"lock:x", "holder")])
+    assert steps_taken * 100 < 2000, "SQLite took more steps than there are places"
+    [granted] = connection.read("SELECT id FROM lease_keys")
+    assert granted == ("w0",)
+    [reply], _ = connection.apply([Renew(b"lock:x", last, 30.0)])
+    assert reply.position == 1998  # type: ignore[union-attr]
+    connection.close()

@@ -1,0 +1,133 @@
+"""Datagrams: what is written is read, and what somebody else made up is not."""
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.backends.sqlite import letters
+from leasehold.core.names import fingerprint
+from leasehold.model import Release, Wakeup
+from tests.backends.sqlite_help import acquire, blocking, run
+
+SECRET = b"s" * 16
+OTHER = b"t" * 16
+WAKEUP = Wakeup(b"lock:x", "f" * 24, "me", "granted", 7, (0, 2), 12.5, 5.0, "")
+
+wakeups = st.builds(
+    Wakeup,
+    key=st.binary(min_size=1, max_size=523),
+    lease=st.text(max_size=24),
+    inbox=st.just("me"),
+    event=st.sampled_from(["granted", "head", "revoked", "refused"]),
+    token=st.integers(0, 2**53),
+    slots=st.lists(st.integers(0, 1000), max_size=9).map(tuple),
+    granted_at=st.floats(0, 1e9),
+    window=st.floats(0, 5),
+    detail=st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+)
+
+
+@given(st.lists(wakeups, max_size=40))
+def test_what_is_written_is_read(sent: list[Wakeup]) -> None:
+    found: list[Wakeup] = []
+    for letter in letters.write(sent, SECRET):
+        assert len(letter) <= letters.MAX_SIZE
+        found += letters.read(letter, SECRET, "me")
+    assert found == sent
+
+
+def test_a_letter_of_a_stranger_is_dropped() -> None:
+    [letter] = letters.write([WAKEUP], OTHER)
+    assert letters.read(letter, SECRET, "me") == ()
+
+
+@given(st.integers(0, 200), st.integers(1, 255))
+def test_a_letter_that_was_changed_is_dropped(where: int, how: int) -> None:
+    [letter] = letters.write([WAKEUP], SECRET)
+    where %= len(letter)
+    changed = letter[:where] + bytes([letter[where] ^ how]) + letter[where + 1 :]
+    assert letters.read(changed, SECRET, "me") == ()
+
+
+@given(st.binary(max_size=300))
+def test_garbage_is_dropped(garbage: bytes) -> None:
+    assert letters.read(garbage, SECRET, "me") == ()
+    assert letters.read(letters.VERSION + garbage, SECRET, "me") == ()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[1]",
+        b"[[]]",
+        b'[["k","l","granted",1,[0],1.0,1.0]]',
+        b'[["k","l","stolen",1,[0],1.0,1.0,""]]',
+        b'[["k","l","granted","1",[0],1.0,1.0,""]]',
+        b'[["k","l","granted",1,["0"],1.0,1.0,""]]',
+        b'[["k","l",["granted"],1,[0],1.0,1.0,""]]',
+        b"\xff",
+    ],
+)
+def test_a_letter_of_a_clumsy_friend_is_dropped(body: bytes) -> None:
+    letter = letters.VERSION + letters._seal(body, SECRET) + body
+    assert list(letters.read(letter, SECRET, "me")) == []
+
+
+def shout(backend: Any, *messages: bytes) -> None:
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for message in messages:
+        stranger.sendto(message, "\0" + backend.inbox)
+    stranger.close()
+
+
+@pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's abstract sockets")
+def test_a_forged_grant_is_not_believed(tmp_path: Path) -> None:
+    backend, other = blocking(tmp_path / "leases.db"), blocking(tmp_path / "other.db")
+    assert backend._post.secret != other._post.secret
+    run(backend.apply([acquire(b"lock:x", "a")]))
+    run(backend.apply([acquire(b"lock:x", "b", queue=True, inbox=backend.inbox)]))
+    forged = Wakeup(b"lock:x", fingerprint("b"), "", "granted", 9, (0,), 1.0, 5.0)
+    shout(backend, b"", b"garbage", *letters.write([forged], other._post.secret))
+    assert list(run(backend.wakeups(0.05))) == []
+    run(backend.apply([Release(b"lock:x", "a")]))
+    [push] = run(backend.wakeups(5))
+    assert push.token != 9
+    run(backend.close())
+    run(other.close())
+
+
+def test_a_socket_that_is_a_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on systems without abstract names."""
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    holder, waiter = blocking(tmp_path / "leases.db"), blocking(tmp_path / "leases.db")
+    monkeypatch.undo()
+    inbox = Path(waiter.inbox)
+    assert inbox.is_socket()
+    run(holder.apply([acquire(b"lock:x", "a")]))
+    run(waiter.apply([acquire(b"lock:x", "b", queue=True, inbox=waiter.inbox)]))
+    run(holder.apply([Release(b"lock:x", "a")]))
+    [push] = run(waiter.wakeups(5))
+    assert push.event == "granted"
+    run(holder.close())
+    run(waiter.close())
+    assert not inbox.exists()
+
+
+def test_without_sockets_it_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError("no sockets in this sandbox")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    backend = blocking(tmp_path / "leases.db")
+    assert backend.inbox == ""
+    assert backend._watch is not None
+    run(backend.close())
