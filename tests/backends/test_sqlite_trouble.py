@@ -197,7 +197,7 @@ def test_a_file_that_may_only_be_read(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(BackendUnavailable, match="is a directory"):
+    with pytest.raises(NotConfigured, match="is a directory"):
         blocking(tmp_path)
 
 

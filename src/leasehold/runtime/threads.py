@@ -5,8 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
-from weakref import WeakSet
-from weakref import ref
+from weakref import WeakSet, ref
 
 from leasehold.backends.port import Backend, Store
 from leasehold.clock import Clock

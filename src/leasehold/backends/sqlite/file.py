@@ -1,5 +1,6 @@
 """The file before SQLite sees it: made for this user only, and on a disk of this machine."""
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,11 @@ def prepare(path: str, *, unsafe_network_fs: bool = False) -> None:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     except PermissionError as error:
         raise Forbidden(f"{path} can't be made: {error.strerror}; choose another place") from error
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+        raise NotConfigured(f"{path} can't be made: {error.filename} is no folder") from error
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise Forbidden(f"{path} can't be made: {error.strerror}") from error
         raise BackendUnavailable(f"{path} can't be made: {error.strerror}") from error
 
 

@@ -4,7 +4,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from leasehold.errors import BackendUnavailable, Corrupt, Forbidden, LeaseholdError
+from leasehold.errors import BackendUnavailable, Corrupt, Forbidden, LeaseholdError, NotConfigured
 
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL}
 _OF_ONE_COMMAND = {
@@ -85,7 +85,7 @@ def _forbidden(path: str, said: str) -> Forbidden:
 
 def _cant_open(path: str, said: str) -> LeaseholdError:
     if Path(path).is_dir():
-        return BackendUnavailable(f"{path} is a directory; the URL must name a file in it")
+        return NotConfigured(f"{path} is a directory; the URL must name a file in it")
     folder = Path(path).parent
     beside = os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=True)
     file = not Path(path).exists() or os.access(path, os.R_OK | os.W_OK, effective_ids=True)

@@ -1,0 +1,1 @@
+"""What Leasehold costs, beside its peers: `python -m benchmarks`."""

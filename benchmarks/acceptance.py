@@ -1,0 +1,101 @@
+"""What this table has to show for itself: bars that a release must clear, from the same run."""
+
+from typing import NamedTuple
+
+from benchmarks import costs, cycles, fifo, handoff, leases
+from benchmarks.results import Results, multiple
+
+
+class Verdict(NamedTuple):
+    """One bar, and whether it was cleared; None where that was not measured."""
+
+    bar: str
+    value: float | None
+    passed: bool | None
+
+
+class Bar(NamedTuple):
+    """How many times `over` the figure `of` must be, at least or at most."""
+
+    told: str
+    section: str
+    setting: str
+    unit: str
+    of: str
+    over: str
+    least: float | None = None
+    most: float | None = None
+
+
+_SQLITE, _GREL = "leasehold sqlite", "grelmicro sqlite"
+_ONE, _MANY = "disk, 1 task", "disk, 64 tasks"
+_PAIR, _LEDGER = "bare SQLite pair", "bare ledger, twice"
+_CYCLES, _UNIT = cycles.SECTION, cycles.UNIT
+
+NONE = (
+    ("turns out of order", fifo.SECTION, fifo.SETTING, _SQLITE, fifo.UNIT),
+    ("turns before the last had ended", handoff.SECTION, "overlaps", _SQLITE, "overlaps"),
+    ("left behind by cancelled acquires", costs.SECTION, costs.CANCELLING, _SQLITE, "left behind"),
+    ("of very many leases, lost", leases.SECTION, leases.SETTING, _SQLITE, "lost"),
+)
+"""What must not have happened once."""
+
+START = 150.0
+"""In how many ms of the processor's time the command line has to start."""
+
+BARS = (
+    Bar("SQLite, 1 task, against grelmicro", _CYCLES, _ONE, _UNIT, _SQLITE, _GREL, least=6),
+    Bar("SQLite, 1 task, against a bare pair", _CYCLES, _ONE, _UNIT, _SQLITE, _PAIR, least=0.5),
+    Bar("SQLite, 64 tasks, against grelmicro", _CYCLES, _MANY, _UNIT, _SQLITE, _GREL, least=6),
+    Bar(
+        "memory, 1 task: time against the bare ledger, twice",
+        *(_CYCLES, "memory, 1 task", _UNIT, _LEDGER, "leasehold memory"),
+        most=2.5,
+    ),
+    Bar(
+        "hand-off, p50 against a raw datagram",
+        *(handoff.SECTION, "µs, p50", "µs, p50", _SQLITE, handoff.BASELINE),
+        most=2,
+    ),
+    Bar(
+        "hand-off, p99 against a 0.1 s poll",
+        *(handoff.SECTION, "µs, p99", "µs, p99", _SQLITE, "0.1 s poll of SQLite"),
+        most=1 / 20,
+    ),
+)
+
+
+def judge(results: Results) -> list[Verdict]:
+    """Every bar, measured or not."""
+    verdicts = [_judge_bar(results, bar) for bar in BARS]
+    for told, section, setting, name, unit in NONE:
+        row = results.find(section, setting, name, unit)
+        count = None if row is None else sum(row.values)
+        verdicts.append(Verdict(f"{told}: none", count, None if count is None else count == 0))
+    start = results.find(costs.SECTION, costs.STARTING, "leasehold version", "ms of CPU")
+    spent = None if start is None else start.median
+    fast = None if spent is None else spent < START
+    verdicts.append(Verdict(f"`leasehold version`: < {START:g} ms of CPU", spent, fast))
+    return verdicts
+
+
+def _judge_bar(results: Results, bar: Bar) -> Verdict:
+    mine = results.find(bar.section, bar.setting, bar.of, bar.unit)
+    other = results.find(bar.section, bar.setting, bar.over, bar.unit)
+    limit = f"≥ {bar.least:g}" if bar.least is not None else f"≤ {bar.most:g}"
+    told = f"{bar.told}: {limit} ×"
+    if mine is None or other is None:
+        return Verdict(told, None, None)
+    value = multiple(mine, other)
+    passed = (bar.least is None or value >= bar.least) and (bar.most is None or value <= bar.most)
+    return Verdict(told, value, passed)
+
+
+def as_text(verdicts: list[Verdict]) -> str:
+    """A line for each bar."""
+    words = {True: "pass", False: "FAIL", None: "not measured"}
+    lines = ["", "acceptance"]
+    for verdict in verdicts:
+        value = "–" if verdict.value is None else f"{verdict.value:.3g}"
+        lines.append(f"  {verdict.bar:<64} {value:>8}  {words[verdict.passed]}")
+    return "\n".join(lines)

@@ -1,0 +1,210 @@
+"""Who hands one key on: each gives, for every waiter, an acquire that answers with the release."""
+
+import asyncio
+import socket
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import Any, NamedTuple
+
+from benchmarks.place import Place
+
+POLL = 0.1
+
+type Release = Callable[[], Awaitable[object]]
+type Grab = Callable[[], Awaitable[Release]]
+type BlockingGrab = Callable[[], Callable[[], object]]
+
+
+class AsyncWaiting(NamedTuple):
+    """Waiters are tasks; the opened thing makes a grab for the waiter of a number."""
+
+    open: Callable[[Place], AbstractAsyncContextManager[Callable[[int], Grab]]]
+    processes: int = 4
+    waiters: int = 2
+
+
+class BlockingWaiting(NamedTuple):
+    """Waiters are threads; locks on files exclude processes only, so those have one each."""
+
+    open: Callable[[Place], AbstractContextManager[Callable[[int], BlockingGrab]]]
+    processes: int = 4
+    waiters: int = 2
+
+
+# ---- Leasehold ------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _leasehold(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
+    import leasehold
+
+    async with leasehold.connect(place.sqlite_url) as client:
+        lock = client.lock("baton")
+
+        def grab_for(number: int) -> Grab:
+            async def grab() -> Release:
+                return (await lock.acquire()).release
+
+            return grab
+
+        yield grab_for
+
+
+@contextmanager
+def _leasehold_sync(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
+    import leasehold.sync
+
+    with leasehold.sync.connect(place.sqlite_url) as client:
+        lock = client.lock("baton")
+        yield lambda number: lambda: lock.acquire().release
+
+
+# ---- the least that a hand-off between two event loops can cost -------------------------------------
+
+
+class _Ring:
+    """One process's end of a ring of datagram sockets, around which a baton is passed."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._early: set[int] = set()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        self._socket.bind(self._address(place.process))
+        self._loop.add_reader(self._socket, self._read)
+        if place.process == 0:
+            self._early.add(0)
+
+    def _address(self, process: int) -> str:
+        return self._place.file(f"ring-{process}")
+
+    def _read(self) -> None:
+        number = self._socket.recv(16)[0]
+        waiter = self._waiting.pop(number, None)
+        if waiter is None:
+            self._early.add(number)
+        else:
+            waiter.set_result(None)
+
+    async def take(self, number: int) -> None:
+        if number in self._early:
+            self._early.remove(number)
+            return
+        waiter = self._waiting[number] = self._loop.create_future()
+        await waiter
+
+    async def give(self, number: int) -> None:
+        """To the same waiter of the next process; the last process's, to the next waiter."""
+        process = (self._place.process + 1) % 4
+        after = (number + 1) % 2 if process == 0 else number
+        self._socket.sendto(bytes([after]), self._address(process))
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+
+
+@asynccontextmanager
+async def _datagrams(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
+    ring = _Ring(place)
+
+    def grab_for(number: int) -> Grab:
+        async def grab() -> Release:
+            await ring.take(number)
+            return lambda: ring.give(number)
+
+        return grab
+
+    yield grab_for
+    ring.close()
+
+
+# ---- polls ----------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def _poll(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
+    """A row in SQLite that every waiter tries to write ten times a second."""
+    connection = sqlite3.connect(place.file("poll.db"), isolation_level=None, timeout=30)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS held (key TEXT PRIMARY KEY)")
+
+    async def release() -> None:
+        connection.execute("DELETE FROM held")
+
+    async def grab() -> Release:
+        while not connection.execute("INSERT OR IGNORE INTO held VALUES ('baton')").rowcount:
+            await asyncio.sleep(POLL)
+        return release
+
+    yield lambda number: grab
+    connection.close()
+
+
+@asynccontextmanager
+async def _grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
+    """One task for each connection: two that contend through one get errors from SQLite."""
+    from grelmicro.sync import Lock
+
+    from benchmarks.contestants.grelmicros import sqlite_backend
+
+    async with sqlite_backend(place) as backend:
+
+        def grab_for(number: int) -> Grab:
+            lock = Lock("baton", backend=backend)
+
+            async def grab() -> Release:
+                await lock.acquire()
+                return lock.release
+
+            return grab
+
+        yield grab_for
+
+
+def _on_file(name: str) -> BlockingWaiting:
+    @contextmanager
+    def open_(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
+        from benchmarks.contestants import files
+
+        make: Callable[[str], Any] = getattr(files, f"{name}_on")
+
+        def grab_for(number: int) -> BlockingGrab:
+            lock = make(place.file("baton"))
+
+            def grab() -> Callable[[], object]:
+                lock.acquire()
+                return lock.release  # type: ignore[no-any-return]
+
+            return grab
+
+        yield grab_for
+
+    return BlockingWaiting(open_, processes=8, waiters=1)
+
+
+WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
+    "leasehold sqlite": AsyncWaiting(_leasehold),
+    "leasehold sqlite, sync": BlockingWaiting(_leasehold_sync),
+    "raw datagram": AsyncWaiting(_datagrams),
+    "0.1 s poll of SQLite": AsyncWaiting(_poll),
+    "grelmicro sqlite": AsyncWaiting(_grelmicro, processes=8, waiters=1),  # see its docstring
+    "filelock": _on_file("filelock"),
+    "portalocker": _on_file("portalocker"),
+    "fasteners": _on_file("fasteners"),
+}
+
+
+def boot() -> float:
+    """One clock for all processes of the machine."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

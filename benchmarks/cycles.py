@@ -1,0 +1,179 @@
+"""Uncontended cycles: how many acquires and releases a second, each task on a key of its own."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.contestants import contestant
+from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Run
+from benchmarks.crew import Crew, Line, wait_for
+from benchmarks.crews import Crews, turned
+from benchmarks.place import Place
+from benchmarks.plan import Plan
+from benchmarks.results import Results
+
+SECTION = "cycles"
+UNIT = "cycles/s"
+HEAT = 2.0
+"""So long all run before the first round: a log that still grows costs several times more, in seconds."""
+PARTS = 50
+"""A task looks at the clock about so many times a round: reading it costs a tenth of a fast cycle."""
+
+
+class Group(NamedTuple):
+    """Contestants that take turns, each in as many processes of as many tasks (or threads)."""
+
+    setting: str
+    processes: int
+    tasks: int
+    baseline: str
+    contestants: Sequence[str]
+
+
+_MEMORY = ("leasehold memory", "leasehold memory, async with", "leasehold memory, sync")
+_SQLITE = ("leasehold sqlite", "leasehold sqlite, async with", "leasehold sqlite, sync")
+_PAIRS = ("bare SQLite pair", "bare SQLite pair, own thread")
+_FULL = ("bare SQLite pair, synchronous=FULL",)
+_GREL = ("grelmicro sqlite", "grelmicro sqlite, synchronous=NORMAL")
+_FILES = ("filelock", "filelock, async", "portalocker", "fasteners")
+_LEDGER, _PAIR = "bare ledger, twice", "bare SQLite pair"
+_OTHERS = (_LEDGER, "asyncio.Lock", "grelmicro memory")
+
+GROUPS = (
+    Group("memory, 1 task", 1, 1, _LEDGER, (*_MEMORY, *_OTHERS)),
+    Group("memory, 64 tasks", 1, 64, _LEDGER, (*_MEMORY, *_OTHERS)),
+    Group("memory, 4 processes × 1 task", 4, 1, _LEDGER, (_MEMORY[0], *_OTHERS)),
+    Group("disk, 1 task", 1, 1, _PAIR, (*_SQLITE, *_PAIRS, *_FULL, *_GREL, *_FILES)),
+    Group("disk, 64 tasks", 1, 64, _PAIR, (*_SQLITE, *_PAIRS, *_GREL, "filelock, async")),
+    Group("disk, 4 processes × 1 task", 4, 1, _PAIR, (*_SQLITE, *_PAIRS, _GREL[0], *_FILES)),
+    Group("disk, 4 processes × 64 tasks", 4, 64, _PAIR, (_SQLITE[0], *_PAIRS, _GREL[0])),
+)
+
+
+def measure(plan: Plan, results: Results) -> None:
+    """All groups, one after the other."""
+    for group in GROUPS:
+        names = list(group.contestants)
+        if plan.uvloop:
+            names += [f"{names[0]}, uvloop"]
+        names = plan.chosen(SECTION, group.setting, names, group.baseline)
+        if names:
+            _measure_group(plan, results, group, names)
+
+
+def _measure_group(plan: Plan, results: Results, group: Group, names: list[str]) -> None:
+    for name in names:
+        results.row(SECTION, group.setting, name, UNIT, group.baseline)
+    with Crews(results, SECTION, group.setting) as crews:
+        for name in names:
+            crews.start(name, _crew(plan, group, name))
+        crews.get_ready()
+        crews.heat(seconds=HEAT)
+        for name in names:
+            crews.round(name, seconds=min(plan.seconds, 0.2), warm_up=plan.seconds)
+        for number in range(plan.rounds):
+            for name in turned(names, number):
+                answers = crews.round(name, seconds=plan.seconds)
+                if answers:
+                    row = results.row(SECTION, group.setting, name, UNIT, group.baseline)
+                    row.values.append(sum(a["cycles"] / a["elapsed"] for a in answers))
+
+
+def _crew(plan: Plan, group: Group, name: str) -> Crew:
+    folder = plan.folder_for(f"{SECTION} {group.setting} {name}")
+    arguments: list[dict[str, Any]] = [
+        {"name": name, "folder": folder, "process": process, "tasks": group.tasks}
+        for process in range(group.processes)
+    ]
+    return Crew("benchmarks.cycles:work", arguments)
+
+
+# ---- in a worker ----------------------------------------------------------------------------------
+
+
+def work(line: Line, name: str, folder: str, process: int, tasks: int) -> None:
+    """Serve rounds until there are no more."""
+    found = contestant(name)
+    place = Place(Path(folder), process)
+    if isinstance(found, Blocking):
+        _work_in_threads(line, found, place, tasks)
+    else:
+        with asyncio.Runner(loop_factory=_uvloop if found.uvloop else None) as runner:
+            runner.run(_work_in_loop(line, found, place, tasks))
+
+
+def _uvloop() -> asyncio.AbstractEventLoop:
+    import uvloop
+
+    return uvloop.new_event_loop()
+
+
+async def _work_in_loop(line: Line, found: Async, place: Place, tasks: int) -> None:
+    async with found.open(place) as on:
+        runs = [on(place.key(number)) for number in range(tasks)]
+        await asyncio.gather(*(run(1) for run in runs))
+        line.say(ready=True)
+        chunk = 1
+        while order := await asyncio.to_thread(line.hear):
+            await asyncio.sleep(max(order["at"] - time.monotonic(), 0))
+            begun = time.monotonic()
+            end = begun + order["seconds"]
+            done = sum(await asyncio.gather(*(_until(run, end, chunk) for run in runs)))
+            chunk = _report(line, order, done, begun, tasks, chunk)
+
+
+async def _until(run: AsyncRun, end: float, chunk: int) -> int:
+    done = 0
+    while time.monotonic() < end:
+        await run(chunk)
+        done += chunk
+    return done
+
+
+def _work_in_threads(line: Line, found: Blocking, place: Place, tasks: int) -> None:
+    with found.open(place) as on:
+        runs = [on(place.key(number)) for number in range(tasks)]
+        for run in runs:
+            run(1)
+        line.say(ready=True)
+        chunk = 1
+        while order := line.hear():
+            wait_for(order["at"])
+            begun = time.monotonic()
+            done = _in_threads(runs, begun + order["seconds"], chunk)
+            chunk = _report(line, order, done, begun, tasks, chunk)
+
+
+def _in_threads(runs: list[Run], end: float, chunk: int) -> int:
+    done: list[int] = []
+
+    def until(run: Run) -> None:
+        count = 0
+        while time.monotonic() < end:
+            run(chunk)
+            count += chunk
+        done.append(count)
+
+    if len(runs) == 1:
+        until(runs[0])
+    else:
+        threads = [threading.Thread(target=until, args=(run,)) for run in runs]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return sum(done)
+
+
+def _report(
+    line: Line, order: dict[str, Any], done: int, begun: float, tasks: int, chunk: int
+) -> int:
+    """Answer a round; a warm-up also tells how many cycles a task may do between two looks."""
+    elapsed = time.monotonic() - begun
+    line.say(cycles=done, elapsed=elapsed)
+    if "warm_up" not in order:
+        return chunk
+    return max(1, int(done / tasks / elapsed * order["warm_up"] / PARTS))
