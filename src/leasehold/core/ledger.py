@@ -49,6 +49,9 @@ from leasehold.model import (
     Wakeup,
 )
 
+LAST_TOKEN = 2**53
+"""Tokens stay below, so that every language's numbers hold them."""
+
 HOLDERS_SHOWN = 8
 WAITERS_SHOWN = 100
 
@@ -75,8 +78,8 @@ def _flaw(command: Command) -> str | None:
     if isinstance(command, Acquire):
         if not (0 < command.ttl < inf and 0 < command.patience < inf):
             return "ttl and patience must be positive"
-        if command.units < 1 or command.tokens < 1 or command.floor < 0:
-            return "units and tokens must be at least 1, floor at least 0"
+        if command.units < 1 or command.tokens < 1 or not 0 <= command.floor < LAST_TOKEN:
+            return "units and tokens must be at least 1, floor at least 0 and less than 2^53"
         if not 0 <= command.lock_delay < inf:
             return "lock_delay must be finite and at least 0"
     elif isinstance(command, Renew):

@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.timing import burial, trusted
+from leasehold.core.timing import DRIFT, burial, trusted
 from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -224,11 +224,12 @@ class Acquiring:
         """A pushed grant, if it can be trusted to stand for a while; else None: confirm it.
 
         The store granted at `granted_at`, and answered our last message, sent at `sent`, at
-        `store_now`; so by our clock it granted no earlier than `sent` plus the difference.
+        `store_now`; so by our clock, which may run slower, it granted no earlier than `sent` plus
+        nearly the difference.
         """
         if not self._rt.capabilities.clock or push.granted_at < store_now or push.token < 1:
             return None
-        granted = sent + (push.granted_at - store_now)
+        granted = sent + (1 - DRIFT) * (push.granted_at - store_now)
         claim_by = granted + push.window / 3
         if self._rt.now() >= claim_by:
             return None

@@ -243,7 +243,9 @@ class LeaseBase:
         if self._end is not None:
             return
         reply = answer.reply
-        if isinstance(reply, Renewed | Granted):
+        if self._rt.now() >= self.deadline:
+            self.lose(self._why_over())  # past its deadline it stays lost, whatever the store says
+        elif isinstance(reply, Renewed | Granted):
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
             self.lose(reply.reason, reply.detail)
@@ -281,11 +283,11 @@ class LeaseBase:
         wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
         answer = await self._rt.call(Renew(self.key, self.id, wanted))
         reply = answer.reply
+        self.ensure()  # past its deadline it stays lost, whatever the store says
         if isinstance(reply, Renewed | Granted):
             if ttl is not None:
                 self._terms = self._terms._replace(ttl=wanted)
-            if self._end is None:
-                self._extend(answer.sent, reply.ttl)
+            self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
             self.lose(reply.reason, reply.detail)
         self.ensure()

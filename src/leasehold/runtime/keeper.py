@@ -73,9 +73,13 @@ class StoreKeeper:
 
     # -- what any thread may ask of it --------------------------------------------------------------
 
+    def leases(self) -> Sequence[Watched]:
+        """All leases that it looks after."""
+        return self._timetable.leases()
+
     def held(self, key: bytes) -> frozenset[str]:
         """The fingerprints of this client's leases on a key."""
-        return frozenset(fingerprint(ls.id) for ls in self._timetable.leases() if ls.key == key)
+        return frozenset(fingerprint(ls.id) for ls in self.leases() if ls.key == key)
 
     def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
         """Give up whatever that id has, in the background; never blocks."""

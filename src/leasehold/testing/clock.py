@@ -97,7 +97,7 @@ class ManualClock:
                 return None
             when = self._due[0][0]
             self._to(when)
-            callbacks = []
+            callbacks: list[Callback] = []
             while self._due and self._due[0][0] <= when:
                 callback = self._callbacks.pop(heapq.heappop(self._due)[1], None)
                 if callback is not None:

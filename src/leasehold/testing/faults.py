@@ -46,7 +46,7 @@ class Faults:
     """It comes together with those of a later call."""
     down: bool = False
     """No call gets through, until this is False again."""
-    hits: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter[str])
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)  # noqa: S311 -- to be repeated, not to be secret

@@ -5,8 +5,10 @@ counts say that there is something to read. Changes of other rows are written at
 key's own row by `flush`.
 """
 
+from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
+from operator import attrgetter
 
 from leasehold.backends.sqlite.schema import Execute
 from leasehold.backends.sqlite.statements import (
@@ -26,6 +28,8 @@ FRONT_ROWS = 4
 """So many places are read at first: the head is nearly always enough."""
 MORE_ROWS = 64
 
+_rank = attrgetter("rank")
+
 _COUNTED = (Place, Hold, Tomb)
 
 
@@ -36,6 +40,7 @@ class RowBook:
         "_all_holds",
         "_execute",
         "_front",
+        "_front_is_all",
         "_inner",
         "_key",
         "_known",
@@ -57,6 +62,7 @@ class RowBook:
         self._known: dict[str, Entry | None] = {}
         self._all_holds: dict[str, Hold] | None = None
         self._front: list[Place] | None = None
+        self._front_is_all = False
         row = execute(READ_KEY, (key,)).fetchone()
         self._row: Row = row or (key, floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
         _, self.last, self.capacity, self.arrivals, self.used, *tallies, self.due = self._row[:9]
@@ -123,13 +129,30 @@ class RowBook:
             return
         if self._front is None:
             self._front = self._places(FIRST_PLACES, (self._key, FRONT_ROWS))
-        chunk, size = self._front, FRONT_ROWS
+            self._front_is_all = len(self._front) < FRONT_ROWS
+        chunk, is_last = list(self._front), self._front_is_all
         while True:
             yield from chunk
-            if len(chunk) < size:
+            if is_last:
                 return
-            after, size = chunk[-1], MORE_ROWS
-            chunk = self._places(NEXT_PLACES, (self._key, *after.rank, size))
+            chunk = self._places(NEXT_PLACES, (self._key, *chunk[-1].rank, MORE_ROWS))
+            is_last = len(chunk) < MORE_ROWS
+
+    def _into_front(self, place: Place) -> None:
+        """Keep the front that we have read true to a new place."""
+        front = self._front
+        if front is None:
+            return
+        if self._front_is_all or place.rank < front[-1].rank:
+            insort(front, place, key=_rank)
+
+    def _out_of_front(self, place: Place) -> None:
+        """Keep the front that we have read true to a place that goes."""
+        front = self._front
+        if front is not None and place in front:
+            front.remove(place)
+            if not (front or self._front_is_all):
+                self._front = None
 
     def _places(self, statement: str, values: Row) -> list[Place]:
         rows = self._execute(statement, values).fetchall()
@@ -186,7 +209,7 @@ class RowBook:
                 if self._all_holds is not None:
                     self._all_holds[entry.id] = entry
             elif isinstance(entry, Place):
-                self._front = None
+                self._into_front(entry)
             self._tallies[kind] += 1
             self._known[entry.id] = entry
         table = TABLES[kind]
@@ -201,7 +224,7 @@ class RowBook:
         self._known[entry.id] = None
         self._tallies[type(entry)] -= 1
         if isinstance(entry, Place):
-            self._front = None
+            self._out_of_front(entry)
         elif isinstance(entry, Hold) and self._all_holds is not None:
             del self._all_holds[entry.id]
         self._execute(TABLES[type(entry)].delete, (self._key, entry.id))

@@ -40,13 +40,12 @@ TABLES = (
         key BLOB NOT NULL, id TEXT NOT NULL, owner TEXT, units INTEGER, urgency INTEGER,
         arrival INTEGER, grant_ttl REAL, ttl REAL, expires REAL, beat INTEGER, near INTEGER,
         tokens INTEGER, floor INTEGER, lock_delay REAL, since INTEGER, note TEXT, inbox TEXT,
-        PRIMARY KEY (key, id)) WITHOUT ROWID""",
+        PRIMARY KEY (key, urgency, arrival)) WITHOUT ROWID""",
     """CREATE TABLE lease_tombs (
         key BLOB NOT NULL, id TEXT NOT NULL, ttl REAL, expires REAL, beat INTEGER, reason TEXT,
         detail TEXT, PRIMARY KEY (key, id)) WITHOUT ROWID""",
-    "CREATE INDEX lease_queue ON lease_places (key, urgency, arrival)",
+    "CREATE UNIQUE INDEX lease_places_id ON lease_places (key, id)",
     "CREATE INDEX lease_holds_due ON lease_holds (key, expires)",
-    "CREATE INDEX lease_places_due ON lease_places (key, expires)",
     "CREATE INDEX lease_tombs_due ON lease_tombs (key, expires)",
 )
 

@@ -12,7 +12,10 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 
 import pytest
 
-_PARTS = "batches clients contending holding naming pushes queueing reading revoking sharing tokens world"
+_PARTS = (
+    "batches clients contending holding naming pushes queueing reading"
+    " revoking sharing tokens users world"
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from leasehold.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on

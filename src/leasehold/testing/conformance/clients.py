@@ -1,111 +1,13 @@
 """`Lock` and `Semaphore` over the store: what a user sees, the same in both worlds."""
 
-import inspect
-import threading
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
 from leasehold.errors import AcquireTimeout, LeaseLost, NotHeld, Reentrant
-from leasehold.model import Status
 from leasehold.testing.conformance.suite import Suite, case, needing
-from leasehold.testing.conformance.world import PATIENCE, World
-
-type Body = Callable[[Any], Awaitable[None]]
-
-
-async def now(answer: Any) -> Any:
-    """What a call gave: awaited in the one world, as it is in the other."""
-    return await answer if inspect.isawaitable(answer) else answer
-
-
-class Users:
-    """Clients of the store under test, in the world under test, and threads beside them."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self._threads: list[threading.Thread] = []
-        self._clients: list[Any] = []
-
-    def client(self, *, blocking: bool | None = None) -> Any:
-        """Another client; nothing is shared with the others but the store."""
-        world = self.world
-        if blocking is None:
-            blocking = world.mode == "blocking"
-        kind: Any = leasehold.sync.Client if blocking else leasehold.Client
-        hub = type(leasehold.connect("memory://").hub)
-        client = kind(hub(world.store, clock=world.clock if world.manual else None))
-        self._clients.append(client)
-        return client
-
-    def lock(self, client: Any, **options: Any) -> Any:
-        """The case's lock."""
-        options.setdefault("ttl", 30 * self.world.second)
-        return client.lock(self.name, **options)
-
-    @property
-    def name(self) -> bytes:
-        """The name of the case's lock."""
-        return self.world.key().partition(b":")[2]
-
-    def when_queued(self, act: Callable[[], object], waiters: int = 1) -> None:
-        """Do something in another thread as soon as so many wait for the case's lock."""
-        watcher = self.client(blocking=True)
-
-        def watch() -> None:
-            end = time.monotonic() + PATIENCE
-            while time.monotonic() < end:
-                status: Status = watcher.status(self.name)
-                if status.waiting >= waiters:
-                    act()
-                    return
-                time.sleep(0.002)
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        self._threads.append(thread)
-
-    async def close(self) -> None:
-        """Wait for the threads, then close all clients."""
-        for client in self._clients:
-            if self.world.mode == "async" and not isinstance(client, leasehold.sync.Client):
-                await client.close()
-        for thread in self._threads:
-            thread.join()
-        for client in self._clients:
-            if isinstance(client, leasehold.sync.Client):
-                client.close()
-
-
-def using(
-    body: Callable[[Any, World, Users], Awaitable[None]],
-) -> Callable[[Any, World], Any]:
-    """A case with users."""
-
-    async def with_users(self: Any, world: World) -> None:
-        users = Users(world)
-        try:
-            await body(self, world, users)
-        finally:
-            await users.close()
-
-    with_users.__name__ = body.__name__
-    with_users.__doc__ = body.__doc__
-    return with_users
-
-
-async def within(world: World, lock: Any, body: Body) -> None:
-    """Run `body` inside a `with` block of the world under test."""
-    if world.mode == "async":
-        async with lock as lease:
-            await body(lease)
-    else:
-        with lock as lease:
-            await body(lease)
+from leasehold.testing.conformance.users import Users, in_thread, list_keys, now, using, within
+from leasehold.testing.conformance.world import World
 
 
 class Clients(Suite):
@@ -293,15 +195,3 @@ class Clients(Suite):
         keys = [each.key async for each in found] if world.mode == "async" else list_keys(found)
         assert keys == [world.key()]
         await now(lease.release())
-
-
-async def in_thread(call: Callable[[], Any]) -> Any:
-    """Call something blocking from inside a loop."""
-    import asyncio
-
-    return await asyncio.to_thread(call)
-
-
-def list_keys(found: Any) -> list[bytes]:
-    """The keys of a blocking client's list."""
-    return [status.key for status in found]

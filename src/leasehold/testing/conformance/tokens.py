@@ -13,7 +13,7 @@ class Tokens(Suite):
     @case
     async def test_each_grant_has_a_greater_one(self, world: World) -> None:
         store = await world.connect()
-        tokens = []
+        tokens: list[int] = []
         for name in "abcdef":
             tokens.append((await world.take(store, name)).token)
             await world.release(store, name)

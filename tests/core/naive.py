@@ -1,0 +1,407 @@
+"""A second ledger for one key, written from DESIGN §3 alone: lists, loops, no heaps, nothing clever.
+
+It serves as the reference for `leasehold.core.ledger`. It knows the store's own clock, or, as
+`Watched`, only what one observer has seen of the entries.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from leasehold.core.names import fingerprint
+from leasehold.model import (
+    MANY,
+    Acquire,
+    Command,
+    Gone,
+    Granted,
+    Holder,
+    Inspect,
+    Lost,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Reply,
+    Resize,
+    Revoke,
+    Revoked,
+    Status,
+    Unknown,
+    Waiter,
+)
+
+YEAR_2200 = 7_258_118_400_000_000
+
+
+@dataclass
+class Line:
+    """One id's line in the register: it holds, waits, or has ended."""
+
+    id: str
+    what: str
+    """held, unclaimed, revoked, kept, waiting or ended"""
+    life: float
+    """How long it lives after it was heard of."""
+    heard: float
+    """When that was, by whatever clock counts."""
+    wish: Acquire | None = None
+    units: int = 0
+    slots: tuple[int, ...] = ()
+    token: int = 0
+    seq: int = 0
+    close: float = 0.0
+    remember: float = 0.0
+    why: str = ""
+    since: int = 0
+    front: bool = False
+    number: int = 0
+
+    @property
+    def holds(self) -> bool:
+        return self.what in ("held", "unclaimed", "revoked", "kept")
+
+
+class Naive:
+    """The reference: `do` a command at a time and get what the ledger should answer."""
+
+    slack = 0.0
+    """By what part of its life an entry outlives it."""
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.lines: list[Line] = []
+        self.last = 0
+        self.capacity = 0
+        self.numbers = 0
+        self.limit = limit
+        self.pushed: list[tuple[str, str]] = []
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def line(self, id_: str) -> Line | None:
+        return next((line for line in self.lines if line.id == id_), None)
+
+    def holds(self) -> list[Line]:
+        return [line for line in self.lines if line.holds]
+
+    def queue(self) -> list[Line]:
+        waiting = [line for line in self.lines if line.wish is not None and line.what == "waiting"]
+        return sorted(waiting, key=lambda line: (-_wish(line).priority, line.number))
+
+    def used(self) -> int:
+        return sum(line.units for line in self.holds())
+
+    def end(self, line: Line) -> float:
+        return line.heard + (1 + self.slack) * line.life
+
+    # -- one command --------------------------------------------------------------------------------
+
+    def do(self, command: Command, now: float, stamp: int) -> tuple[Reply, set[tuple[str, str]]]:
+        self.now, self.stamp = now, stamp
+        self.pushed = []
+        first = self.queue()[0].id if self.queue() else None
+        self.settle()
+        reply: Reply
+        match command:
+            case Acquire():
+                reply = self.acquire(command)
+            case Renew():
+                reply = self.renew(command)
+            case Release():
+                reply = self.release(command)
+            case Resize():
+                reply = self.resize(command)
+            case Revoke():
+                reply = self.revoke(command)
+            case _:
+                reply = self.inspect(command)
+        self.settle()
+        now_first = self.queue()[0].id if self.queue() else None
+        if now_first is not None and now_first != first:
+            self.pushed.append((now_first, "head"))
+        caller = getattr(command, "id", None)
+        return reply, {(fingerprint(id_), event) for id_, event in self.pushed if id_ != caller}
+
+    # -- time -----------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        for line in list(self.lines):
+            if self.end(line) <= self.now:
+                self.pass_away(line, self.now - self.end(line))
+        while self.serve():
+            pass
+
+    def pass_away(self, line: Line, late: float) -> None:
+        self.lines.remove(line)
+        silent = line.what in ("unclaimed", "revoked")
+        remember = 60.0 if silent else line.remember if line.what == "kept" else 0.0
+        if line.holds and line.what != "kept" and line.close > late:
+            kept = self.keep(line, line.close - late, 60.0 if silent else 0.0)
+            self.lines.append(kept)
+        elif line.holds and remember > late:
+            why = line.what if silent else "buried"
+            self.lines.append(self.ended(line.id, remember - late, why, line.why))
+
+    def keep(self, line: Line, seconds: float, remember: float) -> Line:
+        return Line(
+            line.id,
+            "kept",
+            seconds,
+            self.now,
+            line.wish,
+            line.units,
+            line.slots,
+            line.token,
+            remember=remember,
+            since=line.since,
+        )
+
+    def ended(self, id_: str, seconds: float, why: str, detail: str = "") -> Line:
+        line = Line(id_, "ended", seconds, self.now, why=why)
+        line.wish = None
+        self.details = {**getattr(self, "details", {}), id_: detail}
+        return line
+
+    def serve(self) -> bool:
+        for line in self.queue():
+            wish = _wish(line)
+            if wish.units > self.capacity:
+                self.replace(line, self.ended(line.id, 60.0, "too_large"))
+                self.pushed.append((line.id, "refused"))
+                return True
+            quiet = self.end(line) - line.life
+            if line.front and self.now - quiet > min(5.0, wish.ttl):
+                continue
+            if self.used() + wish.units > self.capacity:
+                return False
+            self.replace(line, self.hold(wish, "unclaimed", min(5.0, wish.ttl)))
+            self.pushed.append((line.id, "granted"))
+            return True
+        return False
+
+    def hold(self, wish: Acquire, what: str, life: float) -> Line:
+        stamp = self.stamp if self.stamp <= YEAR_2200 else 0
+        token = max(self.last + 1, wish.floor + 1, stamp)
+        self.last = token + wish.tokens - 1
+        return Line(
+            wish.id,
+            what,
+            life,
+            self.now,
+            wish,
+            wish.units,
+            self.free(wish.units),
+            token,
+            close=wish.lock_delay,
+            since=self.stamp,
+        )
+
+    def free(self, count: int) -> tuple[int, ...]:
+        if self.capacity >= MANY:
+            return ()
+        taken = [slot for line in self.holds() for slot in line.slots]
+        return tuple([slot for slot in range(self.capacity) if slot not in taken][:count])
+
+    def replace(self, old: Line, new: Line) -> None:
+        self.lines[self.lines.index(old)] = new
+
+    # -- commands -------------------------------------------------------------------------------------
+
+    def acquire(self, wish: Acquire) -> Reply:
+        line = self.line(wish.id)
+        if line is not None and line.what == "waiting":
+            return self.speak(line, wish.ttl)
+        if line is not None and line.what in ("held", "unclaimed"):
+            return self.claim(line, wish.ttl)
+        if line is not None:
+            return Refused("too_large") if line.why == "too_large" else Gone()
+        if wish.units > wish.capacity:
+            return Refused("too_large")
+        self.capacity = wish.capacity
+        self.settle()
+        if not self.queue() and self.used() + wish.units <= self.capacity:
+            line = self.hold(wish, "held", wish.ttl)
+            self.lines.append(line)
+            return Granted(line.token, line.slots, wish.ttl)
+        if not wish.queue:
+            kept = self.holds() and all(hold.what == "kept" for hold in self.holds())
+            return self.refusal("closed" if kept else "held")
+        if self.limit is not None and len(self.queue()) >= self.limit:
+            return self.refusal("queue_full")
+        self.numbers += 1
+        line = Line(
+            wish.id,
+            "waiting",
+            wish.patience,
+            self.now,
+            wish,
+            since=self.stamp,
+            number=self.numbers,
+        )
+        self.lines.append(line)
+        return self.speak(line, wish.ttl)
+
+    def refusal(self, reason: Any) -> Refused:
+        ends = [self.end(line) - self.now for line in self.holds()]
+        return Refused(reason, (), min(ends) if ends else 5.0)
+
+    def live(self, line: Line, ttl: float) -> float:
+        """Never shortened: as long as it would anyway, or `ttl`."""
+        line.life = max(ttl, min(self.end(line) - self.now, line.life))
+        line.heard = self.now
+        return line.life
+
+    def claim(self, line: Line, ttl: float) -> Granted:
+        line.what = "held"
+        return Granted(line.token, line.slots, self.live(line, ttl))
+
+    def speak(self, line: Line, ttl: float) -> Reply:
+        if _wish(line).units > self.capacity:
+            self.replace(line, self.ended(line.id, 60.0, "too_large"))
+            return Refused("too_large")
+        line.front = self.queue().index(line) < 4
+        self.live(line, line.life)
+        self.settle()
+        now = self.line(line.id)
+        if now is not None and now.holds:
+            return self.claim(now, ttl)
+        ahead = self.queue().index(line)
+        often = min(5.0, _wish(line).ttl) / 3
+        ends = [self.end(hold) - self.now for hold in self.holds()]
+        if not line.front:
+            again = line.life / 3
+        elif ahead or not ends:
+            again = often
+        else:
+            again = min(often, *ends)
+        return Queued(ahead, again, self.now)
+
+    def renew(self, command: Renew) -> Reply:
+        line = self.line(command.id)
+        if line is None or line.what == "kept":
+            return Lost()
+        if line.what == "held":
+            return Renewed(self.live(line, command.ttl))
+        if line.what == "unclaimed":
+            return self.claim(line, command.ttl)
+        if line.what == "waiting":
+            reply = self.speak(line, command.ttl)
+            return Lost("expired", "too large") if isinstance(reply, Refused) else reply
+        if line.what == "revoked":
+            return Lost("revoked", line.why)
+        if line.why == "revoked":
+            return Lost("revoked", self.details[line.id])
+        return Lost()
+
+    def release(self, command: Release) -> Reply:
+        line = self.line(command.id)
+        if line is None:
+            if command.bury:
+                self.lines.append(self.ended(command.id, command.bury, "buried"))
+            return Unknown()
+        if line.what == "kept":
+            line.remember = max(line.remember, command.bury)
+            return Released()
+        if line.what == "ended":
+            if command.bury:
+                self.live(line, command.bury)
+            return Unknown()
+        if line.holds and command.keep:
+            self.replace(line, self.keep(line, command.keep, command.bury))
+        elif command.bury:
+            self.replace(line, self.ended(line.id, command.bury, "buried"))
+        else:
+            self.lines.remove(line)
+        return Released()
+
+    def resize(self, command: Resize) -> Reply:
+        line = self.line(command.id)
+        if line is None or line.what not in ("held", "unclaimed", "revoked"):
+            return Lost()
+        if line.what == "revoked":
+            return Lost("revoked", line.why)
+        left = self.live(line, 0.0)
+        if command.seq > line.seq:
+            line.seq = command.seq
+            if command.units < line.units:
+                line.units, line.slots = command.units, line.slots[: command.units]
+            elif command.units > line.units:
+                self.grow(line, command.units)
+        if command.seq == line.seq and command.units != line.units:
+            if command.units > self.capacity:
+                return Refused("too_large")
+            ends = [self.end(hold) - self.now for hold in self.holds() if hold is not line]
+            return Refused("held", (), min(ends, default=0.0))
+        return Granted(line.token, line.slots, left)
+
+    def grow(self, line: Line, units: int) -> None:
+        if self.used() - line.units + units > self.capacity:
+            return
+        if self.capacity >= MANY:
+            line.slots = ()
+        else:
+            line.slots = tuple(sorted((*line.slots, *self.free(units - len(line.slots)))))
+        line.units = units
+        line.token = max(self.last + 1, self.stamp if self.stamp <= YEAR_2200 else 0)
+        self.last = line.token
+
+    def revoke(self, command: Revoke) -> Reply:
+        hit = [
+            line
+            for line in self.holds()
+            if line.what != "kept" and command.lease in (None, fingerprint(line.id))
+        ]
+        for line in hit:
+            self.pushed.append((line.id, "revoked"))
+            if command.now:
+                self.replace(line, self.ended(line.id, 60.0, "revoked", command.reason))
+            else:
+                line.what, line.why = "revoked", command.reason
+        ends = [0.0] if command.now else [self.end(line) - self.now for line in hit]
+        return Revoked(len(hit), max(ends, default=0.0))
+
+    def inspect(self, command: Inspect) -> Status:
+        return Status(
+            command.key,
+            self.capacity,
+            tuple(self.shown(line) for line in sorted(self.holds(), key=lambda line: line.token)),
+            tuple(
+                Waiter(
+                    fingerprint(line.id),
+                    _wish(line).owner,
+                    _wish(line).units,
+                    _wish(line).priority,
+                    max(self.stamp - line.since, 0) / 1e6,
+                    _wish(line).note,
+                )
+                for line in self.queue()
+            ),
+            len(self.queue()),
+            self.last,
+        )
+
+    def shown(self, line: Line) -> Holder:
+        kept = line.what == "kept"
+        return Holder(
+            "" if kept else fingerprint(line.id),
+            "" if kept else _wish(line).owner,
+            line.token,
+            line.units,
+            line.slots,
+            max(self.stamp - line.since, 0) / 1e6,
+            self.end(line) - self.now,
+            _wish(line).note,
+            line.what,  # type: ignore[arg-type]
+        )
+
+
+class Watched(Naive):
+    """The same without the store's clock, seen by one observer who makes every call itself."""
+
+    slack = 0.01
+
+
+def _wish(line: Line) -> Acquire:
+    assert line.wish is not None
+    return line.wish

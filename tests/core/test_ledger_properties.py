@@ -1,0 +1,163 @@
+"""Whatever is asked of the ledger, in whatever order, it answers as the naive reference does."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from leasehold.core import ledger
+from leasehold.core.book import Entry, MemoryBook, stored_expiry
+from leasehold.core.names import fingerprint
+from leasehold.core.sightings import Sightings
+from leasehold.model import (
+    MANY,
+    Acquire,
+    Command,
+    Inspect,
+    Refused,
+    Release,
+    Renew,
+    Reply,
+    Resize,
+    Revoke,
+)
+from tests.core.naive import Naive, Watched
+
+KEY = b"semaphore:k"
+STAMP = 1_700_000_000_000_000
+
+ids = st.sampled_from("abcdef")
+# Few values, so that things happen at the same time; all of them exact in binary.
+durations = st.sampled_from([0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 32.0])
+delays = st.sampled_from([0.0, 0.0, 0.5, 3.0, 64.0])
+
+
+class LedgerAgainstTheReference(RuleBasedStateMachine):
+    limit: int | None = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 128.0
+        self.stamp = STAMP
+        self.book = MemoryBook(queue_limit=self.limit, view=self.view)
+        self.reference: Naive = Naive(self.limit)
+        self.tops = [0]
+
+    def view(self, entry: Entry) -> float:
+        return stored_expiry(entry)
+
+    def ask(self, command: Command) -> None:
+        before = self.book.last
+        reply, wakeups = ledger.apply(self.book, command, self.now, self.stamp)
+        expected, pushed = self.reference.do(command, self.now, self.stamp)
+        assert _comparable(reply) == _comparable(expected), command
+        assert {(wakeup.lease, wakeup.event) for wakeup in wakeups} == pushed, command
+        assert len(wakeups) == len(pushed), "nobody is woken twice"
+        assert self.book.last >= before, "tokens never fall"
+
+    @rule(
+        id_=ids,
+        ttl=durations,
+        units=st.sampled_from([1, 1, 1, 2, 3, MANY]),
+        capacity=st.sampled_from([1, 2, 3, 3, MANY]),
+        queue=st.booleans(),
+        patience=durations,
+        priority=st.sampled_from([0, 0, 1]),
+        tokens=st.sampled_from([1, 1, 5]),
+        floor=st.sampled_from([0, 0, STAMP + 10_000_000]),
+        lock_delay=delays,
+    )
+    def acquire(self, id_: str, **wishes: Any) -> None:
+        self.ask(Acquire(KEY, id_, f"owner of {id_}", inbox=f"inbox of {id_}", **wishes))
+
+    @rule(id_=ids, ttl=durations)
+    def renew(self, id_: str, ttl: float) -> None:
+        self.ask(Renew(KEY, id_, ttl))
+
+    @rule(id_=ids, keep=delays, bury=delays)
+    def release(self, id_: str, keep: float, bury: float) -> None:
+        self.ask(Release(KEY, id_, keep, bury))
+
+    @rule(id_=ids, units=st.integers(1, 4), seq=st.integers(1, 5))
+    def resize(self, id_: str, units: int, seq: int) -> None:
+        self.ask(Resize(KEY, id_, units, seq))
+
+    @rule(lease=st.none() | ids.map(fingerprint), now=st.booleans())
+    def revoke(self, lease: str | None, now: bool) -> None:
+        self.ask(Revoke(KEY, lease, "because", now))
+
+    @rule()
+    def inspect(self) -> None:
+        self.ask(Inspect(KEY))
+
+    @rule(seconds=durations)
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.stamp += int(seconds * 1e6)
+
+    @rule(stamp=st.sampled_from([0, -5, STAMP, STAMP * 100]))
+    def the_wall_clock_is_set(self, stamp: int) -> None:
+        self.stamp = stamp
+
+    @invariant()
+    def the_book_adds_up(self) -> None:
+        holds = list(self.book.holds())
+        assert self.book.used == sum(hold.units for hold in holds)
+        slots = [slot for hold in holds for slot in hold.slots]
+        assert len(slots) == len(set(slots))
+        assert len({hold.token for hold in holds}) == len(holds)
+        assert self.book.waiting == len(list(self.book.queue()))
+        assert [self.book.ahead_of(p) for p in self.book.queue()] == list(range(self.book.waiting))
+
+
+class LedgerWithoutAClock(LedgerAgainstTheReference):
+    """The one observer makes every call, and has seen every entry since it wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reference = Watched(self.limit)
+        self.sightings = Sightings()
+
+    def view(self, entry: Entry) -> float:
+        if not hasattr(self, "sightings"):
+            self.sightings = Sightings()
+        return self.sightings.view(self.now)(entry)
+
+    def ask(self, command: Command) -> None:
+        super().ask(command)
+        self.sightings.forget_all_but(self.book.entries())  # as every backend does
+
+
+def _comparable(reply: Reply) -> Any:
+    """Holders in a refusal come in any order and are looked at elsewhere; times to the microsecond."""
+    if isinstance(reply, Refused):
+        reply = replace(reply, holders=())
+    return _rounded(reply)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, tuple):
+        return tuple(map(_rounded, value))
+    if hasattr(value, "__dataclass_fields__"):
+        fields = tuple(_rounded(getattr(value, name)) for name in value.__dataclass_fields__)
+        return (type(value).__name__, *fields)
+    return value
+
+
+def _tested(machine: type[RuleBasedStateMachine]) -> Any:
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=200,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    return case
+
+
+TestWithAClock = _tested(LedgerAgainstTheReference)
+TestWithoutAClock = _tested(LedgerWithoutAClock)

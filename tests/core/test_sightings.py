@@ -1,0 +1,110 @@
+"""Without a store's clock, an entry ends once an observer has watched it do nothing for its ttl."""
+
+import pytest
+
+from leasehold.core import ledger
+from leasehold.core.book import Entry, Hold, MemoryBook, Place, Tomb
+from leasehold.core.sightings import Sightings
+from leasehold.model import Acquire, Granted, Refused, Release, Renew, Reply, Resize
+
+KEY = b"lock:k"
+
+
+class Observer:
+    """A process with eyes of its own, over one record that all of them load and swap."""
+
+    def __init__(self, record: "dict[str, list[Entry]]") -> None:
+        self.record = record
+        self.eyes = Sightings()
+
+    def tell(
+        self, command: Acquire | Renew | Release | Resize, now: float, stamp: int = 0
+    ) -> Reply:
+        book = MemoryBook(self.record.get("last", 0), view=self.eyes.view(now))  # type: ignore[arg-type]
+        book.capacity = 2
+        for entry in self.record["entries"]:
+            book.put(entry)
+        reply, _ = ledger.apply(book, command, now, stamp)
+        self.record["entries"] = list(book.entries())
+        self.record["last"] = book.last  # type: ignore[assignment]
+        self.eyes.forget_all_but(book.entries())
+        return reply
+
+
+@pytest.fixture
+def record() -> dict[str, list[Entry]]:
+    return {"entries": []}
+
+
+def acquire(id_: str, ttl: float = 10) -> Acquire:
+    return Acquire(KEY, id_, id_, ttl, capacity=2, units=2)
+
+
+def test_a_lone_try_is_refused_until_someone_has_watched_for_a_ttl(
+    record: dict[str, list[Entry]],
+) -> None:
+    Observer(record).tell(acquire("a"), now=0)
+    late = Observer(record)
+    assert isinstance(late.tell(acquire("b"), now=1000), Refused)
+    assert isinstance(late.tell(acquire("b"), now=1010), Refused), "clocks drift by a hundredth"
+    assert isinstance(late.tell(acquire("b"), now=1010.2), Granted)
+
+
+def test_each_beat_is_watched_afresh(record: dict[str, list[Entry]]) -> None:
+    holder, other = Observer(record), Observer(record)
+    holder.tell(acquire("a"), now=0)
+    other.tell(acquire("b"), now=0)
+    holder.tell(Renew(KEY, "a", 10), now=9)
+    assert isinstance(other.tell(acquire("b"), now=11), Refused)
+    assert isinstance(other.tell(acquire("b"), now=22), Granted)
+
+
+def test_an_id_that_is_acquired_again_is_watched_afresh(record: dict[str, list[Entry]]) -> None:
+    """Its beats begin anew, and an observer may have seen those of its first life long ago."""
+    holder, other = Observer(record), Observer(record)
+    holder.tell(acquire("a"), now=0)
+    other.tell(acquire("b"), now=0)
+    holder.tell(Release(KEY, "a"), now=1)
+    holder.tell(acquire("a"), now=100)
+    assert isinstance(other.tell(acquire("b"), now=101), Refused)
+
+
+def test_an_expired_id_that_is_acquired_again_holds(record: dict[str, list[Entry]]) -> None:
+    holder = Observer(record)
+    holder.tell(acquire("a"), now=0)
+    assert isinstance(holder.tell(acquire("a"), now=100), Granted)
+    assert len(record["entries"]) == 1
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_a_resize_tells_no_more_than_every_observer_grants(
+    record: dict[str, list[Entry]], units: int
+) -> None:
+    """The lease may have moved to a process that sees it for the first time."""
+    first, other, heir = Observer(record), Observer(record), Observer(record)
+    first.tell(acquire("a"), now=0)
+    other.tell(acquire("b"), now=0)
+    reply = heir.tell(Resize(KEY, "a", units, seq=1), now=9)
+    assert isinstance(reply, Granted)
+    assert isinstance(other.tell(acquire("b"), now=9 + reply.ttl - 0.01), Refused)
+
+
+def test_repeated_renewals_do_not_compound_the_allowance(record: dict[str, list[Entry]]) -> None:
+    holder = Observer(record)
+    holder.tell(acquire("a"), now=0)
+    for now in range(1, 50):
+        holder.tell(Renew(KEY, "a", 10), now=now)
+    (hold,) = record["entries"]
+    assert hold.ttl == 10
+
+
+def test_what_has_gone_is_forgotten() -> None:
+    eyes = Sightings()
+    view = eyes.view(0)
+    hold = Hold("a", "a", 1, 1, (0,), 10, 0)
+    view(hold)
+    view(Tomb("b", 10, 0))
+    view(Place("c", "c", 1, 0, 1, 10, 10, 0))
+    eyes.forget_all_but([hold])
+    assert list(eyes._seen) == ["a"]
+    assert eyes.view(5)(hold) == pytest.approx(10.1), "and what stays is not"

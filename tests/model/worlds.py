@@ -1,0 +1,223 @@
+"""The small worlds that are searched: each is as large as its question needs, and no larger.
+
+The first client is the adversary's: its messages are delayed, lost and doubled at will, its clock is
+slow, it pauses and dies (a client that does nothing while time passes does both). The others are calm,
+so that the world stays small; they stand for anybody who takes what the adversary left.
+"""
+
+from tests.model.size import World
+
+_CALM = (False, False, False)
+
+CONTENTION = World(
+    "two who contend for a lock",
+    ids=(1, 2),
+    units=(1, 1),
+    queues=(False, False),
+    slips=(-1, 0),
+    copies=1,
+    reaches=("granted", "renewed", "lost", "gone", "refused", "stale believer's write"),
+)
+
+BOTH_LOUD = World(
+    "two adversaries",
+    ids=(1, 1),
+    units=(1, 1),
+    queues=(False, False),
+    slips=(0, 0),
+    every=1,
+    renewals=(0, 0),
+    loud=(True, True),
+    reaches=("granted", "refused", "gone"),
+)
+
+QUEUE_OF_ACQUIRES = World(
+    "a place that speaks by Acquire",
+    ids=(1, 2),
+    units=(1, 1),
+    queues=(True, False),
+    slips=(-1, 0),
+    speaks="acquire",
+    reaches=("queued", "pushed", "granted", "renewed", "lost", "gone"),
+)
+
+QUEUE_OF_RENEWS = World(
+    "a place that speaks by Renew",
+    ids=(1, 2),
+    units=(1, 1),
+    queues=(True, False),
+    slips=(-1, 0),
+    liveness=True,
+    renewals=(0, 0),
+    stale=0,
+    reaches=("queued", "pushed", "granted", "renewed", "lost"),
+)
+
+DEAD_WAITERS = World(
+    "three in a queue, each of whom may die",
+    ids=(1, 1, 1),
+    units=(1, 1, 1),
+    queues=(True, True, True),
+    slips=(0, 0, 0),
+    every=1,
+    window=2,
+    patience=4,
+    loud=_CALM,
+    renewals=(0, 0, 0),
+    confirms=True,
+    liveness=True,
+    reaches=("queued", "granted", "gone"),
+    speaks="acquire",
+)
+
+LARGE_HEAD = World(
+    "a large request at the head of a queue",
+    ids=(1, 1, 1),
+    units=(1, 2, 1),
+    capacity=2,
+    queues=(False, True, True),
+    slips=(0, 0, 0),
+    every=1,
+    window=2,
+    loud=_CALM,
+    renewals=(1, 0, 0),
+    confirms=True,
+    liveness=True,
+    reaches=("queued", "granted", "refused", "2 believe"),
+)
+
+PRIORITY = World(
+    "a place of higher priority",
+    ids=(1, 1, 1),
+    units=(1, 1, 1),
+    queues=(False, True, True),
+    priorities=(0, 0, 1),
+    slips=(0, 0, 0),
+    every=1,
+    window=2,
+    loud=_CALM,
+    renewals=(0, 0, 0),
+    confirms=True,
+    liveness=True,
+    reaches=("queued", "granted"),
+)
+
+SLOTS = World(
+    "slots of a semaphore",
+    ids=(1, 1, 1),
+    units=(1, 2, 1),
+    capacity=2,
+    queues=(False, False, False),
+    slips=(-1, 0, 0),
+    renewals=(1, 0, 0),
+    reaches=("granted", "refused", "2 believe"),
+)
+
+RESIZES = World(
+    "a hold that shrinks and grows",
+    ids=(1, 1),
+    units=(1, 1),
+    capacity=2,
+    queues=(False, False),
+    slips=(0, 0),
+    every=1,
+    resizes=True,
+    renewals=(3, 0),
+    reaches=("granted", "refused", "2 believe"),
+)
+
+REVOCATION = World(
+    "a hold that is revoked",
+    ids=(1, 1),
+    units=(1, 1),
+    queues=(False, False),
+    slips=(0, 0),
+    every=1,
+    faults=1,
+    fault="revoke",
+    reaches=("granted", "renewed", "lost", "gone"),
+)
+
+RESTART = World(
+    "a store that restarts with its book",
+    ids=(1, 2),
+    units=(1, 1),
+    queues=(True, False),
+    slips=(0, 0),
+    every=1,
+    faults=1,
+    fault="restart",
+    renewals=(0, 0),
+    stale=0,
+    reaches=("restart", "granted", "pushed", "renewed"),
+)
+
+WIPE = World(
+    "a store that loses its book and keeps its clock",
+    ids=(1, 1),
+    units=(1, 1),
+    queues=(False, False),
+    slips=(0, 0),
+    every=1,
+    faults=1,
+    fault="wipe",
+    exclusive=False,
+    grants=4,
+    reaches=("wipe", "granted", "2 believe"),
+)
+
+KEPT = World(
+    "units that are kept after the hold",
+    ids=(1, 1),
+    units=(1, 1),
+    queues=(False, False),
+    slips=(0, 0),
+    every=1,
+    keep=2,
+    copies=1,
+    renewals=(0, 0),
+    reaches=("granted", "refused", "gone"),
+)
+
+CLOCKLESS = World(
+    "a store without a clock",
+    ids=(1, 2),
+    units=(1, 1),
+    queues=(False, False),
+    slips=(-1, 1),
+    ttl=4,
+    every=4,
+    clock=False,
+    reaches=("granted", "renewed", "refused", "lost", "gone"),
+)
+
+CLOCKLESS_QUEUE = World(
+    "a queue in a store without a clock",
+    ids=(1, 1),
+    units=(1, 1),
+    queues=(True, True),
+    slips=(0, 0),
+    every=1,
+    clock=False,
+    loud=(True, False),
+    liveness=True,
+    renewals=(0, 0),
+    stale=0,
+    reaches=("granted", "queued", "renewed", "pushed"),
+)
+
+CLOCKLESS_RESIZES = World(
+    "a hold that shrinks and grows in a store without a clock",
+    ids=(1, 1),
+    units=(1, 1),
+    capacity=2,
+    queues=(False, False),
+    slips=(0, 0),
+    every=1,
+    resizes=True,
+    renewals=(2, 0),
+    clock=False,
+    reaches=("granted", "refused", "2 believe"),
+)
+
+WORLDS = [value for value in list(globals().values()) if isinstance(value, World)]

@@ -1,0 +1,114 @@
+"""Histories survive the death of their writers and merge in the order of time."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from leasehold.testing import Event, Recorder, check, read
+
+
+@dataclass(eq=False)
+class Lease:
+    key: bytes = b"lock:a"
+    token: int = 5
+    slots: tuple[int, ...] = (0,)
+    remaining: float = 10.0
+
+
+def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
+    lease = Lease()
+    with Recorder(tmp_path / "one") as recorder:
+        invoked = recorder.asked(lease.key)
+        recorder.granted(lease, invoked)
+        recorder.renewed(lease)
+        recorder.believed(lease, recorder.now())
+        recorder.wrote("file", lease, recorder.now())
+        recorder.releasing(lease)
+        recorder.gave_up(lease.key, recorder.asked(lease.key))
+        recorder.disturbed(7)
+        end = recorder.now()
+    events = read(tmp_path / "one")
+    assert [event.what for event in events] == [
+        "asked", "granted", "renewed", "believed", "wrote", "releasing", "asked", "gave_up",
+        "disturbed",
+    ]  # fmt: skip
+    grant = events[1]
+    assert (grant.key, grant.token, grant.slots, grant.invoked) == ("lock:a", 5, (0,), invoked)
+    assert invoked + 10 <= grant.until <= end + 10
+    assert grant.process == os.getpid()
+    assert not check(events)
+
+
+def test_events_are_equal_after_a_round_trip(tmp_path: Path) -> None:
+    events = [
+        Event(1.5, "granted", "lock:\udc80", "a", 1 << 52, 1.25, 9.0, 2, 4, (1, 3), "", 12),
+        Event(2.5, "releasing", "lock:\x85\n", "a"),
+    ]
+    with Recorder(tmp_path / "one") as recorder:
+        for event in events:
+            recorder.record(event)
+    assert read(tmp_path / "one") == events
+
+
+def test_leases_have_different_names_and_keep_them(tmp_path: Path) -> None:
+    one, two = Lease(), Lease()
+    with Recorder(tmp_path / "one") as recorder:
+        recorder.granted(one, 0.0)
+        recorder.granted(two, 0.0)
+        one.token = 6  # an upgrade
+        recorder.releasing(one)
+    first, second, third = read(tmp_path / "one")
+    assert first.lease == third.lease != second.lease
+
+
+def test_a_lease_that_has_run_out_is_not_renewed(tmp_path: Path) -> None:
+    with Recorder(tmp_path / "one") as recorder:
+        recorder.renewed(Lease(remaining=0.0))
+    assert read(tmp_path / "one") == []
+
+
+def test_files_merge_in_the_order_of_time(tmp_path: Path) -> None:
+    for name, times in (("one", (1.0, 4.0)), ("two", (2.0, 3.0))):
+        with Recorder(tmp_path / name) as recorder:
+            for at in times:
+                recorder.record(Event(at, "disturbed"))
+    assert [event.at for event in read(tmp_path / "one", tmp_path / "two")] == [1, 2, 3, 4]
+
+
+def test_a_torn_last_line_is_left_out_and_any_other_refused(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    path.write_text('{"at":1.0,"what":"disturbed"}\n{"at":2.0,"wh')
+    assert [event.at for event in read(path)] == [1.0]
+    path.write_text('{"at":1.0,"wh\n{"at":2.0,"what":"disturbed"}\n')
+    with pytest.raises(ValueError, match="no event"):
+        read(path)
+
+
+WRITER = """
+import sys
+from leasehold.testing import Event, Recorder
+recorder = Recorder(sys.argv[1])
+number = 0
+while True:
+    recorder.record(Event(float(number), "disturbed"))
+    number += 1
+    if number == 1000:
+        print("written", flush=True)
+"""
+
+
+@pytest.mark.multiprocess
+def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
+    path = tmp_path / "one"
+    with subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"written\n"
+        writer.send_signal(signal.SIGKILL)
+    times = [event.at for event in read(path)]
+    assert len(times) >= 1000
+    assert times == [float(number) for number in range(len(times))]

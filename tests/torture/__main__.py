@@ -1,0 +1,79 @@
+"""`python -m tests.torture simulate | processes`: the full runs; the test suite does small ones."""
+
+import argparse
+import signal
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+
+from leasehold.testing import Violation
+from tests.torture.bugs import BUGS
+from tests.torture.simulate import RUN, Result, simulate
+from tests.torture.supervise import Plan, Supervisor
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    verbs = parser.add_subparsers(required=True)
+    sim = verbs.add_parser("simulate", help="many clients in virtual time, bad weather")
+    sim.add_argument("--cycles", type=int, default=1_000_000)
+    sim.add_argument("--seed", type=int, default=1, help="of the first history")
+    sim.add_argument("--jobs", type=int, default=2)
+    sim.add_argument("--bug", choices=sorted(BUGS), help="plant one; it must be found")
+    sim.set_defaults(run=run_simulation)
+    real = verbs.add_parser("processes", help="real processes, kill -9 and SIGSTOP")
+    real.add_argument("--url", help="the store; a fresh SQLite file unless given")
+    real.add_argument("--cycles", type=int, default=20_000)
+    real.add_argument("--kills", type=int, default=100)
+    real.add_argument("--stops", type=int, default=200)
+    real.add_argument("--workers", type=int, default=6)
+    real.add_argument("--ttl", type=float, default=0.6)
+    real.add_argument("--seed", type=int, default=1)
+    real.set_defaults(run=run_processes)
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers are stopped on every way out
+    raise SystemExit(arguments.run(arguments))
+
+
+def run_simulation(arguments: argparse.Namespace) -> int:
+    """As many histories as it takes, each checked by itself."""
+    size = min(RUN, arguments.cycles)
+    seeds = range(arguments.seed, arguments.seed + -(-arguments.cycles // size))
+    total = Result()
+    with ProcessPoolExecutor(arguments.jobs) as pool:
+        for result in pool.map(partial(simulate, cycles=size, bug=arguments.bug), seeds):
+            total.add(result)
+    print(f"{total.cycles:,} cycles, {sum(total.faults.values()):,} faults {dict(total.faults)}")
+    print(f"{total.virtual:,.0f} virtual seconds in {total.real:,.0f} s of CPU")
+    print(f"stale writes that only fencing stopped: {total.stale:,}")
+    return report(total.violations, bit=total.stale > 0)
+
+
+def run_processes(arguments: argparse.Namespace) -> int:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        url = arguments.url or f"sqlite:///{folder / 'leases.db'}"
+        chosen = ("cycles", "kills", "stops", "workers", "ttl", "seed")
+        plan = Plan(**{key: getattr(arguments, key) for key in chosen}, limit=3600)
+        verdict = Supervisor(url, folder, plan).run()
+    print(f"{verdict.cycles:,} cycles, {verdict.events:,} events in {verdict.seconds:.0f} s")
+    print(f"faults {dict(verdict.faults)}, of which struck a holder {dict(verdict.hit)}")
+    print(f"stale writes that only fencing stopped: {verdict.stale:,}")
+    print(verdict.trouble)
+    return report(verdict.violations, bit=verdict.stale > 0) or bool(verdict.trouble)
+
+
+def report(violations: list[Violation], *, bit: bool) -> int:
+    """Tell the verdict; the exit code of the run."""
+    for violation in violations[:20]:
+        print(violation)
+    print(f"{len(violations)} violations")
+    if not bit:
+        print("no stale write reached the unfenced resource: the faults did not bite")
+    return 1 if violations or not bit else 0
+
+
+if __name__ == "__main__":
+    main()
