@@ -1,6 +1,6 @@
 """Four processes take turns on one lock; the one that holds it is killed, and the lock passes on.
 
-    python examples/demo.py
+`python examples/demo.py`
 """
 
 import multiprocessing
