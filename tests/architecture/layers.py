@@ -69,7 +69,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(PUBLIC, siblings=True, theirs=names("click rich")),
     "testing.*": Rule(
-        PUBLIC | names("clock core.* backends backends.port runtime.*"),
+        PUBLIC | names("clock hub lazy core.* backends backends.port runtime.*"),
         siblings=True,
         theirs=names("pytest _pytest hypothesis"),
     ),

@@ -203,7 +203,7 @@ def test_a_folder_is_no_file(tmp_path: Path) -> None:
 
 def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
-    with pytest.raises(BackendUnavailable, match="can't be made"):
+    with pytest.raises(NotConfigured, match="is no folder"):
         blocking(tmp_path / "x" / "leases.db")
 
 

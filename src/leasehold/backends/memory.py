@@ -43,7 +43,7 @@ class Shelf:
         with self._lock:
             now, stamp = clock.now(), clock.stamp()
             if self._open is not None:
-                self._open.rebuild()  # a Ctrl-C left it half written
+                self._mend()
             for command in commands:
                 book = self._open = self._books.get(command.key) or self._new_book(command.key)
                 reply, wakeups = ledger.apply(book, command, now, stamp)
@@ -54,6 +54,12 @@ class Shelf:
         if pushes:
             self._push(pushes)
         return replies
+
+    def _mend(self) -> None:
+        """A Ctrl-C left a book half written: what follows from its entries is made anew."""
+        half_written, self._open = self._open, None
+        assert half_written is not None
+        half_written.rebuild()
 
     def _push(self, pushes: Sequence[Wakeup]) -> None:
         for wakeup in pushes:

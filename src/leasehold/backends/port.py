@@ -21,6 +21,10 @@ class Backend(Protocol):
     A failure of the whole call raises `BackendUnavailable` (it may or may not have been applied; the
     same commands may be sent again), `Forbidden`, `IncompatibleVersion` or `Corrupt` (nothing was
     applied). A failure of one command is that command's reply, `Failed`.
+
+    A backend of an event loop may also have `deliver_to(take: Callable[[Sequence[Wakeup]], None])`:
+    called before `open`, it has pushes handed to `take` in the loop as they arrive, which spares the
+    way through `wakeups`; that then waits for nudges and raises what goes wrong.
     """
 
     @property

@@ -36,7 +36,7 @@ def span(seconds: float) -> str:
 def holding(holder: Holder) -> str:
     """Who holds, what for, since when."""
     if holder.state == "kept":
-        return f"kept free for another {span(holder.expires_in)}"
+        return f"kept closed for another {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
     return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"

@@ -76,6 +76,8 @@ def apply(book: Book, command: Command, now: float, stamp: int) -> tuple[Reply, 
 def _flaw(command: Command) -> str | None:
     """What is wrong with a command that no client of ours would send."""
     if isinstance(command, Acquire):
+        if type(command.units) is not int or type(command.priority) is not int:
+            return "units and priority must be whole numbers"
         if not (0 < command.ttl < inf and 0 < command.patience < inf):
             return "ttl and patience must be positive"
         if command.units < 1 or command.tokens < 1 or not 0 <= command.floor < LAST_TOKEN:
@@ -112,7 +114,7 @@ def _acquire(turn: Turn, command: Acquire) -> Reply:
     limit = turn.book.queue_limit
     if limit is not None and turn.book.waiting >= limit:
         return _refuse(turn, "queue_full")
-    return turn.speak_up(_enqueue(turn, command), command.ttl)
+    return turn.queue_up(_new_place(turn, command))
 
 
 def _acquire_again(turn: Turn, command: Acquire, entry: Entry) -> Reply:
@@ -148,9 +150,9 @@ def _grant(turn: Turn, command: Acquire) -> Granted:
     return Granted(token, slots, command.ttl)
 
 
-def _enqueue(turn: Turn, command: Acquire) -> Place:
+def _new_place(turn: Turn, command: Acquire) -> Place:
     turn.book.arrivals += 1
-    place = Place(
+    return Place(
         id=command.id,
         owner=command.owner,
         units=command.units,
@@ -166,8 +168,6 @@ def _enqueue(turn: Turn, command: Acquire) -> Place:
         note=command.note,
         inbox=command.inbox,
     )
-    turn.book.put(place)
-    return place
 
 
 def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refused:

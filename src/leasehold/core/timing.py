@@ -26,7 +26,7 @@ def margin(ttl: float) -> float:
 
 def trusted(ttl: float) -> float:
     """How long after it was sent a command that was granted `ttl` can be relied on."""
-    return ttl - max(0.1 * ttl, 0.05) - DRIFT * ttl
+    return ttl - margin(ttl)
 
 
 def claim_window(ttl: float) -> float:

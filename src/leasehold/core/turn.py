@@ -146,13 +146,27 @@ class Turn:
         if place.units > self.book.capacity:
             self.bury(place.id, BURIAL, "too_large")
             return Refused("too_large")
-        place.near = self.book.ahead_of(place) < FRONT
+        ahead = self.book.ahead_of(place)
+        place.near = ahead < FRONT
         self.extend(place, place.ttl)
+        return self._in_line(place, ahead, ttl)
+
+    def queue_up(self, place: Place) -> Granted | Queued:
+        """A new place joins the queue, unless it is its turn at once."""
+        ahead = self.book.ahead_of(place)
+        place.near = ahead < FRONT
+        self.book.put(place)
+        return self._in_line(place, ahead, place.grant_ttl)
+
+    def _in_line(self, place: Place, ahead: int, ttl: float) -> Granted | Queued:
+        """Where a place stands whose owner has just been heard."""
+        waiting = self.book.waiting
         self.settle()
         entry = self.book.get(place.id)
         if isinstance(entry, Hold):
             return self.claim(entry, ttl)
-        ahead = self.book.ahead_of(place)
+        if self.book.waiting != waiting:
+            ahead = self.book.ahead_of(place)
         return Queued(ahead, self._recheck_in(place, ahead), self.now)
 
     def _recheck_in(self, place: Place, ahead: int) -> float:

@@ -39,6 +39,10 @@ CLOCKS_DIFFER = 0.001
 """So much later than the store said is surely not too early, in seconds."""
 
 
+UNHEARD = 0.05
+"""How often a waiter asks that nobody can push to, in seconds."""
+
+
 class Ask(NamedTuple):
     """What is wanted."""
 
@@ -90,11 +94,15 @@ class Acquiring:
             until = inf if wait is None else self._rt.now() + wait
             self._in_flight = True
             try:
+                if not self._rt.is_ready:
+                    await self._rt.ready()
                 answer = await self._rt.call(self._command(wait != 0))
             except BackendUnavailable:
                 self._doubtful = True
                 answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
             self._in_flight = False
+            if answer.resent:
+                self._doubtful = True
             if type(answer.reply) is Granted:
                 return self._granted(answer.reply, answer.sent)
             if wait == 0:
@@ -144,6 +152,8 @@ class Acquiring:
         limit, pause = None, 0.02
         while True:
             try:
+                if not rt.is_ready:
+                    await rt.ready()
                 self._in_flight = True
                 answer = await rt.call(self._command(queue))
                 self._in_flight = False
@@ -187,13 +197,17 @@ class Acquiring:
         """Wait for a push, or until it is worth asking again; None means: ask again."""
         rt = self._rt
         self._queued, self._ahead = answer, reply.position
-        if not rt.inbox:
+        pause = reply.recheck_in + CLOCKS_DIFFER
+        inbox = rt.inbox
+        if not inbox:
             await rt.listen()
-            return None  # ask again, so that the store learns where to push
+            if rt.inbox != inbox:
+                return None  # ask again, so that the store learns where to push
+            pause = min(pause, UNHEARD)
         signal = rt.signal()
         rt.mail.expect(fingerprint(self._id), signal)
         left = until - rt.now()
-        if await signal.wait(max(min(reply.recheck_in + CLOCKS_DIFFER, left), 0.0)):
+        if await signal.wait(max(min(pause, left), 0.0)):
             push = signal.value
             if isinstance(push, Wakeup) and push.event == "granted":
                 return self._pushed(push, answer.sent, reply.now)

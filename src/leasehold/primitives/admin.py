@@ -4,9 +4,10 @@ from dataclasses import replace
 
 from leasehold.core.timing import trusted
 from leasehold.errors import LeaseLost
-from leasehold.model import Granted, Inspect, Renew, Renewed, Revoke, Revoked, Status
+from leasehold.model import Failed, Granted, Inspect, Renew, Renewed, Revoke, Revoked, Status
 from leasehold.primitives.acquire import Grant, unexpected
-from leasehold.primitives.lease import LeaseBase, read_handle
+from leasehold.primitives.handle import unpack
+from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.telling import key_shown
 from leasehold.runtime.port import Runtime
 
@@ -30,16 +31,18 @@ async def revoke(rt: Runtime, key: bytes, reason: str, now: bool) -> int:
 
 async def attach[LeaseT: LeaseBase](rt: Runtime, handle: str, lease_type: type[LeaseT]) -> LeaseT:
     """Take over a detached lease, if the store still has it."""
-    found = read_handle(handle)
+    found = unpack(handle)
     answer = await rt.call(Renew(found.key, found.id, found.terms.ttl))
     reply = answer.reply
+    if isinstance(reply, Failed):
+        raise unexpected(reply, found.key)
     if not isinstance(reply, Renewed | Granted):
         raise LeaseLost(
             f"the detached lease on {key_shown(found.key)} (token {found.token}) has ended",
             key=found.key,
         )
     sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
-    grant = Grant(found.id, found.token, found.slots, sent, deadline, None, doubtful=False)
+    grant = Grant(found.id, found.token, found.slots, sent, deadline, None, found.doubtful)
     return lease_type(rt, found.key, found.terms, grant, rt.me())
 
 

@@ -2,20 +2,19 @@
 
 import logging
 import warnings
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable
-from json import dumps, loads
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 from weakref import ref
 
 from leasehold.config import Duration, safe_ttl, seconds
 from leasehold.core.timing import burial, renew_after, trusted
 from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
 from leasehold.fork import generation
-from leasehold.model import Command, Granted, Lost, Release, Released, Renew, Renewed
-from leasehold.primitives.acquire import Grant
+from leasehold.model import Command, Failed, Granted, Lost, Release, Released, Renew, Renewed
+from leasehold.primitives.acquire import Grant, unexpected
+from leasehold.primitives.handle import Handle, pack
 from leasehold.primitives.telling import key_shown, span
-from leasehold.runtime.port import NO_CARE, Answer, Care, Guard, Runtime, Signal
+from leasehold.primitives.terms import Terms
+from leasehold.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
 
 log = logging.getLogger("leasehold")
 
@@ -35,19 +34,6 @@ HEARD_AFTER = 1.0
 
 Threads have none until their keeper listens, and a hold that is short should not pay for one.
 """
-
-
-class Terms(NamedTuple):
-    """How a lease is to be held."""
-
-    ttl: float
-    owner: str
-    units: int
-    exclusive: bool
-    """Its key has a capacity of 1, so a nested wait for it would never end."""
-    auto_renew: bool = True
-    max_hold: float | None = None
-    on_lost: Callable[[Any], object] | None = None
 
 
 class LeaseBase:
@@ -98,8 +84,10 @@ class LeaseBase:
         if terms.max_hold is not None:
             self._hold_until = since + terms.max_hold
             self.deadline = min(self.deadline, self._hold_until)
-        lead = terms.ttl / 3
-        renew_at = since + lead if claim_by is None else claim_by
+        lead = renew_after(terms.ttl)
+        renew_at = since + lead
+        if claim_by is not None:  # soon, but no sooner: short holds don't pay for it
+            renew_at, lead = claim_by, round(claim_by - since, 3)
         if not rt.inbox:
             renew_at = min(renew_at, since + HEARD_AFTER)
         self._renew_at = renew_at
@@ -189,21 +177,12 @@ class LeaseBase:
         """Stop looking after it here, and return a handle with which another process can attach it.
 
         The handle is a secret: whoever has it can renew and release the lease. Nothing renews it
-        meanwhile, so it must be attached within `remaining` seconds.
+        meanwhile, so it must be attached within `remaining` seconds, and once: two who attach it hold
+        the same lease, and the first to release it ends it for both.
         """
         self.ensure()
         self._finish("detached")
-        fields = {
-            "id": self.id,
-            "key": urlsafe_b64encode(self.key).decode(),
-            "token": self.token,
-            "slots": self.slots,
-            "units": self._terms.units,
-            "ttl": self._terms.ttl,
-            "owner": self._terms.owner,
-            "exclusive": self._terms.exclusive,
-        }
-        return "lease1." + urlsafe_b64encode(dumps(fields).encode()).decode()
+        return pack(Handle(self.key, self.id, self.token, self.slots, self._terms, self._doubtful))
 
     def __repr__(self) -> str:
         state = self.reason or self._end or f"{span(self.remaining)} left"
@@ -223,10 +202,13 @@ class LeaseBase:
         if now >= self.deadline:
             self.lose(self._why_over())
             return NO_CARE
+        if self._rt.is_over:
+            self.lose("closed", "its event loop was closed under it")
+            return NO_CARE
         if not (self._terms.auto_renew or self._claim_by is not None):
             return Care(renew=False, again_at=self.deadline)
-        # The timetable rounds down, so what is due within its grain is due.
-        due = now >= self._renew_at - self._terms.ttl / 40 and not self._renewing
+        early = EARLY * renew_after(self._terms.ttl)
+        due = now >= self._renew_at - early and not self._renewing
         if due:
             self._renewing = True
         elif not self._renewing:
@@ -290,6 +272,8 @@ class LeaseBase:
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
             self.lose(reply.reason, reply.detail)
+        else:
+            raise unexpected(reply, self.key)
         self.ensure()
 
     async def _release(self) -> bool:
@@ -309,6 +293,9 @@ class LeaseBase:
         except BaseException:
             rt.keeper.abandon(self.key, self.id, self._burial())
             raise
+        if isinstance(answer.reply, Failed):
+            log.warning("%s could not be given up: %s", key_shown(self.key), answer.reply.detail)
+            rt.keeper.abandon(self.key, self.id, self._burial())
         return isinstance(answer.reply, Released)
 
     async def _wait_lost(self, timeout: float | None = None) -> bool:
@@ -433,32 +420,3 @@ class LeaseBase:
                 stacklevel=2,
                 source=self,
             )
-
-
-class Handle(NamedTuple):
-    """What `detach` packs and `attach` unpacks."""
-
-    key: bytes
-    id: str
-    token: int
-    slots: tuple[int, ...]
-    terms: Terms
-
-
-def read_handle(handle: str) -> Handle:
-    """Unpack a detached lease. Raises `ValueError` for what is none."""
-    try:
-        version, _, packed = handle.partition(".")
-        if version != "lease1":
-            raise ValueError(f"its format is {version!r}")
-        fields = loads(urlsafe_b64decode(packed))
-        terms = Terms(
-            ttl=safe_ttl(fields["ttl"]),
-            owner=str(fields["owner"]),
-            units=int(fields["units"]),
-            exclusive=bool(fields["exclusive"]),
-        )
-        key = urlsafe_b64decode(fields["key"])
-        return Handle(key, str(fields["id"]), int(fields["token"]), tuple(fields["slots"]), terms)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"this is no handle of a detached lease: {error}") from error

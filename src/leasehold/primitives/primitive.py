@@ -11,8 +11,9 @@ from leasehold.errors import AcquireTimeout, MissingCapability, Reentrant
 from leasehold.model import MANY, Status
 from leasehold.primitives import admin
 from leasehold.primitives.acquire import Acquiring, Ask
-from leasehold.primitives.lease import LeaseBase, Terms
+from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.telling import key_shown
+from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import Runtime
 
 _hosts: dict[int, str] = {}
@@ -130,8 +131,6 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         note: str | None = None,
     ) -> LeaseT:
         rt = self._runtime()
-        if not rt.is_ready:
-            await rt.ready()
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         held = rt.holding.get((self.key, me))
@@ -139,11 +138,13 @@ class PrimitiveBase[LeaseT: LeaseBase]:
             self._refuse_reentry(patience)
         if self._require:
             _check(self._require, rt.capabilities.names(), "the store")
-        if not 1 <= units <= self._capacity:
-            raise ValueError(f"units is {units}: {key_shown(self.key)} has 1 to {self._capacity}")
         ask, terms = self._wish if self._here is _here() else self._describe_here()
         if units != 1 or priority is not None or note is not None:
             ask, terms = self._another_wish(units, priority, note)
+            if not 1 <= units <= self._capacity:
+                raise ValueError(
+                    f"units is {units}: {key_shown(self.key)} has 1 to {self._capacity}"
+                )
         grant = await Acquiring(rt, ask).run(patience)
         try:
             return self._lease_type(rt, self.key, terms, grant, me)
@@ -166,6 +167,11 @@ class PrimitiveBase[LeaseT: LeaseBase]:
     def _another_wish(
         self, units: int, priority: int | None, note: str | None
     ) -> tuple[Ask, Terms]:
+        for what, value in (("units", units), ("priority", priority)):
+            if value is not None and type(value) is not int:
+                raise TypeError(f"{what} is {value!r}: give an int")
+        if not isinstance(note, str | None):
+            raise TypeError(f"note is {note!r}: give a text")
         ask, terms = self._wish
         ask = ask._replace(
             units=units,

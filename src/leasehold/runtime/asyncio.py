@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import ref
@@ -17,6 +17,10 @@ from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.port import Standing
 
 log = logging.getLogger("leasehold")
+
+UNHURRIED = 0.02
+"""So much later whoever has become the head of a queue is told, in seconds. It only asks when time
+alone could change its answer, and where holds are short it is granted before that is worth asking."""
 
 SCANNED = 100
 """So many keys are read at a time."""
@@ -127,17 +131,25 @@ class AsyncRuntime:
         self.me = asyncio.current_task
         self.backend = store.backend(blocking=False)
         self._clock = clock
+        self._clock_is_by_hand = hasattr(clock, "at")
         self._loop = loop
         self._batcher = Batcher(self.backend, loop, clock, call_timeout)
         self.call = self._batcher.call
         self._opening: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
+        deliver_to = getattr(self.backend, "deliver_to", None)
+        if deliver_to is not None:
+            deliver_to(self._deliver)
         self.is_ready = False
         on_fork(self)
 
     @property
     def inbox(self) -> str:
         return self.backend.inbox
+
+    @property
+    def is_over(self) -> bool:
+        return self._loop.is_closed()
 
     async def listen(self) -> None:
         """The loop has listened from the start."""
@@ -162,8 +174,7 @@ class AsyncRuntime:
         pause = 0.05
         while True:
             try:
-                for wakeup in await self.backend.wakeups(None):
-                    self.mail.deliver(wakeup)
+                self._deliver(await self.backend.wakeups(None))
                 pause = 0.05
             except Exception as error:  # whatever it was, pushes are wanted again
                 if not isinstance(error, LeaseholdError):
@@ -171,6 +182,13 @@ class AsyncRuntime:
                 self.mail.recheck()
                 await self.signal().wait(pause)
                 pause = min(2 * pause, 1.0)
+
+    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
+        for wakeup in wakeups:
+            if wakeup.event == "head" and not self._clock_is_by_hand:
+                self._loop.call_later(UNHURRIED, self.mail.deliver, wakeup)
+            else:
+                self.mail.deliver(wakeup)
 
     async def scan(self, prefix: bytes) -> AsyncIterator[Status]:
         """Every key in use that begins with `prefix`."""

@@ -66,6 +66,7 @@ class StoreKeeper:
         self.watch = self._timetable.add
         self.unwatch = self._timetable.discard
         self._poked: SimpleQueue[None] = SimpleQueue()
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._backend: Backend | None = None
         self._closing = False
@@ -110,6 +111,11 @@ class StoreKeeper:
         """Give up every lease that is still held, wait a little for that, and end."""
         for lease in self._timetable.leases():
             lease.lose("closed")
+        if self._chores:
+            try:
+                self._start()
+            except RuntimeError:  # the interpreter is about to end, and starts no threads any more
+                self._work_here()
         if self._thread is not None:
             self.flush(DRAIN)
             self._closing = True
@@ -178,10 +184,21 @@ class StoreKeeper:
             timers_for(_SYSTEM).at(0.0, self._start)
 
     def _start(self) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
-            thread.start()
-            self._thread = thread
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="leasehold-keeper", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _work_here(self) -> None:
+        """Do what is to be done in this thread, once."""
+        try:
+            backend = self._store.backend(blocking=True)
+            step(backend.open(listen=False))
+            self._work(backend, self._take_chores())
+            step(backend.close())
+        except Exception as error:  # noqa: BLE001  # there is nobody left to try again
+            log.warning("the keeper of %s could not reach it: %s", self._store.url, error)
 
     def _run(self) -> None:
         while not self._closing:
@@ -220,7 +237,8 @@ class StoreKeeper:
 
     def _stumble(self, error: Exception) -> None:
         """The store is away, or worse: tell those who wait for a renewal, and try again soon."""
-        log.warning("the keeper of %s could not reach it: %s", self._store.url, error)
+        level = logging.DEBUG if self._pause else logging.WARNING  # an outage is told once
+        log.log(level, "the keeper of %s could not reach it: %s", self._store.url, error)
         self._disconnect()
         for chore in self._take_chores():
             self._failed(chore, error)

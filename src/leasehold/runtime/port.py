@@ -45,6 +45,10 @@ class Guard(Protocol):
         """The body has ended with `exc`: tell whether our interruption ended it."""
 
 
+EARLY = 1 / 16
+"""The keeper may look at a lease earlier than it was asked to, by this part of the time ahead."""
+
+
 class Care(NamedTuple):
     """What a lease needs at this moment."""
 
@@ -146,6 +150,10 @@ class Runtime(Protocol):
     @property
     def is_ready(self) -> bool:
         """There is nothing to be done before the first call."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whoever held a lease here can't go on: the event loop is closed."""
 
     def now(self) -> float:
         """This machine's clock, by which deadlines are kept."""

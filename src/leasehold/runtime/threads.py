@@ -110,6 +110,8 @@ class ThreadRuntime:
     def is_ready(self) -> bool:
         return True
 
+    is_over = False
+
     async def ready(self) -> None:
         """Connections are made when they are needed."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import frexp, ldexp
 from weakref import ref
 
-from leasehold.runtime.port import Watched
+from leasehold.runtime.port import EARLY, Watched
 from leasehold.runtime.timers import Timers
 
 FINEST = 0.016
@@ -27,7 +27,7 @@ class Timetable:
         self._grains: dict[float, float] = {}
 
     def add(self, lease: Watched, when: float, lead: float) -> None:
-        """Look at `lease` at `when`, or up to a sixteenth of `lead` earlier."""
+        """Look at `lease` at `when`, or by up to `EARLY` of `lead` earlier."""
         grain = self._grains.get(lead) or self._grain(lead)
         slot = when - when % grain if grain else when
         bucket = self._buckets.get(slot)
@@ -62,7 +62,7 @@ class Timetable:
             return 0.0
         if len(self._grains) > 256:
             self._grains.clear()
-        grain = self._grains[lead] = ldexp(1.0, frexp(lead / 16)[1] - 1)
+        grain = self._grains[lead] = ldexp(1.0, frexp(lead * EARLY)[1] - 1)
         return grain
 
     def _new_bucket(self, slot: float) -> Bucket:

@@ -13,6 +13,7 @@ from leasehold.backends.sqlite import file, forks, schema
 from leasehold.backends.sqlite.rows import RowBook
 from leasehold.backends.sqlite.schema import Execute
 from leasehold.backends.sqlite.site import Identity, Site
+from leasehold.backends.sqlite.statements import READ_ANEW, WRITE_KEY
 from leasehold.backends.sqlite.trouble import (
     Busy,
     explain,
@@ -50,6 +51,7 @@ class Connection:
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._execute: Execute = _closed
+        self._execute_many: Execute = _closed
         self._identity: Identity | None = None
         self._look_at = -inf
         self._floor = 0
@@ -102,6 +104,7 @@ class Connection:
         execute("PRAGMA synchronous = NORMAL")  # see docs/adr/0003
         execute("PRAGMA wal_autocheckpoint = 0")  # see upkeep.py
         self._execute = execute
+        self._execute_many = cursor.executemany
         self._settle(execute)
 
     def _settle(self, execute: Execute) -> None:
@@ -122,7 +125,7 @@ class Connection:
         """Disconnect; a transaction that was under way is rolled back."""
         db, self._db = self._db, None
         cursor, self._cursor = self._cursor, None
-        self._execute = _closed
+        self._execute = self._execute_many = _closed
         self._version = -1
         self._books.clear()
         if cursor is not None:
@@ -209,7 +212,7 @@ class Connection:
 
     def _together(self, commands: Sequence[Command]) -> Outcome:
         """The usual way, in which nothing goes wrong."""
-        now, stamp = self._begin()
+        now, stamp = self._begin(commands[0].key if commands else None)
         books = self._books
         replies: list[Reply] = []
         pushes: list[Wakeup] = []
@@ -218,19 +221,23 @@ class Connection:
             key = command.key
             book = books.get(key)
             if book is None:
-                book = books[key] = RowBook(self._execute, key, self._floor)
+                book = books[key] = RowBook.read(self._execute, key, self._floor)
             used[key] = book
             reply, wakeups = apply(book, command, now, stamp)
             replies.append(reply)
             if wakeups:
                 pushes += wakeups
+        rows = [row for book in used.values() if (row := book.flush()) is not None]
+        if len(rows) == 1:
+            self._execute(WRITE_KEY, rows[0])
+        elif rows:
+            self._execute_many(WRITE_KEY, rows)
         for key, book in used.items():
-            book.flush()
             if not book.simple:
                 del books[key]  # what lies in other rows is read anew
         return replies, pushes
 
-    def _begin(self) -> tuple[float, int]:
+    def _begin(self, key: bytes | None = None) -> tuple[float, int]:
         """In a transaction: see what others have changed, and what time it is.
 
         The number that SQLite gives for the state of the file is unchanged while nobody but this
@@ -239,15 +246,28 @@ class Connection:
         version = self._execute("PRAGMA data_version").fetchone()[0]
         if version != self._version or len(self._books) > MAX_BOOKS:
             self._books.clear()
-            boot, self._floor = schema.read_meta(self._execute, self.site.path)
-            if boot != self.site.boot:
-                raise schema.two_boots(self.site.path)
-            self._version = version
+            self._read_anew(version, key)
         clock = self.site.clock
         now = clock.now()
         if now >= self._look_at:
             self._look_again(now)
         return now, clock.stamp()
+
+    def _read_anew(self, version: int, key: bytes | None) -> None:
+        """Is it still our format and our boot? With that, the book of a key that is wanted."""
+        path = self.site.path
+        try:
+            row = self._execute(READ_ANEW, (key,)).fetchone()
+        except sqlite3.OperationalError:
+            schema.read_meta(self._execute, path)  # another format has other tables, and says so
+            raise
+        boot, self._floor = schema.check_meta(row, path)
+        if boot != self.site.boot:
+            raise schema.two_boots(path)
+        self._version = version
+        if key is not None:
+            found = None if row[3] is None else row[3:]
+            self._books[key] = RowBook(self._execute, key, self._floor, found)
 
     def _look_again(self, now: float) -> None:
         """Is our file still the one that others find?"""
@@ -266,9 +286,9 @@ class Connection:
         for command in commands:
             self._execute("SAVEPOINT command")
             try:
-                book = RowBook(self._execute, command.key, self._floor)
+                book = RowBook.read(self._execute, command.key, self._floor)
                 reply, wakeups = apply(book, command, now, stamp)
-                book.flush()
+                self._flush(book)
             except Exception as error:
                 if not is_of_one_command(error):
                     raise
@@ -278,6 +298,11 @@ class Connection:
             replies.append(reply)
             pushes += wakeups
         return replies, pushes
+
+    def _flush(self, book: RowBook) -> None:
+        row = book.flush()
+        if row is not None:
+            self._execute(WRITE_KEY, row)
 
     def _give_up(self) -> None:
         """Leave no transaction behind, and remember nothing of it."""
@@ -297,9 +322,9 @@ class Connection:
         self._books.clear()
         pushes: list[Wakeup] = []
         for key in keys:
-            book = RowBook(self._execute, key, self._floor)
+            book = RowBook.read(self._execute, key, self._floor)
             pushes += apply(book, Inspect(key), now, stamp)[1]  # which settles it
-            book.flush()
+            self._flush(book)
             if book.idle:
                 self._floor = max(self._floor, book.last)
                 self._execute("DELETE FROM lease_keys WHERE key = ?", (key,))
@@ -309,7 +334,7 @@ class Connection:
 
     def _peek(self, which: tuple[bytes, str]) -> tuple[Entry | None, str | None]:
         self._execute("BEGIN")
-        book = RowBook(self._execute, which[0], self._floor)
+        book = RowBook.read(self._execute, which[0], self._floor)
         entry, head = book.get(which[1]), next(iter(book.queue()), None)
         self._execute("COMMIT")
         return entry, None if head is None else head.id

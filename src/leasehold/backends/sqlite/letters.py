@@ -5,7 +5,8 @@ who can read the file know, is dropped: nobody else can tell a waiter that it wa
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import batched
 from typing import Any
 
@@ -16,6 +17,8 @@ SEAL = 16
 MAX_SIZE = 65536
 """A datagram is not read further than this."""
 
+_HEAD = len(VERSION) + SEAL
+
 PER_LETTER = 16
 """So many wakeups travel in one datagram: a socket's queue holds few datagrams, not few bytes."""
 
@@ -25,23 +28,25 @@ _EVENTS = {"granted", "head", "revoked", "refused"}
 _TYPES = (str, str, str, int, list, float, float, str)
 
 
-def write(wakeups: Iterable[Wakeup], secret: bytes) -> Iterator[bytes]:
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+
+
+def write(wakeups: Sequence[Wakeup], secret: bytes) -> Iterator[bytes]:
     """Datagrams that carry these wakeups."""
     for some in batched(wakeups, PER_LETTER):
-        body = json.dumps([_fields(w) for w in some], separators=(",", ":")).encode()
+        body = _encode([_fields(w) for w in some]).encode()
         yield VERSION + _seal(body, secret) + body
 
 
 def read(letter: bytes, secret: bytes, inbox: str) -> Sequence[Wakeup]:
     """The wakeups in a datagram; none in one that is not from a user of the same file."""
-    from hmac import compare_digest
-
-    version, rest = letter[: len(VERSION)], letter[len(VERSION) :]
-    seal, body = rest[:SEAL], rest[SEAL:]
-    if version != VERSION or not compare_digest(seal, _seal(body, secret)):
+    body = letter[_HEAD:]
+    seal = letter[len(VERSION) : _HEAD]
+    if not (letter.startswith(VERSION) and _hashing()[1](seal, _seal(body, secret))):
         return ()
     try:
-        found = json.loads(body)
+        found = _decode(body.decode())
     except ValueError:
         return ()
     fields = found if isinstance(found, list) else []
@@ -49,9 +54,17 @@ def read(letter: bytes, secret: bytes, inbox: str) -> Sequence[Wakeup]:
 
 
 def _seal(body: bytes, secret: bytes) -> bytes:
-    from hashlib import blake2b  # a command that neither wakes nor is woken starts without
+    digest: bytes = _hashing()[0](body, key=secret, digest_size=SEAL).digest()
+    return digest
 
-    return blake2b(body, key=secret, digest_size=SEAL).digest()
+
+@cache
+def _hashing() -> tuple[Callable[..., Any], Callable[[bytes, bytes], bool]]:
+    """Loaded when needed: a command that neither wakes nor is woken starts without."""
+    from hashlib import blake2b
+    from hmac import compare_digest
+
+    return blake2b, compare_digest
 
 
 def _fields(wakeup: Wakeup) -> tuple[Any, ...]:

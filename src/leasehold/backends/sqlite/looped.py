@@ -33,6 +33,7 @@ class LoopBackend:
         self._worker = Worker(self._connection)
         self._mailbox: Mailbox | None = None
         self._watch: Watch | None = None
+        self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
         self._flying = 0
         self._tidying: threading.Thread | None = None
         self._last_rites = weakref.finalize(self, self._worker.stop_for_good)
@@ -44,6 +45,7 @@ class LoopBackend:
             post, self._watch = begin_to_listen(self._connection)
             mailbox = self._mailbox = Mailbox(asyncio.get_running_loop(), post)
             self.inbox = mailbox.inbox
+            mailbox.deliver_to = self._deliver_to
             self._last_rites.detach()
             self._last_rites = weakref.finalize(self, partial(_let_go, self._worker, mailbox))
             self._last_rites.atexit = False
@@ -122,6 +124,12 @@ class LoopBackend:
     def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
         if self._mailbox is not None:
             self._mailbox.deliver(wakeups, in_loop=True)
+
+    def deliver_to(self, take: Callable[[Sequence[Wakeup]], None]) -> None:
+        """Hand pushes to `take`, in the loop, as soon as they are read; `wakeups` gives none then."""
+        self._deliver_to = take
+        if self._mailbox is not None:
+            self._mailbox.deliver_to = take
 
     async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
         if self._mailbox is None:

@@ -21,6 +21,8 @@ class Mailbox:
         self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
         self._rung = False
         self._reader: asyncio.Future[None] | None = None
+        self.deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
+        """Whoever takes wakeups in as they arrive, instead of waiting for them."""
         if post is not None:
             loop.add_reader(post.socket, self._read)
 
@@ -36,23 +38,32 @@ class Mailbox:
 
     def _read(self) -> None:
         if self.post is not None:
-            self.add(self.post.receive())
+            # One at a time: the loop comes back for more, and whom it wakes need not wait for them.
+            self.add(self.post.receive(1))
 
     def add(self, wakeups: Sequence[Wakeup]) -> None:
         """Take in what is for us. In the loop's own thread."""
+        if self.deliver_to is not None:
+            if wakeups:
+                self.deliver_to(wakeups)
+            return
         self._arrived.extend(wakeups)
         if self._arrived:
             self._wake()
 
     def deliver(self, wakeups: Sequence[Wakeup], *, in_loop: bool = False) -> None:
         """See that each wakeup reaches its inbox, ours or another's. Any thread."""
-        own = [wakeup for wakeup in wakeups if wakeup.inbox == self.inbox]
+        mine = self.inbox
+        others = [wakeup for wakeup in wakeups if wakeup.inbox and wakeup.inbox != mine]
+        if others and self.post is not None:
+            self.post.send(others)
+        if len(others) == len(wakeups):
+            return
+        own = [wakeup for wakeup in wakeups if wakeup.inbox == mine]
         if in_loop:
             self.add(own)
-        elif own:
+        else:
             self._in_loop(lambda: self.add(own))
-        if self.post is not None and len(own) < len(wakeups):
-            self.post.send(w for w in wakeups if w.inbox and w.inbox != self.inbox)
 
     def nudge(self) -> None:
         """Let whoever waits go. Any thread."""

@@ -9,8 +9,7 @@ few seconds. Elsewhere the socket is a file in the folder for temporary files, r
 import os
 import socket
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -38,20 +37,27 @@ class Post:
             self.socket.close()
             raise
 
-    def send(self, wakeups: Iterable[Wakeup]) -> None:
+    def send(self, wakeups: Sequence[Wakeup]) -> None:
         """Push wakeups to their inboxes. Any thread; whom it can't reach will ask by itself."""
-        by_inbox: defaultdict[str, list[Wakeup]] = defaultdict(list)
+        if len(wakeups) == 1:
+            return self._send_to(wakeups[0].inbox, wakeups)
+        by_inbox: dict[str, list[Wakeup]] = {}
         for wakeup in wakeups:
-            by_inbox[wakeup.inbox].append(wakeup)
+            by_inbox.setdefault(wakeup.inbox, []).append(wakeup)
         for inbox, theirs in by_inbox.items():
-            with suppress(OSError, ValueError):  # it has gone, its queue is full, it is no address
-                for letter in letters.write(theirs, self.secret):
-                    self.socket.sendto(letter, _name(inbox))
+            self._send_to(inbox, theirs)
 
-    def receive(self) -> Sequence[Wakeup]:
-        """What lies there, without waiting."""
+    def _send_to(self, inbox: str, wakeups: Sequence[Wakeup]) -> None:
+        try:
+            for letter in letters.write(wakeups, self.secret):
+                self.socket.sendto(letter, _name(inbox))
+        except (OSError, ValueError):
+            pass  # it has gone, its queue is full, it is no address
+
+    def receive(self, most: int = AT_ONCE) -> Sequence[Wakeup]:
+        """What lies there, without waiting; no more than `most` datagrams of it."""
         found: list[Wakeup] = []
-        for _ in range(AT_ONCE):
+        for _ in range(most):
             try:
                 letter = self.socket.recv(letters.MAX_SIZE)
             except OSError:

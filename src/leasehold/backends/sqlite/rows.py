@@ -1,8 +1,8 @@
 """The book of one key, kept in rows and read no further than the ledger looks.
 
 The row of the key counts what there is and carries one hold inside; nothing else is read unless the
-counts say that there is something to read. Changes of other rows are written at once, that of the
-key's own row by `flush`.
+counts say that there is something to read. Changes are written by `flush`, each row once, however
+often it was changed; those of other rows than the key's own also before these are looked through.
 """
 
 from bisect import insort
@@ -18,19 +18,16 @@ from leasehold.backends.sqlite.statements import (
     NEXT_PLACES,
     READ_KEY,
     TABLES,
-    WRITE_KEY,
     Table,
 )
 from leasehold.backends.sqlite.values import NO_HOLD, Row, hold_of, hold_row
 from leasehold.core.book import Entry, Hold, Place, Tomb, stored_expiry
 
-FRONT_ROWS = 4
-"""So many places are read at first: the head is nearly always enough."""
+FRONT_ROWS = 2
+"""So many places are read at first: the head, and who is the head once that has gone."""
 MORE_ROWS = 64
 
 _rank = attrgetter("rank")
-
-_COUNTED = (Place, Hold, Tomb)
 
 
 class RowBook:
@@ -45,6 +42,7 @@ class RowBook:
         "_key",
         "_known",
         "_row",
+        "_stored",
         "_tallies",
         "arrivals",
         "capacity",
@@ -56,19 +54,26 @@ class RowBook:
     queue_limit: int | None = None
     expires_at = staticmethod(stored_expiry)
 
-    def __init__(self, execute: Execute, key: bytes, floor: int) -> None:
+    def __init__(self, execute: Execute, key: bytes, floor: int, row: Row | None = None) -> None:
         self._execute = execute
         self._key = key
         self._known: dict[str, Entry | None] = {}
+        self._stored: dict[str, type | None] = {}
+        """The ids whose rows are not as they should be, and in which table each has one."""
         self._all_holds: dict[str, Hold] | None = None
         self._front: list[Place] | None = None
         self._front_is_all = False
-        row = execute(READ_KEY, (key,)).fetchone()
         self._row: Row = row or (key, floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
-        _, self.last, self.capacity, self.arrivals, self.used, *tallies, self.due = self._row[:9]
-        self._tallies: dict[type, int] = dict(zip(_COUNTED, tallies, strict=True))
-        inner = self._row[9:]
-        self._inner: Hold | None = None if inner[0] is None else hold_of(inner)
+        _, self.last, self.capacity, self.arrivals, self.used, places, holds, tombs, self.due = (
+            self._row[:9]
+        )
+        self._tallies: dict[type, int] = {Place: places, Hold: holds, Tomb: tombs}
+        self._inner: Hold | None = None if self._row[9] is None else hold_of(self._row[9:])
+
+    @classmethod
+    def read(cls, execute: Execute, key: bytes, floor: int) -> "RowBook":
+        """The book of a key, as it is stored; `floor` is the last token of a key that is not there."""
+        return cls(execute, key, floor, execute(READ_KEY, (key,)).fetchone())
 
     # -- what there is ------------------------------------------------------------------------------
 
@@ -115,6 +120,7 @@ class RowBook:
     def holds(self) -> Collection[Hold]:
         if self._tallies[Hold]:
             if self._all_holds is None:
+                self._write()
                 rows = self._execute(ALL_HOLDS, (self._key,)).fetchall()
                 found = self._same(TABLES[Hold], rows)
                 self._all_holds = {hold.id: hold for hold in found if isinstance(hold, Hold)}
@@ -149,18 +155,30 @@ class RowBook:
     def _out_of_front(self, place: Place) -> None:
         """Keep the front that we have read true to a place that goes."""
         front = self._front
-        if front is not None and place in front:
-            front.remove(place)
+        index = self._index_in_front(place)
+        if front is not None and index is not None:
+            del front[index]
             if not (front or self._front_is_all):
                 self._front = None
 
+    def _index_in_front(self, place: Place) -> int | None:
+        for index, other in enumerate(self._front or ()):
+            if other is place:
+                return index
+        return None
+
     def _places(self, statement: str, values: Row) -> list[Place]:
+        self._write()
         rows = self._execute(statement, values).fetchall()
         return [p for p in self._same(TABLES[Place], rows) if isinstance(p, Place)]
 
     def ahead_of(self, place: Place) -> int:
-        if self._front is not None and place in self._front:
-            return self._front.index(place)
+        index = self._index_in_front(place)
+        if index is not None:
+            return index
+        if not self._tallies[Place]:
+            return 0
+        self._write()
         return int(self._execute(COUNT_AHEAD, (self._key, *place.rank)).fetchone()[0])
 
     # -- what has ended -----------------------------------------------------------------------------
@@ -176,6 +194,7 @@ class RowBook:
                 found.append(inner)
             else:
                 self.due = inner.expires
+        self._write()
         for kind, tally in self._tallies.items():
             if tally:
                 found += self._ended_rows(TABLES[kind], now)
@@ -191,61 +210,78 @@ class RowBook:
     # -- changes ------------------------------------------------------------------------------------
 
     def put(self, entry: Entry) -> None:
-        old = self.get(entry.id)
-        if old is not None and old is not entry:
-            self.remove(old)
         if entry.expires < self.due:
             self.due = entry.expires
         if entry is self._inner:
             return
-        kind = type(entry)
-        if old is not entry:
-            if isinstance(entry, Hold):
-                self.used += entry.units
-                if self._inner is None:
-                    self._inner = entry
-                    self._known.pop(entry.id, None)
-                    return
-                if self._all_holds is not None:
-                    self._all_holds[entry.id] = entry
-            elif isinstance(entry, Place):
-                self._into_front(entry)
-            self._tallies[kind] += 1
-            self._known[entry.id] = entry
-        table = TABLES[kind]
-        self._execute(table.write, (self._key, *table.row(entry)))
+        old = self.get(entry.id)
+        if old is entry:
+            self._stored.setdefault(entry.id, type(entry))
+            return
+        if old is not None:
+            self.remove(old)
+        if isinstance(entry, Hold):
+            self.used += entry.units
+            if self._inner is None:
+                self._inner = entry
+                return
+            if self._all_holds is not None:
+                self._all_holds[entry.id] = entry
+        elif isinstance(entry, Place):
+            self._into_front(entry)
+        self._tallies[type(entry)] += 1
+        self._known[entry.id] = entry
+        self._stored.setdefault(entry.id, None)
 
     def remove(self, entry: Entry) -> None:
+        self._known[entry.id] = None
         if isinstance(entry, Hold):
             self.used -= entry.units
-        if entry is self._inner:
-            self._inner = None
-            return
-        self._known[entry.id] = None
-        self._tallies[type(entry)] -= 1
-        if isinstance(entry, Place):
+            if entry is self._inner:
+                self._inner = None
+                return
+            if self._all_holds is not None:
+                del self._all_holds[entry.id]
+        elif isinstance(entry, Place):
             self._out_of_front(entry)
-        elif isinstance(entry, Hold) and self._all_holds is not None:
-            del self._all_holds[entry.id]
-        self._execute(TABLES[type(entry)].delete, (self._key, entry.id))
+        self._tallies[type(entry)] -= 1
+        self._stored.setdefault(entry.id, type(entry))
 
-    def flush(self) -> None:
-        """Write the key's own row, if it has changed."""
-        tallies = self._tallies
+    def _write(self) -> None:
+        """Bring all rows but the key's own up to date."""
+        if not self._stored:
+            return
+        changed, self._stored = self._stored, {}
+        for entry_id, kind in changed.items():
+            if kind is not None and type(self._known[entry_id]) is not kind:
+                self._execute(TABLES[kind].delete, (self._key, entry_id))
+        for entry_id in changed:
+            entry = self._known[entry_id]
+            if entry is not None:
+                table = TABLES[type(entry)]
+                self._execute(table.write, (self._key, *table.row(entry)))
+
+    def flush(self) -> Row | None:
+        """Write all that has changed but the key's own row; return that if it has changed."""
+        self._write()
         inner = self._inner
-        if self.simple:
+        tallies = self._tallies
+        places, holds, tombs = tallies[Place], tallies[Hold], tallies[Tomb]
+        if not (places or holds or tombs):
             self.due = inf if inner is None else inner.expires
+            self._known.clear()
         row = (
             self._key,
             self.last,
             self.capacity,
             self.arrivals,
             self.used,
-            tallies[Place],
-            tallies[Hold],
-            tallies[Tomb],
+            places,
+            holds,
+            tombs,
             self.due,
         ) + (NO_HOLD if inner is None else hold_row(inner))
-        if row != self._row:
-            self._execute(WRITE_KEY, row)
-            self._row = row
+        if row == self._row:
+            return None
+        self._row = row
+        return row

@@ -6,7 +6,8 @@ nobody else wants is one row of one table. Further holds, places and tombs are r
 
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from leasehold.core.timing import DRIFT
 from leasehold.errors import BackendUnavailable, Corrupt, IncompatibleVersion
@@ -67,7 +68,11 @@ def read_meta(execute: Execute, path: str) -> tuple[str, int]:
 
     Raises `IncompatibleVersion` before anything else of another format is looked at.
     """
-    row = execute(_META).fetchone()
+    return check_meta(execute(_META).fetchone(), path)
+
+
+def check_meta(row: Sequence[Any] | None, path: str) -> tuple[str, int]:
+    """The same, from a row that begins with the format, the boot, and that token."""
     if row is None or type(row[0]) is not int or type(row[2]) is not int:
         raise Corrupt(f"{path} has no readable format number: nothing is granted from it")
     if row[0] != FORMAT:

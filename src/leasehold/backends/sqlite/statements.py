@@ -19,6 +19,9 @@ from leasehold.core.book import Entry, Hold, Place, Tomb
 _KEY = "key, last, capacity, arrivals, used, waiting, holds, tombs, due, " + HOLD
 
 READ_KEY = f"SELECT {_KEY} FROM lease_keys WHERE key = ?"  # noqa: S608
+READ_ANEW = f"""SELECT format, boot, lease_meta.floor, {_KEY}
+    FROM lease_meta LEFT JOIN lease_keys ON key = ?"""  # noqa: S608
+"""What must be read once others have written: `schema.META`, and the row of a key."""
 WRITE_KEY = f"REPLACE INTO lease_keys ({_KEY}) VALUES ({', '.join('?' * 25)})"  # noqa: S608
 
 

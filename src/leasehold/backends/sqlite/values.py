@@ -56,8 +56,7 @@ def hold_row(hold: Hold) -> Row:
 
 def hold_of(row: Row) -> Hold:
     """A row of `HOLD` as an entry."""
-    entry_id, owner, token, units, slots, *rest = row
-    return Hold(entry_id, owner, token, units, slots_of(slots), *rest)
+    return Hold(*row[:4], slots_of(row[4]), *row[5:])
 
 
 def place_row(place: Place) -> Row:

@@ -9,6 +9,7 @@ from typing import Any
 
 import leasehold
 import leasehold.sync
+from leasehold.hub import Hub
 from leasehold.model import Status
 from leasehold.testing.conformance.world import PATIENCE, World
 
@@ -34,8 +35,7 @@ class Users:
         if blocking is None:
             blocking = world.mode == "blocking"
         kind: Any = leasehold.sync.Client if blocking else leasehold.Client
-        hub = type(leasehold.connect("memory://").hub)
-        client = kind(hub(world.store, clock=world.clock if world.manual else None))
+        client = kind(Hub(world.store, clock=world.clock if world.manual else None))
         self._clients.append(client)
         return client
 
