@@ -3,6 +3,7 @@
 from importlib import import_module
 
 from leasehold.backends.port import Store
+from leasehold.backends.redact import redacted
 from leasehold.clock import Clock
 from leasehold.errors import NotConfigured
 
@@ -17,15 +18,17 @@ BUILTIN = {
 
 def store_for(url: str, *, clock: Clock | None = None) -> Store:
     """The store that a URL names. Raises `NotConfigured` for a scheme that nobody serves."""
-    scheme, colon, _ = url.partition(":")
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.lower()
     target = BUILTIN.get(scheme) or _plugged_in(scheme)
     if not colon or target is None:
         known = ", ".join(f"{name}://" for name in sorted(BUILTIN))
+        hint = "" if colon else f"; for a file write sqlite:///{url}"
         raise NotConfigured(
-            f"no backend serves {scheme!r}: a store's URL begins with one of {known}"
+            f"no backend serves {redacted(url)!r}: a store's URL begins with one of {known}{hint}"
         )
     module, _, name = target.partition(":")
-    store: Store = getattr(import_module(module), name)(url, clock=clock)
+    store: Store = getattr(import_module(module), name)(f"{scheme}:{rest}", clock=clock)
     return store
 
 

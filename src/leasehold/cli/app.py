@@ -38,7 +38,7 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def app() -> None:
-    """Let one at a time do a thing: across processes and machines, on the store you already run."""
+    """Let one at a time do a thing, across processes: with leases that pass on when a holder dies."""
 
 
 def serve(arguments: Sequence[str] | None) -> int:

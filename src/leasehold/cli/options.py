@@ -46,6 +46,11 @@ def open_client(url: str | None) -> "Client":
 
     # What the library logs, we tell ourselves.
     logging.getLogger("leasehold").addHandler(logging.NullHandler())
+    if (url or os.environ.get("LEASEHOLD_URL", "")).startswith("memory:"):
+        raise click.UsageError(
+            "a memory:// store ends with this command, so it excludes nobody: "
+            "use sqlite:///path.db"
+        )
     try:
         return sync.connect(url)
     except (ValueError, ImportError) as error:

@@ -82,6 +82,8 @@ def run(busy_code: int, as_json: bool, **wanted: Any) -> int:
     if wanted["wait"] is not None and wanted["no_wait"]:
         raise click.UsageError("--wait and --no-wait: choose one")
     voice = Voice(as_json)
+    if os.environb.get(b"LEASE_NAME") == wanted["name"]:
+        voice.say("warning", "this runs under a lease of the same name, and may wait for itself")
     warden = Warden.start()
     try:
         return _Run(voice, warden, wanted).run()

@@ -28,6 +28,12 @@ _WHY = {
     "closed": "its client was closed",
 }
 
+_SINCE = {
+    "expired": "; others may hold it by now",
+    "revoked": "; others may hold it by now or soon",
+    "max_hold": "; it is given up",
+    "closed": "; it is given up",
+}
 
 HEARD_AFTER = 1.0
 """A holder whose runtime has no inbox yet gets one after so many seconds, with its first renewal.
@@ -390,7 +396,7 @@ class LeaseBase:
         detail = f" ({self._detail})" if self._detail else ""
         return LeaseLost(
             f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
-            f"{_WHY[why]}{detail}; others may hold it by now",
+            f"{_WHY[why]}{detail}{_SINCE[why]}",
             reason=why,
             key=self.key,
         )
@@ -413,9 +419,13 @@ class LeaseBase:
             return  # it never came to be
         if self._finish("forgotten"):
             self._rt.keeper.abandon(self.key, self.id, self._burial())
-            warnings.warn(
+            told = (
                 f"a lease on {key_shown(self.key)} was dropped without release(): "
-                "it is given up now; use `with`, or call release()",
+                "it is given up now; use `with`, or keep the lease and call release()"
+            )
+            log.warning("%s", told)  # Python hides a ResourceWarning unless it is asked for
+            warnings.warn(
+                told,
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

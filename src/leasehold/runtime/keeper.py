@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
@@ -181,7 +182,11 @@ class StoreKeeper:
         anything, gets in the way there.
         """
         if self._thread is None or not self._thread.is_alive():
-            timers_for(_SYSTEM).at(0.0, self._start)
+            timers_for(_SYSTEM).at(0.0, self._start_in_time)
+
+    def _start_in_time(self) -> None:
+        with suppress(RuntimeError):  # the interpreter ends: `close` does what is left to do
+            self._start()
 
     def _start(self) -> None:
         with self._starting:

@@ -8,6 +8,9 @@ from leasehold.backends.port import Backend
 from leasehold.model import Acquire, Command, Granted, Release, Reply, Revoke, Status
 from leasehold.runtime.step import step
 
+THIEF = "thief"
+"""Who holds what was stolen."""
+
 THEFT = 3600.0
 """Seconds for which a thief holds what it took."""
 
@@ -37,7 +40,7 @@ def steal(lock: Keyed) -> int:
     """
     client = _client_of(lock)
     _expire(client, lock.key)
-    take = Acquire(lock.key, f"thief-{secrets.token_hex(9)}", "thief", THEFT, priority=1 << 30)
+    take = Acquire(lock.key, f"thief-{secrets.token_hex(9)}", THIEF, THEFT, priority=1 << 30)
     replies = _say(client, Revoke(lock.key, None, "stolen by a test", now=True), take)
     if not isinstance(replies[-1], Granted):
         raise AssertionError(f"others came before the thief: {replies[-1]}")

@@ -79,15 +79,16 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _check_leaks(client: Any) -> None:
     from leasehold.core.names import shown, split_key
-    from leasehold.testing.mishaps import held
+    from leasehold.testing.mishaps import THIEF, held
 
     if not held(client):
         return
     client.hub.keeper.flush(1.0)  # something may be about to be given up in the background
     leaks = [
-        f"{kind} {shown(name)!r}, held by {', '.join(holder.owner for holder in status.holders)}"
+        f"{kind} {shown(name)!r}, held by {', '.join(owners)}"
         for status in held(client)
         for kind, name in [split_key(status.key)]
+        if (owners := [holder.owner for holder in status.holders if holder.owner != THIEF])
     ]
     if leaks:
         pytest.fail(

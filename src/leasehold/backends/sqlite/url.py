@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from leasehold.backends.redact import redacted
 from leasehold.errors import NotConfigured
 
 PATIENCE = 10.0
@@ -34,7 +35,7 @@ class Address:
             self.unsafe_network_fs = value == "1"
         else:
             raise NotConfigured(
-                f"{url!r}: no such option as {name}={value}; "
+                f"{redacted(url)!r}: no such option as {name}={value}; "
                 "known are timeout=SECONDS and unsafe_network_fs=1"
             )
 
@@ -43,14 +44,14 @@ def _path(url: str, location: str) -> str:
     prefix = "sqlite:///"
     if not location.startswith(prefix):
         raise NotConfigured(
-            f"{url!r} is no URL of a SQLite file: sqlite:///relative.db has three slashes, "
+            f"{redacted(url)!r} is no URL of a SQLite file: sqlite:///relative.db has three slashes, "
             "sqlite:////absolute/path.db has four"
         )
     path = os.fsdecode(unquote_to_bytes(location.removeprefix(prefix)))
     if not path or path == ":memory:":
-        raise NotConfigured(f"{url!r} names no file; for leases in this process use memory://")
+        raise NotConfigured(f"{redacted(url)!r} names no file; for leases in this process use memory://")
     if "\0" in path or path.endswith("/"):
-        raise NotConfigured(f"{url!r} names no file")
+        raise NotConfigured(f"{redacted(url)!r} names no file")
     at_home = path.startswith("~/")
     return str((Path(path).expanduser() if at_home else Path(path)).absolute())
 
@@ -61,5 +62,5 @@ def _seconds(url: str, value: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 3600:
-        raise NotConfigured(f"{url!r}: timeout={value} must be a number of seconds, up to an hour")
+        raise NotConfigured(f"{redacted(url)!r}: timeout={value} must be a number of seconds, up to an hour")
     return seconds
