@@ -44,7 +44,9 @@ def seconds(value: Duration, what: str = "a duration") -> float:
         result = _read(value, what)
     else:
         raise TypeError(f'{what} is {value!r}: give seconds, a timedelta, or a text such as "30s"')
-    if isnan(result) or result < 0:
+    if isnan(result):
+        raise ValueError(f"{what} is NaN, which is no amount of time")
+    if result < 0:
         raise ValueError(f"{what} is {value!r}: it can't be negative")
     return result
 
@@ -99,10 +101,20 @@ class LockConfig:
         set_(self, "ttl", safe_ttl(self.ttl))
         set_(self, "wait", optional_seconds(self.wait, "wait"))
         set_(self, "max_hold", optional_seconds(self.max_hold, "max_hold"))
-        if type(self.priority) is not int:
-            raise TypeError(f"priority is {self.priority!r}: give an int")
         if self.max_hold == 0:
             raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
+        for field, type_, example in _PLAIN:
+            value = getattr(self, field)
+            if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
+                raise TypeError(f"{field} is {value!r}: give {example}")
+
+
+_PLAIN = (
+    ("priority", int, "an int"),
+    ("note", str, "a text"),
+    ("label", str, "a text"),
+    ("auto_renew", bool, "True or False"),
+)
 
 
 def _flag(text: str) -> bool:
@@ -171,9 +183,10 @@ def _load(
         if text is None:
             continue
         try:
-            values[field] = _READERS[field](text)
-            if field in ("ttl", "wait", "max_hold") and values[field] is not None:
-                seconds(values[field])
+            value = values[field] = _READERS[field](text)
+            LockConfig(**{field: value})  # what is wrong with it by itself is this variable's fault
+        except UnsafeTiming as error:
+            raise UnsafeTiming(f"{variable} is {text!r}: {error}") from error
         except ValueError as error:
             raise ValueError(f"{variable} is {text!r}: {error}") from error
         return

@@ -5,11 +5,21 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from leasehold.errors import ImplicitStoreWarning, NotConfigured
 from leasehold.hub import Hub, hub_for, implicit_url
 
 _lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    """Another thread of the parent may have held it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 _overrides: list[Hub] = []
 _default: Hub | None = None
 _by_url: dict[str, Hub] = {}
@@ -45,7 +55,7 @@ def _implicit() -> Hub:
         f"no store is named, so locks are kept in {url} and exclude only this user on this host: "
         f"set {where}",
         ImplicitStoreWarning,
-        stacklevel=2,
+        skip_file_prefixes=(str(Path(__file__).parent),),
     )
     return hub_for(url)
 
@@ -63,4 +73,5 @@ def overriding(hub: Hub) -> Iterator[None]:
     try:
         yield
     finally:
-        _overrides.remove(hub)
+        last = len(_overrides) - 1 - _overrides[::-1].index(hub)
+        del _overrides[last]

@@ -74,7 +74,7 @@ class Hub:
         """One for a loop that is new here; loops that were closed without a word are forgotten."""
         from leasehold.runtime.asyncio import AsyncRuntime
 
-        for closed in [each for each in self._loops if each.is_closed()]:
+        for closed in [each for each in list(self._loops) if each.is_closed()]:
             self._loops.pop(closed, None)
         runtime = self._loops[loop] = AsyncRuntime(
             self.store, self._clock, self.keeper, loop, **self._timing

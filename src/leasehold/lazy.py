@@ -8,8 +8,8 @@ from typing import Any
 
 def from_modules(
     package: str, names: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` for a module whose names live in others (PEP 562)."""
+) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """`__all__`, `__getattr__` and `__dir__` for a module whose names live in others (PEP 562)."""
     home = {name: module for module, exported in names.items() for name in exported}
 
     def get(name: str) -> Any:
@@ -22,4 +22,4 @@ def from_modules(
     def names_of() -> list[str]:
         return sorted({*vars(sys.modules[package]), *home})
 
-    return get, names_of
+    return sorted(home), get, names_of

@@ -219,6 +219,16 @@ class Status:
     mine: tuple[Holder, ...] = ()
     """Those of the holders that are leases of the client that asked; filled in by the client."""
 
+    @property
+    def kind(self) -> str:
+        """What kind of primitive it belongs to: `lock`, `semaphore`, …"""
+        return self.key.partition(b":")[0].decode("ascii", "replace")
+
+    @property
+    def name(self) -> bytes:
+        """Its name, as bytes, since any bytes make one."""
+        return self.key.partition(b":")[2]
+
 
 @record
 class Failed:

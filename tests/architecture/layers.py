@@ -50,7 +50,9 @@ RULES: Mapping[str, Rule] = {
     "backends.redact": Rule(),
     "backends": Rule(BELOW | names("backends.port backends.redact")),
     "backends.cas": Rule(BELOW | names("backends.port")),
-    "backends.*": Rule(BELOW | names("backends.port backends.redact backends.cas"), theirs=names("*")),
+    "backends.*": Rule(
+        BELOW | names("backends.port backends.redact backends.cas"), theirs=names("*")
+    ),
     "backends.memory": Rule(BELOW | names("backends.port")),
     "backends.sqlite.*": Rule(BELOW | names("backends.port backends.redact"), siblings=True),
     "runtime.*": Rule(BELOW | names("backends.port"), siblings=True),

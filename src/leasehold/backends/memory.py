@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from itertools import count, islice
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from leasehold.backends.port import Backend
 from leasehold.clock import Clock, SystemClock
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
 from leasehold.errors import NotConfigured
+from leasehold.fork import on_fork
 from leasehold.model import Capabilities, Command, Inspect, Page, Reply, Status, Wakeup
 
 if TYPE_CHECKING:
@@ -28,12 +30,13 @@ class Shelf:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.inboxes: dict[str, _Inbox] = {}
+        self.inboxes: WeakValueDictionary[str, _Inbox] = WeakValueDictionary()
         self._books: dict[bytes, MemoryBook] = {}
         self._sweep_at = MAX_IDLE
         self._floor = 0
         self._open: MemoryBook | None = None
         self._lock = threading.Lock()
+        on_fork(self)
 
     def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         """Apply commands one after the other, then push what comes of them."""
@@ -98,9 +101,9 @@ class Shelf:
     def after_fork(self) -> None:
         """The child has a copy that nobody else sees: it begins empty, above the parent's tokens."""
         self._lock = threading.Lock()
-        self._floor = max((book.last for book in self._books.values()), default=self._floor)
-        self._books.clear()
-        self.inboxes.clear()
+        self._floor = max((self._floor, *(book.last for book in self._books.values())))
+        self._books = {}
+        self.inboxes = WeakValueDictionary()
         self._open = None
 
 
@@ -185,7 +188,6 @@ class MemoryBackend:
         return self._shelf.scan(prefix, cursor, limit)
 
     def after_fork(self) -> None:
-        self._shelf.after_fork()
         self._box = _Inbox()
 
 

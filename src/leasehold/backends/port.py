@@ -57,7 +57,10 @@ class Backend(Protocol):
 
 
 class Store(Protocol):
-    """Where leases are kept, by URL. Making one connects to nothing and reads nothing."""
+    """Where leases are kept, by URL. Making one connects to nothing and reads nothing.
+
+    A store may also have `connections`: so many at a time are best for the threads of one process.
+    """
 
     url: str
     """As it may be shown: without a password."""

@@ -48,8 +48,7 @@ def open_client(url: str | None) -> "Client":
     logging.getLogger("leasehold").addHandler(logging.NullHandler())
     if (url or os.environ.get("LEASEHOLD_URL", "")).startswith("memory:"):
         raise click.UsageError(
-            "a memory:// store ends with this command, so it excludes nobody: "
-            "use sqlite:///path.db"
+            "a memory:// store ends with this command, so it excludes nobody: use sqlite:///path.db"
         )
     try:
         return sync.connect(url)

@@ -14,17 +14,30 @@ MAX_NAME = 512
 def key_of(kind: Kind, name: str | bytes) -> bytes:
     """The key of a named resource: `{kind}:{name}`, so that kinds never meet.
 
-    Raises `InvalidName` unless the name is 1..512 bytes; a str is its UTF-8.
+    Raises `InvalidName` unless the name is 1..512 bytes; a str is its UTF-8. `TypeError` for what is
+    neither str nor bytes, `ValueError` for an unknown kind.
     """
-    try:
-        raw = name.encode() if isinstance(name, str) else bytes(name)
-    except UnicodeEncodeError as error:
-        raise InvalidName(
-            f"{name!r} is not valid Unicode: pass bytes for a name of any bytes"
-        ) from error
+    if isinstance(name, str):
+        raw = utf8(name)
+    elif isinstance(name, bytes):
+        raw = name
+    else:
+        raise TypeError(f"a name is a str or bytes, not {type(name).__name__}")
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}: the kinds are {', '.join(KINDS)}")
     if not 1 <= len(raw) <= MAX_NAME:
         raise InvalidName(f"a name is 1 to {MAX_NAME} bytes long, and this one is {len(raw)}")
     return b"%b:%b" % (kind.encode(), raw)
+
+
+def utf8(text: str) -> bytes:
+    """A text's bytes. Raises `InvalidName` for one that is no Unicode."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidName(
+            f"{text!r} is not valid Unicode: pass bytes for a name of any bytes"
+        ) from error
 
 
 def split_key(key: bytes) -> tuple[str, bytes]:

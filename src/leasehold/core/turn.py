@@ -104,9 +104,11 @@ class Turn:
     # -- units, tokens, slots -----------------------------------------------------------------------
 
     def fits(self, units: int) -> bool:
-        """There is room, and nobody waits for it."""
+        """There is room, and nobody who speaks up waits for it."""
         book = self.book
-        return not book.waiting and book.used + units <= book.capacity
+        if book.used + units > book.capacity:
+            return False
+        return not book.waiting or all(self._silent(place) for place in book.queue())
 
     def take_tokens(self, count: int, floor: int) -> int:
         """Reserve `count` tokens and return the first."""

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
-from leasehold.core.names import KINDS, Kind, key_of
-from leasehold.defaults import default_hub, set_default_hub
-from leasehold.hub import Hub, hub_for
+from leasehold.core.names import Kind
+from leasehold.defaults import default_hub
+from leasehold.faces.asked import kinds_asked, resource_key
+from leasehold.faces.described import Described
+from leasehold.faces.opening import ConnectOptions, opened
+from leasehold.hub import Hub
 from leasehold.model import Capabilities, Status
 from leasehold.primitives import admin
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
-from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.primitives.options import HoldOptions
+from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
 from leasehold.runtime.asyncio import AsyncRuntime
 
@@ -55,10 +59,12 @@ class Lease(LeaseBase):
     ) -> None:
         await self._leave(exc)
 
-    def __enter__(self) -> Any:
-        raise TypeError("this lease is held by a task: write `async with`, not `with`")
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
-    def __exit__(self, *about: object) -> None: ...
+        def __enter__(self) -> Any:
+            raise TypeError("this lease is held by a task: write `async with`, not `with`")
+
+        def __exit__(self, *about: object) -> None: ...
 
 
 class Acquisition(Coroutine[Any, Any, Lease]):
@@ -96,14 +102,16 @@ class Acquisition(Coroutine[Any, Any, Lease]):
         assert self._lease is not None
         await self._lease._leave(exc)
 
-    def __enter__(self) -> Any:
-        self._coroutine.close()
-        raise TypeError("this acquires in an event loop: write `async with`, not `with`")
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
-    def __exit__(self, *about: object) -> None: ...
+        def __enter__(self) -> Any:
+            self._coroutine.close()
+            raise TypeError("this acquires in an event loop: write `async with`, not `with`")
+
+        def __exit__(self, *about: object) -> None: ...
 
 
-class Primitive(PrimitiveBase[Lease]):
+class Primitive(Described[Lease]):
     """What the asyncio primitives share."""
 
     _lease_type = Lease
@@ -120,6 +128,7 @@ class Primitive(PrimitiveBase[Lease]):
         wait: Duration | Unset | None = UNSET,
         priority: int | None = None,
         note: str | None = None,
+        timeout: Unset = UNSET,
     ) -> Acquisition:
         """Acquire `units`, in turn: await it, or enter it with `async with`.
 
@@ -127,6 +136,8 @@ class Primitive(PrimitiveBase[Lease]):
         first served within a priority. Cancelled meanwhile, it leaves nothing behind. Raises
         `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
         """
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
         return Acquisition(self._acquire(units, wait, priority, note))
 
     async def try_acquire(
@@ -162,19 +173,21 @@ class Primitive(PrimitiveBase[Lease]):
     ) -> Coroutine[Any, Any, None]:
         return self._take_entered()._leave(exc)
 
-    def __enter__(self) -> Any:
-        raise TypeError(
-            f"{type(self).__name__} of leasehold is for asyncio: write `async with`, "
-            f"or import {type(self).__name__} from leasehold.sync for `with`"
-        )
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
-    def __exit__(self, *about: object) -> None: ...
+        def __enter__(self) -> Any:
+            raise TypeError(
+                f"{type(self).__name__} of leasehold is for asyncio: write `async with`, "
+                f"or import {type(self).__name__} from leasehold.sync for `with`"
+            )
 
-    def release(self) -> None:
-        """Never works: a lease is released, not the primitive. Raises `TypeError`."""
-        raise TypeError(
-            "release the lease: `lease = await lock.acquire()`, then `await lease.release()`"
-        )
+        def __exit__(self, *about: object) -> None: ...
+
+        def release(self) -> None:
+            """Never works: a lease is released, not the primitive. Raises `TypeError`."""
+            raise TypeError(
+                "release the lease: `lease = await lock.acquire()`, then `await lease.release()`"
+            )
 
 
 class Lock(LockBase[Lease], Primitive):
@@ -192,7 +205,7 @@ class Lock(LockBase[Lease], Primitive):
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
         client: "Client | None" = None,
-        **options: Any,
+        **options: Unpack[HoldOptions],
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
 
@@ -208,14 +221,23 @@ class Lock(LockBase[Lease], Primitive):
 
 
 class Semaphore(SemaphoreBase[Lease], Primitive):
-    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`."""
+    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`.
+
+    Contention: waiters queue by priority, then arrival, and strictly: a large request at the head is
+    not overtaken by small ones. The capacity is the newest that anybody asked with: what no longer fits
+    it is refused, and what is held runs on. Expiry: the units of a lease end together, each free for
+    others no sooner than the store lets go, of which the holder is told before. Cancellation: a
+    cancelled acquire leaves nothing behind, and keeps no unit. Durations are seconds, or texts such as
+    "30s".
+    """
 
 
 class Client:
     """A store in use, by asyncio: connects when it is first needed."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, *, shared: bool = False) -> None:
         self.hub = hub
+        self._shared = shared
 
     @property
     def url(self) -> str:
@@ -227,39 +249,55 @@ class Client:
         """What the store promises."""
         return self.hub.capabilities
 
-    def lock(self, name: str | bytes, **options: Any) -> Lock:
+    def lock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> Lock:
         """A `Lock` in this store."""
         return Lock(name, client=self, **options)
 
-    def semaphore(self, name: str | bytes, capacity: int, **options: Any) -> Semaphore:
+    def semaphore(
+        self, name: str | bytes, capacity: int, **options: Unpack[HoldOptions]
+    ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
 
-    async def status(self, name: str | bytes, kind: Kind = "lock") -> Status:
-        """Who holds a resource and who waits for it."""
-        return await admin.status(await self._ready(), key_of(kind, name))
+    async def status(self, name: str | bytes | Status, kind: Kind | None = None) -> Status:
+        """Who holds a resource and who waits for it.
+
+        Named by kind (unset: a lock) and name, or by a `Status` of it, such as `list()` gives. Raises
+        `ValueError` for an unknown kind.
+        """
+        return await admin.status(await self._ready(), resource_key(name, kind))
 
     async def list(
         self, prefix: str | bytes = b"", kind: Kind | None = None
     ) -> AsyncIterator[Status]:
         """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
         await self._ready()
-        for each in KINDS if kind is None else (kind,):
+        for each in kinds_asked(kind):
             async for status in self.hub.loop_runtime().scan(admin.scan_prefix(each, prefix)):
                 yield status
 
     async def revoke(
-        self, name: str | bytes, *, reason: str, now: bool = False, kind: Kind = "lock"
+        self,
+        name: str | bytes | Status,
+        *,
+        reason: str,
+        now: bool = False,
+        kind: Kind | None = None,
     ) -> int:
-        """As `Lock.revoke`, for any kind."""
-        return await admin.revoke(await self._ready(), key_of(kind, name), reason, now)
+        """As `Lock.revoke`, for any kind; the resource is named as for `status`."""
+        return await admin.revoke(await self._ready(), resource_key(name, kind), reason, now)
 
     async def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
         return await admin.attach(await self._ready(), handle, Lease)
 
     async def close(self) -> None:
-        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect."""
+        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
+
+        A client of the default store (`connect()` without a URL) has nothing of its own to close.
+        """
+        if self._shared:
+            return
         await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
         await self.hub.close_loop()
 
@@ -279,13 +317,14 @@ class Client:
         return f"<Client of {self.url}>"
 
 
-def connect(url: str | None = None, *, default: bool = False, **options: Any) -> Client:
+def connect(
+    url: str | None = None, *, default: bool = False, **options: Unpack[ConnectOptions]
+) -> Client:
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
-    `default` makes it what bare primitives use. Options: `connect_timeout` and `call_timeout`, in
-    seconds, and `clock`, for tests. Raises `NotConfigured` for a URL that no backend serves.
+    `default` makes it what bare primitives use. Options, which go with a URL only: `connect_timeout`
+    and `call_timeout`, in seconds, and `clock`, for tests. Closing a client of the default store leaves
+    that store open, as whatever names no store uses it. Raises `NotConfigured` for a URL that no
+    backend serves.
     """
-    client = Client(default_hub() if url is None else hub_for(url, **options))
-    if default:
-        set_default_hub(client.hub)
-    return client
+    return Client(opened(url, default, options), shared=url is None)

@@ -1,19 +1,23 @@
 """The blocking faces of the primitives, for threads."""
 
-import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
-from leasehold.core.names import KINDS, Kind, key_of
-from leasehold.defaults import default_hub, set_default_hub
-from leasehold.hub import Hub, hub_for
+from leasehold.core.names import Kind
+from leasehold.defaults import default_hub
+from leasehold.faces.asked import kinds_asked, resource_key
+from leasehold.faces.described import Described
+from leasehold.faces.loops import refuse_in_loop
+from leasehold.faces.opening import ConnectOptions, opened
+from leasehold.hub import Hub
 from leasehold.model import Capabilities, Status
 from leasehold.primitives import admin
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
-from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.primitives.options import HoldOptions
+from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
 from leasehold.runtime.step import step
 from leasehold.runtime.threads import ThreadRuntime
@@ -55,13 +59,15 @@ class Lease(LeaseBase):
     ) -> None:
         step(self._leave(exc))
 
-    async def __aenter__(self) -> Any:
-        raise TypeError("this lease is held by a thread: write `with`, not `async with`")
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
-    async def __aexit__(self, *about: object) -> None: ...
+        async def __aenter__(self) -> Any:
+            raise TypeError("this lease is held by a thread: write `with`, not `async with`")
+
+        async def __aexit__(self, *about: object) -> None: ...
 
 
-class Primitive(PrimitiveBase[Lease]):
+class Primitive(Described[Lease]):
     """What the blocking primitives share."""
 
     _lease_type = Lease
@@ -78,6 +84,7 @@ class Primitive(PrimitiveBase[Lease]):
         wait: Duration | Unset | None = UNSET,
         priority: int | None = None,
         note: str | None = None,
+        timeout: Unset = UNSET,
     ) -> Lease:
         """Acquire `units`, in turn: a lease, which is a context manager.
 
@@ -85,21 +92,26 @@ class Primitive(PrimitiveBase[Lease]):
         first served within a priority. Interrupted meanwhile, it leaves nothing behind. Raises
         `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
         """
-        _refuse_in_loop(type(self).__name__)
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
+        refuse_in_loop(self)
         return step(self._acquire(units, wait, priority, note))
 
     def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None
     ) -> Lease | None:
         """Acquire at once or not at all; None if others hold it or wait for it."""
+        refuse_in_loop(self)
         return step(self._try(units, priority, note))
 
     def status(self) -> Status:
         """Who holds it, who waits for it; what is this client's own is told by `mine`."""
+        refuse_in_loop(self)
         return step(self._status())
 
     def locked(self) -> bool:
         """Nothing of it is free at this moment."""
+        refuse_in_loop(self)
         return step(self._locked())
 
     def revoke(self, *, reason: str, now: bool = False) -> int:
@@ -108,10 +120,11 @@ class Primitive(PrimitiveBase[Lease]):
         With `now` the units are free at once, though their holders may still be at work: that gives up
         exclusion, and only fencing protects.
         """
+        refuse_in_loop(self)
         return step(self._revoke(reason, now))
 
     def __enter__(self) -> Lease:
-        _refuse_in_loop(type(self).__name__)
+        refuse_in_loop(self)
         return step(self._enter())
 
     def __exit__(
@@ -122,17 +135,19 @@ class Primitive(PrimitiveBase[Lease]):
     ) -> None:
         step(self._take_entered()._leave(exc))
 
-    async def __aenter__(self) -> Any:
-        raise TypeError(
-            f"{type(self).__name__} of leasehold.sync blocks: write `with`, "
-            f"or import {type(self).__name__} from leasehold for `async with`"
-        )
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
-    async def __aexit__(self, *about: object) -> None: ...
+        async def __aenter__(self) -> Any:
+            raise TypeError(
+                f"{type(self).__name__} of leasehold.sync blocks: write `with`, "
+                f"or import {type(self).__name__} from leasehold for `async with`"
+            )
 
-    def release(self) -> None:
-        """Never works: a lease is released, not the primitive. Raises `TypeError`."""
-        raise TypeError("release the lease: `lease = lock.acquire()`, then `lease.release()`")
+        async def __aexit__(self, *about: object) -> None: ...
+
+        def release(self) -> None:
+            """Never works: a lease is released, not the primitive. Raises `TypeError`."""
+            raise TypeError("release the lease: `lease = lock.acquire()`, then `lease.release()`")
 
 
 class Lock(LockBase[Lease], Primitive):
@@ -150,7 +165,7 @@ class Lock(LockBase[Lease], Primitive):
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
         client: "Client | None" = None,
-        **options: Any,
+        **options: Unpack[HoldOptions],
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
 
@@ -166,14 +181,23 @@ class Lock(LockBase[Lease], Primitive):
 
 
 class Semaphore(SemaphoreBase[Lease], Primitive):
-    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`."""
+    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`.
+
+    Contention: waiters queue by priority, then arrival, and strictly: a large request at the head is
+    not overtaken by small ones. The capacity is the newest that anybody asked with: what no longer fits
+    it is refused, and what is held runs on. Expiry: the units of a lease end together, each free for
+    others no sooner than the store lets go, of which the holder is told before. Interrupts: an
+    interrupted acquire leaves nothing behind, and keeps no unit. Durations are seconds, or texts such as
+    "30s".
+    """
 
 
 class Client:
     """A store in use, by threads: connects when it is first needed."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, *, shared: bool = False) -> None:
         self.hub = hub
+        self._shared = shared
 
     @property
     def url(self) -> str:
@@ -185,35 +209,55 @@ class Client:
         """What the store promises."""
         return self.hub.capabilities
 
-    def lock(self, name: str | bytes, **options: Any) -> Lock:
+    def lock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> Lock:
         """A `Lock` in this store."""
         return Lock(name, client=self, **options)
 
-    def semaphore(self, name: str | bytes, capacity: int, **options: Any) -> Semaphore:
+    def semaphore(
+        self, name: str | bytes, capacity: int, **options: Unpack[HoldOptions]
+    ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
 
-    def status(self, name: str | bytes, kind: Kind = "lock") -> Status:
-        """Who holds a resource and who waits for it."""
-        return step(admin.status(self.hub.thread_runtime(), key_of(kind, name)))
+    def status(self, name: str | bytes | Status, kind: Kind | None = None) -> Status:
+        """Who holds a resource and who waits for it.
+
+        Named by kind (unset: a lock) and name, or by a `Status` of it, such as `list()` gives. Raises
+        `ValueError` for an unknown kind.
+        """
+        refuse_in_loop(self)
+        return step(admin.status(self.hub.thread_runtime(), resource_key(name, kind)))
 
     def list(self, prefix: str | bytes = b"", kind: Kind | None = None) -> Iterator[Status]:
         """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
-        for each in KINDS if kind is None else (kind,):
+        refuse_in_loop(self)
+        for each in kinds_asked(kind):
             yield from self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix))
 
     def revoke(
-        self, name: str | bytes, *, reason: str, now: bool = False, kind: Kind = "lock"
+        self,
+        name: str | bytes | Status,
+        *,
+        reason: str,
+        now: bool = False,
+        kind: Kind | None = None,
     ) -> int:
-        """As `Lock.revoke`, for any kind."""
-        return step(admin.revoke(self.hub.thread_runtime(), key_of(kind, name), reason, now))
+        """As `Lock.revoke`, for any kind; the resource is named as for `status`."""
+        refuse_in_loop(self)
+        return step(admin.revoke(self.hub.thread_runtime(), resource_key(name, kind), reason, now))
 
     def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
+        refuse_in_loop(self)
         return step(admin.attach(self.hub.thread_runtime(), handle, Lease))
 
     def close(self) -> None:
-        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect."""
+        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
+
+        A client of the default store (`connect()` without a URL) has nothing of its own to close.
+        """
+        if self._shared:
+            return
         self.hub.close()
 
     def __enter__(self) -> Self:
@@ -226,23 +270,14 @@ class Client:
         return f"<Client of {self.url}>"
 
 
-def connect(url: str | None = None, *, default: bool = False, **options: Any) -> Client:
+def connect(
+    url: str | None = None, *, default: bool = False, **options: Unpack[ConnectOptions]
+) -> Client:
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
-    `default` makes it what bare primitives use. Options: `connect_timeout` and `call_timeout`, in
-    seconds, and `clock`, for tests. Raises `NotConfigured` for a URL that no backend serves.
+    `default` makes it what bare primitives use. Options, which go with a URL only: `connect_timeout`
+    and `call_timeout`, in seconds, and `clock`, for tests. Closing a client of the default store leaves
+    that store open, as whatever names no store uses it. Raises `NotConfigured` for a URL that no
+    backend serves.
     """
-    client = Client(default_hub() if url is None else hub_for(url, **options))
-    if default:
-        set_default_hub(client.hub)
-    return client
-
-
-def _refuse_in_loop(name: str) -> None:
-    """Waiting here would stop every task of the loop, the one that should release included."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        raise RuntimeError(
-            f"a blocking {name} inside a running event loop would stop the loop: "
-            f"`from leasehold import {name}` and write `async with {name}(...)`"
-        )
+    return Client(opened(url, default, options), shared=url is None)

@@ -1,22 +1,31 @@
 """The decorator: hold a lock while a function runs, named after its arguments."""
 
 import functools
-import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.config import LockConfig, configured
 from leasehold.errors import AcquireTimeout, NotHeld
-from leasehold.faces import aio, blocking
-from leasehold.primitives.lease import LeaseBase
+from leasehold.faces import blocking
+from leasehold.faces.callables import is_async, refuse_generator, refuse_late_body
+from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.template import NameTemplate
 
-_current: ContextVar[LeaseBase] = ContextVar("leasehold_current_lease")
+if TYPE_CHECKING:
+    from leasehold.faces import aio
+
+_current: "ContextVar[aio.Lease | blocking.Lease]" = ContextVar("leasehold_current_lease")
+
+_SETTINGS = frozenset(LockConfig.__dataclass_fields__)
 
 
-def current_lease() -> Any:
-    """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one."""
+def current_lease() -> "aio.Lease | blocking.Lease":
+    """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
+
+    In a coroutine function it is one of `leasehold`, in a plain function one of `leasehold.sync`; what
+    is a plain call in both (`token`, `remaining`, `ensure()`, …) needs no telling apart.
+    """
     try:
         return _current.get()
     except LookupError:
@@ -32,28 +41,41 @@ def wraps[F: Callable[..., Any]](
     **options: Any,
 ) -> Callable[[F], F]:
     """What `Lock.wraps` of both worlds does; see there."""
+    _check_template(template)
     if on_busy not in ("raise", "skip"):
         raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+    if "timeout" in options:
+        raise TypeError(NO_TIMEOUT)
     if on_busy == "skip":
         options.setdefault("wait", 0)
-    extra: dict[str, Any] = {key: options.pop(key) for key in ("on_lost", "require") if key in options}
+    extra: dict[str, Any] = {
+        key: options.pop(key) for key in ("on_lost", "require") if key in options
+    }
     loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
+    if unknown := sorted(options.keys() - _SETTINGS):
+        raise TypeError(f"wraps() has no option {', '.join(unknown)}")
 
     def decorate(function: F) -> F:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{function.__qualname__} is a generator: its body runs long after the call that "
-                "made it, so a lock around the call would protect nothing; lock inside it"
-            )
+        refuse_generator(function)
         name = NameTemplate(template, function)
         config = configured("lock", template, options, **loading)
         skip = AcquireTimeout if on_busy == "skip" else ()
-        make = _wrap_async if inspect.iscoroutinefunction(function) else _wrap_plain
+        make = _wrap_async if is_async(function) else _wrap_plain
         wrapped: Any = make(function, name, config, {"client": client, **extra}, skip, default)
         made: F = wrapped
         return made
 
     return decorate
+
+
+def _check_template(given: object) -> None:
+    if isinstance(given, str):
+        return
+    if callable(given):
+        raise TypeError(
+            'wraps takes the lock\'s name: write `@Lock.wraps("name")`, not `@Lock.wraps`'
+        )
+    raise TypeError(f"the name is {given!r}: give a text, such as 'report:{{day}}'")
 
 
 def _wrap_async(
@@ -64,6 +86,8 @@ def _wrap_async(
     skip: Any,
     default: object,
 ) -> Callable[..., Any]:
+    from leasehold.faces import aio  # imports asyncio, which who only has threads never needs
+
     @functools.wraps(function)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
         lock = aio.Lock.from_config(name.name(args, kwargs), config, **_in_world(extra, aio.Client))
@@ -100,7 +124,9 @@ def _wrap_plain(
         with lease:
             token = _current.set(lease)
             try:
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+                refuse_late_body(function, result)
+                return result
             finally:
                 _current.reset(token)
 

@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.timing import DRIFT, burial, trusted
+from leasehold.core.timing import DRIFT, burial, claim_window, trusted
 from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -197,7 +197,8 @@ class Acquiring:
         """Wait for a push, or until it is worth asking again; None means: ask again."""
         rt = self._rt
         self._queued, self._ahead = answer, reply.position
-        pause = reply.recheck_in + CLOCKS_DIFFER
+        # Should pushes not reach us, a grant must be found before its claim window is over.
+        pause = min(reply.recheck_in + CLOCKS_DIFFER, 0.8 * claim_window(self._ask.ttl))
         inbox = rt.inbox
         if not inbox:
             await rt.listen()

@@ -31,7 +31,7 @@ _WHY = {
 _SINCE = {
     "expired": "; others may hold it by now",
     "revoked": "; others may hold it by now or soon",
-    "max_hold": "; it is given up",
+    "max_hold": "; it is given up with the end of its block, or its ttl",
     "closed": "; it is given up",
 }
 
@@ -169,14 +169,17 @@ class LeaseBase:
 
     def adopt(self) -> Self:
         """Make the calling task or thread the one that holds it, and that a loss would interrupt."""
+        self.ensure()
         self._let_go()
         self._me = me = self._rt.me()
         if self._terms.exclusive and self._end is None:
             self._rt.holding[self.key, me] = ref(self)
         if self._guard is not None:
             self._guard.leave(None)
-            self._guard = self._rt.guard()
-            self._guard.enter()
+            guard = self._guard = self._rt.guard()
+            guard.enter()
+            if self._end in _LOSSES:
+                guard.fire()
         return self
 
     def detach(self) -> str:
@@ -254,15 +257,15 @@ class LeaseBase:
         self._detail = detail
         if not self._finish(reason) or generation.number != self._generation:
             return  # in a forked child there is nobody to tell
-        if reason in ("max_hold", "closed"):
-            self._hand_back()
-        log.warning("%s", self._loss())
+        if reason == "closed":
+            self._hand_back()  # otherwise its body may go on for a moment: it is handed back after that
         if self._guard is not None:
             self._guard.fire()
-        for signal in self._watchers or ():
+        for signal in tuple(self._watchers or ()):
             signal.set()
         if self._terms.on_lost is not None:
             self._rt.call_soon(self._call_on_lost)
+        log.warning("%s", self._loss())  # last: whoever writes it may block
 
     # -- for both worlds ----------------------------------------------------------------------------
 
@@ -373,7 +376,7 @@ class LeaseBase:
         self._rt.keeper.unwatch(self)
         self._let_go()
         if how not in _LOSSES:
-            for signal in self._watchers or ():
+            for signal in tuple(self._watchers or ()):
                 signal.set()
         return True
 

@@ -16,6 +16,11 @@ from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import Runtime
 
+NO_TIMEOUT = (
+    "timeout= says too little: did you mean wait= (how long to queue) or "
+    "ttl= (how long the store keeps it)?"
+)
+
 _hosts: dict[int, str] = {}
 
 
@@ -58,10 +63,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         timeout: Unset = UNSET,
     ) -> None:
         if timeout is not UNSET:
-            raise TypeError(
-                "timeout= says too little: did you mean wait= (how long to queue) or "
-                "ttl= (how long the store keeps it)?"
-            )
+            raise TypeError(NO_TIMEOUT)
         given = {
             "ttl": ttl,
             "wait": wait,
@@ -214,11 +216,9 @@ class PrimitiveBase[LeaseT: LeaseBase]:
 
     def _take_entered(self) -> LeaseT:
         """The lease of the innermost block that our task or thread is in."""
-        entered = self._entered
-        me = next(reversed(entered))
-        if len(entered) > 1:
-            mine = self._runtime().me()
-            me = mine if mine in entered else me  # else another task entered, as with fixtures
+        entered, me = self._entered, self._runtime().me()
+        if me not in entered:  # left by another task than entered it, as fixtures do
+            me = list(entered)[-1]
         leases = entered[me]
         lease = leases.pop()
         if not leases:

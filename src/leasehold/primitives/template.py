@@ -8,7 +8,9 @@ from string import Formatter
 from typing import Any
 from uuid import UUID
 
-_ESCAPED = str.maketrans({"%": "%25", ":": "%3A", "/": "%2F"})
+from leasehold.core.names import key_of, utf8
+
+_ESCAPES = ((b"%", b"%25"), (b":", b"%3A"), (b"/", b"%2F"))  # the escape itself first
 
 
 class NameTemplate:
@@ -16,48 +18,67 @@ class NameTemplate:
 
     A field's value may be a `str`, `bytes`, `int`, `UUID`, `date` or `Enum`, and nothing else, since
     others have no text of their own that is the same in every process. `%`, `:` and `/` in a value are
-    escaped, so that no value can make the name of another resource.
+    escaped, so that no value can make the name of another resource. As in every name, a `str` is its
+    UTF-8; bytes that are none make the whole name bytes.
     """
 
     def __init__(self, template: str, function: Callable[..., Any]) -> None:
         self._signature = inspect.signature(function)
-        self._parts = [(text, field) for text, field, _, _ in Formatter().parse(template)]
-        self._template = template
-        for _, field, spec, conversion in Formatter().parse(template):
-            if field is None:
-                continue
+        self._parts: list[tuple[str, str | None]] = []
+        for text, field, spec, conversion in Formatter().parse(template):
             if spec or conversion:
                 raise ValueError(f"{template!r}: a field is a parameter's name and nothing else")
-            if field not in self._signature.parameters:
+            if field is not None and field not in self._signature.parameters:
                 known = ", ".join(self._signature.parameters) or "none"
                 raise ValueError(
-                    f"{template!r} names {field!r}, and {function.__qualname__} has no such "
+                    f"{template!r} names {field!r}, and {called(function)} has no such "
                     f"parameter (it has: {known})"
                 )
+            self._parts.append((text, field))
+        self._fixed: str | None = None
+        if all(field is None for _, field in self._parts):
+            self._fixed = "".join(text for text, _ in self._parts)
+            key_of("lock", self._fixed)  # raises here, rather than at every call
 
-    def name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | bytes:
         """The name for one call. Raises `TypeError` for a value that makes no name."""
-        if len(self._parts) == 1 and self._parts[0][1] is None:
-            return self._parts[0][0]
+        if self._fixed is not None:
+            return self._fixed
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        made = []
+        made = bytearray()
         for text, field in self._parts:
-            made.append(text)
+            made += text.encode()
             if field is not None:
-                made.append(_text(bound.arguments[field], field))
-        return "".join(made)
+                made += _escaped(_raw(bound.arguments[field], field))
+        try:
+            return made.decode()
+        except UnicodeDecodeError:
+            return bytes(made)
 
 
-def _text(value: object, field: str) -> str:
+def called(function: Callable[..., Any]) -> str:
+    """What to call a callable in a message; a partial, or an object with `__call__`, has no name."""
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _escaped(raw: bytes) -> bytes:
+    for letter, escape in _ESCAPES:
+        raw = raw.replace(letter, escape)
+    return raw
+
+
+def _raw(value: object, field: str) -> bytes:
     if isinstance(value, Enum):
         value = value.name
     if isinstance(value, bytes):
-        return value.decode("latin-1").translate(_ESCAPED)
+        return value
     if isinstance(value, date):
-        return value.isoformat().translate(_ESCAPED)
-    if isinstance(value, str | UUID) or (isinstance(value, int) and not isinstance(value, bool)):
-        return str(value).translate(_ESCAPED)
+        return value.isoformat().encode()
+    if isinstance(value, str):
+        return utf8(value)
+    if isinstance(value, UUID) or (isinstance(value, int) and not isinstance(value, bool)):
+        return str(value).encode()
     raise TypeError(
         f"{field} is a {type(value).__name__}, which makes no name that is the same everywhere: "
         "pass a str, bytes, int, UUID, date or Enum"

@@ -5,13 +5,13 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import ref
+from weakref import WeakMethod, ref
 
 from leasehold.backends.port import Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
-from leasehold.model import Status
+from leasehold.model import Status, Wakeup
 from leasehold.runtime.batcher import Batcher
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.port import Standing
@@ -108,6 +108,20 @@ class TaskGuard:
         return exc is None or (alone and isinstance(exc, asyncio.CancelledError))
 
 
+def _while_it_lives(
+    method: Callable[[Sequence[Wakeup]], None],
+) -> Callable[[Sequence[Wakeup]], None]:
+    """A store's thread, which calls it, must not keep alive what a closed loop has left."""
+    reference = WeakMethod(method)
+
+    def call(wakeups: Sequence[Wakeup]) -> None:
+        found = reference()
+        if found is not None:
+            found(wakeups)
+
+    return call
+
+
 class AsyncRuntime:
     """One event loop's way to a store."""
 
@@ -139,7 +153,7 @@ class AsyncRuntime:
         self._listener: asyncio.Task[None] | None = None
         deliver_to = getattr(self.backend, "deliver_to", None)
         if deliver_to is not None:
-            deliver_to(self._deliver)
+            deliver_to(_while_it_lives(self._deliver))
         self.is_ready = False
         on_fork(self)
 
@@ -186,7 +200,7 @@ class AsyncRuntime:
     def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
         for wakeup in wakeups:
             if wakeup.event == "head" and not self._clock_is_by_hand:
-                self._loop.call_later(UNHURRIED, self.mail.deliver, wakeup)
+                self._loop.call_later(UNHURRIED, self.mail.remind, wakeup)
             else:
                 self.mail.deliver(wakeup)
 

@@ -140,7 +140,7 @@ class StoreKeeper:
 
     def _look(self, leases: Sequence[Watched]) -> None:
         """The time has come to look at these."""
-        now = self._clock.now()
+        now, due = self._clock.now(), []
         for lease in leases:
             try:
                 care = lease.check(now)
@@ -150,8 +150,9 @@ class StoreKeeper:
             if care.again_at is not None:
                 self._timetable.add(lease, care.again_at, max(care.again_at - now, 0.0))
             if care.renew:
-                self._chores.append(lease)
-        if self._chores:
+                due.append(lease)
+        if due:
+            self._chores.extend(due)
             self._wake()
             if self._stepped:
                 self.flush(10 * DRAIN)
@@ -270,10 +271,7 @@ class StoreKeeper:
             for lease, answer in zip(
                 batch, self._call(backend, [c.renewal() for c in batch]), strict=True
             ):
-                if isinstance(answer, LeaseholdError):
-                    lease.not_renewed(answer)
-                else:
-                    lease.renewed(answer)
+                self._tell(lease, answer)
         for abandoned in _batches(given_up):
             answers = self._call(backend, [chore.release for chore in abandoned])
             for chore, answer in zip(abandoned, answers, strict=True):
@@ -282,6 +280,16 @@ class StoreKeeper:
         for gate in chores:
             if isinstance(gate, Gate):
                 gate.open()
+
+    def _tell(self, lease: Watched, answer: Answer | LeaseholdError) -> None:
+        """Bring a lease the store's word; what goes wrong with one costs no other its renewal."""
+        try:
+            if isinstance(answer, LeaseholdError):
+                lease.not_renewed(answer)
+            else:
+                lease.renewed(answer)
+        except Exception:
+            log.exception("telling a lease of its renewal failed")
 
     def _call(self, backend: Backend, commands: Sequence[Command]) -> list[Answer | LeaseholdError]:
         sent = self._clock.now()

@@ -46,6 +46,12 @@ class Mailroom:
         while len(self._early) > MAX_EARLY:
             self._early.pop(next(iter(self._early)), None)
 
+    def remind(self, wakeup: Wakeup) -> None:
+        """A push that was put off: it is news only to somebody who still waits."""
+        signal = self._waiting.pop(wakeup.lease, None)
+        if signal is not None:
+            signal.set(wakeup)
+
     def recheck(self) -> None:
         """Pushes may have been lost: everybody should ask again."""
         for lease in list(self._waiting):

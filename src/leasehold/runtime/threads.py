@@ -2,12 +2,11 @@
 
 import atexit
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakSet, ref
 
-from leasehold.backends.port import Backend, Store
+from leasehold.backends.port import Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
@@ -15,11 +14,9 @@ from leasehold.model import Command, Status
 from leasehold.runtime.gate import Gate
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
+from leasehold.runtime.pool import Pool
 from leasehold.runtime.port import Answer, Standing
 from leasehold.runtime.step import step
-
-MAX_IDLE = 16
-"""So many connections are kept for the next thread that calls."""
 
 SCANNED = 100
 """So many keys are read at a time."""
@@ -90,8 +87,8 @@ class ThreadRuntime:
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock
-        self._store = store
-        self._idle: deque[Backend] = deque()
+        most = getattr(store, "connections", None)
+        self._pool = Pool(lambda: store.backend(blocking=True), most)
         on_fork(self)
         _runtimes.add(self)
 
@@ -117,49 +114,33 @@ class ThreadRuntime:
 
     async def call(self, command: Command) -> Answer:
         sent = self._clock.now()
-        backend = self.take()
+        backend = self._pool.take()
         try:
             reply = step(backend.apply((command,)))[0]
         except LeaseholdError:
-            self.give(backend)
+            self._pool.give(backend)
             raise
         except BaseException:
-            _discard(backend)  # interrupted: nobody knows in what state
+            self._pool.discard(backend)  # interrupted: nobody knows in what state
             raise
-        self.give(backend)
+        self._pool.give(backend)
         return Answer(reply, sent)
 
     def scan(self, prefix: bytes) -> Iterator[Status]:
         """Every key in use that begins with `prefix`."""
         cursor: bytes | None = None
         while True:
-            backend = self.take()
+            backend = self._pool.take()
             try:
                 page = step(backend.scan(prefix, cursor, SCANNED))
             except BaseException:
-                _discard(backend)
+                self._pool.discard(backend)
                 raise
-            self.give(backend)
+            self._pool.give(backend)
             yield from page.items
             cursor = page.cursor
             if cursor is None:
                 return
-
-    def take(self) -> Backend:
-        """A connection for this thread alone."""
-        try:
-            return self._idle.pop()
-        except IndexError:
-            backend = self._store.backend(blocking=True)
-            step(backend.open(listen=False))  # the keeper listens for all threads
-            return backend
-
-    def give(self, backend: Backend) -> None:
-        """It is free for the next thread."""
-        if len(self._idle) < MAX_IDLE:
-            self._idle.append(backend)
-        else:
-            _discard(backend)
 
     def signal(self) -> ThreadSignal:
         return ThreadSignal(self._clock)
@@ -176,13 +157,10 @@ class ThreadRuntime:
 
     def close(self) -> None:
         """Disconnect what is idle."""
-        while self._idle:
-            _discard(self._idle.pop())
+        self._pool.close()
 
     def after_fork(self) -> None:
-        for backend in self._idle:
-            backend.after_fork()
-        self._idle = deque()
+        self._pool.after_fork()
 
 
 _runtimes: WeakSet[ThreadRuntime] = WeakSet()
@@ -193,7 +171,3 @@ def _at_exit() -> None:
     """Leave no connection for the interpreter to complain about."""
     for runtime in list(_runtimes):
         runtime.close()
-
-
-def _discard(backend: Backend) -> None:
-    step(backend.close())

@@ -9,8 +9,7 @@
 * `leasehold.testing.plugin` gives pytest the fixtures `leasehold_client` and `leasehold_clock`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from leasehold.testing.checker import Violation as Violation
@@ -25,41 +24,33 @@ if TYPE_CHECKING:
     from leasehold.testing.liveness import check_liveness as check_liveness
     from leasehold.testing.mishaps import expire as expire
     from leasehold.testing.mishaps import steal as steal
+else:
+    from leasehold.lazy import from_modules
 
-_HOMES = {
-    "Event": "history",
-    "Faults": "faults",
-    "FaultyStore": "faults",
-    "ManualClock": "clock",
-    "Recorder": "history",
-    "Violation": "checker",
-    "check": "checker",
-    "check_liveness": "liveness",
-    "expire": "mishaps",
-    "merge": "history",
-    "read": "history",
-    "steal": "mishaps",
-}
-
-__all__ = [
-    "Event",
-    "Faults",
-    "FaultyStore",
-    "ManualClock",
-    "Recorder",
-    "Violation",
-    "check",
-    "check_liveness",
-    "expire",
-    "merge",
-    "read",
-    "steal",
-]
-
-
-def __getattr__(name: str) -> Any:
-    """Import what is asked for: the pytest plugin loads this package in every test run."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    # imported when asked for: the pytest plugin loads this package in every test run
+    __all__, __getattr__, __dir__ = from_modules(
+        __name__,
+        {
+            "leasehold.testing.checker": (
+                "Violation",
+                "check",
+            ),
+            "leasehold.testing.clock": ("ManualClock",),
+            "leasehold.testing.faults": (
+                "Faults",
+                "FaultyStore",
+            ),
+            "leasehold.testing.history": (
+                "Event",
+                "Recorder",
+                "merge",
+                "read",
+            ),
+            "leasehold.testing.liveness": ("check_liveness",),
+            "leasehold.testing.mishaps": (
+                "expire",
+                "steal",
+            ),
+        },
+    )
+    del from_modules

@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from math import inf
+from pathlib import Path
 
 from leasehold.backends.sqlite import file, forks, schema
 from leasehold.backends.sqlite.rows import RowBook
@@ -84,7 +85,7 @@ class Connection:
             raise
 
     def _connect(self) -> None:
-        self._identity = self.site.identity()
+        opened = Path(self.site.path).stat()
         db = self._db = sqlite3.connect(
             self.site.path,
             timeout=0,
@@ -106,11 +107,14 @@ class Connection:
         self._execute = execute
         self._execute_many = cursor.executemany
         self._settle(execute)
+        if self._identity is None or self._identity[:2] != (opened.st_dev, opened.st_ino):
+            raise self._replaced()
 
     def _settle(self, execute: Execute) -> None:
         """Find or make the tables, and see to it that their times are of our boot."""
         site = self.site
         execute("BEGIN IMMEDIATE")
+        self._identity = site.identity()  # the shared memory is there from now on
         schema.create(execute, site.boot)
         boot, self._floor = schema.read_meta(execute, site.path)
         if boot != site.boot:
@@ -272,11 +276,14 @@ class Connection:
     def _look_again(self, now: float) -> None:
         """Is our file still the one that others find?"""
         if self.site.identity() != self._identity:
-            raise BackendUnavailable(
-                f"{self.site.path} was deleted or replaced while it was in use: the leases in it are "
-                "void; don't let a cleaner of temporary files reach it"
-            )
+            raise self._replaced()
         self._look_at = now + LOOK
+
+    def _replaced(self) -> BackendUnavailable:
+        return BackendUnavailable(
+            f"{self.site.path} (or the -shm file beside it) was deleted or replaced while it was in "
+            "use: the leases in it are void; don't let a cleaner of temporary files reach it"
+        )
 
     def _one_by_one(self, commands: Sequence[Command]) -> Outcome:
         """The careful way, for a batch in which something is wrong: it costs nobody else a lease."""

@@ -27,10 +27,8 @@ def prepare(path: str, *, unsafe_network_fs: bool = False) -> None:
         Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not unsafe_network_fs:
             _refuse_network(path)
-        # Never opens a file that is there: closing it again would drop, by the rules of POSIX, all
-        # locks that SQLite holds on it in this process.
-        with suppress(FileExistsError):
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+        if not Path(path).exists():
+            _make(path)
     except PermissionError as error:
         raise Forbidden(f"{path} can't be made: {error.strerror}; choose another place") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
@@ -39,6 +37,21 @@ def prepare(path: str, *, unsafe_network_fs: bool = False) -> None:
         if error.errno == errno.EROFS:
             raise Forbidden(f"{path} can't be made: {error.strerror}") from error
         raise BackendUnavailable(f"{path} can't be made: {error.strerror}") from error
+
+
+def _make(path: str) -> None:
+    """Make an empty file that nobody can have opened before it is closed here.
+
+    Closing a file drops, by the rules of POSIX, all locks of this process on it, also those that
+    SQLite has just taken in another thread. So it gets its name only afterwards.
+    """
+    unnamed = f"{path}.{os.urandom(6).hex()}"
+    os.close(os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
+    try:
+        with suppress(FileExistsError):
+            os.link(unnamed, path)
+    finally:
+        Path(unnamed).unlink()
 
 
 def _refuse_network(path: str) -> None:

@@ -20,7 +20,7 @@ from leasehold.backends.sqlite.statements import (
     TABLES,
     Table,
 )
-from leasehold.backends.sqlite.values import NO_HOLD, Row, hold_of, hold_row
+from leasehold.backends.sqlite.values import NO_HOLD, Row, hold_of, hold_row, place_of
 from leasehold.core.book import Entry, Hold, Place, Tomb, stored_expiry
 
 FRONT_ROWS = 2
@@ -169,8 +169,15 @@ class RowBook:
 
     def _places(self, statement: str, values: Row) -> list[Place]:
         self._write()
-        rows = self._execute(statement, values).fetchall()
-        return [p for p in self._same(TABLES[Place], rows) if isinstance(p, Place)]
+        known = self._known
+        places: list[Place] = []
+        for row in self._execute(statement, values).fetchall():
+            place = known.get(row[0])
+            if place is None:
+                place = known[row[0]] = place_of(row)
+            if isinstance(place, Place):
+                places.append(place)
+        return places
 
     def ahead_of(self, place: Place) -> int:
         index = self._index_in_front(place)

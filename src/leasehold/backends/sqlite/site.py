@@ -6,7 +6,7 @@ from pathlib import Path
 from leasehold.backends.sqlite.url import Address
 from leasehold.clock import BootClock, Clock, boot_id
 
-type Identity = tuple[int, int]
+type Identity = tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -36,12 +36,16 @@ class Site:
         return cls(address.path, address.patience, address.unsafe_network_fs, clock, boot)
 
     def identity(self) -> Identity | None:
-        """Which file the path leads to now; None if there is none."""
+        """Which files the path leads to now, the database and its shared memory; None if there are none.
+
+        SQLite removes the shared memory only with the last connection, so while one is open nobody
+        may: whoever came then would share nothing with those who are there.
+        """
         try:
-            status = Path(self.path).stat()
+            file, shared = Path(self.path).stat(), Path(self.path + "-shm").stat()
         except OSError:
             return None
-        return status.st_dev, status.st_ino
+        return file.st_dev, file.st_ino, shared.st_ino
 
     def log_size(self) -> int:
         """How many bytes the write-ahead log has on disk."""

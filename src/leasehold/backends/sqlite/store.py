@@ -14,6 +14,9 @@ class SqliteStore:
     `datagrams=False` polls the file for changes instead of being woken.
     """
 
+    connections = 1
+    """Only one can write at a time, and it need not read again what it has written itself."""
+
     capabilities = Capabilities(
         scope="host",
         durable=True,

@@ -6,6 +6,7 @@ all written back, so the log would grow without bound. Here it is written back e
 beside the writers, and once it is large, with the writers held up for as long as it takes to empty it.
 """
 
+import sqlite3
 import time
 from collections.abc import Iterator
 
@@ -55,11 +56,21 @@ def run(connection: Connection) -> list[Wakeup]:
     pushes: list[Wakeup] = []
     try:
         for keys in _candidates(connection):
-            pushes += persist(connection, lambda keys=keys: connection.sweep(keys), always)  # type: ignore[misc]
+            pushes += _sweep(connection, keys)
         checkpoint(connection)
     except (LeaseholdError, Busy):
         pass  # whoever needs the file is told by its own command
     return pushes
+
+
+def _sweep(connection: Connection, keys: list[bytes]) -> list[Wakeup]:
+    """Sweep these; one that can't be read is left alone, and costs the others nothing."""
+    try:
+        return persist(connection, lambda: connection.sweep(keys), always)
+    except (ValueError, TypeError, sqlite3.Error):
+        if len(keys) == 1:
+            return []
+    return [wakeup for key in keys for wakeup in _sweep(connection, [key])]
 
 
 def _candidates(connection: Connection) -> Iterator[list[bytes]]:

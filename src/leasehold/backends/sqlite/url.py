@@ -49,7 +49,9 @@ def _path(url: str, location: str) -> str:
         )
     path = os.fsdecode(unquote_to_bytes(location.removeprefix(prefix)))
     if not path or path == ":memory:":
-        raise NotConfigured(f"{redacted(url)!r} names no file; for leases in this process use memory://")
+        raise NotConfigured(
+            f"{redacted(url)!r} names no file; for leases in this process use memory://"
+        )
     if "\0" in path or path.endswith("/"):
         raise NotConfigured(f"{redacted(url)!r} names no file")
     at_home = path.startswith("~/")
@@ -62,5 +64,7 @@ def _seconds(url: str, value: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 3600:
-        raise NotConfigured(f"{redacted(url)!r}: timeout={value} must be a number of seconds, up to an hour")
+        raise NotConfigured(
+            f"{redacted(url)!r}: timeout={value} must be a number of seconds, up to an hour"
+        )
     return seconds

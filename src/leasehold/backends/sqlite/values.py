@@ -56,7 +56,7 @@ def hold_row(hold: Hold) -> Row:
 
 def hold_of(row: Row) -> Hold:
     """A row of `HOLD` as an entry."""
-    return Hold(*row[:4], slots_of(row[4]), *row[5:])
+    return Hold(row[0], row[1], row[2], row[3], slots_of(row[4]), *row[5:])
 
 
 def place_row(place: Place) -> Row:

@@ -1,0 +1,58 @@
+"""The names that both worlds share: what `leasehold` and `leasehold.sync` have in common.
+
+A new public name is written here twice, for programs and for type checkers, or, if each world has one
+of its own, in `WORLD` and in the two packages. A test pins the outcome.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leasehold.config import Duration as Duration
+    from leasehold.config import LockConfig as LockConfig
+    from leasehold.errors import AcquireTimeout as AcquireTimeout
+    from leasehold.errors import BackendUnavailable as BackendUnavailable
+    from leasehold.errors import Corrupt as Corrupt
+    from leasehold.errors import Forbidden as Forbidden
+    from leasehold.errors import ImplicitStoreWarning as ImplicitStoreWarning
+    from leasehold.errors import IncompatibleVersion as IncompatibleVersion
+    from leasehold.errors import InvalidName as InvalidName
+    from leasehold.errors import LeaseholdError as LeaseholdError
+    from leasehold.errors import LeaseLost as LeaseLost
+    from leasehold.errors import MissingCapability as MissingCapability
+    from leasehold.errors import NotConfigured as NotConfigured
+    from leasehold.errors import NotHeld as NotHeld
+    from leasehold.errors import Reentrant as Reentrant
+    from leasehold.errors import UnsafeTiming as UnsafeTiming
+    from leasehold.faces.ambient import override as override
+    from leasehold.faces.ambient import set_default as set_default
+    from leasehold.faces.wraps import current_lease as current_lease
+    from leasehold.model import Capabilities as Capabilities
+    from leasehold.model import Holder as Holder
+    from leasehold.model import Status as Status
+    from leasehold.model import Waiter as Waiter
+
+COMMON = {
+    "leasehold.config": ("Duration", "LockConfig"),
+    "leasehold.errors": (
+        "AcquireTimeout",
+        "BackendUnavailable",
+        "Corrupt",
+        "Forbidden",
+        "ImplicitStoreWarning",
+        "IncompatibleVersion",
+        "InvalidName",
+        "LeaseLost",
+        "LeaseholdError",
+        "MissingCapability",
+        "NotConfigured",
+        "NotHeld",
+        "Reentrant",
+        "UnsafeTiming",
+    ),
+    "leasehold.faces.ambient": ("override", "set_default"),
+    "leasehold.faces.wraps": ("current_lease",),
+    "leasehold.model": ("Capabilities", "Holder", "Status", "Waiter"),
+}
+
+WORLD = ("Client", "Lease", "Lock", "Semaphore", "connect")
+"""What each world has its own of."""

@@ -1,0 +1,43 @@
+"""What the faces of both worlds check when a primitive is described."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, get_args
+
+from leasehold.config import LockConfig
+from leasehold.model import Capabilities
+from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.primitive import PrimitiveBase
+
+_FLAGS = ("clock", "durable", "fenced", "push")
+_SCOPES = get_args(Capabilities.__annotations__["scope"])
+_FAILURES = ("crash", "reboot", "power-loss")
+
+PROMISES = frozenset((*_FLAGS, *_SCOPES, *_FAILURES))
+"""Every word that any store may promise, and `require=` may name."""
+
+
+class Described[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
+    """A primitive that asks a store for nothing that no store knows of."""
+
+    def _describe(
+        self,
+        name: str | bytes,
+        config: LockConfig,
+        on_lost: Callable[[Any], object] | None,
+        require: Iterable[str],
+        client: Any,
+    ) -> None:
+        if require:
+            require = _known({require} if isinstance(require, str) else require)
+        super()._describe(name, config, on_lost, require, client)
+
+
+def _known(words: Iterable[str]) -> frozenset[str]:
+    required = frozenset(words)
+    unknown = sorted(repr(word) for word in required - PROMISES)
+    if unknown:
+        raise ValueError(
+            f"require names {', '.join(unknown)}, which no store promises: "
+            f"the words are {', '.join(sorted(PROMISES))}"
+        )
+    return required

@@ -1,0 +1,28 @@
+"""The constructors' options, as type checkers see them where they are passed on."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict
+
+from leasehold.config import Duration, Unset
+
+
+class HoldOptions(TypedDict, total=False):
+    """How a primitive is acquired and held."""
+
+    ttl: Duration | Unset
+    wait: Duration | Unset | None
+    priority: int | Unset
+    note: str | Unset
+    label: str | Unset
+    auto_renew: bool | Unset
+    max_hold: Duration | Unset | None
+    on_lost: Callable[[Any], object] | None
+    require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool
+
+
+class Options(HoldOptions, total=False):
+    """The same, and by which client."""
+
+    client: Any

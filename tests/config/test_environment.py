@@ -1,0 +1,109 @@
+"""Where a setting comes from: the keyword, this name's variable, the variable for all, the default."""
+
+from typing import Any
+
+import pytest
+
+import leasehold
+import leasehold.sync
+from leasehold import LockConfig
+from leasehold.config import configured
+
+
+@pytest.fixture(params=[leasehold.Lock, leasehold.sync.Lock], ids=["async", "sync"])
+def lock_type(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def test_each_source_gives_way_to_the_one_before(
+    lock_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lock_type("cart").config.ttl == 30
+    monkeypatch.setenv("LEASEHOLD_TTL", "40s")
+    assert lock_type("cart").config.ttl == 40
+    monkeypatch.setenv("LEASEHOLD_LOCK__CART__TTL", "50")
+    assert lock_type("cart").config.ttl == 50
+    assert lock_type("other").config.ttl == 40
+    assert lock_type("cart", ttl=60).config.ttl == 60
+    assert lock_type("cart", env_load=False).config.ttl == 30
+    assert lock_type.from_config("cart", LockConfig()).config.ttl == 30
+
+
+def test_every_setting_can_be_set_there(lock_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "WAIT": "5s",
+        "PRIORITY": "7",
+        "NOTE": "why",
+        "LABEL": "web",
+        "AUTO_RENEW": "off",
+        "MAX_HOLD": "1h",
+    }.items():
+        monkeypatch.setenv(f"LEASEHOLD_LOCK__CART__{name}", value)
+    assert lock_type("cart").config == LockConfig(
+        wait=5, priority=7, note="why", label="web", auto_renew=False, max_hold=3600
+    )
+
+
+def test_none_given_is_not_nothing_given(lock_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_WAIT", "5s")
+    assert lock_type("cart").config.wait == 5
+    assert lock_type("cart", wait=None).config.wait is None
+    monkeypatch.setenv("LEASEHOLD_LOCK__CART__WAIT", "forever")
+    assert lock_type("cart").config.wait is None
+
+
+@pytest.mark.parametrize("name", ["Cart", "order:42", "a b", "ärger", b"cart", "a/b", "a.b"])
+def test_only_literal_names_have_variables_of_their_own(
+    lock_type: Any, monkeypatch: pytest.MonkeyPatch, name: Any
+) -> None:
+    text = name if isinstance(name, str) else name.decode()
+    monkeypatch.setenv(f"LEASEHOLD_LOCK__{text.upper()}__TTL", "50")
+    assert lock_type(name).config.ttl == 30
+
+
+def test_a_prefix_of_ones_own(lock_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_TTL", "50s")
+    monkeypatch.setenv("LEASEHOLD_LOCK__CART__TTL", "60s")
+    assert lock_type("cart", env_prefix="SHOP_").config.ttl == 50
+    assert lock_type("order:42", env_prefix="SHOP_").config.ttl == 50
+    monkeypatch.delenv("SHOP_TTL")
+    assert lock_type("cart", env_prefix="SHOP_").config.ttl == 30
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("TTL", "soon"),
+        ("TTL", "-3"),
+        ("WAIT", "5 minutes"),
+        ("PRIORITY", "high"),
+        ("AUTO_RENEW", "maybe"),
+        ("MAX_HOLD", "nan"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(
+    lock_type: Any, monkeypatch: pytest.MonkeyPatch, field: str, value: str
+) -> None:
+    monkeypatch.setenv(f"LEASEHOLD_LOCK__CART__{field}", value)
+    with pytest.raises(ValueError, match=f"LEASEHOLD_LOCK__CART__{field} is '{value}'"):
+        lock_type("cart")
+
+
+def test_semaphores_have_variables_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_SEMAPHORE__GPU__TTL", "50s")
+    assert leasehold.Semaphore("gpu", 4).config.ttl == 50
+    assert leasehold.Lock("gpu").config.ttl == 30
+
+
+def test_flags_may_be_written_in_several_ways() -> None:
+    for text, value in {"1": True, "Yes": True, " ON ": True, "0": False, "no": False}.items():
+        variables = {"LEASEHOLD_AUTO_RENEW": text}
+        assert configured("lock", "a", {}, environ=variables).auto_renew is value
+
+
+def test_wraps_reads_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template stands for the name."""
+    monkeypatch.setenv("LEASEHOLD_LOCK__NIGHTLY__TTL", "soon")
+    with pytest.raises(ValueError, match="LEASEHOLD_LOCK__NIGHTLY__TTL"):
+        leasehold.Lock.wraps("nightly")(lambda: None)
+    leasehold.Lock.wraps("nightly", env_load=False)(lambda: None)

@@ -1,0 +1,52 @@
+"""The warning about the implicit store points at the line that named no store."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import leasehold
+import leasehold.sync
+from leasehold import ImplicitStoreWarning, defaults
+
+
+@pytest.fixture(autouse=True)
+async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[None]:
+    for name in ("LEASEHOLD_URL", "LEASEHOLD_REQUIRE", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("leasehold.hub._home", lambda: tmp_path)
+    monkeypatch.setattr(defaults, "_by_url", {})
+    monkeypatch.setattr(defaults, "_default", None)
+    yield
+    for hub in defaults._by_url.values():
+        await leasehold.Client(hub).close()
+
+
+def line_of(warned: pytest.WarningsRecorder) -> str:
+    (warning,) = warned
+    assert warning.filename == __file__
+    return Path(__file__).read_text("utf-8").splitlines()[warning.lineno - 1].strip()
+
+
+async def test_in_a_task() -> None:
+    with pytest.warns(ImplicitStoreWarning) as warned:
+        async with leasehold.Lock("a"):
+            pass
+    assert line_of(warned) == 'async with leasehold.Lock("a"):'
+
+
+async def test_in_a_wrapped_function() -> None:
+    @leasehold.Lock.wraps("a")
+    async def work() -> None: ...
+
+    with pytest.warns(ImplicitStoreWarning) as warned:
+        await work()
+    assert line_of(warned) == "await work()"
+
+
+async def test_in_a_client_of_the_default_store() -> None:
+    for connect in (leasehold.connect, leasehold.sync.connect):
+        defaults._by_url.clear()
+        with pytest.warns(ImplicitStoreWarning) as warned:
+            connect()
+        assert line_of(warned) == "connect()"

@@ -1,0 +1,57 @@
+"""Errors are what people expect them to be, and pass between processes whole."""
+
+import copy
+import pickle
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import leasehold
+from leasehold import AcquireTimeout, LeaseholdError, LeaseLost
+from leasehold.sync import connect
+
+ERRORS = [
+    value
+    for name in vars(leasehold)["__all__"]
+    if isinstance(value := getattr(leasehold, name), type) and issubclass(value, LeaseholdError)
+]
+
+
+def test_they_can_be_caught_as_what_they_are() -> None:
+    for error, builtin in {
+        "AcquireTimeout": TimeoutError,
+        "BackendUnavailable": ConnectionError,
+        "Forbidden": PermissionError,
+        "InvalidName": ValueError,
+        "UnsafeTiming": ValueError,
+    }.items():
+        assert issubclass(getattr(leasehold, error), builtin)
+    assert len(ERRORS) >= 13
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_all_of_them_can_be_pickled(kind: type[LeaseholdError], protocol: int) -> None:
+    error = kind("what happened", key=b"lock:a", position=3, retry_after=1.5)
+    error.add_note("a note")
+    for copied in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):
+        assert type(copied) is kind
+        assert str(copied) == "what happened"
+        assert (copied.key, copied.position, copied.retry_after) == (b"lock:a", 3, 1.5)
+        assert copied.__notes__ == ["a note"]
+
+
+def test_a_real_one_keeps_its_holders() -> None:
+    client: Any = connect(f"memory://{uuid4()}")
+    with client.lock("a", label="me"):
+        with pytest.raises(AcquireTimeout) as caught:
+            connect(client.url).lock("a").acquire(wait=0)
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert copied.holders == caught.value.holders
+    assert copied.holders[0].owner.endswith("/me")
+
+
+def test_the_reason_of_a_loss_is_kept() -> None:
+    lost = pickle.loads(pickle.dumps(LeaseLost("gone", reason="revoked", key=b"lock:a")))
+    assert (lost.reason, lost.key) == ("revoked", b"lock:a")

@@ -1,0 +1,99 @@
+"""What is public, by name; and that it is loaded only when it is used."""
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+
+import leasehold
+import leasehold.sync
+import leasehold.testing
+
+NAMES = [
+    "AcquireTimeout",
+    "BackendUnavailable",
+    "Capabilities",
+    "Client",
+    "Corrupt",
+    "Duration",
+    "Forbidden",
+    "Holder",
+    "ImplicitStoreWarning",
+    "IncompatibleVersion",
+    "InvalidName",
+    "Lease",
+    "LeaseLost",
+    "LeaseholdError",
+    "Lock",
+    "LockConfig",
+    "MissingCapability",
+    "NotConfigured",
+    "NotHeld",
+    "Reentrant",
+    "Semaphore",
+    "Status",
+    "UnsafeTiming",
+    "Waiter",
+    "connect",
+    "current_lease",
+    "override",
+    "set_default",
+]
+
+TESTING = [
+    "Event",
+    "Faults",
+    "FaultyStore",
+    "ManualClock",
+    "Recorder",
+    "Violation",
+    "check",
+    "check_liveness",
+    "expire",
+    "merge",
+    "read",
+    "steal",
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [(leasehold, NAMES), (leasehold.sync, NAMES), (leasehold.testing, TESTING)],
+    ids=["async", "sync", "testing"],
+)
+def test_the_public_names_are_these(module: ModuleType, names: list[str]) -> None:
+    assert module.__all__ == names
+    assert set(names) <= set(dir(module))
+    for name in names:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Mutex'"):
+        getattr(module, "Mutex")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import leasehold", {"asyncio", "inspect", "sqlite3", "leasehold.errors"}),
+        ("import leasehold.sync", {"asyncio", "inspect", "sqlite3", "leasehold.errors"}),
+        ("from leasehold import LeaseLost", {"asyncio", "leasehold.hub"}),
+        ("from leasehold.sync import Lock; Lock('a')", {"asyncio", "leasehold.faces.wraps"}),
+        (
+            "from leasehold.sync import Lock\n@Lock.wraps('a')\ndef f(): ...",
+            {"asyncio", "leasehold.faces.aio"},
+        ),
+        ("import leasehold.testing", {"asyncio", "inspect", "leasehold.testing.checker"}),
+    ],
+)
+def test_nothing_is_loaded_before_it_is_used(code: str, unwanted: set[str]) -> None:
+    code = f"import sys\n{code}\nprint(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"PYTHONPATH": leasehold.__path__[0].removesuffix("/leasehold")},
+    )
+    assert "leasehold.lazy" in done.stdout.split()
+    assert set(done.stdout.split()) & unwanted == set()

@@ -1,0 +1,99 @@
+"""Whoever writes it the other way is told the right line."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import leasehold
+import leasehold.sync
+
+
+@pytest.fixture
+def aio() -> Any:
+    return leasehold.connect(f"memory://{uuid4()}")
+
+
+@pytest.fixture
+def blocking() -> Any:
+    return leasehold.sync.connect(f"memory://{uuid4()}")
+
+
+def test_with_on_the_async_kind(aio: Any) -> None:
+    with pytest.raises(TypeError, match=r"write `async with`, or import Lock from leasehold.sync"):
+        with aio.lock("a"):
+            pass
+    with pytest.raises(TypeError, match=r"import Semaphore from leasehold.sync"):
+        with aio.semaphore("s", 2):
+            pass
+    with pytest.raises(TypeError, match=r"write `async with`, not `with`"):
+        with aio.lock("a").acquire():
+            pass
+
+
+async def test_with_on_an_async_lease(aio: Any) -> None:
+    lease = await aio.lock("a").acquire()
+    with pytest.raises(TypeError, match=r"write `async with`, not `with`"):
+        with lease:
+            pass
+    await lease.release()
+
+
+async def test_async_with_on_the_blocking_kind(blocking: Any) -> None:
+    with pytest.raises(TypeError, match=r"write `with`, or import Lock from leasehold for `async"):
+        async with blocking.lock("a"):
+            pass
+    lease = await asyncio.to_thread(blocking.lock("a").acquire)
+    with pytest.raises(TypeError, match=r"write `with`, not `async with`"):
+        async with lease:
+            pass
+    lease.release()
+
+
+async def test_a_blocking_wait_inside_a_running_loop(blocking: Any) -> None:
+    lock = blocking.lock("a")
+    for attempt in (lock.acquire, lock.__enter__):
+        with pytest.raises(RuntimeError, match=r"`from leasehold import Lock` and write `async w"):
+            attempt()
+    assert await asyncio.to_thread(lambda: blocking.lock("a").acquire().release())
+
+
+def test_releasing_the_primitive(aio: Any, blocking: Any) -> None:
+    with pytest.raises(TypeError, match=r"release the lease: `lease = await lock.acquire\(\)`"):
+        aio.lock("a").release()
+    with pytest.raises(TypeError, match=r"release the lease: `lease = lock.acquire\(\)`"):
+        blocking.lock("a").release()
+
+
+def test_outside_of_any_loop(aio: Any) -> None:
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        aio.lock("a").acquire().send(None)
+
+
+def test_the_slot_of_a_lease_on_several(blocking: Any) -> None:
+    with blocking.semaphore("s", 4).acquire(units=2) as lease:
+        assert lease.slots == (0, 1)
+        with pytest.raises(ValueError, match=r"use lease\.slots"):
+            _ = lease.slot
+    with blocking.lock("a") as lease:
+        assert lease.slot == 0
+
+
+async def test_an_acquisition_is_a_coroutine_to_everybody(aio: Any) -> None:
+    """Whatever takes a coroutine takes it, too."""
+    lock = aio.lock("a")
+    for take in (
+        lock.acquire,
+        lambda: asyncio.create_task(lock.acquire()),
+        lambda: asyncio.wait_for(lock.acquire(), 5),
+        lambda: asyncio.ensure_future(lock.acquire()),
+        lambda: asyncio.shield(lock.acquire()),
+    ):
+        lease = await take()
+        assert await lease.release()
+    (lease,) = await asyncio.gather(lock.acquire())
+    assert await lease.release()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(lock.acquire())
+    assert await task.result().release()

@@ -1,0 +1,213 @@
+"""Group commit: who leaves at once, who leaves together, and what a failure costs."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from leasehold import BackendUnavailable, Client
+from leasehold.backends.port import MAX_BATCH
+from leasehold.hub import Hub
+from leasehold.model import Acquire, Command, Inspect, Release
+from tests.runtime.stores import TappedStore
+
+
+@pytest.fixture
+async def store() -> TappedStore:
+    return TappedStore(turns=1)
+
+
+@pytest.fixture
+async def client(store: TappedStore) -> AsyncIterator[Client]:
+    client = Client(Hub(store, call_timeout=5))
+    await client._ready()
+    store.batches.clear()
+    yield client
+    store.before = store.after = lambda _: None
+    await client.close()
+
+
+async def cycles(client: Client, name: str, count: int) -> None:
+    for _ in range(count):
+        async with client.lock(name):
+            pass
+
+
+async def test_an_idle_client_sends_at_once(client: Client, store: TappedStore) -> None:
+    task = asyncio.create_task(cycles(client, "a", 1))
+    await asyncio.sleep(0)  # the task calls
+    await asyncio.sleep(0)  # the turn is over, and the call leaves
+    await asyncio.sleep(0)
+    assert [len(batch) for batch in store.batches] == [1]
+    await task
+
+
+async def test_what_can_be_done_in_place_takes_no_turn_at_all() -> None:
+    client = Client(Hub(TappedStore()))
+    await client._ready()
+    acquisition = client.lock("a").acquire()
+    with pytest.raises(StopIteration) as done:
+        acquisition.send(None)
+    assert await done.value.value.release()
+    await client.close()
+
+
+async def test_sixty_four_tasks_leave_together(client: Client, store: TappedStore) -> None:
+    await asyncio.gather(*(cycles(client, f"key-{n}", 50) for n in range(64)))
+    sizes = [len(batch) for batch in store.batches]
+    assert sum(sizes) == 64 * 50 * 2
+    assert sum(sizes) / len(sizes) > 60, sizes
+
+
+async def test_nobody_is_left_out_however_the_tasks_come(
+    client: Client, store: TappedStore
+) -> None:
+    """Callers come and go in all phases of a flight, and each is answered in its own time."""
+
+    async def worker(number: int) -> None:
+        for step in range(20):
+            for _ in range((number * step) % 5):
+                await asyncio.sleep(0)
+            async with client.lock(f"key-{number}"):
+                pass
+
+    async with asyncio.timeout(20):
+        await asyncio.gather(*(worker(number) for number in range(30)))
+    assert sum(len(batch) for batch in store.batches) == 30 * 20 * 2
+
+
+async def test_a_batch_has_no_more_than_its_limit_and_renewals_first(
+    client: Client, store: TappedStore
+) -> None:
+    leases = [await client.lock(f"held-{n}").acquire() for n in range(100)]
+    store.batches.clear()
+    first = asyncio.create_task(client.lock("first").acquire())
+    while not store.batches:
+        await asyncio.sleep(0)
+    acquires = [asyncio.create_task(client.lock(f"new-{n}").acquire()) for n in range(600)]
+    await asyncio.sleep(0)
+    renewals = [asyncio.create_task(lease.renew()) for lease in leases]
+    await asyncio.gather(first, *acquires, *renewals)
+    assert [len(batch) for batch in store.batches] == [1, MAX_BATCH, 700 - MAX_BATCH]
+    kinds = [type(command).__name__ for command in store.batches[1]]
+    assert kinds[:100] == ["Renew"] * 100
+    for task in (first, *acquires):
+        await task.result().release()
+    for lease in leases:
+        await lease.release()
+
+
+async def test_a_command_whose_caller_left_before_it_did_is_not_sent(
+    client: Client, store: TappedStore
+) -> None:
+    store.hold = asyncio.Event()
+    flying = asyncio.create_task(client.status("flying"))
+    while not store.batches:
+        await asyncio.sleep(0)
+    waiting = [asyncio.create_task(client.status(f"gathered-{n}")) for n in range(3)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    flying.cancel()
+    await asyncio.sleep(0)
+    assert flying.cancelled()
+    assert len(store.batches) == 1
+    store.hold.set()
+    await asyncio.wait(waiting)
+    sent = [command.key for batch in store.batches for command in batch]
+    assert sent == [b"lock:flying", b"lock:gathered-0", b"lock:gathered-2"]
+    assert waiting[2].result().key == b"lock:gathered-2"
+
+
+async def test_a_callers_cancellation_never_touches_the_flight(
+    client: Client, store: TappedStore
+) -> None:
+    store.hold = asyncio.Event()
+    tasks = [asyncio.create_task(client.lock(f"key-{n}").acquire()) for n in range(5)]
+    while not store.batches:
+        await asyncio.sleep(0)
+    tasks[0].cancel()
+    await asyncio.sleep(0)
+    store.hold.set()
+    leases = await asyncio.gather(*tasks[1:])
+    assert [lease.key for lease in leases] == [b"lock:key-%d" % n for n in range(1, 5)]
+    await asyncio.to_thread(client.hub.keeper.flush, 5)
+    assert not await client.lock("key-0").locked(), "what nobody waits for is given up"
+    for lease in leases:
+        await lease.release()
+
+
+async def test_one_poisonous_command_costs_nobody_else(client: Client, store: TappedStore) -> None:
+    def poison(commands: Sequence[Command]) -> None:
+        if any(isinstance(c, Inspect) and c.key == b"lock:poison" for c in commands):
+            raise BackendUnavailable("the server hung up on us")
+
+    store.before = poison
+    names = [f"key-{n}" for n in range(40)]
+    names.insert(17, "poison")
+    results = await asyncio.gather(*(client.status(name) for name in names), return_exceptions=True)
+    failed = [name for name, r in zip(names, results, strict=True) if isinstance(r, Exception)]
+    assert failed == ["poison"]
+
+
+async def test_a_store_that_is_away_is_not_asked_over_and_over(
+    client: Client, store: TappedStore
+) -> None:
+    def away(_: Sequence[Command]) -> None:
+        raise BackendUnavailable("no route")
+
+    store.before = away
+    results = await asyncio.gather(
+        *(client.status(f"key-{n}") for n in range(64)), return_exceptions=True
+    )
+    assert all(isinstance(result, BackendUnavailable) for result in results)
+    assert len(store.batches) <= 3
+
+
+async def test_a_store_that_breaks_tells_every_caller(client: Client, store: TappedStore) -> None:
+    def broken(_: Sequence[Command]) -> None:
+        raise ZeroDivisionError("a backend's own fault")
+
+    store.before = broken
+    results = await asyncio.gather(
+        *(client.status(f"key-{n}") for n in range(3)), return_exceptions=True
+    )
+    assert all(isinstance(result, BackendUnavailable) for result in results), results
+    store.before = lambda _: None
+    assert not (await client.status("key-1")).holders
+
+
+async def test_an_attempt_ends_within_a_sixth_of_the_shortest_ttl(
+    client: Client, store: TappedStore
+) -> None:
+    store.hold = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(BackendUnavailable):
+        await client.lock("a", ttl=0.6).acquire(wait=0.15)
+    assert 0.1 <= loop.time() - began < 0.5
+    store.hold.set()
+
+
+async def test_a_late_copy_of_what_was_sent_twice_finds_its_id_buried(
+    client: Client, store: TappedStore
+) -> None:
+    """A batch fails, its halves succeed; the first copy comes in when all is over."""
+    late: list[Sequence[Command]] = []
+
+    def first_is_late(commands: Sequence[Command]) -> None:
+        if not late and any(isinstance(command, Acquire) for command in commands):
+            late.append(commands)
+            raise BackendUnavailable("timed out on its way")
+
+    store.before = first_is_late
+    leases = await asyncio.gather(*(client.lock(f"key-{n}").acquire() for n in range(2)))
+    assert len(late[0]) == 2
+    for lease in leases:
+        await lease.release()
+    released = [c for batch in store.batches for c in batch if isinstance(c, Release)]
+    assert all(release.bury > 0 for release in released)
+    backend: Any = store.inner.backend(blocking=True)
+    await backend.apply(late[0])
+    for n in range(2):
+        assert not await client.lock(f"key-{n}").locked()

@@ -1,0 +1,201 @@
+"""A holder that forks: the child holds nothing and gives up nothing, and the parent goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.scripts import run_script
+
+pytestmark = pytest.mark.multiprocess
+
+IN_CHILD = """
+import logging, os, sys, traceback
+logging.getLogger("leasehold").setLevel(logging.ERROR)
+
+def in_child(action):
+    "Run something in a forked child, and print what it returns."
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, repr(action()).encode())
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as lines:
+        print(lines.read())
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://forked" if request.param == "memory" else f"sqlite:///{tmp_path / 'l.db'}"
+
+
+def test_a_child_of_a_blocking_holder(url: str) -> None:
+    lines = run_script(
+        IN_CHILD
+        + """
+from leasehold import LeaseLost
+from leasehold.sync import connect
+
+client = connect(sys.argv[1])
+told = []
+with client.lock("a", ttl=0.6, on_lost=lambda lease: told.append("told")) as lease:
+    client.lock("warm").acquire().release()
+
+    def child():
+        try:
+            lease.ensure()
+        except LeaseLost as error:
+            reason = error.reason
+        own = client.lock("own", ttl=0.6).acquire(wait=5)
+        own.renew()
+        return lease.lost, reason, lease.release(), lease.remaining, own.release(), told
+
+    in_child(child)
+    in_child(lambda: client.lock("a").try_acquire() is None)
+    import time; time.sleep(1.3)  # two ttls, in which the keeper is at work
+    lease.ensure()
+print(lease.lost, client.lock("a").locked(), told)
+client.close()
+""",
+        url,
+    )
+    assert lines[0] == "(True, 'closed', False, 0.0, True, [])"
+    if url.startswith("sqlite"):
+        assert lines[1] == "True", "the store knows that the parent holds it"
+    assert lines[2] == "False False []"
+
+
+def test_a_child_that_leaves_the_block(url: str) -> None:
+    """As it happens where a worker is forked within the block and returns from it."""
+    lines = run_script(
+        IN_CHILD
+        + """
+from leasehold import LeaseLost
+from leasehold.sync import connect
+
+client = connect(sys.argv[1])
+lock = client.lock("a")
+
+def child():
+    try:
+        lock.__exit__(None, None, None)
+    except LeaseLost as error:
+        return error.reason
+
+with lock as lease:
+    in_child(child)
+    print(lock.locked(), lease.lost)
+print(lock.locked())
+client.close()
+""",
+        url,
+    )
+    assert lines == ["'closed'", "True False", "False"]
+
+
+def test_a_child_of_an_async_holder(url: str) -> None:
+    lines = run_script(
+        IN_CHILD
+        + """
+import asyncio
+from leasehold import LeaseLost, connect
+
+async def main():
+    client = connect(sys.argv[1])
+    told = []
+    async with client.lock("a", ttl=0.6, on_lost=told.append) as lease:
+        def child():
+            return lease.lost, lease.reason
+
+        in_child(child)
+
+        def child_with_a_loop_of_its_own():
+            asyncio.events._set_running_loop(None)
+
+            async def inner():
+                async with client.lock("own", wait=5) as own:
+                    await own.renew()
+                    return own.lost
+
+            return asyncio.run(inner())
+
+        in_child(child_with_a_loop_of_its_own)
+        await asyncio.sleep(1.3)
+        lease.ensure()
+    print(await client.lock("a").locked(), told)
+    await client.close()
+
+asyncio.run(main())
+""",
+        url,
+    )
+    assert lines == ["(True, 'closed')", "False", "False []"]
+
+
+def test_forks_amid_the_work_of_other_threads(url: str) -> None:
+    """Whatever lock another thread has at that moment, the child isn't stuck on it."""
+    lines = run_script(
+        IN_CHILD
+        + """
+import threading
+from leasehold.sync import connect
+
+client = connect(sys.argv[1])
+over = threading.Event()
+
+def work(name):
+    while not over.is_set():
+        with client.lock(name, ttl=0.5):
+            pass
+
+threads = [threading.Thread(target=work, args=(f"key-{n}",)) for n in range(4)]
+for thread in threads:
+    thread.start()
+for number in range(40):
+    in_child(lambda: client.lock(f"own-{number}").acquire(wait=10).release())
+over.set()
+for thread in threads:
+    thread.join()
+print(any(client.lock(f"key-{n}").locked() for n in range(4)))
+client.close()
+""",
+        url,
+    )
+    assert lines == ["True"] * 40 + ["False"]
+
+
+def test_multiprocessing_workers_share_what_was_made_before_the_fork(tmp_path: Path) -> None:
+    lines = run_script(
+        """
+import multiprocessing, sys
+from leasehold.sync import connect
+
+client = connect(sys.argv[1])
+lock = client.lock("counter")
+
+def work(counter):
+    for _ in range(25):
+        with lock:
+            counter.value += 1  # read, then written: only the lock keeps it right
+
+context = multiprocessing.get_context("fork")
+with lock:
+    pass
+counter = context.Value("i", 0, lock=False)
+workers = [context.Process(target=work, args=(counter,)) for _ in range(4)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+print(counter.value, lock.locked())
+client.close()
+""",
+        f"sqlite:///{tmp_path / 'l.db'}",
+    )
+    assert lines == ["100 False"]

@@ -1,0 +1,173 @@
+"""Ctrl-C at every single bytecode of the blocking world: at most one ttl is lost by it.
+
+Every bytecode from the first to the last is tried, on a store whose clock is moved by hand.
+"""
+
+import gc
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import pytest
+
+from leasehold.backends.memory import MemoryStore
+from leasehold.hub import Hub
+from leasehold.sync import Client, Lease, Lock
+from leasehold.testing import ManualClock
+from tests.runtime.interrupting import Interrupting
+
+TTL = 3.0
+
+pytestmark = [
+    pytest.mark.slow,
+    # an interrupt may come between making a coroutine and starting it
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+]
+
+type Action = Callable[[], object]
+
+
+class Site:
+    """A store, a client of it that is interrupted, and another, as if of another process."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        store = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
+        self.hub = Hub(store, clock=self.clock)
+        self.mine = Client(self.hub)
+        self.others = Client(Hub(store, clock=self.clock))
+        self.bystander = self.mine.lock("bystander", ttl=TTL).acquire()
+        self.lock = self.mine.lock("a", ttl=TTL)
+
+    def trouble(self) -> str | None:
+        """What is wrong once a ttl has passed."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect(0)
+            self.clock.advance(TTL)
+        if self.bystander.lost:
+            return "another lease was lost by it"
+        free: Lease | None = self.others.lock("a").try_acquire()
+        if free is None:
+            return "the key is not free"
+        free.release()
+        again = self.lock.try_acquire()
+        if again is None:
+            return "the thread that was interrupted can't acquire it any more"
+        again.release()
+        self.clock.advance(2 * TTL)
+        return None if self.bystander.remaining else "another lease was lost by it, later"
+
+    def close(self) -> None:
+        self.bystander.release()
+        self.mine.close()
+        self.others.close()
+
+
+def every_bytecode(make: Callable[[Site], Action], *, cold: bool) -> Iterator[str]:
+    """Interrupt an action at its first bytecode, its second, … until it ends before; tell of trouble."""
+    site, at = Site(), 0
+    while True:
+        at += 1
+        interrupting = Interrupting(at)
+        action = make(site)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            interrupting.run(action)
+            del action
+        trouble = site.trouble()
+        if trouble is not None:
+            yield f"bytecode {at}: {trouble}"
+        if not interrupting.reached:
+            break
+        if cold or trouble is not None:
+            site.close()
+            site = Site()
+    site.close()
+    assert at > 200, "far too few bytecodes: nothing was traced"
+
+
+def with_a_new_lock(site: Site) -> Action:
+    def action() -> None:
+        with site.mine.lock("a", ttl=TTL):
+            pass
+
+    return action
+
+
+def acquire_and_release(site: Site) -> Action:
+    def action() -> None:
+        site.lock.acquire().release()
+
+    return action
+
+
+def try_and_enter(site: Site) -> Action:
+    def action() -> None:
+        lease = site.lock.try_acquire()
+        assert lease is not None
+        with lease:
+            lease.ensure()
+
+    return action
+
+
+@pytest.fixture(autouse=True)
+def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each run has the same bytecodes, and nobody keeps what an interrupted finalizer had in hand."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["in use", "first use"])
+@pytest.mark.parametrize("make", [with_a_new_lock, acquire_and_release, try_and_enter])
+def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
+    make: Callable[[Site], Action], cold: bool
+) -> None:
+    assert list(every_bytecode(make, cold=cold)) == []
+
+
+def test_an_interrupted_release_is_not_renewed_though_its_lease_lives_on() -> None:
+    """The lease is still in somebody's hands, who believes to have released it."""
+    kept: list[Lease] = []
+
+    def release(site: Site) -> Action:
+        kept.append(site.lock.acquire())
+        return kept[-1].release
+
+    site, at, stopped = Site(), 0, 0
+    while True:
+        at += 1
+        interrupting = Interrupting(at)
+        interrupted = interrupting.run(release(site))
+        if not interrupting.reached:
+            break
+        kept[-1].release()  # as a person who was interrupted would try again
+        stopped += interrupted
+        trouble = site.trouble()
+        assert trouble is None, f"bytecode {at}: {trouble}"
+    assert stopped > 50
+    site.close()
+
+
+def test_a_lock_can_be_shared_after_any_interrupt() -> None:
+    """What a primitive works out at its first use is whole or not there."""
+    at = 0
+    site = Site()
+    while True:
+        at += 1
+        lock: Lock = site.mine.lock("a", ttl=TTL)
+        interrupting = Interrupting(at)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            interrupting.run(lock.try_acquire)
+        site.clock.advance(TTL)
+        lease = lock.acquire(wait=0)
+        lease.release()
+        if not interrupting.reached:
+            break
+    site.close()

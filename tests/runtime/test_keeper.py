@@ -1,0 +1,230 @@
+"""The keeper: when it renews, what it survives, and what it never does again."""
+
+import threading
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from leasehold import BackendUnavailable, LeaseLost
+from leasehold.hub import Hub
+from leasehold.model import Command, Release, Renew
+from leasehold.sync import Client
+from leasehold.testing import ManualClock
+from tests.runtime.stores import TappedStore
+
+TTL = 30.0
+
+
+class Site:
+    """A store under a clock that is moved by hand, and what its keeper says to it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = TappedStore(clock=self.clock)
+        self.client = self.another()
+        self.renewals: list[tuple[float, str]] = []
+        self.store.before = self._note
+
+    def another(self) -> Client:
+        return Client(Hub(self.store, clock=self.clock))
+
+    def _note(self, commands: Sequence[Command]) -> None:
+        now = self.clock.now() - 1000
+        self.renewals += [(now, c.id) for c in commands if isinstance(c, Renew)]
+
+    def times(self, lease: Any) -> list[float]:
+        return [when for when, lease_id in self.renewals if lease_id == lease.id]
+
+
+@pytest.fixture
+def site() -> Any:
+    site = Site()
+    yield site
+    site.store.before = site.store.after = lambda _: None
+    site.client.close()
+
+
+def test_a_lease_is_renewed_at_thirds_of_its_ttl(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    site.clock.advance(10 * TTL)
+    lease.ensure(needs=TTL / 2)
+    times = site.times(lease)
+    gaps = [after - before for before, after in pairwise(times)]
+    assert 29 <= len(gaps) <= 34
+    assert all(0.9 * TTL / 3 <= gap <= TTL / 3 for gap in gaps[1:]), gaps
+    lease.release()
+
+
+def test_a_released_lease_is_never_renewed_again(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    lease.release()
+    site.clock.advance(3 * TTL)
+    assert site.times(lease) == []
+
+
+def test_without_auto_renew_the_keeper_only_tells(site: Site) -> None:
+    told: list[Any] = []
+    event = threading.Event()
+
+    def on_lost(lease: Any) -> None:
+        told.append(lease.reason)
+        event.set()
+
+    lease = site.client.lock("a", ttl=TTL, auto_renew=False, on_lost=on_lost).acquire()
+    site.clock.advance(TTL)
+    assert event.wait(10)
+    assert told == ["expired"]
+    assert site.times(lease) == []
+
+
+def test_an_error_is_unknown_and_tried_again_until_the_deadline(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    tried = 0
+
+    def away(commands: Sequence[Command]) -> None:
+        nonlocal tried
+        tried += 1
+        raise BackendUnavailable("away")
+
+    site.store.before = away
+    site.clock.advance(TTL * 0.8)
+    assert not lease.lost
+    assert tried >= 5
+    site.store.before = lambda _: None
+    site.clock.advance(TTL)
+    lease.ensure(needs=TTL / 2)
+    site.store.before = away
+    site.clock.advance(TTL)
+    assert lease.reason == "expired"
+    site.store.before = lambda _: None
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, OSError, RuntimeError, MemoryError])
+def test_it_survives_whatever_a_backend_raises(site: Site, error: type[Exception]) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    failed = 0
+
+    def fail(commands: Sequence[Command]) -> None:
+        nonlocal failed
+        if any(isinstance(command, Renew) for command in commands):
+            failed += 1
+            if failed <= 2:
+                raise error("a backend's own fault")
+
+    site.store.before = fail
+    site.store.listening = lambda _: (_ for _ in ()).throw(error) if failed == 1 else None
+    site.clock.advance(5 * TTL)
+    assert failed > 2
+    lease.ensure(needs=TTL / 2)
+    lease.release()
+
+
+def test_a_lost_reply_of_a_renewal_counts_from_the_one_that_came(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+
+    def lose(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Renew) for command in commands):
+            raise BackendUnavailable("the reply was lost")
+
+    site.store.after = lose
+    site.clock.advance(TTL - 3.3)
+    assert lease.lost, "though the store would keep it: nobody has told us so"
+
+
+def test_a_revoked_lease_is_told_by_the_next_renewal_if_the_push_was_lost(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    site.clock.advance(TTL / 2)
+    mailroom = site.client.hub.keeper.mail
+    mailroom._revoked = lambda wakeup: None
+    assert site.another().lock("a").revoke(reason="maintenance") == 1
+    assert not lease.lost
+    site.clock.advance(TTL / 3)
+    assert lease.reason == "revoked"
+    with pytest.raises(LeaseLost, match="maintenance"):
+        lease.ensure()
+
+
+def test_a_revoked_lease_is_told_at_once_by_a_push(site: Site) -> None:
+    told = threading.Event()
+    lease = site.client.lock("a", ttl=TTL, on_lost=lambda _: told.set()).acquire()
+    site.clock.advance(TTL / 2)
+    site.another().lock("a").revoke(reason="maintenance")
+    assert told.wait(10)
+    assert lease.reason == "revoked"
+    assert lease.wait_lost(0)
+
+
+def test_revoked_now_the_units_are_free_at_once(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    other = site.another()
+    assert other.revoke("a", reason="its host is gone", now=True) == 1
+    taken = other.lock("a").acquire(wait=0)
+    assert taken.token > lease.token
+    site.clock.advance(TTL / 2)
+    assert lease.reason == "revoked"
+    taken.release()
+    other.close()
+
+
+def test_closing_gives_up_at_once_what_no_keeper_had_looked_at_yet(site: Site) -> None:
+    client = site.another()
+    lease = client.lock("a", ttl=TTL).acquire()
+    client.close()
+    assert lease.reason == "closed"
+    taken = site.client.lock("a").try_acquire()
+    assert taken is not None
+    taken.release()
+    again = client.lock("a").acquire(wait=0)
+    again.release()
+    client.close()
+
+
+def test_abandoning_never_blocks_though_the_store_hangs(site: Site) -> None:
+    site.client.hub.keeper.flush(5)
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hang(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Release) for command in commands):
+            hanging.set()
+            go_on.wait(20)
+
+    site.store.before = hang
+    keeper = site.client.hub.keeper
+    began = time.monotonic()
+    for number in range(1000):
+        keeper.abandon(b"lock:a", f"id-{number}", 60)
+    assert time.monotonic() - began < 2
+    assert hanging.wait(10)
+    go_on.set()
+    assert keeper.flush(10)
+    released = [c for batch in site.store.kept for c in batch if isinstance(c, Release)]
+    assert {c.id for c in released} == {f"id-{number}" for number in range(1000)}
+
+
+def test_a_callback_that_blocks_delays_nobody_elses_renewals_or_losses() -> None:
+    """Real time: the callback must not run where leases are looked after."""
+    store = TappedStore()
+    client = Client(Hub(store))
+    go_on, told = threading.Event(), threading.Event()
+    lost = client.lock("lost", ttl=0.4, max_hold=0.1, on_lost=lambda _: go_on.wait(20)).acquire()
+    kept = client.lock("kept", ttl=0.4).acquire()
+    also = client.lock("also", ttl=0.4, max_hold=0.6, on_lost=lambda _: told.set()).acquire()
+    assert told.wait(10), "a second loss is told while the first callback blocks"
+    assert lost.lost
+    assert also.lost
+    kept.ensure()
+    go_on.set()
+    kept.release()
+    client.close()
+
+
+def test_a_dropped_lease_is_released_with_a_warning(site: Site) -> None:
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    assert site.client.lock("a").locked()
+    with pytest.warns(ResourceWarning, match="a lease on a was dropped without release"):
+        del lease
+    site.client.hub.keeper.flush(5)
+    assert not site.client.lock("a").locked()

@@ -1,0 +1,255 @@
+"""Event loops that come and go, are blocked, or are many at once, with one client."""
+
+import asyncio
+import ctypes
+import gc
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import leasehold
+import leasehold.sync
+from leasehold import Client, LeaseLost
+from leasehold.hub import Hub
+from tests.runtime.stores import TappedStore
+
+
+@pytest.fixture
+def url() -> str:
+    return f"memory://{uuid4()}"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    client = leasehold.connect(url)
+    yield client
+    client.hub.close()
+
+
+def looks(url: str) -> leasehold.sync.Client:
+    """Another client, which only looks."""
+    return leasehold.sync.connect(url)
+
+
+def free_soon(client: leasehold.sync.Client, name: str, within: float = 5.0) -> bool:
+    """The key comes free within so many seconds."""
+    lease = client.lock(name).acquire(wait=within)
+    return lease.release()
+
+
+def test_one_client_serves_loop_after_loop(client: Client, url: str) -> None:
+    lock = client.lock("a")
+
+    async def cycle() -> int:
+        async with lock as lease:
+            return lease.token
+
+    tokens = [asyncio.run(cycle()) for _ in range(5)]
+    assert tokens == sorted(set(tokens))
+    assert not looks(url).lock("a").locked()
+
+
+@pytest.mark.parametrize("scheme", ["memory", "sqlite"])
+def test_loops_that_were_closed_are_not_kept(scheme: str, tmp_path: Path) -> None:
+    path = tmp_path / "leases.db"
+    client = leasehold.connect(f"memory://{uuid4()}" if scheme == "memory" else f"sqlite:///{path}")
+
+    async def cycle() -> weakref.ref[Any]:
+        async with client.lock("a"):
+            return weakref.ref(asyncio.get_running_loop())
+
+    loops = [asyncio.run(cycle()) for _ in range(10)]
+    until = time.monotonic() + 5
+    while sum(loop() is not None for loop in loops) > 1 and time.monotonic() < until:
+        gc.collect()  # a store's thread may still be on its way out
+        time.sleep(0.01)
+    assert sum(loop() is not None for loop in loops) <= 1
+    client.hub.close()
+
+
+@pytest.mark.parametrize("turns", [0, 3], ids=["in place", "on its way"])
+def test_asyncio_run_that_fails_in_mid_flight_leaves_nothing(turns: int) -> None:
+    store = TappedStore(turns=turns)
+    client = Client(Hub(store))
+    lock = client.lock("shared")
+
+    async def hold(name: str) -> None:
+        async with client.lock(name):
+            await asyncio.sleep(60)
+
+    async def waits() -> None:
+        async with lock:
+            await asyncio.sleep(60)
+
+    async def main() -> None:
+        tasks = [asyncio.create_task(hold(f"key-{n}")) for n in range(20)]
+        tasks += [asyncio.create_task(waits()) for _ in range(5)]
+        for _ in range(7):
+            await asyncio.sleep(0)
+        raise ZeroDivisionError
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(ZeroDivisionError):
+            asyncio.run(main())
+        gc.collect()
+    client.hub.keeper.flush(5)
+
+    async def look() -> list[Any]:
+        return [status async for status in client.list()]
+
+    assert asyncio.run(look()) == []
+    client.hub.close()
+
+
+@pytest.mark.parametrize("turns", [0, 3], ids=["in place", "on its way"])
+def test_a_loop_that_is_closed_under_its_tasks_orphans_no_lease_for_ever(
+    turns: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody cancels them: the loop is just gone, as after `loop.stop()` and `loop.close()`."""
+    store = TappedStore(turns=turns)
+    client = Client(Hub(store))
+    other = leasehold.sync.Client(Hub(store))
+    lock = client.lock("a", ttl=0.5)
+    entered = asyncio.Event()
+
+    async def hold() -> None:
+        async with lock:
+            entered.set()
+            await asyncio.Event().wait()
+
+    async def main() -> asyncio.Task[None]:
+        task = asyncio.create_task(hold())
+        await entered.wait()
+        for number in range(5):
+            other_task = asyncio.create_task(client.lock(f"flying-{number}", ttl=0.5).acquire())
+            other_task._log_destroy_pending = False  # type: ignore[attr-defined]
+        await asyncio.sleep(0)
+        return task
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        loop = asyncio.new_event_loop()
+        task = loop.run_until_complete(main())
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own complaint
+        loop.close()
+        del task, loop
+        gc.collect()
+        assert free_soon(other, "a")
+        for number in range(5):
+            assert free_soon(other, f"flying-{number}")
+    ours = [w for w in warned if "never awaited" in str(w.message)]
+    assert ours == []
+    assert "Task was destroyed" not in caplog.text
+
+    async def cycle() -> bool:
+        async with client.lock("a", wait=5):
+            return True
+
+    assert asyncio.run(cycle()), "the client is of use in a new loop"
+    client.hub.close()
+    other.close()
+
+
+def test_a_blocked_event_loop_loses_no_lease(client: Client) -> None:
+    async def main() -> None:
+        async with client.lock("a", ttl=0.4) as lease:
+            time.sleep(1.3)
+            lease.ensure()
+            assert await client.lock("a").locked()
+
+    asyncio.run(main())
+
+
+@pytest.mark.serial
+def test_who_held_the_interpreters_lock_past_the_deadline_is_told_right_after(
+    client: Client,
+) -> None:
+    """Not even the keeper runs while a C call holds the GIL: the clock tells, not a flag."""
+    hang = ctypes.PyDLL(None).usleep
+
+    async def main() -> None:
+        async with client.lock("a", ttl=0.3) as lease:
+            await asyncio.sleep(0)
+            hang(900_000)
+            assert lease.lost
+            lease.ensure()
+
+    with pytest.raises(LeaseLost, match="no renewal got through before its deadline"):
+        asyncio.run(main())
+
+
+def test_many_loops_and_threads_share_one_hub(url: str) -> None:
+    client = leasehold.connect(url)
+    blocking = leasehold.sync.Client(client.hub)
+    lock, same = client.lock("counter"), blocking.lock("counter")
+    total = 0
+    inside = 0
+    failures: list[str] = []
+
+    def bump() -> None:
+        nonlocal total, inside
+        inside += 1
+        if inside != 1:
+            failures.append("two at once")
+        total += 1
+        inside -= 1
+
+    async def tasks() -> None:
+        async def one() -> None:
+            for _ in range(5):
+                async with lock:
+                    bump()
+
+        await asyncio.gather(*(one() for _ in range(5)))
+
+    def thread() -> None:
+        for _ in range(25):
+            with same:
+                bump()
+
+    threads = [threading.Thread(target=asyncio.run, args=(tasks(),)) for _ in range(3)]
+    threads += [threading.Thread(target=thread) for _ in range(3)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert (total, failures) == (150, [])
+    assert not same.locked()
+    client.hub.close()
+
+
+def test_a_signal_of_another_loop_reaches_its_waiter(client: Client, url: str) -> None:
+    """A lock that is given up in one loop is granted in another at once, by a push."""
+    held, gone = threading.Event(), threading.Event()
+
+    async def holder() -> None:
+        async with client.lock("a"):
+            held.set()
+            await asyncio.to_thread(gone.wait, 10)
+
+    async def waiter() -> float:
+        async with client.lock("a"):
+            return time.monotonic()
+
+    thread = threading.Thread(target=asyncio.run, args=(holder(),))
+    thread.start()
+    assert held.wait(10)
+    got: list[float] = []
+    second = threading.Thread(target=lambda: got.append(asyncio.run(waiter())))
+    second.start()
+    other = looks(url)
+    while not other.lock("a").status().waiters:
+        time.sleep(0.001)
+    let_go = time.monotonic()
+    gone.set()
+    second.join(10)
+    thread.join(10)
+    assert got[0] - let_go < 1.0, "not by asking again after a third of the window"

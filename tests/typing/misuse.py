@@ -1,0 +1,57 @@
+"""Slips that type checkers must find; each line with one says so, and a test counts them."""
+
+import leasehold
+import leasehold.sync
+from leasehold import Client, Lock, Semaphore, connect, current_lease
+
+
+def the_wrong_with() -> None:
+    with Lock("a"):  # type: ignore[attr-defined]
+        pass
+    with Lock("a").acquire():  # type: ignore[attr-defined]
+        pass
+    Lock("a").release()  # type: ignore[attr-defined]
+    leasehold.sync.Lock("a").release()  # type: ignore[attr-defined]
+
+
+async def the_wrong_async_with(lease: leasehold.Lease, other: leasehold.sync.Lease) -> None:
+    async with leasehold.sync.Lock("a"):  # type: ignore[attr-defined]
+        pass
+    async with leasehold.sync.Semaphore("a", 2).acquire():  # type: ignore[attr-defined]
+        pass
+    async with other:  # type: ignore[attr-defined]
+        pass
+    with lease:  # type: ignore[attr-defined]
+        pass
+
+
+def misspelt(client: Client, blocking: leasehold.sync.Client) -> None:
+    Lock("a", tll=3)  # type: ignore[call-arg]
+    Semaphore("a", 2, tll=3)  # type: ignore[call-arg]
+    client.lock("a", wiat=3)  # type: ignore[call-arg]
+    client.semaphore("a", 2, wiat=3)  # type: ignore[call-arg]
+    blocking.lock("a", wiat=3)  # type: ignore[call-arg]
+    connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
+    leasehold.sync.connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
+    Lock.wraps("a", on_bsuy="skip")  # type: ignore[call-arg]
+    Lock.wraps("a", timeout=3)  # type: ignore[call-arg]
+
+
+def of_the_wrong_type(client: Client) -> None:
+    Lock(42)  # type: ignore[arg-type]
+    Lock("a", note=3)  # type: ignore[arg-type]
+    Semaphore("a", 2, ttl=[])  # type: ignore[arg-type]
+    Semaphore("a")  # type: ignore[call-arg]
+    client.lock("a", wait=[])  # type: ignore[arg-type]
+    connect("memory://", connect_timeout=None)  # type: ignore[arg-type]
+    Lock.wraps("a", on_busy="wait")  # type: ignore[arg-type]
+    Lock("a").acquire(timeout=3)  # type: ignore[arg-type]
+    client.lock("a", client=client)  # type: ignore[call-arg]
+    leasehold.set_default(3)  # type: ignore[arg-type]
+    print(current_lease().tokens)  # type: ignore[union-attr]
+
+
+async def of_an_unknown_kind(client: Client) -> None:
+    await client.status("a", "mutex")  # type: ignore[arg-type]
+    await client.revoke("a", reason="why", kind="mutex")  # type: ignore[arg-type]
+    await client.revoke("a")  # type: ignore[call-arg]
