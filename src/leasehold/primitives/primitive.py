@@ -216,7 +216,11 @@ class PrimitiveBase[LeaseT: LeaseBase]:
 
     def _take_entered(self) -> LeaseT:
         """The lease of the innermost block that our task or thread is in."""
-        entered, me = self._entered, self._runtime().me()
+        entered: dict[object, list[LeaseT]] = self._entered
+        try:
+            me = self._runtime().me()
+        except RuntimeError:
+            me = None  # its event loop has gone, and the block is left by the garbage collector
         if me not in entered:  # left by another task than entered it, as fixtures do
             me = list(entered)[-1]
         leases = entered[me]
