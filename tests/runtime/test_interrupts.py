@@ -4,6 +4,7 @@ Every bytecode from the first to the last is tried, on a store whose clock is mo
 """
 
 import gc
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -96,6 +97,14 @@ def with_a_new_lock(site: Site) -> Action:
     return action
 
 
+def with_a_shared_lock(site: Site) -> Action:
+    def action() -> None:
+        with site.lock:
+            pass
+
+    return action
+
+
 def acquire_and_release(site: Site) -> Action:
     def action() -> None:
         site.lock.acquire().release()
@@ -115,8 +124,12 @@ def try_and_enter(site: Site) -> Action:
 
 @pytest.fixture(autouse=True)
 def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each run has the same bytecodes, and nobody keeps what an interrupted finalizer had in hand."""
+    """Each run has the same bytecodes, and nobody keeps what an interrupted finalizer had in hand.
+
+    Nothing is logged: an interrupt within `logging` leaves its handlers locked, for this whole process.
+    """
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+    monkeypatch.setattr(logging.getLogger("leasehold"), "disabled", True)
     gc.collect()
     gc.disable()
     yield
@@ -129,6 +142,14 @@ def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     make: Callable[[Site], Action], cold: bool
 ) -> None:
     assert list(every_bytecode(make, cold=cold)) == []
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="a Ctrl-C at the start of __exit__ leaves the lease in the primitive's hands",
+)
+def test_a_lock_that_outlives_its_block_keeps_nothing() -> None:
+    assert list(every_bytecode(with_a_shared_lock, cold=False)) == []
 
 
 def test_an_interrupted_release_is_not_renewed_though_its_lease_lives_on() -> None:

@@ -44,20 +44,21 @@ class Batcher:
         self._gathering: deque[_Call] = deque()
         self._crowded = False
         self._planned = False
+        self._flying = False
         self._flight: asyncio.Task[None] | None = None
         self._in_turn_since: float | None = None
 
     async def call(self, command: Command) -> Answer:
         """The answer to one command. A cancelled caller leaves; what is on its way goes on."""
         sent = self._clock.now()
-        alone = not (self._gathering or self._crowded or self._flight)
+        alone = not (self._gathering or self._crowded or self._flying)
         if alone and sent - self._turn_began(sent) < ALONE:
             replies = self._backend.apply_now((command,))
             if replies is not None:
                 return Answer(replies[0], sent)
         call = _Call(command, self._loop.create_future())
         self._gathering.append(call)
-        if not (self._planned or self._flight):
+        if not (self._planned or self._flying):
             self._planned = True
             self._loop.call_soon(self._leave)
         return await call.future
@@ -93,8 +94,12 @@ class Batcher:
             return self._land(batch, [_as_leasehold(error)] * len(batch), sent)
         if replies is not None:
             return self._land(batch, replies, sent)
-        self._flight = self._loop.create_task(self._fly(batch, commands, sent))
-        self._flight._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
+        self._flying = True
+        flight = self._fly(batch, commands, sent)
+        # Started at once: it leaves a turn earlier, and a loop that is closed now finds it begun.
+        task = asyncio.Task(flight, loop=self._loop, eager_start=True)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
+        self._flight = task if self._flying else None
 
     def _take(self) -> list[_Call]:
         """At most a batch; renewals and releases before acquires where not all have room."""
@@ -116,7 +121,7 @@ class Batcher:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._flight = None
+            self._flying, self._flight = False, None
             self._land(batch, outcomes, sent, resent=resent)
 
     def _patience(self, commands: Sequence[Command]) -> float:
@@ -134,6 +139,8 @@ class Batcher:
         *,
         resent: bool = False,
     ) -> None:
+        if self._loop.is_closed():
+            return  # nobody can be told any more
         for call, outcome in zip(batch, outcomes, strict=True):
             if call.future.done():
                 continue
@@ -141,7 +148,7 @@ class Batcher:
                 call.future.set_exception(outcome)
             else:
                 call.future.set_result(Answer(outcome, sent, resent))
-        if self._gathering and not self._planned and not self._loop.is_closed():
+        if self._gathering and not self._planned:
             self._planned = True
             self._loop.call_soon(self._leave)
 
