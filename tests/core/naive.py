@@ -170,8 +170,7 @@ class Naive:
                 self.replace(line, self.ended(line.id, 60.0, "too_large"))
                 self.pushed.append((line.id, "refused"))
                 return True
-            quiet = self.end(line) - line.life
-            if line.front and self.now - quiet > min(5.0, wish.ttl):
+            if self.silent(line):
                 continue
             if self.used() + wish.units > self.capacity:
                 return False
@@ -179,6 +178,10 @@ class Naive:
             self.pushed.append((line.id, "granted"))
             return True
         return False
+
+    def silent(self, line: Line) -> bool:
+        heard = self.end(line) - line.life
+        return line.front and self.now - heard > min(5.0, _wish(line).ttl)
 
     def hold(self, wish: Acquire, what: str, life: float) -> Line:
         stamp = self.stamp if self.stamp <= YEAR_2200 else 0
@@ -220,7 +223,7 @@ class Naive:
             return Refused("too_large")
         self.capacity = wish.capacity
         self.settle()
-        if not self.queue() and self.used() + wish.units <= self.capacity:
+        if all(map(self.silent, self.queue())) and self.used() + wish.units <= self.capacity:
             line = self.hold(wish, "held", wish.ttl)
             self.lines.append(line)
             return Granted(line.token, line.slots, wish.ttl)

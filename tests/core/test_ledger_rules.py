@@ -642,6 +642,16 @@ def test_nobody_is_pushed_what_it_is_being_answered(story: Story, command: Renew
     assert "b" not in dict(story.pushed())
 
 
+def test_a_try_passes_those_who_only_seem_to_wait(story: Story) -> None:
+    story.acquire("a")
+    story.wait("dead", patience=3600)
+    story.at(4).release("a")  # still believed to be alive: it is granted, and lets the grant lapse
+    story.at(20).acquire("b")
+    story.wait("dead too", patience=3600)
+    story.at(40).release("b")
+    assert isinstance(story.acquire("c"), Granted), "nobody who speaks up waits for it"
+
+
 # ---- what no client of ours would send ------------------------------------------------------------
 
 
