@@ -134,6 +134,7 @@ class SimRuntime:
         self.now = process.now
         self.inbox = network.inbox
         self.is_ready = True
+        self.is_over = False
         self._network = network
 
     async def call(self, command: Command) -> Answer:
