@@ -132,7 +132,7 @@ def test_it_holds_none_of_the_streams_open() -> None:
         assert p.stdout is not None
         assert p.stdout.read() == ""  # comes at once, and not after the grace
         assert alive(warden)
-        subprocess.run(["kill", "-KILL", f"-{warden}"], check=True)
+        os.killpg(warden, signal.SIGKILL)  # not kill(1): some take -123 for -1, which is everybody
 
 
 def _quiet(pid: int) -> bool:

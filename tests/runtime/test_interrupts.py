@@ -5,6 +5,7 @@ Every bytecode from the first to the last is tried, on a store whose clock is mo
 
 import gc
 import logging
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -28,6 +29,14 @@ pytestmark = [
 ]
 
 type Action = Callable[[], object]
+
+
+@pytest.fixture(autouse=True)
+def _heard() -> Iterator[None]:
+    """A shell starts what runs in the background with SIGINT ignored: then nothing would be tried."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 class Site:

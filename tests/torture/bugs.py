@@ -144,6 +144,13 @@ def never_too_late(self: LeaseBase, now: float) -> Care:
     return Care(renew=self._end is None, again_at=now + self._terms.ttl / 3)
 
 
+def whenever_it_comes(self: LeaseBase, answer: Answer) -> None:
+    """Believe the store's word on a renewal, also past the deadline."""
+    self._renewing = False
+    if self._end is None and isinstance(answer.reply, Renewed | Granted):
+        self._extend(answer.sent, answer.reply.ttl)
+
+
 def all_of_it(ttl: float) -> float:
     return ttl
 
@@ -170,7 +177,10 @@ BUGS = {
     "a renewal revives": Bug(
         OVERLAP,
         made(a_renewal_revives),
-        patches=(("leasehold.primitives.lease.LeaseBase.check", never_too_late),),
+        patches=(
+            ("leasehold.primitives.lease.LeaseBase.check", never_too_late),
+            ("leasehold.primitives.lease.LeaseBase.renewed", whenever_it_comes),
+        ),
     ),
     "one too many": Bug(OVERLAP, twisted(one_too_many)),
     "a slot twice": Bug(frozenset({"slot"}), twisted(always_the_first_slot)),
