@@ -51,7 +51,9 @@ class Shelf:
                 book = self._open = self._books.get(command.key) or self._new_book(command.key)
                 reply, wakeups = ledger.apply(book, command, now, stamp)
                 replies.append(reply)
-                pushes += wakeups  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
+                pushes += (
+                    wakeups  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
+                )
             self._open = None
         if pushes:
             self._push(pushes)
