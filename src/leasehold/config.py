@@ -193,4 +193,3 @@ def _load(
 
 
 _FIELDS = tuple(field.name for field in fields(LockConfig))
-DEFAULT = LockConfig()
