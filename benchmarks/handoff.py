@@ -13,14 +13,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
-from benchmarks.contestants.waiting import (
-    WAITING,
-    AsyncWaiting,
-    BlockingGrab,
-    BlockingWaiting,
-    Grab,
-    boot,
-)
+from benchmarks.contestants.grabbing import BlockingGrab, Grab
+from benchmarks.contestants.waiting import WAITING, AsyncWaiting, BlockingWaiting, boot
 from benchmarks.crew import Crew, Line, wait_for
 from benchmarks.crews import Crews, turned
 from benchmarks.place import Place

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -13,13 +13,11 @@ from contextlib import (
 )
 from typing import Any, NamedTuple
 
+from benchmarks.contestants.floor import direct
+from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release
 from benchmarks.place import Place
 
 POLL = 0.1
-
-type Release = Callable[[], Awaitable[object]]
-type Grab = Callable[[], Awaitable[Release]]
-type BlockingGrab = Callable[[], Callable[[], object]]
 
 
 class AsyncWaiting(NamedTuple):
@@ -197,6 +195,7 @@ WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
     "leasehold sqlite": AsyncWaiting(_leasehold),
     "leasehold sqlite, sync": BlockingWaiting(_leasehold_sync),
     "raw datagram": AsyncWaiting(_datagrams),
+    "bare SQLite, then a datagram": AsyncWaiting(direct),
     "0.1 s poll of SQLite": AsyncWaiting(_poll),
     "grelmicro sqlite": AsyncWaiting(_grelmicro, processes=8, waiters=1),  # see its docstring
     "filelock": _on_file("filelock"),

@@ -256,6 +256,10 @@ type Reply = (
 # ---- hints and pages ------------------------------------------------------------------------------
 
 
+type Event = Literal["granted", "head", "revoked", "refused"]
+"""What a push tells its waiter or holder; `head`: it is the first in the queue now."""
+
+
 @record
 class Wakeup:
     """A hint to one client: may be late, doubled or lost, and is never needed for safety."""
@@ -264,7 +268,7 @@ class Wakeup:
     lease: str
     """The fingerprint of the id it is for: pushes may be read by others."""
     inbox: str
-    event: Literal["granted", "head", "revoked", "refused"]
+    event: Event
     token: int = 0
     slots: tuple[int, ...] = ()
     granted_at: float = 0.0

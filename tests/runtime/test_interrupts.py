@@ -154,10 +154,6 @@ def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     assert list(every_bytecode(make, cold=cold)) == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a Ctrl-C at the start of __exit__ leaves the lease in the primitive's hands",
-)
 def test_a_lock_that_outlives_its_block_keeps_nothing() -> None:
     assert list(every_bytecode(with_a_shared_lock, cold=False)) == []
 

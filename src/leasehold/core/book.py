@@ -126,6 +126,9 @@ class Book(Protocol):
     def holds(self) -> Iterable[Hold]:
         """All holds, in any order."""
 
+    def first(self) -> Place | None:
+        """The place that comes first in the queue."""
+
     def queue(self) -> Iterable[Place]:
         """The places, first come first; read no further than you must."""
 
@@ -199,6 +202,9 @@ class MemoryBook:
 
     def holds(self) -> Iterable[Hold]:
         return self._holds.values()
+
+    def first(self) -> Place | None:
+        return next(iter(self.queue()), None) if self._queue else None
 
     def queue(self) -> Iterable[Place]:
         for _, _, entry_id in self._queue:

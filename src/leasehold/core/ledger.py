@@ -61,15 +61,12 @@ def apply(book: Book, command: Command, now: float, stamp: int) -> tuple[Reply, 
     flaw = _flaw(command)
     if flaw is not None:
         return Failed("invalid", flaw), []
-    turn = Turn(book, command.key, now, stamp)
-    head = turn.head()
+    turn = Turn(book, command.key, now, stamp, getattr(command, "id", None))
+    first = book.first()
     turn.settle()
     reply = _RULES[type(command)](turn, command)
     turn.settle()
-    caller = getattr(command, "id", None)
-    turn.wake_new_head(head, caller)
-    if caller is not None and turn.wakeups:
-        turn.unwake(caller)
+    turn.wake_new_head(first)
     return reply, turn.wakeups
 
 

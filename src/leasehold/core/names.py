@@ -1,6 +1,8 @@
 """Names, keys, and what may be shown of a lease's secret id."""
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Literal, get_args
 
 from leasehold.errors import InvalidName
 
@@ -58,6 +60,13 @@ def printable(text: str) -> str:
 
 def fingerprint(lease_id: str) -> str:
     """What a lease is called in public; its id can't be told from it."""
-    from hashlib import sha256  # loads OpenSSL, which an uncontended shell command never needs
+    digest: str = _sha256()(lease_id.encode()).hexdigest()
+    return digest[:24]
 
-    return sha256(lease_id.encode()).hexdigest()[:24]
+
+@cache
+def _sha256() -> Callable[[bytes], Any]:
+    """Loads OpenSSL, which an uncontended shell command never needs."""
+    from hashlib import sha256
+
+    return sha256

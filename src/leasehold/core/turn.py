@@ -12,7 +12,7 @@ from leasehold.core.timing import (
     next_token,
     sign_of_life_after,
 )
-from leasehold.model import MANY, Granted, Queued, Refused, Wakeup
+from leasehold.model import MANY, Event, Granted, Queued, Refused, Wakeup
 
 type Reason = Literal["buried", "unclaimed", "too_large", "revoked"]
 
@@ -23,13 +23,17 @@ _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked
 class Turn:
     """A book, the time, and the wakeups that come of it."""
 
-    __slots__ = ("book", "key", "now", "stamp", "wakeups")
+    __slots__ = ("book", "caller", "key", "now", "stamp", "wakeups")
 
-    def __init__(self, book: Book, key: bytes, now: float, stamp: int) -> None:
+    def __init__(
+        self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
+    ) -> None:
         self.book = book
         self.key = key
         self.now = now
         self.stamp = stamp
+        self.caller = caller
+        """The id that is answered: it needs no push."""
         self.wakeups: list[Wakeup] = []
 
     # -- settling: what time alone has changed ------------------------------------------------------
@@ -211,19 +215,11 @@ class Turn:
 
     # -- wakeups ------------------------------------------------------------------------------------
 
-    def head(self) -> str | None:
-        """The id of the first place."""
-        if not self.book.waiting:
-            return None
-        return next(iter(self.book.queue())).id
-
-    def wake_new_head(self, old: str | None, caller: str | None) -> None:
+    def wake_new_head(self, old: Place | None) -> None:
         """Whoever has become the head must learn when time alone could change its answer."""
-        if not self.book.waiting:
-            return
-        place = next(iter(self.book.queue()))
-        if place.id not in (old, caller):
-            self._wake(place, "head")
+        first = self.book.first()
+        if first is not None and (old is None or first.id != old.id):
+            self._wake(first, "head")
 
     def wake_revoked(self, hold: Hold, reason: str) -> None:
         """The holder should stop."""
@@ -232,17 +228,14 @@ class Turn:
     def _wake(
         self,
         entry: Hold | Place,
-        event: Literal["granted", "head", "revoked", "refused"],
+        event: Event,
         hold: Hold | None = None,
         detail: str = "",
     ) -> None:
+        if entry.id == self.caller:
+            return
         token, slots, window = (hold.token, hold.slots, hold.ttl) if hold else (0, (), 0.0)
         lease = fingerprint(entry.id)
         self.wakeups.append(
             Wakeup(self.key, lease, entry.inbox, event, token, slots, self.now, window, detail)
         )
-
-    def unwake(self, entry_id: str) -> None:
-        """Whoever is answered needs no push."""
-        lease = fingerprint(entry_id)
-        self.wakeups = [wakeup for wakeup in self.wakeups if wakeup.lease != lease]

@@ -9,6 +9,7 @@ from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.names import Kind
 from leasehold.defaults import default_hub
 from leasehold.faces.asked import kinds_asked, resource_key
+from leasehold.faces.blocks import begun, leaving
 from leasehold.faces.described import Described
 from leasehold.faces.opening import ConnectOptions, opened
 from leasehold.hub import Hub
@@ -163,15 +164,17 @@ class Primitive(Described[Lease]):
         return await self._revoke(reason, now)
 
     def __aenter__(self) -> Coroutine[Any, Any, Lease]:
-        return self._enter()
+        return self._enter(begun(self))
 
+    @leaving
     def __aexit__(
         self,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
+        lease: Lease | None = None,
     ) -> Coroutine[Any, Any, None]:
-        return self._take_entered()._leave(exc)
+        return (lease or self._take_entered())._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 

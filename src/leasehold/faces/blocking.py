@@ -8,6 +8,7 @@ from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.names import Kind
 from leasehold.defaults import default_hub
 from leasehold.faces.asked import kinds_asked, resource_key
+from leasehold.faces.blocks import begun, leaving
 from leasehold.faces.described import Described
 from leasehold.faces.loops import refuse_in_loop
 from leasehold.faces.opening import ConnectOptions, opened
@@ -124,16 +125,19 @@ class Primitive(Described[Lease]):
         return step(self._revoke(reason, now))
 
     def __enter__(self) -> Lease:
+        block = begun(self)
         refuse_in_loop(self)
-        return step(self._enter())
+        return step(self._enter(block))
 
+    @leaving
     def __exit__(
         self,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
+        lease: Lease | None = None,
     ) -> None:
-        step(self._take_entered()._leave(exc))
+        step((lease or self._take_entered())._leave(exc))
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 

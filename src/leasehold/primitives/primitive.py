@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterable
 from socket import gethostname
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from leasehold.config import UNSET, Duration, LockConfig, Unset, configured, optional_seconds
 from leasehold.core.names import Kind, key_of
@@ -22,6 +22,12 @@ NO_TIMEOUT = (
 )
 
 _hosts: dict[int, str] = {}
+
+
+class _Block(Protocol):
+    """Whoever keeps the lease of a `with` block."""
+
+    lease: Any
 
 
 def _here() -> str:
@@ -202,9 +208,13 @@ class PrimitiveBase[LeaseT: LeaseBase]:
 
     # -- with ---------------------------------------------------------------------------------------
 
-    async def _enter(self) -> LeaseT:
+    async def _enter(self, block: _Block | None) -> LeaseT:
+        """Acquire and begin a block; where `block` is None its lease is kept here meanwhile."""
         lease = await self._acquire()
         lease._enter()
+        if block is not None:
+            block.lease = lease
+            return lease
         mine = self._entered.setdefault(lease._me, [])
         try:
             mine.append(lease)
@@ -215,7 +225,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
             raise
 
     def _take_entered(self) -> LeaseT:
-        """The lease of the innermost block that our task or thread is in."""
+        """The lease of the innermost block that our task or thread has entered by hand."""
         entered: dict[object, list[LeaseT]] = self._entered
         try:
             me = self._runtime().me()

@@ -342,7 +342,7 @@ class Connection:
     def _peek(self, which: tuple[bytes, str]) -> tuple[Entry | None, str | None]:
         self._execute("BEGIN")
         book = RowBook.read(self._execute, which[0], self._floor)
-        entry, head = book.get(which[1]), next(iter(book.queue()), None)
+        entry, head = book.get(which[1]), book.first()
         self._execute("COMMIT")
         return entry, None if head is None else head.id
 

@@ -1,41 +1,46 @@
-"""Wakeups as datagrams: a version, a seal, and JSON.
+"""Wakeups as datagrams: a version, a seal, and one record after the other.
 
 Anybody on the machine may write to a socket. What isn't sealed with the file's own secret, which only those
 who can read the file know, is dropped: nobody else can tell a waiter that it was granted something.
 """
 
-import json
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import batched
-from typing import Any
+from typing import Any, get_args
 
-from leasehold.model import Wakeup
+from leasehold.model import Event, Wakeup
 
 VERSION = b"LH1"
 SEAL = 16
 MAX_SIZE = 65536
 """A datagram is not read further than this."""
 
-_HEAD = len(VERSION) + SEAL
-
-PER_LETTER = 16
-"""So many wakeups travel in one datagram: a socket's queue holds few datagrams, not few bytes."""
+FULL = 8192
+"""Wakeups share a datagram up to this size: a socket's queue holds few datagrams, not few bytes."""
 
 MAX_DETAIL = 200
 
-_EVENTS = {"granted", "head", "revoked", "refused"}
-_TYPES = (str, str, str, int, list, float, float, str)
+_HEAD = len(VERSION) + SEAL
 
+_RECORD = struct.Struct("<BqddHHHH")
+"""Event, token, time of the grant, window; then how long the key, the lease and the detail are, in
+bytes, and how many slots follow them."""
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
-_decode = json.JSONDecoder().decode
+_EVENTS: tuple[Event, ...] = get_args(Event.__value__)
+_CODES = {event: code for code, event in enumerate(_EVENTS)}
 
 
 def write(wakeups: Sequence[Wakeup], secret: bytes) -> Iterator[bytes]:
     """Datagrams that carry these wakeups."""
-    for some in batched(wakeups, PER_LETTER):
-        body = _encode([_fields(w) for w in some]).encode()
+    body = b""
+    for wakeup in wakeups:
+        record = _record(wakeup)
+        if body and len(body) + len(record) > FULL:
+            yield VERSION + _seal(body, secret) + body
+            body = b""
+        body += record
+    if body:
         yield VERSION + _seal(body, secret) + body
 
 
@@ -46,11 +51,9 @@ def read(letter: bytes, secret: bytes, inbox: str) -> Sequence[Wakeup]:
     if not (letter.startswith(VERSION) and _hashing()[1](seal, _seal(body, secret))):
         return ()
     try:
-        found = _decode(body.decode())
-    except ValueError:
-        return ()
-    fields = found if isinstance(found, list) else []
-    return [_wakeup(one, inbox) for one in fields if _sound(one)]
+        return list(_wakeups(body, inbox))
+    except (struct.error, IndexError, UnicodeDecodeError):
+        return ()  # a friend's, but of a release that writes otherwise
 
 
 def _seal(body: bytes, secret: bytes) -> bytes:
@@ -67,29 +70,31 @@ def _hashing() -> tuple[Callable[..., Any], Callable[[bytes, bytes], bool]]:
     return blake2b, compare_digest
 
 
-def _fields(wakeup: Wakeup) -> tuple[Any, ...]:
-    return (
-        wakeup.key.decode("latin-1"),
-        wakeup.lease,
-        wakeup.event,
-        wakeup.token,
-        wakeup.slots,
-        float(wakeup.granted_at),
-        float(wakeup.window),
-        wakeup.detail[:MAX_DETAIL],
-    )
+def _record(wakeup: Wakeup) -> bytes:
+    key, slots = wakeup.key, wakeup.slots
+    lease, detail = wakeup.lease.encode(), wakeup.detail[:MAX_DETAIL].encode(errors="replace")
+    about = wakeup.token, wakeup.granted_at, wakeup.window
+    sizes = len(key), len(lease), len(detail), len(slots)
+    head = _RECORD.pack(_CODES[wakeup.event], *about, *sizes)
+    return b"".join((head, key, lease, detail, struct.pack(f"<{len(slots)}I", *slots)))
 
 
-def _sound(fields: Any) -> bool:
-    return (
-        isinstance(fields, list)
-        and tuple(map(type, fields)) == _TYPES
-        and fields[2] in _EVENTS
-        and all(type(slot) is int for slot in fields[4])
-    )
-
-
-def _wakeup(fields: list[Any], inbox: str) -> Wakeup:
-    key, lease, event, token, slots, granted_at, window, detail = fields
-    raw = key.encode("latin-1", "replace")
-    return Wakeup(raw, lease, inbox, event, token, tuple(slots), granted_at, window, detail)
+def _wakeups(body: bytes, inbox: str) -> Iterator[Wakeup]:
+    at = 0
+    while at < len(body):
+        event, token, granted_at, window, *sizes = _RECORD.unpack_from(body, at)
+        lease_at = at + _RECORD.size + sizes[0]
+        detail_at = lease_at + sizes[1]
+        slots_at = detail_at + sizes[2]
+        yield Wakeup(
+            body[at + _RECORD.size : lease_at],
+            body[lease_at:detail_at].decode(),
+            inbox,
+            _EVENTS[event],
+            token,
+            struct.unpack_from(f"<{sizes[3]}I", body, slots_at),
+            granted_at,
+            window,
+            body[detail_at:slots_at].decode(),
+        )
+        at = slots_at + 4 * sizes[3]

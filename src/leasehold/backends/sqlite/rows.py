@@ -130,19 +130,27 @@ class RowBook:
 
     # -- the queue ----------------------------------------------------------------------------------
 
+    def first(self) -> Place | None:
+        if not self._tallies[Place]:
+            return None
+        front = self._front or self._read_front()
+        return front[0] if front else None
+
     def queue(self) -> Iterator[Place]:
         if not self._tallies[Place]:
             return
-        if self._front is None:
-            self._front = self._places(FIRST_PLACES, (self._key, FRONT_ROWS))
-            self._front_is_all = len(self._front) < FRONT_ROWS
-        chunk, is_last = list(self._front), self._front_is_all
+        chunk, is_last = list(self._front or self._read_front()), self._front_is_all
         while True:
             yield from chunk
             if is_last:
                 return
             chunk = self._places(NEXT_PLACES, (self._key, *chunk[-1].rank, MORE_ROWS))
             is_last = len(chunk) < MORE_ROWS
+
+    def _read_front(self) -> list[Place]:
+        front = self._front = self._places(FIRST_PLACES, (self._key, FRONT_ROWS))
+        self._front_is_all = len(front) < FRONT_ROWS
+        return front
 
     def _into_front(self, place: Place) -> None:
         """Keep the front that we have read true to a new place."""

@@ -1,0 +1,131 @@
+"""Whose a block's lease is: its block's alone, however the block is begun and left."""
+
+import asyncio
+import gc
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, ExitStack
+
+import pytest
+
+import leasehold
+import leasehold.sync
+
+
+@pytest.fixture
+def client() -> Iterator[leasehold.sync.Client]:
+    client = leasehold.sync.connect(f"memory://{uuid.uuid4()}")
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def lock(client: leasehold.sync.Client) -> leasehold.sync.Lock:
+    return client.lock("a")
+
+
+def test_an_exit_stack_enters_and_leaves(lock: leasehold.sync.Lock) -> None:
+    with ExitStack() as stack:
+        lease = stack.enter_context(lock)
+        assert lease.remaining
+    assert not lock.locked()
+
+
+def test_one_may_enter_and_leave_by_hand(lock: leasehold.sync.Lock) -> None:
+    lease = lock.__enter__()
+    assert lease.remaining
+    lock.__exit__(None, None, None)
+    assert not lock.locked()
+
+
+def test_the_end_may_be_looked_up_long_before_the_beginning(lock: leasehold.sync.Lock) -> None:
+    leave = lock.__exit__
+    lock.__enter__()
+    leave(None, None, None)
+    assert not lock.locked()
+    lock.__enter__()
+    leave(None, None, None)
+    assert not lock.locked()
+
+
+def test_looking_the_end_up_takes_nothing_from_a_block(lock: leasehold.sync.Lock) -> None:
+    with lock as lease:
+        assert callable(lock.__exit__)
+        assert hasattr(leasehold.sync.Lock, "__exit__")
+        gc.collect()
+        assert lease.remaining
+    assert not lock.locked()
+
+
+def test_a_subclass_may_do_more_on_both_ends(client: leasehold.sync.Client) -> None:
+    told: list[str] = []
+
+    class Telling(leasehold.sync.Lock):
+        def __enter__(self) -> leasehold.sync.Lease:
+            told.append("enter")
+            return super().__enter__()
+
+        def __exit__(self, *about: object) -> None:
+            told.append("exit")
+            super().__exit__(*about)  # type: ignore[arg-type]
+
+    lock = Telling("a", client=client)
+    with lock as lease:
+        assert lease.remaining
+    assert not lock.locked()
+    assert told == ["enter", "exit"]
+
+
+def test_threads_leave_the_blocks_that_they_entered(client: leasehold.sync.Client) -> None:
+    shared = client.semaphore("a", 4)
+    together, errors = threading.Barrier(4), list[BaseException]()
+
+    def work() -> None:
+        try:
+            for _ in range(20):
+                with shared as lease:
+                    together.wait(10)
+                    assert lease.remaining
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert not shared.status().holders
+
+
+def test_what_a_block_raised_passes(lock: leasehold.sync.Lock) -> None:
+    with pytest.raises(ZeroDivisionError), lock:
+        raise ZeroDivisionError
+    assert not lock.locked()
+
+
+async def test_an_exit_stack_enters_and_leaves_in_a_loop() -> None:
+    async with leasehold.connect(f"memory://{uuid.uuid4()}") as client:
+        lock = client.lock("a")
+        async with AsyncExitStack() as stack:
+            lease = await stack.enter_async_context(lock)
+            assert lease.remaining
+        assert not await lock.locked()
+
+
+async def test_a_body_that_is_dropped_in_its_block_keeps_nothing() -> None:
+    """Nobody steps it any more, while its loop and its lock live on."""
+    async with leasehold.connect(f"memory://{uuid.uuid4()}") as client:
+        lock = client.lock("a")
+
+        async def body() -> None:
+            async with lock:
+                await asyncio.get_running_loop().create_future()
+
+        dropped = body()
+        dropped.send(None)
+        assert await lock.locked()
+        dropped.close()
+        assert not await lock.locked()
