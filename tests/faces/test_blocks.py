@@ -39,6 +39,11 @@ def test_one_may_enter_and_leave_by_hand(lock: leasehold.sync.Lock) -> None:
     assert not lock.locked()
 
 
+def test_leaving_what_was_not_entered_is_told(lock: leasehold.sync.Lock) -> None:
+    with pytest.raises(RuntimeError, match="a block of a is left that nobody entered"):
+        lock.__exit__(None, None, None)
+
+
 def test_the_end_may_be_looked_up_long_before_the_beginning(lock: leasehold.sync.Lock) -> None:
     leave = lock.__exit__
     lock.__enter__()

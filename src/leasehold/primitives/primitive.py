@@ -232,6 +232,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         except RuntimeError:
             me = None  # its event loop has gone, and the block is left by the garbage collector
         if me not in entered:  # left by another task than entered it, as fixtures do
+            if not entered:
+                raise RuntimeError(f"a block of {key_shown(self.key)} is left that nobody entered")
             me = list(entered)[-1]
         leases = entered[me]
         lease = leases.pop()
