@@ -40,9 +40,9 @@ class Lease(LeaseBase):
         """
         await self._renew(ttl)
 
-    async def release(self) -> bool:
+    def release(self) -> Coroutine[Any, Any, bool]:
         """Give it up; True if it was held until now. May be called again."""
-        return await self._release()
+        return self._release()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""

@@ -52,7 +52,7 @@ class Batcher:
         """The answer to one command. A cancelled caller leaves; what is on its way goes on."""
         sent = self._clock.now()
         alone = not (self._gathering or self._crowded or self._flying)
-        if alone and sent - self._turn_began(sent) < ALONE:
+        if alone and sent - (self._in_turn_since or self._turn_begins(sent)) < ALONE:
             replies = self._backend.apply_now((command,))
             if replies is not None:
                 return Answer(replies[0], sent)
@@ -63,13 +63,11 @@ class Batcher:
             self._loop.call_soon(self._leave)
         return await call.future
 
-    def _turn_began(self, now: float) -> float:
-        """Since when the event loop has been in this turn, as far as we know."""
-        began = self._in_turn_since
-        if began is None:
-            began = self._in_turn_since = now
-            self._loop.call_soon(self._turn_over)
-        return began
+    def _turn_begins(self, now: float) -> float:
+        """The event loop has been in this turn since now at the latest, as far as we know."""
+        self._in_turn_since = now
+        self._loop.call_soon(self._turn_over)
+        return now
 
     def _turn_over(self) -> None:
         self._in_turn_since = None

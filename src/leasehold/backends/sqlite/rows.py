@@ -5,10 +5,12 @@ counts say that there is something to read. Changes are written by `flush`, each
 often it was changed; those of other rows than the key's own also before these are looked through.
 """
 
+import os
 from bisect import insort
 from collections.abc import Collection, Iterable, Iterator
 from math import inf
 from operator import attrgetter
+from sqlite3 import Cursor
 
 from leasehold.backends.sqlite.schema import Execute
 from leasehold.backends.sqlite.statements import (
@@ -35,7 +37,6 @@ class RowBook:
 
     __slots__ = (
         "_all_holds",
-        "_execute",
         "_front",
         "_front_is_all",
         "_inner",
@@ -44,10 +45,13 @@ class RowBook:
         "_row",
         "_stored",
         "_tallies",
+        "_version",
         "arrivals",
         "capacity",
         "due",
+        "execute",
         "last",
+        "simple",
         "used",
     )
 
@@ -55,7 +59,8 @@ class RowBook:
     expires_at = staticmethod(stored_expiry)
 
     def __init__(self, execute: Execute, key: bytes, floor: int, row: Row | None = None) -> None:
-        self._execute = execute
+        self.execute = execute
+        """How it reads and writes rows; for one that is used outside of a transaction, `no_rows`."""
         self._key = key
         self._known: dict[str, Entry | None] = {}
         self._stored: dict[str, type | None] = {}
@@ -63,12 +68,13 @@ class RowBook:
         self._all_holds: dict[str, Hold] | None = None
         self._front: list[Place] | None = None
         self._front_is_all = False
-        self._row: Row = row or (key, floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
-        _, self.last, self.capacity, self.arrivals, self.used, places, holds, tombs, self.due = (
-            self._row[:9]
-        )
+        self.simple = False
+        """When it was last written everything of this key was in its own row."""
+        self._row: Row = row or (key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
+        _, self._version, self.last, self.capacity, self.arrivals, self.used = self._row[:6]
+        places, holds, tombs, self.due = self._row[6:10]
         self._tallies: dict[type, int] = {Place: places, Hold: holds, Tomb: tombs}
-        self._inner: Hold | None = None if self._row[9] is None else hold_of(self._row[9:])
+        self._inner: Hold | None = None if self._row[10] is None else hold_of(self._row[10:])
 
     @classmethod
     def read(cls, execute: Execute, key: bytes, floor: int) -> "RowBook":
@@ -82,14 +88,9 @@ class RowBook:
         return self._tallies[Place]
 
     @property
-    def simple(self) -> bool:
-        """Everything of this key is in its own row."""
-        return not any(self._tallies.values())
-
-    @property
     def idle(self) -> bool:
         """Nothing but the last token would be lost with this key."""
-        return self._inner is None and self.simple
+        return self._inner is None and not any(self._tallies.values())
 
     def get(self, entry_id: str) -> Entry | None:
         inner = self._inner
@@ -101,7 +102,7 @@ class RowBook:
         for kind, tally in self._tallies.items():
             if tally:
                 table = TABLES[kind]
-                row = self._execute(table.get, (self._key, entry_id)).fetchone()
+                row = self.execute(table.get, (self._key, entry_id)).fetchone()
                 if row is not None:
                     entry = table.of(row)
                     break
@@ -121,7 +122,7 @@ class RowBook:
         if self._tallies[Hold]:
             if self._all_holds is None:
                 self._write()
-                rows = self._execute(ALL_HOLDS, (self._key,)).fetchall()
+                rows = self.execute(ALL_HOLDS, (self._key,)).fetchall()
                 found = self._same(TABLES[Hold], rows)
                 self._all_holds = {hold.id: hold for hold in found if isinstance(hold, Hold)}
             outer = self._all_holds.values()
@@ -179,7 +180,7 @@ class RowBook:
         self._write()
         known = self._known
         places: list[Place] = []
-        for row in self._execute(statement, values).fetchall():
+        for row in self.execute(statement, values).fetchall():
             place = known.get(row[0])
             if place is None:
                 place = known[row[0]] = place_of(row)
@@ -194,7 +195,7 @@ class RowBook:
         if not self._tallies[Place]:
             return 0
         self._write()
-        return int(self._execute(COUNT_AHEAD, (self._key, *place.rank)).fetchone()[0])
+        return int(self.execute(COUNT_AHEAD, (self._key, *place.rank)).fetchone()[0])
 
     # -- what has ended -----------------------------------------------------------------------------
 
@@ -216,8 +217,8 @@ class RowBook:
         return found
 
     def _ended_rows(self, table: Table, now: float) -> Iterable[Entry]:
-        rows = self._execute(table.ended, (self._key, now)).fetchall()
-        due = self._execute(table.next_due, (self._key, now)).fetchone()[0]
+        rows = self.execute(table.ended, (self._key, now)).fetchall()
+        due = self.execute(table.next_due, (self._key, now)).fetchone()[0]
         if due is not None:
             self.due = min(self.due, due)
         return self._same(table, rows)
@@ -269,24 +270,32 @@ class RowBook:
         changed, self._stored = self._stored, {}
         for entry_id, kind in changed.items():
             if kind is not None and type(self._known[entry_id]) is not kind:
-                self._execute(TABLES[kind].delete, (self._key, entry_id))
+                self.execute(TABLES[kind].delete, (self._key, entry_id))
         for entry_id in changed:
             entry = self._known[entry_id]
             if entry is not None:
                 table = TABLES[type(entry)]
-                self._execute(table.write, (self._key, *table.row(entry)))
+                self.execute(table.write, (self._key, *table.row(entry)))
+
+    def swap(self) -> Row | None:
+        """What `SWAP_KEY` wants, if the key's own row has changed. Raises `OtherRows` if others have."""
+        before = self._version
+        row = self.flush()
+        return None if row is None else (*row[1:], self._key, before)
 
     def flush(self) -> Row | None:
         """Write all that has changed but the key's own row; return that if it has changed."""
         self._write()
-        inner = self._inner
+        inner, version = self._inner, self._version
         tallies = self._tallies
         places, holds, tombs = tallies[Place], tallies[Hold], tallies[Tomb]
-        if not (places or holds or tombs):
+        self.simple = not (places or holds or tombs)
+        if self.simple:
             self.due = inf if inner is None else inner.expires
             self._known.clear()
         row = (
             self._key,
+            version,
             self.last,
             self.capacity,
             self.arrivals,
@@ -295,8 +304,29 @@ class RowBook:
             holds,
             tombs,
             self.due,
-        ) + (NO_HOLD if inner is None else hold_row(inner))
+            *(_no_hold(self._row) if inner is None else hold_row(inner)),
+        )
         if row == self._row:
             return None
-        self._row = row
+        self._version = version + 1
+        self._row = row = (self._key, version + 1, *row[2:])
         return row
+
+
+class OtherRows(Exception):
+    """More than the key's own row is needed, and so a transaction."""
+
+
+def no_rows(*_: object) -> Cursor:
+    """For a book that is to do without."""
+    raise OtherRows
+
+
+def _no_hold(row: Row) -> Row:
+    """What was in a row, less the id of the hold: one of the same size is written with less work."""
+    return (None, *row[11:])
+
+
+def _first_version() -> int:
+    """No row of this key that was thrown out had any version that this one will have."""
+    return int.from_bytes(os.urandom(6))

@@ -15,7 +15,8 @@ from leasehold.errors import BackendUnavailable, Corrupt, IncompatibleVersion
 type Execute = Callable[..., sqlite3.Cursor]
 
 FORMAT = 1
-"""Raised when an older release could no longer keep exclusion beside a newer one."""
+"""Raised when an older release could no longer keep exclusion beside a newer one; then every key's row
+gets another version, as connections write rows that they remember without looking here."""
 
 PAGE_SIZE = 1024
 """A commit writes whole pages to the log: a small row should not carry four kilobytes along."""
@@ -31,7 +32,7 @@ TABLES = (
         one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL, boot TEXT NOT NULL,
         floor INTEGER NOT NULL, secret BLOB NOT NULL)""",
     f"""CREATE TABLE lease_keys (
-        key BLOB PRIMARY KEY, last INTEGER NOT NULL, capacity INTEGER NOT NULL,
+        key BLOB PRIMARY KEY, version INTEGER NOT NULL, last INTEGER NOT NULL, capacity INTEGER NOT NULL,
         arrivals INTEGER NOT NULL, used INTEGER NOT NULL, waiting INTEGER NOT NULL,
         holds INTEGER NOT NULL, tombs INTEGER NOT NULL, due REAL NOT NULL,
         {_HOLD.format(null="TEXT")}) WITHOUT ROWID""",
@@ -91,7 +92,8 @@ def adopt(execute: Execute, boot: str, now: float) -> None:
     """
     for table in ("keys", "holds", "places", "tombs"):
         execute(f"UPDATE lease_{table} SET expires = ? + ? * ttl", (now, 1 + DRIFT))  # noqa: S608
-    execute("UPDATE lease_keys SET due = ?", (now,))  # a lower bound: to be found anew
+    # a lower bound, to be found anew; and whoever remembers a row must not take it for the same
+    execute("UPDATE lease_keys SET due = ?, version = version + 1", (now,))
     execute("UPDATE lease_meta SET boot = ?", (boot,))
 
 

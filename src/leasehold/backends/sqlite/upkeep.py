@@ -17,10 +17,10 @@ from leasehold.backends.sqlite.trouble import Busy
 from leasehold.errors import LeaseholdError
 from leasehold.model import Wakeup
 
-EVERY = 1024
+EVERY = 4096
 """Commands of one connection between two upkeeps."""
 
-LARGE = 4 << 20
+LARGE = 16 << 20
 """A log of more bytes than this is emptied."""
 
 TRIES = 100

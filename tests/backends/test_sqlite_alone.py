@@ -1,0 +1,128 @@
+"""One statement for a lone command, which is refused if anybody has touched the key meanwhile."""
+
+from pathlib import Path
+
+import pytest
+
+from leasehold.backends.sqlite.connection import Connection
+from leasehold.backends.sqlite.site import Site
+from leasehold.errors import BackendUnavailable, IncompatibleVersion
+from leasehold.model import Acquire, Granted, Lost, Refused, Release, Released, Renew, Renewed
+from leasehold.testing import ManualClock
+
+KEY = b"lock:x"
+
+
+def acquire(lease_id: str, *, queue: bool = False) -> Acquire:
+    return Acquire(KEY, lease_id, "o", 30.0, queue=queue)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site.of(f"sqlite:///{tmp_path}/leases.db", ManualClock(), None)
+
+
+def statements(connection: Connection, command: Acquire | Release | Renew) -> list[str]:
+    """What SQLite is asked for the sake of one command, by its first words."""
+    told: list[str] = []
+    assert connection._db is not None
+    connection._db.set_trace_callback(lambda text: told.append(text.split()[0]))
+    connection.apply([command])
+    connection._db.set_trace_callback(None)
+    return told
+
+
+def test_a_key_that_was_used_before_takes_one_statement(site: Site) -> None:
+    connection = Connection(site)
+    connection.apply([acquire("a")])
+    assert statements(connection, Renew(KEY, "a", 30.0)) == ["UPDATE"]
+    assert statements(connection, Release(KEY, "a")) == ["UPDATE"]
+    assert statements(connection, acquire("b")) == ["UPDATE"]
+
+
+def test_others_on_other_keys_are_in_nobodys_way(site: Site) -> None:
+    connection, other = Connection(site), Connection(site)
+    connection.apply([acquire("a")])
+    other.apply([Acquire(b"lock:y", "b", "o", 30.0)])
+    assert statements(connection, Release(KEY, "a")) == ["UPDATE"]
+
+
+def test_what_others_did_to_the_key_is_seen(site: Site) -> None:
+    connection, other = Connection(site), Connection(site)
+    connection.apply([acquire("a")])
+    connection.apply([Release(KEY, "a")])
+    other.apply([acquire("b")])
+    assert isinstance(connection.apply([acquire("c")])[0][0], Refused)
+    assert connection.apply([Release(KEY, "b")])[0] == [Released()]
+    [granted] = other.apply([acquire("d")])[0]
+    assert isinstance(granted, Granted)
+
+
+def test_a_refusal_is_never_given_from_memory(site: Site) -> None:
+    connection, other = Connection(site), Connection(site)
+    connection.apply([acquire("a")])
+    other.apply([Release(KEY, "a")])
+    assert isinstance(connection.apply([acquire("b")])[0][0], Granted)
+
+
+def test_a_queue_is_joined_in_a_transaction(site: Site) -> None:
+    """Nothing of it may be in the file if the rest is not."""
+    connection, other = Connection(site), Connection(site)
+    connection.apply([acquire("a")])
+    other.apply([Renew(KEY, "a", 60.0)])
+    connection.apply([acquire("b", queue=True)])
+    assert connection.read("SELECT id FROM lease_places") == [("b",)]
+    [(waiting,)] = connection.read("SELECT waiting FROM lease_keys")
+    assert waiting == 1
+
+
+def test_a_key_that_was_thrown_out_and_made_anew_is_not_mistaken(site: Site) -> None:
+    connection, other = Connection(site), Connection(site)
+    [first] = connection.apply([acquire("a")])[0]
+    connection.apply([Release(KEY, "a")])
+    other.sweep([KEY])
+    [second] = other.apply([acquire("b")])[0]
+    other.apply([Release(KEY, "b")])
+    [third] = connection.apply([acquire("c")])[0]
+    assert isinstance(first, Granted)
+    assert isinstance(second, Granted)
+    assert isinstance(third, Granted)
+    assert first.token < second.token < third.token
+
+
+def test_an_expired_lease_is_not_renewed_from_memory(site: Site) -> None:
+    connection = Connection(site)
+    connection.apply([acquire("a")])
+    assert isinstance(connection.apply([Renew(KEY, "a", 30.0)])[0][0], Renewed)
+    assert isinstance(site.clock, ManualClock)
+    site.clock.advance(31.0)
+    assert isinstance(connection.apply([Renew(KEY, "a", 30.0)])[0][0], Lost)
+
+
+def test_another_boot_is_noticed(site: Site, tmp_path: Path) -> None:
+    """It changes every row, so nobody goes on from memory."""
+    connection = Connection(site)
+    connection.apply([acquire("a")])
+    theirs = Site.of(f"sqlite:///{tmp_path}/leases.db", ManualClock(), "another")
+    Connection(theirs).connect()
+    with pytest.raises(BackendUnavailable, match="two living boots"):
+        connection.apply([Renew(KEY, "a", 30.0)])
+
+
+def test_another_format_is_noticed_within_a_second(site: Site) -> None:
+    connection, other = Connection(site), Connection(site)
+    connection.apply([acquire("a")])
+    other.read("UPDATE lease_meta SET format = 999")
+    assert isinstance(site.clock, ManualClock)
+    site.clock.advance(1.1)
+    with pytest.raises(IncompatibleVersion, match="format 999"):
+        connection.apply([Renew(KEY, "a", 30.0)])
+
+
+def test_what_no_row_can_hold_costs_only_its_own_command(site: Site) -> None:
+    connection = Connection(site)
+    connection.apply([acquire("a")])
+    connection.apply([Release(KEY, "a")])
+    [failed] = connection.apply([Acquire(KEY, "b", "\ud800", 30.0)])[0]
+    assert type(failed).__name__ == "Failed"
+    assert isinstance(connection.apply([acquire("c")])[0][0], Granted)
