@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from types import ModuleType
 
 import pytest
@@ -97,3 +98,25 @@ def test_nothing_is_loaded_before_it_is_used(code: str, unwanted: set[str]) -> N
     )
     assert "leasehold.lazy" in done.stdout.split()
     assert set(done.stdout.split()) & unwanted == set()
+
+
+@pytest.mark.parametrize("world", ["leasehold", "leasehold.sync"])
+def test_a_lease_shows_its_holder_nothing_that_is_not_for_holders(world: str) -> None:
+    lease = import_module(world).Lease
+    assert {name for name in dir(lease) if not name.startswith("_")} == {
+        "adopt",
+        "detach",
+        "ensure",
+        "key",
+        "lost",
+        "owner",
+        "reason",
+        "release",
+        "remaining",
+        "renew",
+        "slot",
+        "slots",
+        "token",
+        "ttl",
+        "wait_lost",
+    }

@@ -49,7 +49,7 @@ def test_another_process_attaches_what_this_one_detached(tmp_path: Path) -> None
 async def test_a_detached_lease_is_nobodys_here(w: World) -> None:
     lease = await w.get(w.client.lock("a", ttl=10).acquire())
     handle = lease.detach()
-    assert lease.id not in repr(lease)
+    assert lease._id not in repr(lease)
     with pytest.raises(NotHeld, match="was detached"):
         lease.ensure()
     with pytest.raises(NotHeld):

@@ -190,7 +190,7 @@ async def test_status_tells_what_is_ones_own(w: World) -> None:
     mine = await w.get(w.client.lock("a").status())
     assert mine.mine == mine.holders
     assert mine.holders[0].token == lease.token
-    assert lease.id not in repr(mine), "an id is a capability, and secret"
+    assert lease._id not in repr(mine), "an id is a capability, and secret"
     assert (await w.get(w.another().lock("a").status())).mine == ()
     await w.get(lease.release())
 

@@ -142,7 +142,7 @@ class Pushed:
 
     def claims(self, lease: Any) -> int:
         batches = (*self.store.kept, *self.store.batches)
-        return sum(isinstance(c, Renew) and c.id == lease.id for b in batches for c in b)
+        return sum(isinstance(c, Renew) and c.id == lease._id for b in batches for c in b)
 
 
 @pytest.mark.parametrize("ttl", [30, 3000])

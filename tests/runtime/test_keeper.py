@@ -36,7 +36,7 @@ class Site:
         self.renewals += [(now, c.id) for c in commands if isinstance(c, Renew)]
 
     def times(self, lease: Any) -> list[float]:
-        return [when for when, lease_id in self.renewals if lease_id == lease.id]
+        return [when for when, lease_id in self.renewals if lease_id == lease._id]
 
 
 @pytest.fixture

@@ -178,8 +178,8 @@ BUGS = {
         OVERLAP,
         made(a_renewal_revives),
         patches=(
-            ("leasehold.primitives.lease.LeaseBase.check", never_too_late),
-            ("leasehold.primitives.lease.LeaseBase.renewed", whenever_it_comes),
+            ("leasehold.primitives.kept.KeptLease._check", never_too_late),
+            ("leasehold.primitives.kept.KeptLease._renewed", whenever_it_comes),
         ),
     ),
     "one too many": Bug(OVERLAP, twisted(one_too_many)),
@@ -197,7 +197,7 @@ BUGS = {
         OVERLAP,
         patches=(
             ("leasehold.primitives.acquire.trusted", all_of_it),
-            ("leasehold.primitives.lease.trusted", all_of_it),
+            ("leasehold.primitives.kept.trusted", all_of_it),
         ),
     ),
     "clocks beyond the margin": Bug(OVERLAP, rates=0.15),

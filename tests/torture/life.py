@@ -169,7 +169,7 @@ class Life:
 
     def tell(self, what: Any, lease: SimLease, **more: Any) -> None:
         """Record an event of a lease, in true time."""
-        until = self.process.real(lease.deadline)
+        until = self.process.real(lease._deadline)
         name = f"{self.process.number}-{self._numbers}"
         event = Event(self.engine.now, what, self.key, lease=name, token=lease.token, until=until)
         more.setdefault("slots", lease.slots)

@@ -79,21 +79,21 @@ class SimKeeper:
 
     def watch(self, lease: Watched, when: float, lead: float) -> None:
         early = self._process.engine.random.random() * lead / 16
-        lease.bucket = ticket = object()
+        lease._bucket = ticket = object()
         self._process.at(when - early, self._look, (lease, ticket))
 
     def unwatch(self, lease: Watched) -> None:
-        lease.bucket = None
+        lease._bucket = None
 
     def held(self, key: bytes) -> frozenset[str]:
         return frozenset()
 
     def _look(self, watched: tuple[Watched, object]) -> None:
         lease, ticket = watched
-        if lease.bucket is not ticket:
+        if lease._bucket is not ticket:
             return
         now = self._process.now()
-        care = lease.check(now)
+        care = lease._check(now)
         if care.again_at is not None:
             self.watch(lease, care.again_at, max(care.again_at - now, 0.0))
         if care.renew:
@@ -101,11 +101,11 @@ class SimKeeper:
 
     async def _renew(self, lease: Watched) -> None:
         try:
-            answer = await self._runtime.call(lease.renewal())
+            answer = await self._runtime.call(lease._renewal())
         except LeaseholdError as error:
-            lease.not_renewed(error)
+            lease._not_renewed(error)
         else:
-            lease.renewed(answer)
+            lease._renewed(answer)
 
     def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
         self._process.spawn(self._give_up(Release(key, lease_id, bury=bury)))

@@ -1,109 +1,25 @@
-"""A lease that is held: renewed in the background, told when it is lost, given up on every way out."""
+"""A lease in its holder's hands: asked about, renewed, handed on, entered and left."""
 
 import logging
-import warnings
-from typing import Any, Literal, Self
+from typing import Self
 from weakref import ref
 
 from leasehold.config import Duration, safe_ttl, seconds
-from leasehold.core.timing import burial, renew_after, trusted
-from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
+from leasehold.errors import BackendUnavailable, LeaseLost, NotHeld
 from leasehold.fork import generation
-from leasehold.model import Command, Failed, Granted, Lost, Release, Released, Renew, Renewed
-from leasehold.primitives.acquire import Grant, unexpected
+from leasehold.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
+from leasehold.primitives.acquire import unexpected
 from leasehold.primitives.handle import Handle, pack
+from leasehold.primitives.kept import LOSSES, KeptLease
 from leasehold.primitives.telling import key_shown, span
-from leasehold.primitives.terms import Terms
-from leasehold.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
 
 log = logging.getLogger("leasehold")
 
-type LossReason = Literal["expired", "revoked", "max_hold", "closed"]
 
-_LOSSES = frozenset({"expired", "revoked", "max_hold", "closed"})
-_WHY = {
-    "expired": "no renewal got through before its deadline",
-    "revoked": "it was revoked",
-    "max_hold": "it was held for as long as max_hold allows",
-    "closed": "its client was closed",
-}
-
-_SINCE = {
-    "expired": "; others may hold it by now",
-    "revoked": "; others may hold it by now or soon",
-    "max_hold": "; it is given up with the end of its block, or its ttl",
-    "closed": "; it is given up",
-}
-
-HEARD_AFTER = 1.0
-"""A holder whose runtime has no inbox yet gets one after so many seconds, with its first renewal.
-
-Threads have none until their keeper listens, and a hold that is short should not pay for one.
-"""
-
-
-class LeaseBase:
+class LeaseBase(KeptLease):
     """What leases of both worlds share; made by the primitives only."""
 
-    __slots__ = (
-        "__weakref__",
-        "_alive",
-        "_claim_by",
-        "_detail",
-        "_doubtful",
-        "_end",
-        "_generation",
-        "_guard",
-        "_handed_back",
-        "_hold_until",
-        "_me",
-        "_renew_at",
-        "_renewing",
-        "_rt",
-        "_terms",
-        "_watchers",
-        "bucket",
-        "deadline",
-        "id",
-        "key",
-        "slots",
-        "token",
-    )
-
-    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
-        self.bucket: Any = None
-        self._end: str | None = "unborn"
-        self._rt = rt
-        self._terms = terms
-        self.key = key
-        self.id, self.token, self.slots, since, self.deadline, claim_by, self._doubtful = grant
-        self._claim_by = claim_by
-        self._hold_until: float | None = None
-        self._renewing = False
-        self._handed_back = False
-        self._guard: Guard | None = None
-        self._detail = ""
-        self._watchers: list[Signal] | None = None
-        self._generation = generation.number
-        self._alive = [True]
-        self._me = me
-        if terms.max_hold is not None:
-            self._hold_until = since + terms.max_hold
-            self.deadline = min(self.deadline, self._hold_until)
-        lead = renew_after(terms.ttl)
-        renew_at = since + lead
-        if claim_by is not None:  # soon, but no sooner: short holds don't pay for it
-            renew_at, lead = claim_by, round(claim_by - since, 3)
-        if not rt.inbox:
-            renew_at = min(renew_at, since + HEARD_AFTER)
-        self._renew_at = renew_at
-        self._end = None  # from here on, whatever interrupts us, `__del__` gives it up
-        if terms.exclusive:
-            rt.holding[key, me] = ref(self)
-        if terms.auto_renew and renew_at <= self.deadline:
-            rt.keeper.watch(self, renew_at, lead)
-        else:
-            self._watch_from(since, lead)
+    __slots__ = ()
 
     # -- what it is ---------------------------------------------------------------------------------
 
@@ -129,24 +45,7 @@ class LeaseBase:
         """The seconds until its deadline, after which it can't be relied on; 0 once it has ended."""
         if self._end is not None or generation.number != self._generation:
             return 0.0
-        return max(self.deadline - self._rt.now(), 0.0)
-
-    @property
-    def lost(self) -> bool:
-        """It ended before its holder gave it up; computed from the deadline at every call."""
-        return self.reason is not None
-
-    @property
-    def reason(self) -> LossReason | None:
-        """Why it was lost: `expired`, `revoked`, `max_hold` or `closed`; None unless it was."""
-        if self._end in _LOSSES:
-            return self._end  # type: ignore[return-value]  # as the line above says
-        if self._end is None:
-            if generation.number != self._generation:
-                return "closed"
-            if self._rt.now() >= self.deadline:
-                return self._why_over()
-        return None
+        return max(self._deadline - self._rt.now(), 0.0)
 
     def ensure(self, needs: Duration = 0) -> None:
         """Raise unless at least `needs` (seconds, or "2s") are left before the deadline.
@@ -155,7 +54,7 @@ class LeaseBase:
         that was paused in time. Raises `LeaseLost` if the lease is lost or too little is left, `NotHeld`
         if it was given up.
         """
-        if self._end is not None and self._end not in _LOSSES:
+        if self._end is not None and self._end not in LOSSES:
             raise NotHeld(f"the lease on {key_shown(self.key)} was {self._end}", key=self.key)
         if self.lost:
             raise self._loss()
@@ -178,7 +77,7 @@ class LeaseBase:
             self._guard.leave(None)
             guard = self._guard = self._rt.guard()
             guard.enter()
-            if self._end in _LOSSES:
+            if self._end in LOSSES:
                 guard.fire()
         return self
 
@@ -191,88 +90,18 @@ class LeaseBase:
         """
         self.ensure()
         self._finish("detached")
-        return pack(Handle(self.key, self.id, self.token, self.slots, self._terms, self._doubtful))
+        return pack(Handle(self.key, self._id, self.token, self.slots, self._terms, self._doubtful))
 
     def __repr__(self) -> str:
         state = self.reason or self._end or f"{span(self.remaining)} left"
         return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
-
-    @property
-    def stands(self) -> bool:
-        """It is held, neither lost nor given up."""
-        return self._end is None and bool(self._alive) and not self.lost
-
-    # -- what the keeper asks -----------------------------------------------------------------------
-
-    def check(self, now: float) -> Care:
-        """Lose it if its time is over, else tell what it needs."""
-        if self._end is not None or not self._alive:  # not alive: a Ctrl-C stopped its release
-            return NO_CARE
-        if now >= self.deadline:
-            self.lose(self._why_over())
-            return NO_CARE
-        if self._rt.is_over:
-            self.lose("closed", "its event loop was closed under it")
-            return NO_CARE
-        if not (self._terms.auto_renew or self._claim_by is not None):
-            return Care(renew=False, again_at=self.deadline)
-        early = EARLY * renew_after(self._terms.ttl)
-        due = now >= self._renew_at - early and not self._renewing
-        if due:
-            self._renewing = True
-        elif not self._renewing:
-            return Care(renew=False, again_at=min(self._renew_at, self.deadline))
-        return Care(renew=due, again_at=self.deadline)
-
-    def renewal(self) -> Command:
-        """What asks the store for more time."""
-        return Renew(self.key, self.id, self._terms.ttl, self._rt.inbox)
-
-    def renewed(self, answer: Answer) -> None:
-        """The store's word on a renewal; of no interest any more once the lease has ended."""
-        self._renewing = False
-        if self._end is not None:
-            return
-        reply = answer.reply
-        if self._rt.now() >= self.deadline:
-            self.lose(self._why_over())  # past its deadline it stays lost, whatever the store says
-        elif isinstance(reply, Renewed | Granted):
-            self._extend(answer.sent, reply.ttl)
-        elif isinstance(reply, Lost):
-            self.lose(reply.reason, reply.detail)
-        else:
-            self.not_renewed(LeaseholdError(f"the store answered a renewal with {reply!r}"))
-
-    def not_renewed(self, error: Exception) -> None:
-        """A renewal's fate is unknown: it is tried again until the deadline."""
-        self._renewing = False
-        if self._end is None:
-            now = self._rt.now()
-            log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
-            self._renew_at = now + min(self._terms.ttl / 20, 1.0)
-            self._watch_from(now, 0.0)
-
-    def lose(self, reason: str, detail: str = "") -> None:
-        """It has ended before its holder gave it up: tell everybody who wants to know."""
-        self._detail = detail
-        if not self._finish(reason) or generation.number != self._generation:
-            return  # in a forked child there is nobody to tell
-        if reason == "closed":
-            self._hand_back()  # otherwise its body may go on for a moment: it is handed back after that
-        if self._guard is not None:
-            self._guard.fire()
-        for signal in tuple(self._watchers or ()):
-            signal.set()
-        if self._terms.on_lost is not None:
-            self._rt.call_soon(self._call_on_lost)
-        log.warning("%s", self._loss())  # last: whoever writes it may block
 
     # -- for both worlds ----------------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
         self.ensure()
         wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
-        answer = await self._rt.call(Renew(self.key, self.id, wanted))
+        answer = await self._rt.call(Renew(self.key, self._id, wanted))
         reply = answer.reply
         self.ensure()  # past its deadline it stays lost, whatever the store says
         if isinstance(reply, Renewed | Granted):
@@ -280,7 +109,7 @@ class LeaseBase:
                 self._terms = self._terms._replace(ttl=wanted)
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
-            self.lose(reply.reason, reply.detail)
+            self._lose(reply.reason, reply.detail)
         else:
             raise unexpected(reply, self.key)
         self.ensure()
@@ -294,17 +123,17 @@ class LeaseBase:
             return False
         rt = self._rt
         try:
-            answer = await rt.call(Release(self.key, self.id, bury=self._burial()))
+            answer = await rt.call(Release(self.key, self._id, bury=self._burial()))
         except BackendUnavailable as error:
             log.warning("%s will be given up in the background: %s", key_shown(self.key), error)
-            rt.keeper.abandon(self.key, self.id, self._burial())
+            rt.keeper.abandon(self.key, self._id, self._burial())
             return False
         except BaseException:
-            rt.keeper.abandon(self.key, self.id, self._burial())
+            rt.keeper.abandon(self.key, self._id, self._burial())
             raise
         if isinstance(answer.reply, Failed):
             log.warning("%s could not be given up: %s", key_shown(self.key), answer.reply.detail)
-            rt.keeper.abandon(self.key, self.id, self._burial())
+            rt.keeper.abandon(self.key, self._id, self._burial())
         return isinstance(answer.reply, Released)
 
     async def _wait_lost(self, timeout: float | None = None) -> bool:
@@ -323,18 +152,18 @@ class LeaseBase:
 
     def _enter(self) -> None:
         """The body begins. Raises `LeaseLost` if the lease is lost already."""
-        if self._end is not None or self._rt.now() >= self.deadline:
+        if self._end is not None or self._rt.now() >= self._deadline:
             self.ensure()
         guard = self._guard = self._rt.guard()
         guard.enter()
-        if self._end in _LOSSES:
+        if self._end in LOSSES:
             guard.fire()
 
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         guard, self._guard = self._guard, None
         ours = guard is None or guard.leave(exc)
-        if self._end is None and self._rt.now() < self.deadline:
+        if self._end is None and self._rt.now() < self._deadline:
             await self._release()
             return
         reason = self.reason
@@ -346,90 +175,3 @@ class LeaseBase:
             raise self._loss(reason) from exc
         if exc is not None and not isinstance(exc, LeaseLost):
             exc.add_note(str(self._loss(reason)))
-
-    # -- within -------------------------------------------------------------------------------------
-
-    def _extend(self, sent: float, ttl: float) -> None:
-        """The store keeps it for `ttl` from `sent` at least."""
-        self._claim_by = None
-        deadline = max(self.deadline, sent + trusted(ttl))
-        self.deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
-        self._renew_at = sent + renew_after(self._terms.ttl)
-        self._watch_from(self._rt.now(), renew_after(self._terms.ttl))
-
-    def _watch_from(self, now: float, lead: float) -> None:
-        at = self._renew_at
-        if not (self._terms.auto_renew or self._claim_by is not None) or at > self.deadline:
-            at, lead = self.deadline, max(self.deadline - now, 0.0)
-        self._rt.keeper.watch(self, at, lead)
-
-    def _why_over(self) -> LossReason:
-        return "max_hold" if self._hold_until == self.deadline else "expired"
-
-    def _finish(self, how: str) -> bool:
-        """End it once, in whichever thread comes first; tell whether that was us."""
-        try:
-            self._alive.pop()
-        except IndexError:
-            return False
-        self._end = how
-        self._rt.keeper.unwatch(self)
-        self._let_go()
-        if how not in _LOSSES:
-            for signal in tuple(self._watchers or ()):
-                signal.set()
-        return True
-
-    def _hand_back(self) -> None:
-        """It was lost, and its holder has ended or must: the store need not keep it to its expiry."""
-        if not self._handed_back and self._end in _LOSSES and generation.number == self._generation:
-            self._handed_back = True
-            self._rt.keeper.abandon(self.key, self.id, self._burial())
-
-    def _let_go(self) -> None:
-        """Its task or thread no longer holds the key."""
-        if self._terms.exclusive:
-            holding, place = self._rt.holding, (self.key, self._me)
-            held = holding.get(place)
-            if held is not None and held() in (self, None):
-                holding.pop(place, None)
-
-    def _loss(self, reason: str | None = None) -> LeaseLost:
-        why = reason or self.reason or "expired"
-        detail = f" ({self._detail})" if self._detail else ""
-        return LeaseLost(
-            f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
-            f"{_WHY[why]}{detail}{_SINCE[why]}",
-            reason=why,
-            key=self.key,
-        )
-
-    def _burial(self) -> float:
-        return burial(self._rt.call_timeout) if self._doubtful else 0.0
-
-    def _call_on_lost(self) -> None:
-        try:
-            assert self._terms.on_lost is not None
-            self._terms.on_lost(self)
-        except Exception:
-            log.exception("on_lost of %s failed", key_shown(self.key))
-
-    def __del__(self) -> None:
-        try:
-            if self._end is not None or self._generation != generation.number:
-                return
-        except AttributeError:
-            return  # it never came to be
-        if self._finish("forgotten"):
-            self._rt.keeper.abandon(self.key, self.id, self._burial())
-            told = (
-                f"a lease on {key_shown(self.key)} was dropped without release(): "
-                "it is given up now; use `with`, or keep the lease and call release()"
-            )
-            log.warning("%s", told)  # Python hides a ResourceWarning unless it is asked for
-            warnings.warn(
-                told,
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )

@@ -142,7 +142,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         held = rt.holding.get((self.key, me))
-        if held is not None and (lease := held()) is not None and lease.stands:
+        if held is not None and (lease := held()) is not None and lease._stands:
             self._refuse_reentry(patience)
         if self._require:
             _check(self._require, rt.capabilities.names(), "the store")

@@ -81,7 +81,7 @@ class StoreKeeper:
 
     def held(self, key: bytes) -> frozenset[str]:
         """The fingerprints of this client's leases on a key."""
-        return frozenset(fingerprint(ls.id) for ls in self.leases() if ls.key == key)
+        return frozenset(fingerprint(ls._id) for ls in self.leases() if ls.key == key)
 
     def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
         """Give up whatever that id has, in the background; never blocks."""
@@ -111,7 +111,7 @@ class StoreKeeper:
     def close(self) -> None:
         """Give up every lease that is still held, wait a little for that, and end."""
         for lease in self._timetable.leases():
-            lease.lose("closed")
+            lease._lose("closed")
         if self._chores:
             try:
                 self._start()
@@ -134,7 +134,7 @@ class StoreKeeper:
         if backend is not None:
             backend.after_fork()
         for lease in leases:
-            lease.lose("closed", "the process forked, and a child holds nothing of its parent's")
+            lease._lose("closed", "the process forked, and a child holds nothing of its parent's")
 
     # -- the timers' thread -------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class StoreKeeper:
         now, due = self._clock.now(), []
         for lease in leases:
             try:
-                care = lease.check(now)
+                care = lease._check(now)
             except Exception:
                 log.exception("looking at a lease failed")
                 continue
@@ -160,8 +160,8 @@ class StoreKeeper:
     def _revoked(self, wakeup: Wakeup) -> None:
         """A push says that one of our leases was revoked."""
         for lease in self._timetable.leases():
-            if lease.key == wakeup.key and fingerprint(lease.id) == wakeup.lease:
-                lease.lose("revoked", wakeup.detail)
+            if lease.key == wakeup.key and fingerprint(lease._id) == wakeup.lease:
+                lease._lose("revoked", wakeup.detail)
 
     # -- its own thread -----------------------------------------------------------------------------
 
@@ -264,12 +264,12 @@ class StoreKeeper:
         """Renew those with the least time left first, then give up what is abandoned."""
         leases = sorted(
             (c for c in chores if not isinstance(c, _Abandoned | Gate)),
-            key=lambda lease: lease.deadline,
+            key=lambda lease: lease._deadline,
         )
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
         for batch in _batches(leases):
             for lease, answer in zip(
-                batch, self._call(backend, [c.renewal() for c in batch]), strict=True
+                batch, self._call(backend, [c._renewal() for c in batch]), strict=True
             ):
                 self._tell(lease, answer)
         for abandoned in _batches(given_up):
@@ -285,9 +285,9 @@ class StoreKeeper:
         """Bring a lease the store's word; what goes wrong with one costs no other its renewal."""
         try:
             if isinstance(answer, LeaseholdError):
-                lease.not_renewed(answer)
+                lease._not_renewed(answer)
             else:
-                lease.renewed(answer)
+                lease._renewed(answer)
         except Exception:
             log.exception("telling a lease of its renewal failed")
 
@@ -310,7 +310,7 @@ class StoreKeeper:
         elif isinstance(chore, _Abandoned):
             self._try_later(chore)
         else:
-            chore.not_renewed(error)
+            chore._not_renewed(error)
 
     def _try_later(self, chore: _Abandoned) -> None:
         """What can't be given up now ends by itself after its ttl; until then it is worth a few tries."""

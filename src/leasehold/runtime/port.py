@@ -62,27 +62,27 @@ NO_CARE = Care(renew=False, again_at=None)
 
 
 class Watched(Protocol):
-    """A lease, as far as the keeper knows it; the keeper's threads call these."""
+    """A lease, as far as the keeper knows it: what is not for its holder. The keeper's threads call these."""
 
     key: bytes
-    id: str
-    deadline: float
-    bucket: Any
+    _id: str
+    _deadline: float
+    _bucket: Any
     """Where the keeper's timetable has it."""
 
-    def check(self, now: float) -> Care:
+    def _check(self, now: float) -> Care:
         """Lose it if its time is over, else tell what it needs."""
 
-    def renewal(self) -> Command:
+    def _renewal(self) -> Command:
         """What asks the store for more time."""
 
-    def renewed(self, answer: Answer) -> None:
+    def _renewed(self, answer: Answer) -> None:
         """The store's word on a renewal."""
 
-    def not_renewed(self, error: Exception) -> None:
+    def _not_renewed(self, error: Exception) -> None:
         """A renewal's fate is unknown: it will be tried again until the deadline."""
 
-    def lose(self, reason: str, detail: str = "") -> None:
+    def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up."""
 
 
@@ -90,7 +90,7 @@ class Standing(Protocol):
     """A lease, as far as a nested acquire must know it."""
 
     @property
-    def stands(self) -> bool:
+    def _stands(self) -> bool:
         """It is held, neither lost nor given up."""
 
 

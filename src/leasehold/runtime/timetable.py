@@ -33,18 +33,18 @@ class Timetable:
         bucket = self._buckets.get(slot)
         if bucket is None:
             bucket = self._new_bucket(slot)
-        if lease.bucket is not None:
-            lease.bucket.pop(id(lease), None)
-        lease.bucket = bucket
+        if lease._bucket is not None:
+            lease._bucket.pop(id(lease), None)
+        lease._bucket = bucket
         bucket[id(lease)] = ref(lease)
         if self._buckets.get(slot) is not bucket:
             self._empty(bucket)  # it rang meanwhile: this process was paused for long, just here
 
     def discard(self, lease: Watched) -> None:
         """Look at it no more."""
-        if lease.bucket is not None:
-            lease.bucket.pop(id(lease), None)
-            lease.bucket = None
+        if lease._bucket is not None:
+            lease._bucket.pop(id(lease), None)
+            lease._bucket = None
 
     def leases(self) -> list[Watched]:
         """All leases that are still wanted."""
@@ -79,8 +79,8 @@ class Timetable:
         for number in list(bucket):
             reference = bucket.pop(number, None)
             lease = None if reference is None else reference()
-            if lease is not None and lease.bucket is bucket:
-                lease.bucket = None
+            if lease is not None and lease._bucket is bucket:
+                lease._bucket = None
                 due.append(lease)
         if due:
             self._due(due)

@@ -66,9 +66,9 @@ def held(client: Any) -> list[Status]:
 
 def _expire(client: Any, key: bytes) -> list[Any]:
     leases = [lease for lease in client.hub.keeper.leases() if lease.key == key]
-    _say(client, *(Release(key, lease.id) for lease in leases))
+    _say(client, *(Release(key, lease._id) for lease in leases))
     for lease in leases:
-        lease.lose("expired", "let expire by a test")
+        lease._lose("expired", "let expire by a test")
     return leases
 
 
