@@ -9,8 +9,9 @@
 
 It finds an interpreter that really runs (a version manager's shim may not), fetches the pinned uv
 with pip into .tools/, makes the environment, installs the pinned requirements and, editable, this
-project. Everything fetched is checked against a hash. Run again, it does nothing unless something
-changed; after an interrupted run it starts the environment afresh.
+project; then tools/servers.py fetches the servers that the tests run. Everything fetched is checked
+against a hash. Run again, it does nothing unless something changed; after an interrupted run it
+starts the environment afresh.
 """
 
 import argparse
@@ -378,6 +379,11 @@ def refuse_foreign(env):
         raise Problem(f"{show(env)} is there and no Python environment: remove or rename it.")
 
 
+def ensure_servers(python):
+    """The servers that the tests run, fetched by a program that needs the environment; its status."""
+    return subprocess.call([str(python), str(ROOT / "tools" / "servers.py")], cwd=str(ROOT))
+
+
 # -- requirement files ----------------------------------------------------------------------------
 
 
@@ -385,12 +391,13 @@ def lock_requirements(upgrade):
     """Compile requirements/*.in. No index is named in the results: they suit any mirror."""
     pythons = [sys.executable]
     uv = Uv(ensure_uv(pythons), pythons)
-    for name in ("uv", "dev", "bench"):  # bench is constrained by dev
+    for name in ("uv", "dev", "bench", "servers"):  # bench is constrained by dev
         say(f"compiling requirements/{name}.txt ...")
         uv(
             "pip", "compile", f"requirements/{name}.in", "-o", f"requirements/{name}.txt",
             "--universal", "--python-version", "{}.{}".format(*OLDEST), "--generate-hashes",
             "--no-emit-index-url", "--no-emit-find-links", "--custom-compile-command", "make lock",
+            *(["--no-deps"] if name == "servers" else []),  # for the programs in them, not to import
             *(["--upgrade"] if upgrade else []),
         )  # fmt: skip
 
@@ -498,6 +505,7 @@ def main(argv=None):
         else:
             with alone():
                 ensure_environment((ROOT / options.env).absolute(), options.python, options.bench)
+            return ensure_servers((ROOT / options.env).absolute() / "bin" / "python")
     except NoPython as problem:
         if options.optional:
             say(f"bootstrap: no Python {options.python} here, so no {options.env}")

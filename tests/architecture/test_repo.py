@@ -84,7 +84,7 @@ def test_the_search_lets_examples_pass(text: str) -> None:
     assert offences(text) == []
 
 
-@pytest.mark.parametrize("name", ["dev", "bench", "uv"])
+@pytest.mark.parametrize("name", ["dev", "bench", "servers", "uv"])
 def test_requirements_are_pinned_with_hashes_and_name_no_address(name: str) -> None:
     text = (REQUIREMENTS / f"{name}.txt").read_text()
     assert "://" not in text
@@ -95,7 +95,7 @@ def test_requirements_are_pinned_with_hashes_and_name_no_address(name: str) -> N
         assert "--hash=sha256:" in pin, pin
 
 
-@pytest.mark.parametrize("name", ["dev", "bench", "uv"])
+@pytest.mark.parametrize("name", ["dev", "bench", "servers", "uv"])
 def test_all_that_is_wanted_is_pinned(name: str) -> None:
     wanted = re.findall(r"^[a-z][\w.-]*", (REQUIREMENTS / f"{name}.in").read_text(), re.MULTILINE)
     pinned = re.findall(r"^([\w.-]+)==", (REQUIREMENTS / f"{name}.txt").read_text(), re.MULTILINE)

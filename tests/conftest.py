@@ -1,0 +1,3 @@
+"""What all tests have: the servers of `tests/servers`."""
+
+pytest_plugins = ["tests.servers.fixtures"]

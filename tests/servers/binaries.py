@@ -1,0 +1,148 @@
+"""Which server programs this machine has, and what to do where one is missing.
+
+In this order: what an environment variable names (`LEASEHOLD_REDIS_SERVER`, a program, and
+`LEASEHOLD_POSTGRES_BIN`, a folder), what is installed, what `tools/servers.py` fetched to
+`.tools/servers/`. `make env` calls that.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FETCHED = ROOT / ".tools" / "servers"
+
+
+class MissingServer(Exception):
+    """No such program here; the text says what would bring it."""
+
+
+class Program(NamedTuple):
+    """A server program and the version that it says it is."""
+
+    path: Path
+    name: str
+    version: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        """For test ids: `redis-7.0.15`."""
+        return f"{self.name}-{'.'.join(map(str, self.version))}"
+
+
+def redis_program() -> Program:
+    """The one that tests use unless they say otherwise: the first found that knows TLS, else the first."""
+    found = redis_programs()
+    if not found:
+        raise MissingServer("no redis-server: install Redis 6.2 or later, or run `make env`")
+    return next((program for program in found if knows_tls(program.path)), found[0])
+
+
+@cache
+def redis_programs() -> tuple[Program, ...]:
+    """Every Redis and Valkey of another version that is here, in the order they are looked for."""
+    return _distinct(_probe(path) for path in _redis_paths())
+
+
+def _redis_paths() -> Iterator[Path]:
+    named = os.environ.get("LEASEHOLD_REDIS_SERVER")
+    if named:
+        yield Path(named)
+        return
+    for name in ("redis-server", "valkey-server"):
+        installed = shutil.which(name)
+        if installed:
+            yield Path(installed)
+    for name in ("redis", "valkey"):
+        yield from sorted(FETCHED.glob(f"{name}-*/bin/{name}-server"), reverse=True)
+
+
+@cache
+def knows_tls(program: Path) -> bool:
+    """Give it a TLS port without a certificate: one that knows TLS complains about just that."""
+    done = subprocess.run(
+        [program, "-"], input=b"port 0\ntls-port 1\n", capture_output=True, check=False, timeout=30
+    )
+    return b"Failed to configure TLS" in done.stdout
+
+
+def postgres_versions() -> tuple[str, ...]:
+    """The major versions that are here, the oldest first: `("14", "15", …)`."""
+    return tuple(map(str, sorted(program.version[0] for program in postgres_programs())))
+
+
+def postgres_program(major: str | None = None) -> Program:
+    """That version, or the first found."""
+    for program in postgres_programs():
+        if major in (None, str(program.version[0])):
+            return program
+    raise MissingServer(
+        f"no PostgreSQL {major or '14 or later'}: install it, or run `make env` where npm is"
+    )
+
+
+@cache
+def postgres_programs() -> tuple[Program, ...]:
+    """Every PostgreSQL here from 14 on, one of each major version."""
+    found = (_probe(folder / "postgres") for folder in _postgres_folders())
+    first: dict[int, Program] = {}
+    for program in found:
+        if program is not None and program.version[0] >= 14:
+            first.setdefault(program.version[0], program)
+    return tuple(first.values())
+
+
+def _postgres_folders() -> Iterator[Path]:
+    named = os.environ.get("LEASEHOLD_POSTGRES_BIN")
+    if named:
+        yield Path(named)
+        return
+    installed = shutil.which("postgres")
+    if installed:
+        yield Path(installed).resolve().parent
+    for pattern in (
+        "/usr/lib/postgresql/*/bin",
+        "/usr/pgsql-*/bin",
+        "/opt/homebrew/opt/postgresql@*/bin",
+    ):
+        yield from sorted(Path("/").glob(pattern[1:]))
+    yield from sorted(FETCHED.glob("postgres-*/bin"))
+
+
+def pgbouncer_program() -> Program:
+    """The PgBouncer that is here."""
+    installed = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+    for path in (
+        [Path(installed)] if installed else sorted(FETCHED.glob("pgbouncer-*/bin/pgbouncer"))
+    ):
+        program = _probe(path)
+        if program is not None:
+            return program
+    raise MissingServer("no pgbouncer: install it, or run `make env` on Debian or Ubuntu")
+
+
+@cache
+def _probe(path: Path) -> Program | None:
+    """What a program says it is, or nothing if it does not run here."""
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    match = re.search(r"(?:\bv=|[( ])(\d+(?:\.\d+)+)", done.stdout)
+    if done.returncode != 0 or match is None:
+        return None
+    name = path.name.removesuffix("-server")
+    return Program(path, name, tuple(map(int, match[1].split("."))))
+
+
+def _distinct(programs: Iterator[Program | None]) -> tuple[Program, ...]:
+    seen: dict[str, Program] = {}
+    for program in programs:
+        if program is not None:
+            seen.setdefault(program.label, program)
+    return tuple(seen.values())

@@ -1,0 +1,104 @@
+"""Fixtures that give a test a real store.
+
+| fixture | is |
+|---|---|
+| `redis_server` | a Redis that keeps nothing, shared by this worker's tests: they leave it running |
+| `redis_url` | its URL, emptied |
+| `postgres_server` | a PostgreSQL, likewise shared |
+| `postgres_url` | a fresh database in it, dropped afterwards |
+| `postgres_servers` | `postgres_servers("16")`: likewise, of that version |
+
+A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
+
+Where a program is missing, a test that needs it is skipped; with `CI=true` it fails.
+"""
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.servers.binaries import MissingServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+# These are only for a crash of the whole machine, which would end the tests too.
+NO_POWER_CUT = {"fsync": "off", "full_page_writes": "off"}
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Redis that all tests of this worker share."""
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer) -> str:
+    """The shared Redis, emptied."""
+    with redis_server.client() as client:
+        client.flushall()
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def postgres_servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str | None], PostgresServer]]:
+    """Gives the PostgreSQL of a version that all tests of this worker share."""
+    running: dict[str | None, PostgresServer] = {}
+    with ExitStack() as stack:
+
+        def server(version: str | None = None) -> PostgresServer:
+            if version not in running:
+                folder = tmp_path_factory.mktemp(f"postgres-{version or 'any'}-")
+                new = PostgresServer(folder, version=version, options=NO_POWER_CUT)
+                running[version] = stack.enter_context(new)
+            return running[version]
+
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_server(
+    postgres_servers: Callable[[str | None], PostgresServer],
+) -> PostgresServer:
+    """The PostgreSQL that all tests of this worker share."""
+    return postgres_servers(None)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """A fresh database in the shared PostgreSQL."""
+    url = postgres_server.new_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup() -> Generator[None, Any, Any]:
+    """A fixture whose server is missing skips its test."""
+    with missing_is_skipped():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    """So does a test that wanted one itself."""
+    with missing_is_skipped():
+        return (yield)
+
+
+class missing_is_skipped:  # noqa: N801 -- read as a phrase
+    """A block in which a missing server skips the test, or fails it where CI must have all."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, MissingServer):
+            if os.environ.get("CI") == "true":
+                pytest.fail(str(error), pytrace=False)
+            pytest.skip(str(error))

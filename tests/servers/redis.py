@@ -1,0 +1,129 @@
+"""A Redis (or Valkey) of its own for a test."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.retry import Retry
+
+from tests.servers.binaries import MissingServer, Program, knows_tls, redis_program
+from tests.servers.certificates import key_of, self_signed
+from tests.servers.ports import HOST
+from tests.servers.process import ServerProcess
+from tests.servers.server import Server
+
+type Persistence = Literal["none", "everysec", "always"]
+
+PERSISTENCE: dict[Persistence, list[str]] = {
+    "none": ["appendonly no"],
+    "everysec": ["appendonly yes", "appendfsync everysec"],
+    "always": ["appendonly yes", "appendfsync always"],
+}
+
+
+class RedisServer(Server):
+    """A Redis on a free loopback port, whose files lie in `folder`.
+
+    `users` are ACL lines (`"app on >secret ~* &* +@all"`), `extra` further lines of configuration.
+    With `tls` the port speaks nothing else, and `certificate` is what clients are to trust. A killed
+    server comes back with what its persistence kept: a kill loses nothing that the system was given,
+    so `everysec` and `always` differ only by what a power cut would take.
+    """
+
+    PORT_IS_TAKEN = "in use"
+    SECOND_PORT = 10_000  # a cluster's bus
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        persistence: Persistence = "none",
+        tls: bool = False,
+        unix: bool = False,
+        requirepass: str = "",
+        users: Sequence[str] = (),
+        extra: Sequence[str] = (),
+        program: Program | None = None,
+    ) -> None:
+        super().__init__(folder)
+        self.program = program or redis_program()
+        if tls and not knows_tls(self.program.path):
+            raise MissingServer(f"{self.program.label} was built without TLS")
+        self.persistence: Persistence = persistence
+        self.tls = tls
+        self.unix_path = folder / "redis.sock" if unix else None
+        self.requirepass = requirepass
+        self.users = tuple(users)
+        self.extra = tuple(extra)
+
+    @property
+    def url(self) -> str:
+        """By TCP, with the password if there is one (and what to trust, if it speaks TLS)."""
+        if self.tls:
+            trust = f"?ssl_ca_certs={self.certificate}"
+            return f"rediss://{self._password}localhost:{self.port}/0{trust}"
+        return f"redis://{self._password}{HOST}:{self.port}/0"
+
+    @property
+    def unix_url(self) -> str:
+        """By its unix socket."""
+        assert self.unix_path is not None, "made without unix=True"
+        return f"unix://{self._password}{self.unix_path}?db=0"
+
+    @cached_property
+    def certificate(self) -> Path:
+        """For `localhost` and 127.0.0.1, signed by itself; its key lies beside it."""
+        return self_signed(self.folder / "server.pem")
+
+    def client(self, **options: Any) -> redis.Redis:
+        """A plain client, to look behind the scenes."""
+        return redis.Redis.from_url(self.url, **options)
+
+    @property
+    def _password(self) -> str:
+        return f":{quote(self.requirepass, safe='')}@" if self.requirepass else ""
+
+    def _launch(self) -> ServerProcess:
+        configuration = self.folder / "redis.conf"
+        configuration.write_text("".join(f"{line}\n" for line in self._lines()))
+        return ServerProcess(
+            [self.program.path, configuration, *self._mode()], log=self.folder / "redis.log"
+        )
+
+    def _mode(self) -> list[str]:
+        return []
+
+    def _lines(self) -> list[str]:
+        lines = [f"bind {HOST}", f'dir "{self.folder}"', 'save ""', *PERSISTENCE[self.persistence]]
+        lines += self._tls_lines() if self.tls else [f"port {self.port}"]
+        lines += [f"user {line}" for line in self.users]
+        if self.unix_path is not None:
+            lines.append(f'unixsocket "{self.unix_path}"')
+        if self.requirepass:
+            lines.append(f'requirepass "{self.requirepass}"')
+        return [*lines, *self.extra]
+
+    def _tls_lines(self) -> list[str]:
+        return [
+            "port 0",
+            f"tls-port {self.port}",
+            f'tls-cert-file "{self.certificate}"',
+            f'tls-key-file "{key_of(self.certificate)}"',
+            f'tls-ca-cert-file "{self.certificate}"',
+            "tls-auth-clients no",
+        ]
+
+    def _answers(self) -> bool:
+        try:
+            with self.client(socket_timeout=1, retry=Retry(NoBackoff(), 0)) as client:
+                info = client.info("server")
+        except (AuthenticationError, NoPermissionError):
+            return True  # it is there, and keeps its default user out
+        except RedisError:
+            return False
+        return bool(info["process_id"] == self.pid)

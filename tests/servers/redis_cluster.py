@@ -1,0 +1,135 @@
+"""A Redis Cluster of its own for a test."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import redis
+
+from tests.servers.binaries import Program
+from tests.servers.ports import HOST
+from tests.servers.redis import RedisServer
+from tests.servers.waiting import wait_until
+
+SLOTS = 16_384
+
+
+class RedisCluster:
+    """`nodes` masters that share the slots, each with as many `replicas`.
+
+    `nodes[i]` is a `RedisServer`: kill, pause and restart it as any other. A node that is silent for
+    `node_timeout` seconds counts as failed; where it has a replica, that one takes over.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        nodes: int = 3,
+        replicas: int = 0,
+        node_timeout: float = 1.0,
+        program: Program | None = None,
+    ) -> None:
+        extra = [
+            "cluster-enabled yes",
+            f"cluster-node-timeout {int(node_timeout * 1000)}",
+            "cluster-replica-validity-factor 0",
+            "repl-diskless-sync-delay 0",
+        ]
+        every = [
+            RedisServer(folder / f"node-{number}", extra=extra, program=program)
+            for number in range(nodes * (1 + replicas))
+        ]
+        self.nodes, self.replicas = every[:nodes], every[nodes:]
+        self._stack = ExitStack()
+
+    @property
+    def url(self) -> str:
+        """Of the first node that runs; the others are learnt from it."""
+        return self.running[0].url
+
+    @property
+    def running(self) -> list[RedisServer]:
+        """All nodes and replicas but those that were killed or stopped."""
+        return [node for node in self.nodes + self.replicas if node.running]
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return [(HOST, node.port) for node in self.nodes + self.replicas]
+
+    def client(self, **options: Any) -> "redis.RedisCluster":
+        """A plain client of the whole cluster."""
+        return redis.RedisCluster.from_url(self.url, **options)
+
+    def start(self) -> Self:
+        """Start the nodes, share out the slots, and wait until all agree."""
+        with ExitStack() as stack:
+            for node in self.nodes + self.replicas:
+                stack.enter_context(node)
+            self._share_out()
+            self._introduce()
+            wait_until(self.agrees, "the nodes agree")
+            self._appoint_replicas()
+            self._stack = stack.pop_all()
+        return self
+
+    def stop(self) -> None:
+        """End all nodes."""
+        self._stack.close()
+
+    def node_of(self, key: bytes) -> RedisServer:
+        """The node that serves a key now."""
+        with self.client() as client:
+            port = client.get_node_from_key(key.decode("latin-1")).port
+        return next(node for node in self.nodes + self.replicas if node.port == port)
+
+    def agrees(self) -> bool:
+        """Whether every running node sees a whole cluster with all the others in it."""
+        running = self.running
+        return all(
+            info["cluster_state"] == "ok" and int(info["cluster_known_nodes"]) >= len(running)
+            for info in (ask(node, "CLUSTER INFO") for node in running)
+        )
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _share_out(self) -> None:
+        count = len(self.nodes)
+        for number, node in enumerate(self.nodes):
+            slots = range(SLOTS * number // count, SLOTS * (number + 1) // count)
+            ask(node, "CLUSTER ADDSLOTS", *slots)
+            ask(node, "CLUSTER SET-CONFIG-EPOCH", number + 1)
+
+    def _introduce(self) -> None:
+        first, *others = self.nodes + self.replicas
+        for node in others:
+            ask(node, "CLUSTER MEET", HOST, first.port)
+
+    def _appoint_replicas(self) -> None:
+        for number, replica in enumerate(self.replicas):
+            master = self.nodes[number % len(self.nodes)]
+            ask(replica, "CLUSTER REPLICATE", ask(master, "CLUSTER MYID"))
+        for replica in self.replicas:
+            wait_until(lambda: in_step(replica), "the replica is in step")  # noqa: B023 -- at once
+
+
+def in_step(replica: RedisServer) -> bool:
+    """Whether a replica has its master's data and hears of every change."""
+    with replica.client() as client:
+        return bool(client.info("replication").get("master_link_status") == "up")
+
+
+def ask(node: RedisServer, *command: Any) -> Any:
+    """One node's answer to a command."""
+    with node.client(decode_responses=True) as client:
+        return client.execute_command(*command)

@@ -1,0 +1,76 @@
+"""Programs are found where they are said to be, and known by what they say they are."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import binaries
+
+
+@pytest.fixture(autouse=True)
+def _look_again() -> Iterator[None]:
+    remembered = (binaries.redis_programs, binaries.postgres_programs, binaries._probe)
+    for function in remembered:
+        function.cache_clear()
+    yield
+    for function in remembered:
+        function.cache_clear()
+
+
+def program(path: Path, says: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{says}'\n")
+    path.chmod(0o755)
+    return path
+
+
+REDIS = "Redis server v=7.4.1 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=1"
+
+
+def test_a_named_redis_comes_first_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = program(tmp_path / "mine" / "redis-server", REDIS)
+    monkeypatch.setenv("LEASEHOLD_REDIS_SERVER", str(named))
+    assert binaries.redis_programs() == (binaries.Program(named, "redis", (7, 4, 1)),)
+    assert binaries.redis_program().label == "redis-7.4.1"
+
+
+def test_an_installed_redis_comes_before_a_fetched_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LEASEHOLD_REDIS_SERVER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(binaries, "FETCHED", tmp_path / "fetched")
+    with pytest.raises(binaries.MissingServer, match="make env"):
+        binaries.redis_program()
+    binaries.redis_programs.cache_clear()
+    program(tmp_path / "fetched/valkey-9/bin/valkey-server", "Valkey server v=9.1.2 sha=00000000:1")
+    program(tmp_path / "bin" / "redis-server", REDIS)
+    labels = [found.label for found in binaries.redis_programs()]
+    assert labels == ["redis-7.4.1", "valkey-9.1.2"]
+
+
+def test_a_program_that_does_not_run_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "redis-server"
+    broken.write_text("not a program")
+    monkeypatch.setenv("LEASEHOLD_REDIS_SERVER", str(broken))
+    assert binaries.redis_programs() == ()
+
+
+def test_one_postgres_of_each_version_from_14_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_POSTGRES_BIN", str(tmp_path))
+    program(tmp_path / "postgres", "postgres (PostgreSQL) 16.3 (Debian 16.3-1)")
+    assert binaries.postgres_versions() == ("16",)
+    assert binaries.postgres_program("16").version == (16, 3)
+    with pytest.raises(binaries.MissingServer, match="PostgreSQL 17"):
+        binaries.postgres_program("17")
+    binaries.postgres_programs.cache_clear()
+    binaries._probe.cache_clear()
+    program(tmp_path / "postgres", "postgres (PostgreSQL) 13.1")
+    assert binaries.postgres_versions() == ()

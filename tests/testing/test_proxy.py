@@ -1,0 +1,362 @@
+"""Each fault of the proxy does what it says, between plain sockets whose both ends the test holds."""
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from leasehold.testing import FaultProxy
+
+PATIENCE = 10.0  # none of these tests needs a second
+
+
+class Rig:
+    """A listening server, a proxy before it, and pairs of connected ends."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self.listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.listener.settimeout(PATIENCE)
+        self.proxy = stack.enter_context(FaultProxy(*self.listener.getsockname()))
+
+    def client(self) -> socket.socket:
+        address = (self.proxy.host, self.proxy.port)
+        return self._stack.enter_context(socket.create_connection(address, PATIENCE))
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """The client's end and the server's."""
+        client = self.client()
+        server = self._stack.enter_context(self.listener.accept()[0])
+        server.settimeout(PATIENCE)
+        return client, server
+
+    def still_works(self) -> bool:
+        client, server = self.pair()
+        return carries(client, server, b"ping") and carries(server, client, b"pong")
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with ExitStack() as stack:
+        yield Rig(stack)
+
+
+def carries(source: socket.socket, target: socket.socket, data: bytes) -> bool:
+    source.sendall(data)
+    return read(target, len(data)) == data
+
+
+def read(end: socket.socket, count: int) -> bytes:
+    """So many bytes, or fewer if the connection ends before."""
+    data = b""
+    while len(data) < count and (piece := end.recv(count - len(data))):
+        data += piece
+    return data
+
+
+def is_closed(end: socket.socket) -> bool:
+    try:
+        return end.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def is_reset(end: socket.socket) -> bool:
+    try:
+        end.recv(1)
+    except ConnectionResetError:
+        return True
+    return False
+
+
+def has_nothing_to_read(end: socket.socket) -> bool:
+    return select.select([end], [], [], 0) == ([], [], [])
+
+
+def test_it_passes_bytes_both_ways_and_counts_them(rig: Rig) -> None:
+    client, server = rig.pair()
+    assert carries(client, server, b"hello")
+    assert carries(server, client, b"hi")
+    proxy = rig.proxy
+    proxy.wait_for(lambda: proxy.passed("to_server") == 5 and proxy.passed("to_client") == 2)
+    assert (proxy.connections, proxy.accepted) == (1, 1)
+
+
+def test_much_at_once_arrives_whole(rig: Rig) -> None:
+    client, server = rig.pair()
+    data = bytes(range(256)) * 40_000
+    with_thread(lambda: client.sendall(data), lambda: read(server, len(data)) == data)
+
+
+def with_thread(aside: Callable[[], object], expect: Callable[[], bool]) -> None:
+    thread = threading.Thread(target=aside)
+    thread.start()
+    assert expect()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_one_direction_may_end_before_the_other(rig: Rig) -> None:
+    client, server = rig.pair()
+    client.shutdown(socket.SHUT_WR)
+    assert server.recv(1) == b""
+    assert carries(server, client, b"the answer")
+    server.close()
+    assert client.recv(1) == b""
+    rig.proxy.wait_for(lambda: rig.proxy.connections == 0)
+
+
+def test_a_reset_is_passed_on_as_one(rig: Rig) -> None:
+    client, server = rig.pair()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    server.close()
+    assert is_reset(client)
+
+
+def test_without_a_server_connections_are_reset(rig: Rig) -> None:
+    rig.listener.close()
+    with pytest.raises(ConnectionResetError):  # maybe even before the client is through connecting
+        rig.client().recv(1)
+
+
+def test_cut_closes_all_and_welcomes_new_ones(rig: Rig) -> None:
+    pairs = [rig.pair(), rig.pair()]
+    assert carries(*pairs[0], b"x")
+    rig.proxy.cut()
+    assert rig.proxy.connections == 0
+    assert all(is_closed(end) for pair in pairs for end in pair)
+    assert rig.still_works()
+
+
+def test_refuse_keeps_new_ones_out_and_the_port(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.refuse()
+    rig.proxy.refuse()
+    with pytest.raises(ConnectionRefusedError):
+        rig.client()
+    assert carries(client, server, b"x")
+    rig.proxy.heal()
+    assert carries(client, server, b"y")
+    assert rig.still_works()
+
+
+def test_hang_swallows_both_ways(rig: Rig) -> None:
+    proxy = rig.proxy
+    client, server = rig.pair()
+    proxy.hang()
+    client.sendall(b"request")
+    server.sendall(b"reply")
+    proxy.wait_for(lambda: proxy.swallowed("to_server") == 7 and proxy.swallowed("to_client") == 5)
+    assert has_nothing_to_read(client)
+    assert has_nothing_to_read(server)
+    assert (proxy.passed("to_server"), proxy.passed("to_client")) == (0, 0)
+
+
+def test_hang_swallows_also_what_had_to_wait(rig: Rig) -> None:
+    client, server = rig.pair()
+    client.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.sendall(bytes(50_000_000))
+    rig.proxy.hang()
+    client.settimeout(PATIENCE)
+    client.sendall(bytes(20_000_000))
+    assert server.recv(1) == b"\0"
+
+
+def test_a_sender_that_waited_may_end_its_direction(rig: Rig) -> None:
+    client, server = rig.pair()
+    data = bytes(10_000_000)
+
+    def send() -> None:
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+
+    with_thread(send, lambda: read(server, len(data) + 1) == data)
+    assert carries(server, client, b"the answer")
+
+
+def test_hang_accepts_and_no_connection_ends(rig: Rig) -> None:
+    proxy = rig.proxy
+    client, server = rig.pair()
+    proxy.hang()
+    server.close()
+    newcomer = rig.client()
+    newcomer.sendall(b"anybody there?")
+    proxy.wait_for(lambda: proxy.swallowed("to_server") == 14)
+    assert has_nothing_to_read(newcomer)
+    assert has_nothing_to_read(client)
+    assert has_nothing_to_read(rig.listener)
+    assert proxy.connections == 2
+
+
+def test_healing_closes_what_lost_bytes_and_no_more(rig: Rig) -> None:
+    proxy = rig.proxy
+    client, server = rig.pair()
+    silent = rig.pair()
+    proxy.hang()
+    newcomer = rig.client()
+    client.sendall(b"x")
+    proxy.wait_for(lambda: proxy.swallowed("to_server") == 1 and proxy.accepted == 3)
+    proxy.heal()
+    assert is_closed(client)
+    assert is_closed(server)
+    assert is_closed(newcomer)
+    assert carries(*silent, b"still there")
+    assert rig.still_works()
+
+
+def test_drop_replies_lets_requests_pass(rig: Rig) -> None:
+    proxy = rig.proxy
+    client, server = rig.pair()
+    proxy.drop_replies()
+    assert carries(client, server, b"acquire")
+    server.sendall(b"granted")
+    proxy.wait_for(lambda: proxy.swallowed("to_client") == 7)
+    assert has_nothing_to_read(client)
+    newcomer, newcomers_server = rig.pair()
+    assert carries(newcomer, newcomers_server, b"again")
+    proxy.heal()
+    assert is_closed(client)
+    assert rig.still_works()
+
+
+@pytest.mark.parametrize("direction", ["to_client", "to_server"])
+def test_delay_keeps_one_direction_waiting(rig: Rig, direction: str) -> None:
+    client, server = rig.pair()
+    if direction == "to_client":
+        rig.proxy.delay(3600)
+        fast, slow = (client, server), (server, client)
+    else:
+        rig.proxy.delay(3600, direction="to_server")
+        fast, slow = (server, client), (client, server)
+    slow[0].sendall(b"late")
+    assert carries(*fast, b"at once")
+    assert has_nothing_to_read(slow[1])
+    rig.proxy.heal()
+    assert read(slow[1], 4) == b"late"
+    assert carries(*slow, b"in time")
+
+
+def test_delay_takes_its_time_and_keeps_the_order(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.delay(0.05, jitter=0.1)
+    for least in (0.05, 0.15, 0.05):
+        start = time.monotonic()
+        assert carries(server, client, b"a reply")
+        assert time.monotonic() - start >= least
+    expected = b"".join(b"%d " % number for number in range(100))
+    for word in expected.split():
+        server.sendall(word + b" ")
+    assert read(client, len(expected)) == expected
+
+
+def test_a_late_end_comes_after_the_bytes_before_it(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.delay(0.05, jitter=0.1)
+    server.sendall(b"last words")
+    server.close()
+    assert read(client, 100) == b"last words"
+
+
+def test_throttle_bounds_the_rate(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.throttle(100_000)
+    start = time.monotonic()
+    assert carries(client, server, bytes(20_000))
+    assert time.monotonic() - start >= 0.2
+    with pytest.raises(ValueError, match="above 0"):
+        rig.proxy.throttle(0)
+
+
+def test_a_throttled_sender_has_to_wait(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.throttle(1000)
+    data = bytes(50_000_000)
+    client.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.sendall(data)
+    rig.proxy.heal()
+    assert read(server, 1_000_000) == bytes(1_000_000)
+
+
+def test_reset_after_lets_just_so_much_pass(rig: Rig) -> None:
+    client, server = rig.pair()
+    assert carries(server, client, b"before")
+    rig.proxy.reset_after(4)
+    server.sendall(b"halfway")
+    assert read(client, 4) == b"half"
+    assert is_reset(client)
+    assert is_reset(server)
+    assert rig.proxy.resets == 1
+    assert rig.still_works()
+
+
+def test_reset_after_counts_over_many_pieces_and_the_other_way(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.reset_after(6, "to_server")
+    assert carries(client, server, b"1234")
+    assert carries(server, client, b"as many bytes as you like")
+    client.sendall(b"5678")
+    assert read(server, 2) == b"56"
+    assert is_reset(server)
+
+
+def test_reset_after_nothing_resets_at_the_first_byte(rig: Rig) -> None:
+    rig.proxy.reset_after(0, times=2)
+    for _ in range(2):
+        client, server = rig.pair()
+        server.sendall(b"x")
+        assert is_reset(client)
+    assert rig.still_works()
+
+
+def test_healing_ends_every_fault(rig: Rig) -> None:
+    proxy = rig.proxy
+    proxy.refuse()
+    proxy.hang()
+    proxy.delay(3600, direction="to_server")
+    proxy.delay(3600)
+    proxy.throttle(1)
+    proxy.reset_after(0)
+    proxy.heal()
+    start = time.monotonic()
+    assert rig.still_works()
+    assert time.monotonic() - start < PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("redis://localhost:6379/0", "redis://{}/0"),
+        ("rediss://me:p%40ss@store.internal/3?x=1", "rediss://me:p%40ss@{}/3?x=1"),
+        ("postgresql://user@[::1]:5432/db", "postgresql://user@{}/db"),
+    ],
+)
+def test_url_for_replaces_the_address_alone(rig: Rig, url: str, expected: str) -> None:
+    assert rig.proxy.url_for(url) == expected.format(f"127.0.0.1:{rig.proxy.port}")
+
+
+def test_url_for_refuses_what_has_no_address(rig: Rig) -> None:
+    with pytest.raises(ValueError, match="no host"):
+        rig.proxy.url_for("sqlite:///x.db")
+
+
+def test_closing_ends_everything_and_may_be_repeated(rig: Rig) -> None:
+    client, server = rig.pair()
+    rig.proxy.hang()
+    rig.proxy.close()
+    rig.proxy.close()
+    assert is_closed(client)
+    assert is_closed(server)
+    with pytest.raises(ConnectionRefusedError):
+        rig.client()
+    assert "leasehold-fault-proxy" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_wait_for_gives_up(rig: Rig) -> None:
+    with pytest.raises(TimeoutError):
+        rig.proxy.wait_for(lambda: rig.proxy.accepted, timeout=0.01)

