@@ -12,6 +12,7 @@ from benchmarks import acceptance, costs, cycles, fifo, handoff, leases, table
 from benchmarks.place import disk_folder
 from benchmarks.plan import Plan
 from benchmarks.results import Results
+from benchmarks.servers import Servers
 
 SECTIONS = (cycles, handoff, fifo, leases, costs)
 
@@ -20,17 +21,18 @@ def main() -> None:
     given = _arguments()
     parent = Path(given.dir) if given.dir else disk_folder()
     folder = Path(tempfile.mkdtemp(prefix="leasehold-bench-", dir=parent))
-    plan = Plan(
-        given.rounds, given.seconds, tuple(given.pattern), folder, given.leases, given.uvloop
-    )
+    servers = Servers(folder)
+    patterns = tuple(given.pattern)
+    plan = Plan(given.rounds, given.seconds, patterns, folder, given.leases, given.uvloop, servers)
     # a warning is of no use here, and telling it would cost time in the middle of a measurement
     os.environ["PYTHONWARNINGS"] = "ignore"
     about, results, begun = table.machine(folder), Results(), time.monotonic()
     try:
-        for section in SECTIONS:
-            print(f"{section.SECTION} …", file=sys.stderr, flush=True)
-            section.measure(plan, results)
-            print(f"  after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+        with servers:
+            for section in SECTIONS:
+                print(f"{section.SECTION} …", file=sys.stderr, flush=True)
+                section.measure(plan, results)
+                print(f"  after {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     about |= {"took": round(time.monotonic() - begun), "rounds": plan.rounds}

@@ -31,6 +31,7 @@ class Group(NamedTuple):
     tasks: int
     baseline: str
     contestants: Sequence[str]
+    server: str = ""
 
 
 _MEMORY = ("leasehold memory", "leasehold memory, async with", "leasehold memory, sync")
@@ -41,6 +42,12 @@ _GREL = ("grelmicro sqlite", "grelmicro sqlite, synchronous=NORMAL")
 _FILES = ("filelock", "filelock, async", "portalocker", "fasteners")
 _LEDGER, _PAIR = "bare ledger, twice", "bare SQLite pair"
 _OTHERS = (_LEDGER, "asyncio.Lock", "grelmicro memory")
+_REDIS = ("leasehold redis", "leasehold redis, async with", "leasehold redis, sync")
+_REDIS_PEERS = ("redis.asyncio.Lock", "pottery", "aioredlock", "grelmicro redis")
+_REDIS_SYNC = ("redis.Lock, sync", "python-redis-lock, sync", "tooz redis, sync")
+_POSTGRES = ("leasehold postgres", "leasehold postgres, async with", "leasehold postgres, sync")
+_POSTGRES_PEERS = ("grelmicro postgres", "tooz postgres, sync", "advisory lock, sync")
+_RPAIR, _PPAIR = "bare Redis pair", "bare Postgres pair"
 
 GROUPS = (
     Group("memory, 1 task", 1, 1, _LEDGER, (*_MEMORY, *_OTHERS)),
@@ -50,6 +57,12 @@ GROUPS = (
     Group("disk, 64 tasks", 1, 64, _PAIR, (*_SQLITE, *_PAIRS, *_GREL, "filelock, async")),
     Group("disk, 4 processes × 1 task", 4, 1, _PAIR, (*_SQLITE, *_PAIRS, _GREL[0], *_FILES)),
     Group("disk, 4 processes × 64 tasks", 4, 64, _PAIR, (_SQLITE[0], *_PAIRS, _GREL[0])),
+    Group("Redis, 1 task", 1, 1, _RPAIR, (*_REDIS, _RPAIR, *_REDIS_PEERS, *_REDIS_SYNC), "redis"),
+    Group("Redis, 64 tasks", 1, 64, _RPAIR, (*_REDIS, _RPAIR, *_REDIS_PEERS), "redis"),
+    Group("Postgres, 1 task", 1, 1, _PPAIR, (*_POSTGRES, _PPAIR, *_POSTGRES_PEERS), "postgres"),
+    Group(
+        "Postgres, 64 tasks", 1, 64, _PPAIR, (*_POSTGRES, _PPAIR, _POSTGRES_PEERS[0]), "postgres"
+    ),
 )
 
 
@@ -83,7 +96,7 @@ def _measure_group(plan: Plan, results: Results, group: Group, names: list[str])
 
 
 def _crew(plan: Plan, group: Group, name: str) -> Crew:
-    folder = plan.folder_for(f"{SECTION} {group.setting} {name}")
+    folder = plan.folder_for(f"{SECTION} {group.setting} {name}", group.server)
     arguments: list[dict[str, Any]] = [
         {"name": name, "folder": folder, "process": process, "tasks": group.tasks}
         for process in range(group.processes)

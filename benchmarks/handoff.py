@@ -7,7 +7,7 @@ are the hand-offs to a waiter in another process that was waiting already when t
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median, quantiles
@@ -23,6 +23,8 @@ from benchmarks.results import Results
 
 SECTION = "hand-off"
 BASELINE = "raw datagram"
+REDIS_BASELINE = "bare grant and publish"
+POSTGRES_BASELINE = "blocking advisory lock"
 UNITS = ("µs, p50", "µs, p99", "turns/s", "overtaken", "overlaps")
 HOLD = 0.001
 PAUSE = 0.005
@@ -41,12 +43,75 @@ class Turn(NamedTuple):
     process: int
 
 
+class Race(NamedTuple):
+    """Contestants that take turns, each with its waiters in as many processes."""
+
+    section: str
+    baseline: str
+    names: Sequence[str]
+    server: str = ""
+    processes: int | None = None
+    """None: as many as the contestant can do with."""
+    waiters: int = 2
+
+
+RACES = (
+    Race(
+        SECTION,
+        BASELINE,
+        (
+            "leasehold sqlite",
+            "leasehold sqlite, sync",
+            BASELINE,
+            "bare SQLite, then a datagram",
+            "0.1 s poll of SQLite",
+            "grelmicro sqlite",
+            "filelock",
+            "portalocker",
+            "fasteners",
+        ),
+    ),
+    *(
+        Race(
+            f"hand-off on Redis, {processes} × {8 // processes} waiters",
+            REDIS_BASELINE,
+            (
+                "leasehold redis",
+                "leasehold redis, sync",
+                REDIS_BASELINE,
+                "redis.asyncio.Lock",
+                "grelmicro redis",
+                "python-redis-lock, sync",
+            ),
+            "redis",
+            processes,
+            8 // processes,
+        )
+        for processes in (2, 1)
+    ),
+    Race(
+        "hand-off on Postgres, 2 × 4 waiters",
+        POSTGRES_BASELINE,
+        ("leasehold postgres", "leasehold postgres, sync", POSTGRES_BASELINE, "grelmicro postgres"),
+        "postgres",
+        2,
+        4,
+    ),
+)
+
+
 def measure(plan: Plan, results: Results) -> None:
-    """All contestants, in rounds."""
-    names = plan.chosen(SECTION, "", WAITING, BASELINE)
-    with Crews(results, SECTION, "µs, p50") as crews:
+    """All races, one after the other."""
+    for race in RACES:
+        names = plan.chosen(race.section, "", race.names, race.baseline)
+        if names:
+            _measure(plan, results, race, names)
+
+
+def _measure(plan: Plan, results: Results, race: Race, names: list[str]) -> None:
+    with Crews(results, race.section, "µs, p50") as crews:
         for name in names:
-            crews.start(name, _crew(plan, name))
+            crews.start(name, _crew(plan, race, name))
         crews.get_ready()
         for name in names:
             crews.round(name, seconds=0.2)
@@ -58,29 +123,36 @@ def measure(plan: Plan, results: Results) -> None:
                     for process, answer in enumerate(answers)
                     for turn in answer["turns"]
                 ]
-                _tell(results, name, sorted(turns, key=lambda turn: turn.got))
+                _tell(results, race, name, sorted(turns, key=lambda turn: turn.got))
 
 
-def _crew(plan: Plan, name: str) -> Crew:
-    folder = plan.folder_for(f"{SECTION} {name}")
+def _crew(plan: Plan, race: Race, name: str) -> Crew:
+    folder = plan.folder_for(f"{race.section} {name}", race.server)
+    waiting = WAITING[name]
+    processes, waiters = race.processes or waiting.processes, race.waiters
+    if race.processes is None:
+        waiters = waiting.waiters
     arguments = [
-        {"name": name, "folder": folder, "process": process}
-        for process in range(WAITING[name].processes)
+        {"name": name, "folder": folder, "process": process, "waiters": waiters}
+        for process in range(processes)
     ]
     return Crew("benchmarks.handoff:work", arguments)
 
 
-def _tell(results: Results, name: str, turns: list[Turn]) -> None:
+def _tell(results: Results, race: Race, name: str, turns: list[Turn]) -> None:
     """A round's figures."""
     p50, p99, rate, overtaken, overlaps = (
-        results.row(SECTION, unit, name, unit, BASELINE if "/s" in unit or "µs" in unit else "")
+        results.row(
+            race.section, unit, name, unit, race.baseline if "/s" in unit or "µs" in unit else ""
+        )
         for unit in UNITS
     )
     pairs = list(pairwise(turns))
     latencies = [
         (following.got - turn.left) * 1e6
         for turn, following in pairs
-        if following.asked < turn.left and following.process != turn.process
+        if following.asked < turn.left
+        and (following.process != turn.process or race.processes == 1)
     ]
     if len(latencies) >= 2:
         p50.values.append(median(latencies))
@@ -111,9 +183,10 @@ def _overtaken(turns: list[Turn]) -> int:
 # ---- in a worker ----------------------------------------------------------------------------------
 
 
-def work(line: Line, name: str, folder: str, process: int) -> None:
+def work(line: Line, name: str, folder: str, process: int, waiters: int) -> None:
     """Serve rounds until there are no more."""
-    waiting, place = WAITING[name], Place(Path(folder), process)
+    waiting = WAITING[name]._replace(waiters=waiters)
+    place = Place(Path(folder), process)
     if isinstance(waiting, AsyncWaiting):
         asyncio.run(_work_in_loop(line, waiting, place))
     else:

@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.servers import url_in
+
 NOT_DISKS = {"tmpfs", "ramfs", "overlay", "nfs", "nfs4", "9p"}
 
 
@@ -17,6 +19,11 @@ class Place:
     @property
     def sqlite_url(self) -> str:
         return f"sqlite:///{self.folder / 'leases.db'}"
+
+    @property
+    def server_url(self) -> str:
+        """The server that `Servers.place` has named for this contestant."""
+        return url_in(self.folder)
 
     def file(self, name: str) -> str:
         return str(self.folder / name)

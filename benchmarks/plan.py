@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from benchmarks.servers import Servers
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -17,6 +19,7 @@ class Plan:
     folder: Path
     leases: int
     uvloop: bool
+    servers: Servers
 
     def chosen(
         self, section: str, setting: str, contestants: Iterable[str], baseline: str = ""
@@ -31,8 +34,10 @@ class Plan:
         patterns = [pattern.lower() for pattern in self.patterns]
         return not patterns or any(p in name or fnmatch(name, p) for p in patterns)
 
-    def folder_for(self, what: str) -> str:
-        """A new folder of one contestant's own."""
+    def folder_for(self, what: str, server: str = "") -> str:
+        """A new folder of one contestant's own, in which stands where its server is."""
         folder = self.folder / re.sub(r"[^a-zA-Z0-9.]+", "-", what)
         folder.mkdir()
+        if server:
+            self.servers.place(server, str(folder))
         return str(folder)

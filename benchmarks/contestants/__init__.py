@@ -8,20 +8,32 @@ from importlib import import_module
 
 from benchmarks.contestants.kinds import Contestant
 
-_MODULES = {
+_OF = {
     "leasehold": "leaseholds",
-    "bare": "bare",
+    "bare ledger": "bare",
+    "bare SQLite": "bare",
+    "bare Redis": "redis_peers",
+    "bare Postgres": "postgres_peers",
     "asyncio.Lock": "locals",
+    "grelmicro redis": "redis_peers",
+    "grelmicro postgres": "postgres_peers",
     "grelmicro": "grelmicros",
     "filelock": "files",
-    "filelock,": "files",
     "portalocker": "files",
     "fasteners": "files",
+    "redis": "redis_peers",
+    "pottery": "redis_peers",
+    "aioredlock": "redis_peers",
+    "python-redis-lock": "redis_peers",
+    "tooz redis": "redis_peers",
+    "tooz postgres": "postgres_peers",
+    "advisory lock": "postgres_peers",
 }
+"""Which module has a contestant, by how its name begins: the longest that fits."""
 
 
 def contestant(name: str) -> Contestant:
     """By name; nothing else than its own library is imported."""
-    module = _MODULES[name.partition(" ")[0]]
+    module = _OF[max((start for start in _OF if name.startswith(start)), key=len)]
     found: dict[str, Contestant] = import_module(f"benchmarks.contestants.{module}").CYCLES
     return found[name]

@@ -1,4 +1,4 @@
-"""Leasehold itself, in both worlds, on both embedded stores."""
+"""Leasehold itself, in both worlds, on every store."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import (
@@ -18,7 +18,9 @@ type BlockingOpen = Callable[[Place], AbstractContextManager[Callable[[str], Run
 
 
 def _url(store: str, place: Place) -> str:
-    return "memory://bench" if store == "memory" else place.sqlite_url
+    if store == "memory":
+        return "memory://bench"
+    return place.sqlite_url if store == "sqlite" else place.server_url
 
 
 def _acquiring(store: str) -> AsyncOpen:
@@ -82,7 +84,7 @@ def _blocking(store: str) -> BlockingOpen:
 
 CYCLES: dict[str, Contestant] = {
     name: contestant
-    for store in ("memory", "sqlite")
+    for store in ("memory", "sqlite", "redis", "postgres")
     for name, contestant in {
         f"leasehold {store}": Async(_acquiring(store)),
         f"leasehold {store}, async with": Async(_entering(store)),

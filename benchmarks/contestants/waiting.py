@@ -13,11 +13,13 @@ from contextlib import (
 )
 from typing import Any, NamedTuple
 
+from benchmarks.contestants import postgres_waiting, redis_waiting
 from benchmarks.contestants.floor import direct
 from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release
 from benchmarks.place import Place
 
 POLL = 0.1
+STORES = ("sqlite", "redis", "postgres")
 
 
 class AsyncWaiting(NamedTuple):
@@ -39,29 +41,39 @@ class BlockingWaiting(NamedTuple):
 # ---- Leasehold ------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def _leasehold(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
-    import leasehold
-
-    async with leasehold.connect(place.sqlite_url) as client:
-        lock = client.lock("baton")
-
-        def grab_for(number: int) -> Grab:
-            async def grab() -> Release:
-                return (await lock.acquire()).release
-
-            return grab
-
-        yield grab_for
+def _url(store: str, place: Place) -> str:
+    return place.sqlite_url if store == "sqlite" else place.server_url
 
 
-@contextmanager
-def _leasehold_sync(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
-    import leasehold.sync
+def _leasehold(store: str) -> AsyncWaiting:
+    @asynccontextmanager
+    async def open_(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
+        import leasehold
 
-    with leasehold.sync.connect(place.sqlite_url) as client:
-        lock = client.lock("baton")
-        yield lambda number: lambda: lock.acquire().release
+        async with leasehold.connect(_url(store, place)) as client:
+            lock = client.lock("baton")
+
+            def grab_for(number: int) -> Grab:
+                async def grab() -> Release:
+                    return (await lock.acquire()).release
+
+                return grab
+
+            yield grab_for
+
+    return AsyncWaiting(open_)
+
+
+def _leasehold_sync(store: str) -> BlockingWaiting:
+    @contextmanager
+    def open_(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
+        import leasehold.sync
+
+        with leasehold.sync.connect(_url(store, place)) as client:
+            lock = client.lock("baton")
+            yield lambda number: lambda: lock.acquire().release
+
+    return BlockingWaiting(open_)
 
 
 # ---- the least that a hand-off between two event loops can cost -------------------------------------
@@ -192,8 +204,8 @@ def _on_file(name: str) -> BlockingWaiting:
 
 
 WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
-    "leasehold sqlite": AsyncWaiting(_leasehold),
-    "leasehold sqlite, sync": BlockingWaiting(_leasehold_sync),
+    **{f"leasehold {store}": _leasehold(store) for store in STORES},
+    **{f"leasehold {store}, sync": _leasehold_sync(store) for store in STORES},
     "raw datagram": AsyncWaiting(_datagrams),
     "bare SQLite, then a datagram": AsyncWaiting(direct),
     "0.1 s poll of SQLite": AsyncWaiting(_poll),
@@ -201,6 +213,12 @@ WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
     "filelock": _on_file("filelock"),
     "portalocker": _on_file("portalocker"),
     "fasteners": _on_file("fasteners"),
+    "bare grant and publish": AsyncWaiting(redis_waiting.direct),
+    "redis.asyncio.Lock": AsyncWaiting(redis_waiting.redis_py),
+    "grelmicro redis": AsyncWaiting(redis_waiting.grelmicro),
+    "python-redis-lock, sync": BlockingWaiting(redis_waiting.python_redis_lock),
+    "blocking advisory lock": BlockingWaiting(postgres_waiting.advisory),
+    "grelmicro postgres": AsyncWaiting(postgres_waiting.grelmicro),
 }
 
 

@@ -1,0 +1,112 @@
+"""Locks on PostgreSQL by others, as their manuals show them, and the bare statements beneath."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Contestant, Run
+from benchmarks.place import Place
+
+TABLE = """CREATE TABLE IF NOT EXISTS bare (key text PRIMARY KEY, id text, expires float8)
+    WITH (fillfactor = 50)"""
+TAKE = """INSERT INTO bare VALUES (%s, %s, extract(epoch FROM clock_timestamp()) + 30)
+    ON CONFLICT (key) DO UPDATE SET id = excluded.id, expires = excluded.expires
+    WHERE bare.expires < extract(epoch FROM clock_timestamp()) RETURNING id"""
+GIVE = "UPDATE bare SET expires = 0 WHERE key = %s AND id = %s"
+
+
+@asynccontextmanager
+async def _bare(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
+    """A prepared conditional upsert and an update on one connection, one after the other: the limit of
+    what does not batch.
+    """
+    import psycopg
+
+    async with await psycopg.AsyncConnection.connect(place.server_url, autocommit=True) as db:
+        await db.execute(TABLE)
+        cursor, one_at_a_time = db.cursor(), asyncio.Lock()
+
+        async def say(statement: str, *values: str) -> None:
+            async with one_at_a_time:
+                await cursor.execute(statement.encode(), values, prepare=True)
+
+        def on(key: str) -> AsyncRun:
+            async def run(n: int) -> None:
+                for _ in range(n):
+                    await say(TAKE, key, "mine")
+                    await say(GIVE, key, "mine")
+
+            return run
+
+        yield on
+
+
+@contextmanager
+def _advisory(place: Place) -> Iterator[Callable[[str], Run]]:
+    """Session advisory locks: no lease, no token, and not through a transaction pooler."""
+    import psycopg
+
+    with psycopg.connect(place.server_url, autocommit=True) as db:
+        cursor = db.cursor()
+
+        def on(key: str) -> Run:
+            def run(n: int) -> None:
+                for _ in range(n):
+                    cursor.execute(
+                        b"SELECT pg_try_advisory_lock(hashtext(%s))", (key,), prepare=True
+                    )
+                    cursor.execute(b"SELECT pg_advisory_unlock(hashtext(%s))", (key,), prepare=True)
+
+            return run
+
+        yield on
+
+
+@asynccontextmanager
+async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
+    from grelmicro.sync import Lock
+    from grelmicro.sync.postgres import PostgresSyncBackend
+
+    async with PostgresSyncBackend(place.server_url) as backend:
+
+        def on(key: str) -> AsyncRun:
+            lock = Lock(key, backend=backend)
+
+            async def run(n: int) -> None:
+                for _ in range(n):
+                    await lock.acquire()
+                    await lock.release()
+
+            return run
+
+        yield on
+
+
+@contextmanager
+def _tooz(place: Place) -> Iterator[Callable[[str], Run]]:
+    from tooz import coordination
+
+    coordinator: Any = coordination.get_coordinator(place.server_url, b"benchmark")
+    coordinator.start(start_heart=False)
+
+    def on(key: str) -> Run:
+        lock = coordinator.get_lock(key.encode())
+
+        def run(n: int) -> None:
+            for _ in range(n):
+                lock.acquire()
+                lock.release()
+
+        return run
+
+    yield on
+    coordinator.stop()
+
+
+CYCLES: dict[str, Contestant] = {
+    "bare Postgres pair": Async(_bare),
+    "advisory lock, sync": Blocking(_advisory),
+    "grelmicro postgres": Async(_grelmicro),
+    "tooz postgres, sync": Blocking(_tooz),
+}

@@ -1,0 +1,56 @@
+"""The servers that contestants share: each is started when it is first needed, on loopback."""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+FILE = "server.url"
+"""In a contestant's folder: the URL of the server that it is to use."""
+
+
+class Servers:
+    """Redis without persistence and PostgreSQL with all of its own, as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._urls: dict[str, str] = {}
+        self._new_database: Callable[[], str] | None = None
+        self.versions: dict[str, str] = {}
+
+    def place(self, store: str, folder: str) -> None:
+        """Tell a contestant's folder where its server is; PostgreSQL gives each a database."""
+        url = self._redis() if store == "redis" else self._postgres()
+        Path(folder, FILE).write_text(json.dumps(url))
+
+    def _redis(self) -> str:
+        if "redis" not in self._urls:
+            from tests.servers.redis import RedisServer
+
+            server = self._stack.enter_context(RedisServer(self._folder / "redis-server"))
+            self._urls["redis"] = server.url
+            self.versions["Redis"] = server.program.label
+        return self._urls["redis"]
+
+    def _postgres(self) -> str:
+        if self._new_database is None:
+            from tests.servers.postgres import PostgresServer
+
+            server = self._stack.enter_context(PostgresServer(self._folder / "postgres-server"))
+            self._new_database = server.new_database
+            self.versions["PostgreSQL"] = server.program.label
+        return self._new_database()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._stack.close()
+
+
+def url_in(folder: Path) -> str:
+    """What `Servers.place` told."""
+    url: str = json.loads((folder / FILE).read_text())
+    return url
