@@ -70,9 +70,9 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
     "server.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
     "__main__": Rule(names("cli")),
-    "cli.*": Rule(PUBLIC, siblings=True, theirs=names("click rich")),
+    "cli.*": Rule(PUBLIC | names("testing"), siblings=True, theirs=names("click rich")),
     "testing.*": Rule(
-        PUBLIC | names("clock hub lazy core.* backends backends.port runtime.*"),
+        PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),
         siblings=True,
         theirs=names("pytest _pytest hypothesis"),
     ),

@@ -44,10 +44,15 @@ NAMES = [
 
 TESTING = [
     "Event",
+    "FaultProxy",
     "Faults",
     "FaultyStore",
     "ManualClock",
     "Recorder",
+    "Torture",
+    "TorturePlan",
+    "TortureProgress",
+    "Verdict",
     "Violation",
     "check",
     "check_liveness",

@@ -8,10 +8,9 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from leasehold.testing import Violation
+from leasehold.testing import Torture, TorturePlan, TortureProgress, Violation
 from tests.torture.bugs import BUGS
 from tests.torture.simulate import RUN, Result, simulate
-from tests.torture.supervise import Plan, Supervisor
 
 
 def main() -> None:
@@ -52,17 +51,26 @@ def run_simulation(arguments: argparse.Namespace) -> int:
 
 
 def run_processes(arguments: argparse.Namespace) -> int:
+    """As many rounds as it takes, an hour at most."""
+
+    def watch(progress: TortureProgress) -> None:
+        enough = (
+            progress.cycles >= arguments.cycles
+            and progress.kills >= arguments.kills
+            and progress.pauses >= arguments.stops
+        )
+        if enough and progress.doing == "faults":
+            torture.stop()
+
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        url = arguments.url or f"sqlite:///{folder / 'leases.db'}"
-        chosen = ("cycles", "kills", "stops", "workers", "ttl", "seed")
-        plan = Plan(**{key: getattr(arguments, key) for key in chosen}, limit=3600)
-        verdict = Supervisor(url, folder, plan).run()
-    print(f"{verdict.cycles:,} cycles, {verdict.events:,} events in {verdict.seconds:.0f} s")
-    print(f"faults {dict(verdict.faults)}, of which struck a holder {dict(verdict.hit)}")
-    print(f"stale writes that only fencing stopped: {verdict.stale:,}")
-    print(verdict.trouble)
-    return report(verdict.violations, bit=verdict.stale > 0) or bool(verdict.trouble)
+        url = arguments.url or f"sqlite:///{Path(name) / 'leases.db'}"
+        plan = TorturePlan(
+            seconds=3600, processes=arguments.workers, ttl=arguments.ttl, seed=arguments.seed
+        )
+        torture = Torture(url, plan, progress=watch)
+        verdict = torture.run()
+    print(verdict)
+    return 0 if verdict.outcome == "clean" else 1
 
 
 def report(violations: list[Violation], *, bit: bool) -> int:

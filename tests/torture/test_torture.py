@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from leasehold.testing import Torture, TorturePlan
 from tests.torture.bugs import BUGS
 from tests.torture.simulate import Result, Simulation, quiet, simulate
-from tests.torture.supervise import Plan, Supervisor
 
 
 @pytest.mark.slow
@@ -45,10 +45,14 @@ def test_the_same_seed_is_the_same_history() -> None:
 @pytest.mark.multiprocess
 @pytest.mark.timeout(150)
 def test_processes_under_kills_and_pauses(tmp_path: Path) -> None:
-    plan = Plan(cycles=1500, kills=8, stops=20, limit=55)
-    verdict = Supervisor(f"sqlite:///{tmp_path / 'leases.db'}", tmp_path, plan).run()
+    plan = TorturePlan(seconds=40, ttl=0.6)
+    verdict = Torture(f"sqlite:///{tmp_path / 'leases.db'}", plan).run()
     assert verdict.violations == []
     assert verdict.trouble == ""
     assert verdict.stale > 0, f"the faults did not bite: {verdict.hit}"
-    assert min(verdict.hit["kill"], verdict.hit["stop"]) > 3
+    assert verdict.hit["kill"] > 3
+    assert verdict.struck - verdict.hit["kill"] > 3
     assert verdict.cycles > 300
+    assert verdict.calm > 5
+    assert verdict.outcome == "clean"
+    assert verdict.left == ""

@@ -1,18 +1,23 @@
-"""Two files that leases protect: one that compares fencing tokens, and one that does not."""
+"""Files that leases protect: one that compares fencing tokens, and beside it one that does not.
+
+The one that does not is the control: unless faults make late writes reach it, they prove nothing.
+"""
 
 import fcntl
 import os
 from pathlib import Path
 
-from leasehold.testing import Recorder
-from leasehold.testing.history import Held
+from leasehold.testing.history import Held, Recorder
+
+UNFENCED = "unfenced"
+FENCED = "fenced"
 
 
 class Resource:
     """A file with the newest token; whoever writes has it alone for that moment."""
 
     def __init__(self, path: Path, recorder: Recorder, *, fenced: bool) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._name = path.name
         self._recorder = recorder
         self._fenced = fenced
@@ -32,11 +37,11 @@ class Resource:
 
 
 class Pair:
-    """The fenced and the unfenced resource of one key."""
+    """The fenced and the unfenced resource of one unit."""
 
-    def __init__(self, folder: Path, key: str, recorder: Recorder) -> None:
-        self.unfenced = Resource(folder / f"unfenced-{key}", recorder, fenced=False)
-        self.fenced = Resource(folder / f"fenced-{key}", recorder, fenced=True)
+    def __init__(self, folder: Path, unit: str, recorder: Recorder) -> None:
+        self.unfenced = Resource(folder / f"{UNFENCED}-{unit}", recorder, fenced=False)
+        self.fenced = Resource(folder / f"{FENCED}-{unit}", recorder, fenced=True)
 
     def write(self, lease: Held) -> None:
         self.unfenced.write(lease)

@@ -1,0 +1,126 @@
+"""`leasehold verify`: kill and pause processes that use a store, and tell whether it kept its word."""
+
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from leasehold.cli import options
+from leasehold.cli.exits import SIGNALLED
+from leasehold.cli.signals import Interrupted
+from leasehold.cli.voice import Voice
+from leasehold.cli.watching import watching
+
+if TYPE_CHECKING:
+    from leasehold.testing import Torture, TorturePlan, Verdict
+
+VIOLATED = 1
+INCONCLUSIVE = 2
+
+
+@click.command()
+@click.argument("where", required=False, metavar="[URL]")
+@click.option("--seconds", default="60s", metavar="TIME", help="Go on for so long [60s].")
+@click.option("--processes", type=int, default=6, metavar="N", help="With so many processes [6].")
+@click.option("--ttl", default="1s", metavar="TIME", help="The leases' ttl [1s].")
+@click.option("--seed", type=int, metavar="N", help="Draw the same faults as another run did.")
+@options.store
+@options.as_json
+def verify(
+    where: str | None,
+    seconds: str,
+    processes: int,
+    ttl: str,
+    seed: int | None,
+    url: str | None,
+    as_json: bool,
+) -> int:
+    """Try whether the store at URL keeps leases exclusive while their holders are killed and paused.
+
+    Starts processes on this machine that contend for leases under random names of their own, kills
+    and pauses them, checks what every one of them saw, and says what was tried, what was found and
+    what it means. A URL with a password is better kept in LEASEHOLD_URL, where `ps` can't see it.
+
+    Exits with 0 if nothing was violated, 1 if something was, 2 if the trial says nothing.
+    Ctrl-C ends it with a verdict on what was done.
+    """
+    if where and url:
+        raise click.UsageError("the URL is given twice")
+    voice = Voice(as_json)
+    plan = _plan(seconds=seconds, processes=processes, ttl=ttl, seed=seed)
+    verdict, signum = _run(_store(where or url), plan, voice)
+    if as_json:
+        from leasehold.cli.output import emit
+
+        emit(verdict.shape())
+    else:
+        print(verdict)
+    return _code(verdict, signum)
+
+
+def _plan(*, seconds: str, processes: int, ttl: str, seed: int | None) -> "TorturePlan":
+    from leasehold.testing import TorturePlan
+
+    try:
+        return TorturePlan(seconds=seconds, processes=processes, ttl=ttl, seed=seed)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def _store(url: str | None) -> str:
+    """The URL with all that is in it, for the processes: else of the environment, else of this user."""
+    url = url or os.environ.get("LEASEHOLD_URL")
+    if url:
+        return url
+    with options.open_client(None) as client:
+        return client.url
+
+
+def _run(url: str, plan: "TorturePlan", voice: Voice) -> tuple["Verdict", int]:
+    """The verdict, and the signal that ended it early."""
+    from leasehold.testing import Torture
+
+    logging.getLogger("leasehold").addHandler(logging.NullHandler())
+    with watching(voice) as watch:
+        try:
+            torture = Torture(url, plan, progress=watch)
+        except (ValueError, ImportError) as error:
+            raise click.UsageError(str(error)) from error
+        with _signals(torture) as heard:
+            return torture.run(), heard[0] if heard else 0
+
+
+@contextmanager
+def _signals(torture: "Torture") -> Iterator[list[int]]:
+    """End it at a signal, and tell which came."""
+    heard: list[int] = []
+
+    def hear(signum: int, frame: FrameType | None) -> None:
+        if not torture.under_way:
+            raise Interrupted(signum)
+        heard.append(signum)
+        torture.stop()
+
+    ours = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {signum: signal.getsignal(signum) for signum in ours}
+    for signum, handler in before.items():
+        if handler != signal.SIG_IGN:  # as after `nohup`
+            signal.signal(signum, hear)
+    try:
+        yield heard
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _code(verdict: "Verdict", signum: int) -> int:
+    if verdict.violations:
+        return VIOLATED
+    if signum:
+        return SIGNALLED + signum
+    return 0 if verdict.outcome == "clean" else INCONCLUSIVE

@@ -1,0 +1,49 @@
+"""From what everybody recorded to a verdict."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from leasehold.testing.checker import check, check_writes
+from leasehold.testing.history import Event, merge, read
+from leasehold.testing.liveness import check_liveness
+from leasehold.testing.torture.handoffs import handoffs
+from leasehold.testing.torture.plan import TorturePlan
+from leasehold.testing.torture.resources import UNFENCED
+from leasehold.testing.torture.verdict import Verdict
+
+
+class Judge:
+    """Judges round after round; remembers the greatest token of each key from one to the next."""
+
+    def __init__(self, plan: TorturePlan) -> None:
+        self._plan = plan
+        self._newest: dict[str, Event] = {}
+
+    def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
+        """What one round's history shows. `lapses`: when the store or this machine stood still,
+        each from its beginning to its end.
+        """
+        events = read(*folder.glob("history-*.jsonl"))
+        unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
+        rest = [event for event in events if not event.resource.startswith(UNFENCED)]
+        rest = merge([*self._newest.values(), *rest, *(Event(at, "disturbed") for at in lapses)])
+        calm, rough = handoffs(rest, quiet=2 * self._plan.ttl)
+        grants = sum(event.what == "granted" for event in rest) - len(self._newest)
+        self._remember(rest)
+        return Verdict(
+            grants=grants,
+            writes=sum(event.what == "wrote" for event in rest),
+            stale=sum(1 for _ in check_writes(unfenced)),
+            violations=check(rest) + check_liveness(rest, self._plan.bound),
+            handoffs=calm,
+            takeovers=rough,
+            lapses=len(lapses) // 2,
+        )
+
+    def _remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.what == "granted":
+                known = self._newest.get(event.key)
+                if known is None or event.token > known.token:
+                    # a grant that is over: it counts for the tokens to come, and for nothing else
+                    self._newest[event.key] = event._replace(until=event.at)

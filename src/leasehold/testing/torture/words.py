@@ -1,0 +1,173 @@
+"""A verdict in plain words: what was tried, what was found, what it means, what was not tried."""
+
+from collections.abc import Iterator, Sequence
+
+from leasehold.testing.torture.plan import SEMAPHORE
+from leasehold.testing.torture.verdict import KILL, PAUSES, Verdict, pause_name, spread
+
+FEW = 3
+"""So many violations are told in full."""
+
+_MEANING = {
+    "overlap": "more held it at once than may",
+    "slot": "two held the same slot at once",
+    "token": "fencing tokens did not rise, so they can't tell an old holder from a new one",
+    "stale write": "a resource that compares tokens took a write from an old holder",
+    "starved": "it was free, somebody waited, and nobody got it in time",
+}
+
+
+def told(verdict: Verdict) -> Iterator[str]:
+    """The verdict's lines."""
+    yield _headline(verdict)
+    yield ""
+    yield from _tried(verdict)
+    yield ""
+    yield from _found(verdict)
+    yield ""
+    yield from _meaning(verdict)
+    yield ""
+    yield from _not_tried(verdict)
+
+
+def _headline(verdict: Verdict) -> str:
+    match verdict.outcome:
+        case "violation":
+            return f"VIOLATED: {verdict.url} broke {_count(verdict.violations, 'promise')}."
+        case "inconclusive":
+            return f"NOTHING FOUND, AND NOTHING SHOWN for {verdict.url}: " + "; ".join(
+                verdict.doubts
+            )
+        case "clean":
+            return f"NO VIOLATION FOUND in {verdict.url}."
+
+
+# ---- what was tried -----------------------------------------------------------------------------
+
+
+def _tried(verdict: Verdict) -> Iterator[str]:
+    early = ", ended early" if verdict.ended_early else ""
+    blocking = (verdict.processes + 1) // 2
+    yield f"Tried, in {verdict.seconds:.0f} s{early} (seed {verdict.seed}):"
+    yield (
+        f"  {verdict.processes} processes on this machine ({blocking} with threads, "
+        f"{verdict.processes - blocking} with asyncio), ttl {verdict.ttl:g} s,"
+    )
+    yield f"  on {verdict.locks} locks and a semaphore of {SEMAPHORE}, named {verdict.prefix}*"
+    yield f"  {verdict.cycles:,} cycles: acquire, check, write, release"
+    yield f"  kill -9: {_faults(verdict, KILL)}"
+    for ttls in PAUSES:
+        yield f"  SIGSTOP for {ttls:g} x ttl: {_faults(verdict, pause_name(ttls))}"
+    if verdict.lapses or verdict.outages:
+        yield (
+            f"  besides, the store was away or slow at {verdict.lapses:,} looks (two a second), "
+            f"and {verdict.outages:,} calls were given up"
+        )
+
+
+def _faults(verdict: Verdict, kind: str) -> str:
+    return f"{verdict.faults[kind]}, of which {verdict.hit[kind]} struck a holder"
+
+
+# ---- what was found -----------------------------------------------------------------------------
+
+
+def _found(verdict: Verdict) -> Iterator[str]:
+    yield "Found:"
+    broken = {violation.rule for violation in verdict.violations}
+    if not broken & {"overlap", "slot"}:
+        yield "  exclusion: nobody held what another held"
+    if "token" not in broken:
+        yield f"  fencing tokens: {verdict.grants:,}, each above those given before it was asked for"
+    if "stale write" not in broken:
+        yield f"  files that compare tokens: {verdict.writes:,} writes taken, none from an old holder"
+    yield _control(verdict)
+    yield from _waiting(verdict, starved="starved" in broken)
+    if verdict.wrote:
+        yield "  processes that ended by themselves wrote:"
+        yield from (f"    {line}" for line in verdict.wrote.splitlines())
+    if verdict.left:
+        yield f"  left behind: {verdict.left}"
+    for violation in verdict.violations[:FEW]:
+        yield f"  BROKEN, {_MEANING[violation.rule]}: {violation}"
+    if len(verdict.violations) > FEW:
+        yield f"  and {len(verdict.violations) - FEW} more"
+    if verdict.history:
+        yield f"  what every process recorded is in {verdict.history}"
+
+
+def _control(verdict: Verdict) -> str:
+    """Whether the faults bit."""
+    if verdict.stale:
+        return (
+            f"  files that compare nothing (the control): {verdict.stale:,} late writes of paused "
+            "holders got in, so the faults bit"
+        )
+    return "  files that compare nothing (the control): no late write got in, so no fault bit"
+
+
+def _waiting(verdict: Verdict, *, starved: bool) -> Iterator[str]:
+    if verdict.calm and not starved:
+        yield f"  waiting: after the last fault everybody was served, in {verdict.calm:.0f} s of calm"
+    yield from _spread("hand-off, undisturbed", verdict.handoffs)
+    yield from _spread("hand-off, among faults", verdict.takeovers)
+
+
+def _spread(what: str, values: Sequence[float]) -> Iterator[str]:
+    if values:
+        at = spread(values)
+        p50, p99, most = (_time(float(at[part] or 0.0)) for part in ("p50", "p99", "max"))
+        yield f"  {what}: p50 {p50}, p99 {p99}, longest {most} ({len(values):,} measured)"
+
+
+# ---- what it means ------------------------------------------------------------------------------
+
+
+def _meaning(verdict: Verdict) -> Iterator[str]:
+    yield "What it means:"
+    if verdict.violations:
+        yield "  Each of these really happened: what nobody saw was taken in the store's favour."
+        yield "  Don't rely on this deployment for exclusion until it is explained. A store that lost"
+        yield "  data explains it: a restart of one that keeps nothing, a fail-over to one that lags."
+        return
+    if verdict.outcome == "inconclusive":
+        yield "  Nothing: a fault might not have been seen. Run it longer (--seconds)."
+        return
+    yield (
+        f"  None in {verdict.cycles:,} cycles bounds the rate of violations to about 3/n: "
+        f"{_rate(verdict.cycles)} of cycles;"
+    )
+    yield (
+        f"  none in {verdict.struck:,} faults that struck a holder: {_rate(verdict.struck)} "
+        "of such faults (95 % confidence, if trials are alike)."
+    )
+    yield "  A longer run (--seconds) makes it smaller; no run makes it zero."
+    yield "  The control's late writes are nobody's bug: no lock prevents them. Have your resource"
+    yield "  compare the token (lease.token), as the other files did."
+
+
+def _rate(trials: int) -> str:
+    return f"{min(1.0, 3 / trials):.2g}" if trials > 30_000 else f"{min(100.0, 300 / trials):.2g} %"
+
+
+# ---- what was not tried -------------------------------------------------------------------------
+
+
+def _not_tried(verdict: Verdict) -> Iterator[str]:
+    yield "Not tried:"
+    if not verdict.calm:
+        yield "  whether everybody is served once faults end (the run was too short for that),"
+    if verdict.scope == "cluster":
+        yield "  restarts, fail-over or loss of data of the store; slow, cut or half-open connections;"
+        yield "  clients on several machines, and clocks that run apart or are set;"
+    else:
+        yield "  crashes of this machine, loss of power, a full disk, a suspended machine;"
+    yield "  long leases, priorities, and other primitives than locks and semaphores."
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def _count(things: Sequence[object], what: str) -> str:
+    return f"{len(things)} {what}" + "s" * (len(things) != 1)

@@ -1,0 +1,132 @@
+"""A third party's store with a bug: SQLite's, with what it is told or what it answers changed.
+
+`planted:////path.db?bug=two-at-once`. A password may stand before the path: nothing needs it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from leasehold.backends.port import Backend
+from leasehold.backends.sqlite import SqliteStore
+from leasehold.clock import Clock
+from leasehold.model import Acquire, Command, Granted, Page, Renew, Renewed, Reply, Wakeup
+
+PASSWORD = "hunter2"
+
+
+def announce(folder: Path) -> None:
+    """Make a folder one that holds a package which brings the scheme `planted`."""
+    info = folder / "planted-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[leasehold.backends]\nplanted = tests.torture.planted:PlantedStore\n"
+    )
+
+
+@dataclass
+class Bug:
+    """What it changes."""
+
+    command: Callable[[Command], Command] = lambda command: command
+    reply: Callable[[Reply, Command], Reply] = lambda reply, command: reply
+    push: Callable[[Wakeup], Wakeup] = lambda push: push
+
+
+def one_more(command: Command) -> Command:
+    if isinstance(command, Acquire):
+        return replace(command, capacity=command.capacity + 1)
+    return command
+
+
+def keeps(times: float) -> Bug:
+    """A store that keeps leases for another time than it says."""
+
+    def changed(command: Command) -> Command:
+        if isinstance(command, Acquire | Renew):
+            return replace(command, ttl=command.ttl * times)
+        return command
+
+    def told(reply: Reply, command: Command) -> Reply:
+        if isinstance(reply, Granted | Renewed) and isinstance(command, Acquire | Renew):
+            return replace(reply, ttl=command.ttl)
+        return reply
+
+    return Bug(changed, told)
+
+
+def falling(token: int) -> int:
+    return (1 << 53) - token
+
+
+def token_falls(reply: Reply, command: Command) -> Reply:
+    return replace(reply, token=falling(reply.token)) if isinstance(reply, Granted) else reply
+
+
+def pushed_token_falls(push: Wakeup) -> Wakeup:
+    return replace(push, token=falling(push.token)) if push.token else push
+
+
+def crash_where_it_would_queue(command: Command) -> Command:
+    if isinstance(command, Acquire) and command.queue:
+        raise ZeroDivisionError("planted")
+    return command
+
+
+BUGS = {
+    "none": Bug(),
+    "two-at-once": Bug(command=one_more),
+    "forgets-early": keeps(0.3),
+    "the-dead-hold-on": keeps(1000),
+    "tokens-fall": Bug(reply=token_falls, push=pushed_token_falls),
+    "crashes": Bug(command=crash_where_it_would_queue),
+}
+
+
+class PlantedStore:
+    """By URL."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        parts = urlsplit(url)
+        self._store = SqliteStore(f"sqlite:///{parts.path}", clock=clock)
+        self._bug = BUGS[parse_qs(parts.query).get("bug", ["none"])[0]]
+        self.url = url.replace(PASSWORD, "***")
+        self.capabilities = self._store.capabilities
+
+    def backend(self, *, blocking: bool) -> Backend:
+        return PlantedBackend(self._store.backend(blocking=blocking), self._bug)
+
+
+class PlantedBackend:
+    """One connection."""
+
+    def __init__(self, backend: Backend, bug: Bug) -> None:
+        self._backend = backend
+        self._bug = bug
+        self.open = backend.open
+        self.close = backend.close
+        self.nudge = backend.nudge
+        self.after_fork = backend.after_fork
+
+    @property
+    def inbox(self) -> str:
+        return self._backend.inbox
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        replies = self._backend.apply_now([self._bug.command(each) for each in commands])
+        return None if replies is None else self._told(replies, commands)
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        replies = await self._backend.apply([self._bug.command(each) for each in commands])
+        return self._told(replies, commands)
+
+    def _told(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
+        return [self._bug.reply(*each) for each in zip(replies, commands, strict=True)]
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        return [self._bug.push(each) for each in await self._backend.wakeups(timeout)]
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return await self._backend.scan(prefix, cursor, limit)

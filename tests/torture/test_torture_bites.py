@@ -1,0 +1,67 @@
+"""The torture of real processes finds what is planted in a store, and names it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from leasehold.testing import Torture, TorturePlan, Verdict
+from tests.torture.planted import announce
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.serial,
+    pytest.mark.multiprocess,
+    pytest.mark.timeout(150),
+]
+
+
+@pytest.fixture
+def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a store that may have a bug."""
+    announce(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return f"planted://{tmp_path / 'leases.db'}?bug="
+
+
+def verdict_on(url: str, seconds: float) -> Verdict:
+    verdict = Torture(url, TorturePlan(seconds=seconds, ttl=0.6, processes=6, seed=1)).run()
+    if verdict.history:
+        assert (Path(verdict.history) / "history-supervisor.jsonl").exists()
+        shutil.rmtree(verdict.history)
+    return verdict
+
+
+@pytest.mark.parametrize(
+    ("bug", "rule", "words", "seconds"),
+    [
+        ("two-at-once", "overlap", "more held it at once than may", 6),
+        ("forgets-early", "overlap", "more held it at once than may", 10),
+        ("tokens-fall", "token", "fencing tokens did not rise", 6),
+        ("the-dead-hold-on", "starved", "somebody waited, and nobody got it in time", 24),
+    ],
+)
+def test_a_planted_bug_is_named(
+    planted: str, bug: str, rule: str, words: str, seconds: float
+) -> None:
+    verdict = verdict_on(planted + bug, seconds)
+    assert rule in {violation.rule for violation in verdict.violations}
+    assert verdict.outcome == "violation"
+    told = str(verdict)
+    assert told.startswith("VIOLATED: planted://")
+    assert words in told
+    assert "NO VIOLATION" not in told
+
+
+def test_without_a_bug_that_store_is_clean(planted: str) -> None:
+    verdict = verdict_on(planted + "none", 10)
+    assert verdict.violations == []
+    assert verdict.cycles > 100
+
+
+def test_a_store_that_breaks_its_users_is_no_clean_store(planted: str) -> None:
+    """Its processes die by themselves, so nothing follows from what they didn't see."""
+    verdict = verdict_on(planted + "crashes", 30)
+    assert verdict.outcome == "inconclusive"
+    assert "ZeroDivisionError: planted" in str(verdict)
+    assert verdict.seconds < 20

@@ -1,0 +1,187 @@
+"""What follows from histories and counts, and how it is said."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from leasehold.errors import UnsafeTiming
+from leasehold.testing import Event, TorturePlan, Verdict, Violation
+from leasehold.testing.torture.handoffs import handoffs
+from leasehold.testing.torture.judging import Judge
+
+HIT = Counter({"kill": 20, "pause 3": 30})
+CLEAN = {"url": "x://", "cycles": 3000, "grants": 3001, "writes": 9, "stale": 7, "hit": HIT}
+
+
+def clean(**changes: object) -> Verdict:
+    return Verdict(**{**CLEAN, "faults": HIT + HIT, "scope": "host", **changes})  # type: ignore[arg-type]
+
+
+def grant(at: float, token: int, *, invoked: float, lease: str, until: float = 99.0) -> Event:
+    return Event(at, "granted", "lock:a", lease, token, invoked, until)
+
+
+def release(at: float, lease: str) -> Event:
+    return Event(at, "releasing", "lock:a", lease)
+
+
+# -- the verdict -----------------------------------------------------------------------------------
+
+
+def test_none_in_n_bounds_the_rate_by_three_over_n() -> None:
+    verdict = clean(calm=9.0)
+    assert verdict.outcome == "clean"
+    assert verdict.shape()["violations_per_cycle_below"] == pytest.approx(0.001)
+    assert verdict.shape()["violations_per_fault_below"] == pytest.approx(0.06)
+    told = str(verdict)
+    assert told.startswith("NO VIOLATION FOUND in x://.")
+    assert "None in 3,000 cycles" in told
+    assert "0.1 % of cycles" in told
+    assert "none in 50 faults that struck a holder: 6 % of such" in told
+    assert "kill -9: 40, of which 20 struck a holder" in told
+    assert "7 late writes of paused holders got in, so the faults bit" in told
+    assert "after the last fault everybody was served" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"cycles": 0}, "no process completed a single cycle"),
+        ({"hit": Counter()}, "no fault struck a process that held a lease"),
+        ({"stale": 0}, "the faults did not bite"),
+        ({"trouble": "2 processes ended by themselves"}, "2 processes ended by themselves"),
+    ],
+)
+def test_a_trial_that_could_not_have_shown_anything_shows_nothing(
+    changes: dict[str, object], why: str
+) -> None:
+    verdict = clean(**changes)
+    assert verdict.outcome == "inconclusive"
+    assert str(verdict).startswith("NOTHING FOUND, AND NOTHING SHOWN")
+    assert why in str(verdict).splitlines()[0]
+    assert "3/n" not in str(verdict)
+
+
+def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
+    found = Violation("slot", "semaphore:s", "slots [0] have two holders", ())
+    verdict = clean(violations=[found] * 5, stale=0, trouble="something")
+    assert verdict.outcome == "violation"
+    assert verdict.shape()["violations_per_cycle_below"] is None
+    told = str(verdict)
+    assert told.startswith("VIOLATED: x:// broke 5 promises.")
+    assert "two held the same slot at once" in told
+    assert "and 2 more" in told
+    assert "exclusion: nobody" not in told
+
+
+def test_without_calm_it_says_that_waiting_was_not_tried() -> None:
+    assert "whether everybody is served once faults end" in str(clean())
+    assert "whether everybody is served once faults end" not in str(clean(calm=9.0))
+
+
+def test_rounds_add_up() -> None:
+    total = clean(handoffs=[0.1])
+    total.add(clean(handoffs=[0.2], trouble="x", calm=5.0))
+    assert (total.cycles, total.stale, total.handoffs) == (6000, 14, [0.1, 0.2])
+    assert total.struck == 100
+    assert (total.trouble, total.calm) == ("x", 5.0)
+
+
+# -- hand-offs -------------------------------------------------------------------------------------
+
+
+def test_a_wait_counts_from_when_it_became_free() -> None:
+    events = [
+        grant(1.0, 1, invoked=0.5, lease="x"),
+        release(2.0, "x"),
+        grant(2.25, 2, invoked=1.5, lease="y"),  # it waited
+        release(3.0, "y"),
+        grant(4.0, 3, invoked=3.5, lease="z"),  # nobody waited
+        release(5.0, "z"),
+    ]
+    assert handoffs(events, quiet=1.0) == ([0.25], [])
+    disturbed = [Event(1.5, "disturbed"), *events]
+    assert handoffs(sorted(disturbed), quiet=1.0) == ([], [0.25])
+    assert handoffs(sorted(disturbed), quiet=0.1) == ([0.25], [])
+
+
+def test_a_dead_holder_s_time_ends_at_its_deadline() -> None:
+    events = [
+        grant(1.0, 1, invoked=0.5, lease="x", until=4.0),
+        grant(4.5, 2, invoked=1.5, lease="y"),
+    ]
+    assert handoffs(events, quiet=1.0)[0] == [0.5]
+
+
+# -- judging ---------------------------------------------------------------------------------------
+
+
+def write(folder: Path, *events: Event) -> None:
+    from leasehold.testing import Recorder
+
+    folder.mkdir()
+    with Recorder(folder / "history-0.jsonl") as recorder:
+        for event in events:
+            recorder.record(event)
+
+
+def test_tokens_must_rise_from_round_to_round(tmp_path: Path) -> None:
+    judge = Judge(TorturePlan(seconds=60))
+    for name in ("a", "b", "c"):
+        at = {"a": 1.0, "b": 11.0, "c": 21.0}[name]
+        token = {"a": 7, "b": 8, "c": 6}[name]
+        write(
+            tmp_path / name,
+            grant(at, token, invoked=at - 0.1, lease=name),
+            release(at + 0.1, name),
+        )
+    first, second, third = (judge.judge(tmp_path / name, []) for name in ("a", "b", "c"))
+    assert [first.grants, second.grants, third.grants] == [1, 1, 1]
+    assert first.violations == second.violations == []
+    assert [violation.rule for violation in third.violations] == ["token"]
+
+
+def test_only_the_unfenced_file_may_take_a_late_write(tmp_path: Path) -> None:
+    def wrote(at: float, token: int, resource: str) -> Event:
+        return Event(at, "wrote", "lock:a", token=token, resource=resource)
+
+    late = [wrote(1.0, 5, "{}"), wrote(2.0, 4, "{}")]
+    for kind in ("unfenced", "fenced"):
+        name = f"{kind}-lock-1-0"
+        write(tmp_path / kind, *(event._replace(resource=name) for event in late))
+    judge = Judge(TorturePlan(seconds=60))
+    control = judge.judge(tmp_path / "unfenced", [])
+    assert (control.stale, control.violations) == (1, [])
+    [violation] = judge.judge(tmp_path / "fenced", []).violations
+    assert violation.rule == "stale write"
+
+
+def test_who_waits_while_the_store_is_away_is_not_starved(tmp_path: Path) -> None:
+    plan = TorturePlan(seconds=60, ttl=1.0)
+    late = 100.0 + plan.bound + 1
+    gave_up = Event(late, "gave_up", "lock:a", invoked=100.0)
+    write(tmp_path / "a", gave_up)
+    assert [each.rule for each in Judge(plan).judge(tmp_path / "a", []).violations] == ["starved"]
+    away = Judge(plan).judge(tmp_path / "a", [101.0, 105.0])
+    assert (away.violations, away.lapses) == ([], 1)
+
+
+# -- the plan --------------------------------------------------------------------------------------
+
+
+def test_a_short_plan_has_no_calm_and_a_long_one_has_rounds() -> None:
+    assert TorturePlan(seconds="5s").calm == 0
+    day = TorturePlan(seconds="1h")
+    assert day.calm > day.bound
+    assert day.rounds == 80
+    assert day.rounds * (day.storm + day.calm) == pytest.approx(3600)
+
+
+def test_what_can_t_be_planned() -> None:
+    with pytest.raises(UnsafeTiming):
+        TorturePlan(ttl=0.01)
+    with pytest.raises(ValueError, match="2 to 64"):
+        TorturePlan(processes=65)
+    with pytest.raises(ValueError, match="a second to a week"):
+        TorturePlan(seconds="8d")
