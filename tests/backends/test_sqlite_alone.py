@@ -69,11 +69,46 @@ def test_a_queue_is_joined_in_a_transaction(site: Site) -> None:
     """Nothing of it may be in the file if the rest is not."""
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
-    other.apply([Renew(KEY, "a", 60.0)])
+    other.apply([Release(KEY, "a")])
+    [granted] = connection.apply([acquire("b", queue=True)])[0]  # our copy has a place for it
+    assert isinstance(granted, Granted)
+    assert connection.read("SELECT id FROM lease_places") == []
+
+
+def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: Site) -> None:
+    """Nobody else writes in between, so the copy in memory would seem good."""
+    connection = Connection(site)
+    connection.apply([acquire("a")])
     connection.apply([acquire("b", queue=True)])
-    assert connection.read("SELECT id FROM lease_places") == [("b",)]
-    [(waiting,)] = connection.read("SELECT waiting FROM lease_keys")
-    assert waiting == 1
+    connection.apply([acquire("c", queue=True)])
+    assert connection.read("SELECT waiting FROM lease_keys") == [(2,)]
+    connection.apply([Release(KEY, "b", bury=60.0)])
+    connection.apply([Release(KEY, "c")])
+    connection.apply([Release(KEY, "a", bury=60.0)])
+    assert connection.read("SELECT waiting, tombs, used FROM lease_keys") == [(0, 2, 0)]
+    assert connection.read("SELECT count(*) FROM lease_tombs") == [(2,)]
+
+
+def test_a_transaction_that_was_left_open_is_undone_first(site: Site) -> None:
+    connection, other = Connection(site), Connection(site)
+    connection.apply([acquire("a")])
+    connection.apply([Release(KEY, "a")])
+    assert connection._db is not None
+    connection._db.execute("BEGIN IMMEDIATE")
+    connection._db.execute("UPDATE lease_keys SET last = 0")
+    [mine] = connection.apply([acquire("b")])[0]
+    assert isinstance(mine, Granted)
+    assert isinstance(other.apply([acquire("c")])[0][0], Refused)
+
+
+def test_a_batch_goes_on_after_one_bad_command(site: Site) -> None:
+    connection = Connection(site)
+    bad = Acquire(b"lock:bad", "b", "\ud800", 30.0)
+    connection.apply([acquire("a"), bad, Acquire(b"lock:z", "z", "o", 30.0)])
+    replies, _ = connection.apply([acquire("c"), Release(KEY, "a"), Release(b"lock:z", "z")])
+    assert isinstance(replies[0], Refused)
+    assert replies[1:] == [Released(), Released()]
+    assert connection.read("SELECT count(*) FROM lease_keys WHERE used > 0") == [(0,)]
 
 
 def test_a_key_that_was_thrown_out_and_made_anew_is_not_mistaken(site: Site) -> None:

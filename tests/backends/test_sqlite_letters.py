@@ -1,6 +1,7 @@
 """Datagrams: what is written is read, and what somebody else made up is not."""
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,22 @@ def test_what_is_written_is_read(sent: list[Wakeup]) -> None:
         assert len(letter) <= letters.MAX_SIZE
         found += letters.read(letter, SECRET, "me")
     assert found == sent
+
+
+def test_many_share_letters_that_can_be_read() -> None:
+    sent = [replace(WAKEUP, key=bytes([n % 256]) * 500) for n in range(400)]
+    found: list[Wakeup] = []
+    for letter in letters.write(sent, SECRET):
+        assert len(letter) <= letters.MAX_SIZE
+        found += letters.read(letter, SECRET, "me")
+    assert found == sent
+
+
+@pytest.mark.parametrize("slots", [letters.MAX_SLOTS + 1, 70_000])
+def test_whoever_is_granted_more_slots_than_fit_is_told_to_ask(slots: int) -> None:
+    [letter] = letters.write([replace(WAKEUP, slots=tuple(range(slots)))], SECRET)
+    [told] = letters.read(letter, SECRET, "me")
+    assert (told.event, told.slots, told.lease) == ("head", (), WAKEUP.lease)
 
 
 def test_a_letter_of_a_stranger_is_dropped() -> None:
@@ -85,11 +102,11 @@ def shout(backend: Any, *messages: bytes) -> None:
 @pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's abstract sockets")
 def test_a_forged_grant_is_not_believed(tmp_path: Path) -> None:
     backend, other = blocking(tmp_path / "leases.db"), blocking(tmp_path / "other.db")
-    assert backend._post.secret != other._post.secret
+    assert backend._connection.secret != other._connection.secret
     run(backend.apply([acquire(b"lock:x", "a")]))
     run(backend.apply([acquire(b"lock:x", "b", queue=True, inbox=backend.inbox)]))
     forged = Wakeup(b"lock:x", fingerprint("b"), "", "granted", 9, (0,), 1.0, 5.0)
-    shout(backend, b"", b"garbage", *letters.write([forged], other._post.secret))
+    shout(backend, b"", b"garbage", *letters.write([forged], other._connection.secret))
     assert list(run(backend.wakeups(0.05))) == []
     run(backend.apply([Release(b"lock:x", "a")]))
     [push] = run(backend.wakeups(5))

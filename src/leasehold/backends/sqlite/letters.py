@@ -6,6 +6,7 @@ who can read the file know, is dropped: nobody else can tell a waiter that it wa
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
@@ -20,6 +21,9 @@ FULL = 8192
 """Wakeups share a datagram up to this size: a socket's queue holds few datagrams, not few bytes."""
 
 MAX_DETAIL = 200
+
+MAX_SLOTS = 1024
+"""Whoever is granted more than that is told to ask, as a datagram can't carry them."""
 
 _HEAD = len(VERSION) + SEAL
 
@@ -71,6 +75,8 @@ def _hashing() -> tuple[Callable[..., Any], Callable[[bytes, bytes], bool]]:
 
 
 def _record(wakeup: Wakeup) -> bytes:
+    if len(wakeup.slots) > MAX_SLOTS:
+        wakeup = replace(wakeup, event="head", slots=())
     key, slots = wakeup.key, wakeup.slots
     lease, detail = wakeup.lease.encode(), wakeup.detail[:MAX_DETAIL].encode(errors="replace")
     about = wakeup.token, wakeup.granted_at, wakeup.window

@@ -9,20 +9,17 @@ def begin_to_listen(connection: Connection) -> tuple[Post | None, Watch | None]:
     """A socket of our own, or, where there can be none, a watch over what we queue for."""
     if connection.site.datagrams:
         try:
-            post = Post()
+            return Post(lambda: connection.secret), None
         except OSError:
             return None, Watch(connection)
-        post.secret = connection.secret
-        return post, None
     return None, Watch(connection)
 
 
 def sender(connection: Connection) -> Post | None:
     """A socket that only sends, for a connection that nobody waits at."""
+    if not connection.site.datagrams:
+        return None
     try:
-        post = Post(listening=False) if connection.site.datagrams else None
+        return Post(lambda: connection.secret, listening=False)
     except OSError:
         return None
-    if post is not None:
-        post.secret = connection.secret
-    return post

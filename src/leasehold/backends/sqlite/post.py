@@ -8,8 +8,9 @@ few seconds. Elsewhere the socket is a file in the folder for temporary files, r
 
 import os
 import socket
+import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,10 +24,10 @@ AT_ONCE = 64
 class Post:
     """A non-blocking datagram socket, its address, and how wakeups go through it."""
 
-    def __init__(self, *, listening: bool = True) -> None:
-        """Raises `OSError` where such sockets aren't to be had."""
+    def __init__(self, secret: Callable[[], bytes], *, listening: bool = True) -> None:
+        """`secret` tells the file's own. Raises `OSError` where such sockets aren't to be had."""
         self.inbox = _new_address() if listening else ""
-        self.secret = b""
+        self._secret = secret
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.settimeout(0)
         if not listening:
@@ -49,9 +50,9 @@ class Post:
 
     def _send_to(self, inbox: str, wakeups: Sequence[Wakeup]) -> None:
         try:
-            for letter in letters.write(wakeups, self.secret):
+            for letter in letters.write(wakeups, self._secret()):
                 self.socket.sendto(letter, _name(inbox))
-        except (OSError, ValueError):
+        except (OSError, ValueError, struct.error):
             pass  # it has gone, its queue is full, it is no address
 
     def receive(self, most: int = AT_ONCE) -> Sequence[Wakeup]:
@@ -62,7 +63,7 @@ class Post:
                 letter = self.socket.recv(letters.MAX_SIZE)
             except OSError:
                 break
-            found += letters.read(letter, self.secret, self.inbox)
+            found += letters.read(letter, self._secret(), self.inbox)
         return found
 
     def close(self) -> None:

@@ -48,6 +48,9 @@ class Transactions:
 
     def apply(self, commands: Sequence[Command]) -> Outcome:
         """A reply for each command, and the pushes that come of them."""
+        if self._cursor.connection.in_transaction:  # left open by two interrupts, one in the other
+            self.forget()
+            self._execute("ROLLBACK")
         if len(commands) == 1:
             alone = self._apply_alone(commands[0])
             if alone is not None:

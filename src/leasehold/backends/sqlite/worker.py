@@ -5,6 +5,7 @@ was dropped can end it.
 """
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -17,6 +18,8 @@ from leasehold.backends.sqlite.patience import persist
 from leasehold.backends.sqlite.trouble import Busy
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Command, Reply, Wakeup
+
+log = logging.getLogger("leasehold")
 
 
 class Job:
@@ -125,7 +128,10 @@ class Worker:
             return
         self._share_out(jobs, replies)
         if wakeups:
-            self.deliver(wakeups)
+            try:
+                self.deliver(wakeups)
+            except Exception:  # a push is a hint, and this thread is needed
+                log.exception("pushes could not be sent")
 
     def _share_out(self, jobs: list[Job], replies: list[Reply]) -> None:
         start = 0
