@@ -287,6 +287,19 @@ class Page:
 
 
 @record
+class Finding:
+    """One thing that a look at a store has told, for people."""
+
+    about: str
+    """What was looked at, in a word: `latency`, `clock`, `persistence`, …"""
+    level: Literal["ok", "note", "warning", "problem"]
+    """`problem`: exclusion, order or liveness is not what it should be."""
+    told: str
+    advice: str = ""
+    """What to do about it."""
+
+
+@record
 class Capabilities:
     """What a store promises.
 

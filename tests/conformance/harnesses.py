@@ -1,11 +1,16 @@
 """How each built-in store is made for the conformance suite; one row for each scheme."""
 
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from leasehold.backends import store_for
 from leasehold.backends.port import Store
 from leasehold.testing import ManualClock
 from leasehold.testing.conformance import BackendConformance
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
 
 
 class Memory(BackendConformance):
@@ -18,4 +23,57 @@ class Sqlite(BackendConformance):
         return store_for(f"sqlite:///{tmp_path}/leases.db", clock=clock)
 
 
-HARNESSES: dict[str, type[BackendConformance]] = {"memory": Memory, "sqlite": Sqlite}
+class Postgresql(BackendConformance):
+    """All cases share a database, as they have names of their own."""
+
+    url: str
+
+    @pytest.fixture(autouse=True)
+    def _database(self, postgres_server: PostgresServer) -> None:
+        self.url = postgres_server.url
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
+class Redis(BackendConformance):
+    """All cases share a server, as they have names of their own."""
+
+    scheme = "redis"
+    tls = False
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        with RedisServer(tmp_path_factory.mktemp(cls.scheme), tls=cls.tls) as server:
+            cls.url = f"{cls.scheme}:{server.url.partition(':')[2]}"
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
+class Rediss(Redis):
+    scheme = "rediss"
+    tls = True
+
+
+class Valkey(Redis):
+    scheme = "valkey"
+
+
+class Valkeys(Redis):
+    scheme = "valkeys"
+    tls = True
+
+
+HARNESSES: dict[str, type[BackendConformance]] = {
+    "memory": Memory,
+    "sqlite": Sqlite,
+    "redis": Redis,
+    "rediss": Rediss,
+    "valkey": Valkey,
+    "valkeys": Valkeys,
+    "postgresql": Postgresql,
+}

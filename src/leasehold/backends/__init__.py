@@ -1,6 +1,7 @@
 """Which module serves which URL scheme."""
 
 from importlib import import_module
+from types import ModuleType
 
 from leasehold.backends.port import Store
 from leasehold.backends.redact import redacted
@@ -13,13 +14,25 @@ GROUP = "leasehold.backends"
 BUILTIN = {
     "memory": "leasehold.backends.memory:MemoryStore",
     "sqlite": "leasehold.backends.sqlite:SqliteStore",
+    "redis": "leasehold.backends.redis:RedisStore",
+    "rediss": "leasehold.backends.redis:RedisStore",
+    "valkey": "leasehold.backends.redis:RedisStore",
+    "valkeys": "leasehold.backends.redis:RedisStore",
+    "postgresql": "leasehold.backends.postgres:PostgresStore",
 }
+
+SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
+"""Schemes that mean the same as another."""
+
+EXTRAS = {"hiredis": "redis", "psycopg": "postgres"}
+"""Which of our extras brings a package that a store is built on."""
 
 
 def store_for(url: str, *, clock: Clock | None = None) -> Store:
     """The store that a URL names. Raises `NotConfigured` for a scheme that nobody serves."""
     scheme, colon, rest = url.partition(":")
     scheme = scheme.lower()
+    scheme = SPELLINGS.get(scheme, scheme)
     target = BUILTIN.get(scheme) or _plugged_in(scheme)
     if not colon or target is None:
         known = ", ".join(f"{name}://" for name in sorted(BUILTIN))
@@ -28,8 +41,20 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
             f"no backend serves {redacted(url)!r}: a store's URL begins with one of {known}{hint}"
         )
     module, _, name = target.partition(":")
-    store: Store = getattr(import_module(module), name)(f"{scheme}:{rest}", clock=clock)
+    store: Store = getattr(_load(scheme, module), name)(f"{scheme}:{rest}", clock=clock)
     return store
+
+
+def _load(scheme: str, module: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise NotConfigured(
+            f"{scheme}:// needs the package {error.name}: pip install 'leasehold[{extra}]'"
+        ) from error
 
 
 def _plugged_in(scheme: str) -> str | None:

@@ -24,7 +24,8 @@ class Backend(Protocol):
 
     A backend of an event loop may also have `deliver_to(take: Callable[[Sequence[Wakeup]], None])`:
     called before `open`, it has pushes handed to `take` in the loop as they arrive, which spares the
-    way through `wakeups`; that then waits for nudges and raises what goes wrong.
+    way through `wakeups`; that then waits for nudges and raises what goes wrong. And one that can say
+    what to know about its store has `async def examine() -> Sequence[Finding]`.
     """
 
     @property

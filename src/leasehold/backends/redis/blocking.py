@@ -1,0 +1,170 @@
+"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+
+import select
+import socket
+import time
+from collections.abc import Sequence
+
+from leasehold.backends.redis import examining, scanning
+from leasehold.backends.redis.scanning import Listings
+from leasehold.backends.redis.scripting import Terms
+from leasehold.backends.redis.settings import Endpoint, Settings
+from leasehold.backends.redis.socket_link import Patience, SocketDial, SocketLink
+from leasehold.backends.redis.socket_subscription import SocketSubscription
+from leasehold.backends.redis.subscription import new_inbox
+from leasehold.backends.redis.topology import router
+from leasehold.errors import BackendUnavailable
+from leasehold.fork import on_fork
+from leasehold.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
+
+SHORTEST = 0.05
+"""No call is given less time, in seconds."""
+
+
+class BlockingBackend:
+    """A connection for one thread at a time; its coroutines end without ever suspending.
+
+    With `listen` it has a second one, on which pushes arrive. A call waits for its answer for a
+    sixth of the shortest ttl in it, so that a renewal leaves time for another.
+    """
+
+    def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
+        self.inbox = ""
+        self._settings = settings
+        self._terms = terms
+        self._listings = listings
+        self._patience = Patience(settings.timeout)
+        self._router = router(settings, SocketDial(self._patience), terms)
+        self._router.arrived_at = self._follow
+        self._subscription: SocketSubscription | None = None
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._arrived: list[Wakeup] = []
+        on_fork(self)
+
+    async def open(self, *, listen: bool = True) -> None:
+        self._patience.seconds = self._settings.timeout
+        await self._router.open()
+        if listen and self._bell is None:
+            inbox = new_inbox()
+            await self._subscribe(inbox)
+            bell = socket.socketpair()
+            for end in bell:
+                end.settimeout(0)
+            self._bell = bell
+            self.inbox = self._terms.inbox = inbox
+
+    async def close(self) -> None:
+        self._router.close()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.inbox = self._terms.inbox = ""
+        self._unsubscribe()
+        bell, self._bell = self._bell, None
+        for end in bell or ():
+            end.close()
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        return None
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        if not commands:
+            return ()
+        self._patience.seconds = self._enough_for(commands)
+        replies, wakeups = await self._router.apply(commands)
+        if wakeups and self._bell is not None:
+            self._arrived += wakeups
+        return replies
+
+    def _enough_for(self, commands: Sequence[Command]) -> float:
+        patience = self._settings.timeout
+        for command in commands:
+            if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
+                patience = max(command.ttl / 6, SHORTEST)
+        return patience
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        self._patience.seconds = self._settings.timeout
+        return await scanning.scan(
+            self._listings, self._router.names, self.apply, prefix, cursor, limit
+        )
+
+    async def examine(self) -> Sequence[Finding]:
+        """What to know about the server, or one of the Cluster's."""
+        link = await self._router.dial()
+        try:
+            return await examining.examine(link)
+        finally:
+            link.close()
+
+    # -- wakeups ------------------------------------------------------------------------------------
+
+    async def _subscribe(self, inbox: str) -> None:
+        link = await self._router.dial()
+        assert isinstance(link, SocketLink)
+        self._subscription = SocketSubscription(link, inbox, self._settings.connect_timeout)
+
+    def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        """The server is another one now, as after a failover: pushes come from there."""
+        if self._subscription is not None and self._subscription.endpoint != endpoint:
+            self._unsubscribe()
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        """What was pushed. Raises whenever pushes may have been missed, also once they come again."""
+        if self._bell is None:
+            return ()
+        if self._subscription is None:
+            await self._subscribe(self.inbox)
+            raise BackendUnavailable("pushes come again, and some may have been missed")
+        try:
+            return self._wait(self._subscription, self._bell[0], timeout)
+        except BackendUnavailable:
+            self._unsubscribe()
+            raise
+
+    def _wait(
+        self, subscription: SocketSubscription, bell: socket.socket, timeout: float | None
+    ) -> Sequence[Wakeup]:
+        end = None if timeout is None else time.monotonic() + timeout
+        poll = select.poll()
+        poll.register(bell, select.POLLIN)
+        poll.register(subscription.socket, select.POLLIN)
+        while True:
+            arrived, self._arrived = self._arrived, []
+            arrived += subscription.receive()
+            left = None if end is None else end - time.monotonic()
+            if arrived or (left is not None and left <= 0):
+                return arrived
+            patience = subscription.patience()
+            left = patience if left is None else min(left, patience)
+            if any(fd == bell.fileno() for fd, _ in poll.poll(left * 1000)):
+                _silence(bell)
+                return ()
+
+    def nudge(self) -> None:
+        bell = self._bell
+        if bell is not None:
+            try:
+                bell[1].send(b"\0")
+            except OSError:
+                pass  # it rings already, or is closed
+
+    def after_fork(self) -> None:
+        """In the child: nothing of the parent's is of use here."""
+        self._router.after_fork()
+        self._hang_up()
+        self._arrived = []
+
+
+def _silence(bell: socket.socket) -> None:
+    try:
+        bell.recv(4096)
+    except OSError:
+        pass

@@ -1,0 +1,119 @@
+"""What to know about a server before one relies on it: asked of the server itself."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from leasehold.backends.redis.link import Link, ReplyError, pack
+from leasehold.model import Finding
+
+QUESTIONS = (
+    (b"TIME",),
+    (b"INFO", b"everything"),
+    (b"CONFIG", b"GET", b"maxmemory-policy"),
+    (b"CONFIG", b"GET", b"appendfsync"),
+    (b"CONFIG", b"GET", b"min-replicas-to-write"),
+)
+
+
+async def examine(link: Link) -> list[Finding]:
+    """One round trip; what this user may not ask is said so."""
+    before = time.time()
+    answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
+    after = time.time()
+    clock, info, policy, fsync, replicas = answers
+    facts = _facts(info)
+    found = [] if isinstance(clock, ReplyError) else [_clock(clock, before, after)]
+    if not facts:
+        found.append(
+            Finding("server", "note", "this user may not use INFO, so little can be told about it")
+        )
+        return found
+    version = facts.get("valkey_version") or facts.get("redis_version", "unknown")
+    kind = "Valkey" if "valkey_version" in facts else "Redis"
+    found += [
+        Finding("server", "ok", f"{kind} {version}, mode {facts.get('redis_mode', 'unknown')}"),
+        _persistence(facts, _setting(fsync)),
+        _eviction(_setting(policy), facts),
+        _replication(facts, _setting(replicas)),
+    ]
+    return found
+
+
+def _facts(info: Any) -> Mapping[str, str]:
+    if isinstance(info, ReplyError):
+        return {}
+    text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name: value.strip() for name, value in pairs}
+
+
+def _setting(answer: Any) -> str | None:
+    """The value that `CONFIG GET` gave; None where that is forbidden, as on hosted servers."""
+    if isinstance(answer, dict):
+        answer = [part for pair in answer.items() for part in pair]
+    if isinstance(answer, ReplyError) or len(answer) < 2:
+        return None
+    return bytes(answer[1]).decode()
+
+
+def _clock(answer: Any, before: float, after: float) -> Finding:
+    theirs = int(answer[0]) + int(answer[1]) / 1e6
+    apart = theirs - (before + after) / 2
+    told = f"the server's clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} ours"
+    if abs(apart) > 60:
+        advice = "leases don't mind, as only durations count; but ages that people read will be off"
+        return Finding("clock", "note", told, advice)
+    return Finding("clock", "ok", told)
+
+
+def _persistence(facts: Mapping[str, str], fsync: str | None) -> Finding:
+    if facts.get("aof_enabled") == "1":
+        told = f"the append-only file is on (appendfsync {fsync or 'unknown'})"
+        if fsync == "always":
+            return Finding("persistence", "ok", told)
+        return Finding(
+            "persistence",
+            "ok",
+            told + ": a crash of the server keeps all leases, a power cut may lose the last second",
+        )
+    return Finding(
+        "persistence",
+        "warning",
+        "the append-only file is off: a restart forgets all leases, while holders still believe",
+        "set `appendonly yes`, or let grants wait after a restart: ?restart_holdoff=60s, with "
+        "the longest ttl in use",
+    )
+
+
+def _eviction(policy: str | None, facts: Mapping[str, str]) -> Finding:
+    policy = policy or facts.get("maxmemory_policy")
+    if policy is None:
+        return Finding("eviction", "note", "its eviction policy can't be asked for")
+    if policy == "noeviction" or facts.get("maxmemory") == "0":
+        return Finding("eviction", "ok", f"nothing is evicted (maxmemory-policy {policy})")
+    return Finding(
+        "eviction",
+        "problem",
+        f"maxmemory-policy is {policy}: a lease may be thrown out while it is held",
+        "set `maxmemory-policy noeviction`, or use another server for leases",
+    )
+
+
+def _replication(facts: Mapping[str, str], least: str | None) -> Finding:
+    role, replicas = facts.get("role", "unknown"), int(facts.get("connected_slaves", "0"))
+    if role != "master":
+        return Finding(
+            "replication", "problem", f"it is a {role}", "name its master, or use ?sentinel=SERVICE"
+        )
+    if not replicas:
+        return Finding("replication", "ok", "it has no replicas, so there is no failover to fear")
+    told = f"{replicas} replicas follow asynchronously"
+    if least not in (None, "0"):
+        told += f", and it refuses writes with fewer than {least} of them"
+    return Finding(
+        "replication",
+        "warning",
+        told + ": a failover can forget a lease that was just granted, and grant it again",
+        "put the fencing token into what you write: no lease in Redis survives a failover for sure",
+    )

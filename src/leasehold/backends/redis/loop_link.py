@@ -1,0 +1,184 @@
+"""A connection in an event loop: a protocol of our own, since a whole client costs several times more."""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+from weakref import WeakSet
+
+from leasehold.backends.redis.link import MORE, PushNotification, keep_alive, new_reader
+from leasehold.backends.redis.settings import Endpoint, Settings
+
+type Land = Callable[[list[Any] | Exception], None]
+"""Who is told of the answers, or of what went wrong."""
+
+
+class _Asked:
+    """Commands on their way, and their answers so far."""
+
+    __slots__ = ("answers", "count", "land")
+
+    def __init__(self, land: Land, count: int) -> None:
+        self.land = land
+        self.count = count
+        self.answers: list[Any] = []
+
+
+class LoopLink(asyncio.Protocol):
+    """See `Link`. Once it has a `take`, all that comes is handed to that, in the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.usable = True
+        self.parting = False
+        """It is not used much longer: to be closed as soon as nobody waits."""
+        self.take: Callable[[Any], None] | None = None
+        self.lost: Callable[[Exception], None] | None = None
+        """Called once when it breaks, but not when it is closed by us."""
+        self._loop = loop
+        self._asked: deque[_Asked] = deque()
+        self._reader = new_reader()
+        self._transport: asyncio.Transport | None = None
+
+    def ask(self, data: bytes, count: int = 1) -> asyncio.Future[list[Any]]:
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.launch(data, count, partial(_resolve, future))
+        return future
+
+    def launch(self, data: bytes, count: int, land: Land) -> None:
+        """Send commands at once, and have `land` called with their answers as soon as they are there."""
+        if self.usable and self._transport is not None:
+            self._asked.append(_Asked(land, count))
+            self._transport.write(data)
+        else:
+            land(ConnectionResetError("the connection is closed"))
+
+    def send(self, data: bytes) -> None:
+        """Send what has no answer of its own."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close_if_idle(self) -> None:
+        """Hang up, unless somebody waits for an answer."""
+        if not self._asked:
+            self.close()
+
+    # -- what the loop calls ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # other loops have their own classes
+        keep_alive(transport.get_extra_info("socket"))
+
+    def data_received(self, data: bytes) -> None:
+        reader, asked = self._reader, self._asked
+        try:
+            reader.feed(data)
+            while (reply := reader.gets()) is not MORE:
+                if self.take is not None:
+                    self.take(reply)
+                elif type(reply) is not PushNotification and asked:
+                    first = asked[0]
+                    first.answers.append(reply)
+                    if len(first.answers) == first.count:
+                        asked.popleft()
+                        first.land(first.answers)
+                        if self.parting:
+                            self._loop.call_soon(self.close_if_idle)
+        except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
+            self._break(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._break(error or ConnectionResetError("the server closed the connection"))
+
+    # -- ends ---------------------------------------------------------------------------------------
+
+    def _break(self, error: Exception) -> None:
+        if self.usable:
+            self._hang_up(error)
+            if self.lost is not None:
+                self.lost(error)
+
+    def close(self) -> None:
+        if self.usable:
+            self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
+
+    def _hang_up(self, error: Exception) -> None:
+        self.usable = False
+        if self._transport is not None and not self._loop.is_closed():
+            self._transport.abort()
+        asked, self._asked = self._asked, deque()
+        for each in asked:
+            each.land(error)
+
+    def close_in_child(self) -> None:
+        """The loop's selector is the parent's too: put nothing in the socket's place, and no more."""
+        transport, self._transport = self._transport, None
+        self.usable = False
+        sock = None if transport is None else transport.get_extra_info("socket")
+        if sock is not None and sock.fileno() >= 0:
+            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            os.dup2(nothing, sock.fileno(), inheritable=False)
+            os.close(nothing)
+
+
+def _resolve(future: asyncio.Future[list[Any]], found: list[Any] | Exception) -> None:
+    if future.done():
+        return  # whoever asked has left
+    if isinstance(found, Exception):
+        future.set_exception(found)
+        future.exception()  # so that nobody complains where it is not awaited
+    else:
+        future.set_result(found)
+
+
+class LoopDial:
+    """Makes links in the running loop; see `Dial`."""
+
+    def __init__(self) -> None:
+        self._links: WeakSet[LoopLink] = WeakSet()
+        self._parting = False
+
+    async def __call__(
+        self, settings: Settings, endpoint: Endpoint, greeting: bytes, count: int
+    ) -> tuple[LoopLink, list[Any]]:
+        link = LoopLink(asyncio.get_running_loop(), endpoint)
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                await _connect(link, settings)
+                answers = await link.ask(greeting, count) if count else []
+        except BaseException:
+            link.close()
+            raise
+        link.parting = self._parting
+        self._links.add(link)
+        return link, answers
+
+    def part(self, *, parting: bool = True) -> None:
+        """From now on hang up wherever nobody waits for an answer; or not any more.
+
+        A loop that ends leaves no time for more, and a socket left open in it would be complained of.
+        """
+        self._parting = parting
+        for link in list(self._links):
+            link.parting = parting
+            if parting:
+                link.close_if_idle()
+
+
+async def _connect(link: LoopLink, settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    endpoint, tls = link.endpoint, settings.tls
+    if endpoint.path:
+        await loop.create_unix_connection(lambda: link, endpoint.path)
+    elif tls is None:
+        await loop.create_connection(lambda: link, endpoint.host, endpoint.port)
+    else:
+        await loop.create_connection(
+            lambda: link,
+            endpoint.host,
+            endpoint.port,
+            ssl=tls(),
+            server_hostname=endpoint.host,
+        )

@@ -1,0 +1,113 @@
+-- Writing a book: what has changed, each entry once, when its command has been decided.
+
+local function call_with_all(command, key, arguments)
+  for from = 1, #arguments, CHUNK do
+    redis.call(command, key, unpack(arguments, from, math.min(from + CHUNK - 1, #arguments)))
+  end
+end
+
+-- Append to the arguments that a command will have for a suffix.
+local function add(calls, command, suffix, one, two)
+  local arguments = calls[command .. suffix]
+  if not arguments then
+    arguments = {command = command, suffix = suffix}
+    calls[command .. suffix] = arguments
+    calls[#calls + 1] = arguments
+  end
+  arguments[#arguments + 1] = one
+  arguments[#arguments + 1] = two
+end
+
+-- What must be said to Redis that it has these entries as they should be.
+function Book:calls()
+  local calls = {}
+  for id, old in pairs(self.stored) do
+    local entry = self.known[id]
+    if old and old ~= entry then
+      if not entry or entry.kind ~= old.kind then
+        add(calls, 'HDEL', old.kind, id)
+        add(calls, 'ZREM', 'due', old.kind .. ' ' .. id)
+      end
+      if old.kind == 'place' then
+        add(calls, 'ZREM', 'queue', member_of(old))
+      end
+    end
+    if entry then
+      add(calls, 'HSET', entry.kind, id, Write[entry.kind](entry))
+      add(calls, 'ZADD', 'due', entry.expires, entry.kind .. ' ' .. id)
+      if entry.kind == 'place' and old ~= entry then
+        add(calls, 'ZADD', 'queue', urgency(entry), member_of(entry))
+      end
+    end
+  end
+  return calls
+end
+
+-- The keys that exist beside the row's own, once all is written.
+function Book:outer_keys()
+  local keys = {self.key .. 'due'}
+  for _, kind in ipairs(KINDS) do
+    if self[kind] > 0 then
+      keys[#keys + 1] = self.key .. kind
+    end
+  end
+  if self.place > 0 then
+    keys[#keys + 1] = self.key .. 'queue'
+  end
+  return keys
+end
+
+function Book:keep_for(now, stamp)
+  if self.inner or not self:is_simple() then
+    return keep_for(self.horizon - now)
+  end
+  return keep_idle_for(self.last, stamp)
+end
+
+function Book:begins_a_key()
+  return self.holds_stored == 0 and self.hold > 0
+    or self.places_stored == 0 and self.place > 0
+    or self.tombs_stored == 0 and self.tomb > 0
+end
+
+function Book:write_entries()
+  local calls = self:calls()
+  if self.was_simple and #calls > 0 then
+    local key = self.key -- what is there is of an earlier life, whose row was lost
+    redis.call('DEL', key .. 'hold', key .. 'place', key .. 'tomb', key .. 'queue', key .. 'due')
+  end
+  for _, call in ipairs(calls) do
+    call_with_all(call.command, self.key .. call.suffix, call)
+  end
+end
+
+function Book:row()
+  local simple, inner = self:is_simple(), self.inner
+  local row = struct.pack(ROW, 'LH', FORMAT, (inner and INNER or 0) + (simple and 0 or OUTER),
+    self.last, self.capacity, self.arrivals)
+  if not simple then
+    row = row .. struct.pack(COUNTS,
+      self.used, self.hold, self.place, self.tomb, self.due, self.horizon)
+  end
+  if inner then
+    row = row .. Write.hold(inner)
+  end
+  return row
+end
+
+-- Write what has changed; return the row. Redis lets a book expire unless a test moves the time.
+function Book:flush(now, stamp, expires)
+  local row = self:row()
+  if next(self.stored) then
+    self:write_entries()
+  end
+  if expires and not self:is_simple() and (self.is_further or self:begins_a_key()) then
+    for _, key in ipairs(self:outer_keys()) do
+      redis.call('PEXPIRE', key, self:keep_for(now, stamp))
+    end
+  end
+  if row ~= self.raw then
+    write_row(self.key, row, expires and self:keep_for(now, stamp))
+  end
+  return row
+end

@@ -1,0 +1,89 @@
+-- model.py's replies, commands and wakeups, as they travel: a letter, then a struct.
+
+local Reply = {GONE = 'g', RELEASED = RELEASED, UNKNOWN = 'u'}
+
+function Reply.granted(token, slots, ttl)
+  return struct.pack(GRANTED, 'G', token, ttl) .. slots
+end
+
+function Reply.queued(position, recheck_in, now)
+  return struct.pack('<c1ddd', 'Q', position, recheck_in, now)
+end
+
+function Reply.refused(reason, holders, recheck_in)
+  holders = holders or {}
+  return struct.pack('<c1dIc0I', 'R', recheck_in or 0, #reason, reason, #holders)
+    .. table.concat(holders)
+end
+
+function Reply.renewed(ttl)
+  return struct.pack(RENEWED, 'N', ttl)
+end
+
+function Reply.lost(reason, detail)
+  reason, detail = reason or 'expired', detail or ''
+  return struct.pack('<c1Ic0Ic0', 'L', #reason, reason, #detail, detail)
+end
+
+function Reply.revoked(count, ends_in)
+  return struct.pack('<c1dd', 'V', count, ends_in)
+end
+
+function Reply.status(capacity, waiting, last_token, holders, waiters)
+  return struct.pack('<c1dddII', 'S', capacity, waiting, last_token, #holders, #waiters)
+    .. table.concat(holders) .. table.concat(waiters)
+end
+
+function Reply.failed(reason, detail)
+  return struct.pack('<c1Ic0Ic0', 'F', #reason, reason, #detail, detail)
+end
+
+local Command = {}
+
+function Command.A(raw)
+  local units, capacity, priority, tokens, floor, ttl, patience, lock_delay, wants_queue,
+    id, lease, owner, note, inbox =
+    struct.unpack(ACQUIRE, raw, 2)
+  return {
+    id = id, lease = lease, owner = owner, note = note, inbox = inbox, units = units,
+    capacity = capacity, priority = priority, tokens = tokens, floor = floor, ttl = ttl,
+    patience = patience, lock_delay = lock_delay, queue = wants_queue == 1,
+  }
+end
+
+function Command.N(raw)
+  local ttl, id, inbox = struct.unpack(RENEW, raw, 2)
+  return {id = id, ttl = ttl, inbox = inbox}
+end
+
+function Command.X(raw)
+  local keep, bury, id = struct.unpack(RELEASE, raw, 2)
+  return {id = id, keep = keep, bury = bury}
+end
+
+function Command.Z(raw)
+  local units, seq, id = struct.unpack('<ddIc0', raw, 2)
+  return {id = id, units = units, seq = seq}
+end
+
+function Command.I()
+  return {}
+end
+
+function Command.V(raw)
+  local at_once, has_lease, lease, reason = struct.unpack('<BBIc0Ic0', raw, 2)
+  return {now = at_once == 1, lease = has_lease == 1 and lease or nil, reason = reason}
+end
+
+-- What no struct can hold, with what is wrong with it.
+function Command.F(raw)
+  return {flaw = string.sub(raw, 2)}
+end
+
+local PUSH = '<c2BdddIc0Ic0Ic0Ic0Ic0Ic0'
+
+local function push(key, wakeup)
+  return struct.pack(PUSH, 'LH', FORMAT, wakeup.token, wakeup.granted_at, wakeup.window,
+    #key, key, #wakeup.lease, wakeup.lease, #wakeup.inbox, wakeup.inbox,
+    #wakeup.event, wakeup.event, #wakeup.slots, wakeup.slots, #wakeup.detail, wakeup.detail)
+end

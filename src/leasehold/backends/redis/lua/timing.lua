@@ -1,0 +1,15 @@
+-- core/timing.py: how durations of the protocol follow from a ttl. (`next_token` is in forms.lua.)
+
+local WINDOW = 5 -- how long a pushed grant stands unclaimed, at most
+local FRONT = 4 -- so many places give signs of life often enough to be believed
+local BURIAL = 60 -- how long an ended id is remembered, at least
+
+local MANY = 1073741824 -- model.py: a capacity without slot numbers
+
+local function claim_window(ttl)
+  return math.min(WINDOW, ttl)
+end
+
+local function sign_of_life_after(window)
+  return window / 3
+end

@@ -1,0 +1,235 @@
+-- core/turn.py: one command's turn at a book: what time has changed, and the steps that several rules
+-- share.
+
+local Turn = {}
+Turn.__index = Turn
+
+local ENDS_ITS_ID = {unclaimed = 'unclaimed', revoked = 'revoked'}
+
+-- Whoever is answered needs no push.
+function Turn:wake(entry, event, hold, detail)
+  if entry.id == self.caller then
+    return
+  end
+  self.wakeups[#self.wakeups + 1] = {
+    inbox = entry.inbox, lease = entry.lease, event = event, token = hold and hold.token or 0,
+    slots = hold and hold.slots or '', granted_at = self.now, window = hold and hold.ttl or 0,
+    detail = detail or '',
+  }
+end
+
+-- ---- units, tokens, slots ------------------------------------------------------------------------
+
+-- It was asked to speak up often, and let a whole claim window pass.
+function Turn:is_silent(place)
+  local heard = place.expires - place.ttl
+  return place.near and self.now - heard > claim_window(place.grant_ttl)
+end
+
+-- There is room, and nobody who speaks up waits for it.
+function Turn:fits(units)
+  local book = self.book
+  if book.used + units > book.capacity then
+    return false
+  end
+  if book.place > 0 then
+    for place in book:queue() do
+      if not self:is_silent(place) then
+        return false
+      end
+    end
+  end
+  return true
+end
+
+-- Reserve `count` tokens and return the first.
+function Turn:take_tokens(count, floor)
+  local token = next_token(self.book.last, self.stamp, floor)
+  if token > LAST_TOKEN - count then
+    corrupt('the fencing tokens of this key are used up') -- a double can't tell the next ones apart
+  end
+  self.book.last = token + count - 1
+  return token
+end
+
+-- `own` and the lowest free slots, `units` of them; none where units aren't numbered.
+function Turn:free_slots(units, own)
+  local capacity = self.book.capacity
+  if capacity >= MANY then
+    return ''
+  end
+  if capacity == 1 then
+    return SLOT_0
+  end
+  local taken = {}
+  for _, hold in ipairs(self.book:holds()) do
+    for _, slot in ipairs(Slots.read(hold.slots)) do
+      taken[slot] = true
+    end
+  end
+  local slots, slot = Slots.read(own), 0
+  while #slots < units and slot < capacity do
+    if not taken[slot] then
+      slots[#slots + 1] = slot
+    end
+    slot = slot + 1
+  end
+  table.sort(slots)
+  return Slots.write(slots)
+end
+
+-- ---- lives ---------------------------------------------------------------------------------------
+
+-- Let an entry live `ttl` longer from now, or as long as it would anyway; return how long.
+function Turn:extend(entry, ttl)
+  local left = math.max(ttl, math.min(entry.expires - self.now, entry.ttl))
+  entry.ttl = left
+  entry.expires = self.now + left
+  self.book:put(entry)
+  return left
+end
+
+-- The units of a hold that is over stay taken, by nobody.
+function Turn:keep(hold, seconds, bury)
+  self.book:put({
+    kind = 'hold', id = hold.id, lease = '', owner = '', token = hold.token, units = hold.units,
+    slots = hold.slots, ttl = seconds, expires = self.now + seconds, state = 'kept', seq = 0,
+    lock_delay = 0, bury = bury, since = hold.since, note = hold.note, detail = '', inbox = '',
+  })
+end
+
+-- Remember that an id has ended.
+function Turn:bury(id, seconds, reason, detail)
+  self.book:put({
+    kind = 'tomb', id = id, ttl = seconds, expires = self.now + seconds, reason = reason or 'buried',
+    detail = detail or '',
+  })
+end
+
+-- ---- settling: what time alone has changed -------------------------------------------------------
+
+-- An entry's time is over; what follows counts from then, however late we look.
+function Turn:end_entry(entry)
+  local late = self.now - entry.expires
+  if entry.kind == 'hold' then
+    local ends_its_id = ENDS_ITS_ID[entry.state]
+    if entry.state ~= 'kept' and entry.lock_delay > late then
+      return self:keep(entry, entry.lock_delay - late, ends_its_id and BURIAL or 0)
+    end
+    local remembered = ends_its_id and BURIAL or entry.bury
+    if remembered > late then
+      return self:bury(entry.id, remembered - late, ends_its_id or 'buried', entry.detail)
+    end
+  end
+  self.book:remove(entry)
+end
+
+-- The place becomes a hold that stands for a claim window until its owner speaks.
+function Turn:push_grant(place)
+  local window = claim_window(place.grant_ttl)
+  local hold = {
+    kind = 'hold', id = place.id, lease = place.lease, owner = place.owner,
+    token = self:take_tokens(place.tokens, place.floor), units = place.units,
+    slots = self:free_slots(place.units, ''), ttl = window, expires = self.now + window,
+    state = 'unclaimed', seq = 0, lock_delay = place.lock_delay, bury = 0, since = self.stamp,
+    note = place.note, detail = '', inbox = place.inbox,
+  }
+  self.book:put(hold)
+  self:wake(hold, 'granted', hold)
+end
+
+-- The capacity has shrunk below what this place asks for.
+function Turn:refuse_for_good(place)
+  self:bury(place.id, BURIAL, 'too_large')
+  self:wake(place, 'refused')
+end
+
+-- Grant the first place that speaks up, if it fits; tell whether to look again.
+function Turn:grant_next()
+  local book = self.book
+  for place in book:queue() do
+    if place.units > book.capacity then
+      self:refuse_for_good(place)
+      return true
+    end
+    if not self:is_silent(place) then
+      if book.used + place.units > book.capacity then
+        return false
+      end
+      self:push_grant(place)
+      return true
+    end
+  end
+  return false
+end
+
+-- Strike out what has ended, then grant the head of the queue while it fits; but not while the store is
+-- closed because it came back empty.
+function Turn:settle()
+  for _, entry in ipairs(self.book:ended(self.now)) do
+    self:end_entry(entry)
+  end
+  while self.book.place > 0 and self.closed_for == 0 and self:grant_next() do
+  end
+end
+
+-- The hold is its owner's for `ttl` from now.
+function Turn:claim(hold, ttl)
+  hold.state = 'held'
+  return Reply.granted(hold.token, hold.slots, self:extend(hold, ttl))
+end
+
+-- When the owner of a place should speak again: the head also when units come free by time.
+function Turn:recheck_in(place, ahead)
+  if not place.near then
+    return place.ttl / 3
+  end
+  local often = sign_of_life_after(claim_window(place.grant_ttl))
+  if ahead > 0 then
+    return often
+  end
+  return math.min(often, math.max(self.book:first_release() - self.now, 0))
+end
+
+-- Where a place stands whose owner has just been heard.
+function Turn:in_line(place, ahead, ttl)
+  local waiting = self.book.place
+  self:settle()
+  local entry = self.book:get(place.id)
+  if entry and entry.kind == 'hold' then
+    return self:claim(entry, ttl)
+  end
+  if self.book.place ~= waiting then
+    ahead = self.book:ahead_of(place)
+  end
+  return Reply.queued(ahead, self:recheck_in(place, ahead), self.now)
+end
+
+-- The owner of a place is heard: it may be its turn already, and no push is needed then. The second value
+-- tells whether the place stands.
+function Turn:speak_up(place, ttl)
+  if place.units > self.book.capacity then
+    self:bury(place.id, BURIAL, 'too_large')
+    return Reply.refused('too_large'), false
+  end
+  local ahead = self.book:ahead_of(place)
+  place.near = ahead < FRONT
+  self:extend(place, place.ttl)
+  return self:in_line(place, ahead, ttl), true
+end
+
+-- A new place joins the queue, unless it is its turn at once.
+function Turn:queue_up(place)
+  self.book:put(place)
+  local ahead = self.book:ahead_of(place)
+  place.near = ahead < FRONT
+  return self:in_line(place, ahead, place.grant_ttl)
+end
+
+-- Whoever has become the head must learn when time alone could change its answer.
+function Turn:wake_new_head(old)
+  local head = self.book:first()
+  if head and not (old and old.id == head.id) then
+    self:wake(head, 'head')
+  end
+end

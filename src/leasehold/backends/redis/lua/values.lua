@@ -1,0 +1,95 @@
+-- Entries of a book as they lie in Redis, and back.
+--
+-- The Python ledger's entries also have a `beat`, for observers without the store's clock. Nobody
+-- observes Redis without its clock. They have a `lease` here, the fingerprint of the id, as Redis has no
+-- SHA-256.
+
+local COUNTS = '<dddddd' -- used, how many holds, places and tombs are outside, due, horizon
+local HOLD_ROW = '<' .. HOLD
+local PLACE_ROW = '<ddddddddddBIc0Ic0Ic0Ic0Ic0'
+local TOMB_ROW = '<ddIc0Ic0Ic0'
+
+local Read = {}
+
+function Read.hold(raw, at)
+  local token, units, ttl, expires, seq, lock_delay, bury, since,
+    state, id, lease, owner, slots, note, detail, inbox, after = struct.unpack(HOLD_ROW, raw, at)
+  return {
+    kind = 'hold', id = id, lease = lease, owner = owner, token = token, units = units,
+    slots = slots, ttl = ttl, expires = expires, state = state, seq = seq,
+    lock_delay = lock_delay, bury = bury, since = since, note = note, detail = detail,
+    inbox = inbox,
+  }, after
+end
+
+local Write = {}
+
+function Write.hold(hold)
+  return struct.pack(HOLD_ROW,
+    hold.token, hold.units, hold.ttl, hold.expires, hold.seq, hold.lock_delay, hold.bury,
+    hold.since, #hold.state, hold.state, #hold.id, hold.id, #hold.lease, hold.lease,
+    #hold.owner, hold.owner, #hold.slots, hold.slots, #hold.note, hold.note,
+    #hold.detail, hold.detail, #hold.inbox, hold.inbox)
+end
+
+function Read.place(raw)
+  local units, priority, arrival, grant_ttl, ttl, expires, tokens, floor, lock_delay, since, near,
+    id, lease, owner, note, inbox, after = struct.unpack(PLACE_ROW, raw)
+  return {
+    kind = 'place', id = id, lease = lease, owner = owner, units = units, priority = priority,
+    arrival = arrival, grant_ttl = grant_ttl, ttl = ttl, expires = expires, near = near == 1,
+    tokens = tokens, floor = floor, lock_delay = lock_delay, since = since, note = note,
+    inbox = inbox,
+  }, after
+end
+
+function Write.place(place)
+  return struct.pack(PLACE_ROW,
+    place.units, place.priority, place.arrival, place.grant_ttl, place.ttl, place.expires,
+    place.tokens, place.floor, place.lock_delay, place.since, place.near and 1 or 0,
+    #place.id, place.id, #place.lease, place.lease, #place.owner, place.owner,
+    #place.note, place.note, #place.inbox, place.inbox)
+end
+
+function Read.tomb(raw)
+  local ttl, expires, reason, id, detail, after = struct.unpack(TOMB_ROW, raw)
+  return {
+    kind = 'tomb', id = id, ttl = ttl, expires = expires, reason = reason, detail = detail,
+  }, after
+end
+
+function Write.tomb(tomb)
+  return struct.pack(TOMB_ROW, tomb.ttl, tomb.expires, #tomb.reason, tomb.reason,
+    #tomb.id, tomb.id, #tomb.detail, tomb.detail)
+end
+
+local function entry_of(kind, id, raw)
+  if not raw then
+    corrupt('an entry is missing')
+  end
+  local entry, after = Read[kind](raw, 1)
+  if after ~= #raw + 1 or entry.id ~= id then
+    corrupt('an entry is not what its id says')
+  end
+  return entry
+end
+
+-- Slots are four bytes each.
+
+local Slots = {}
+
+function Slots.read(text)
+  local slots = {}
+  for at = 1, #text, 4 do
+    slots[#slots + 1] = struct.unpack('<I', text, at)
+  end
+  return slots
+end
+
+function Slots.write(slots)
+  local texts = {}
+  for i, slot in ipairs(slots) do
+    texts[i] = struct.pack('<I', slot)
+  end
+  return table.concat(texts)
+end

@@ -1,0 +1,60 @@
+"""How a batch becomes one call of the script, and its answer a batch of replies."""
+
+from collections.abc import Sequence
+
+from leasehold.backends.redis import script
+from leasehold.backends.redis.link import Link, ReplyError, pack
+from leasehold.backends.redis.script import Call
+from leasehold.backends.redis.trouble import code_of
+from leasehold.clock import Clock
+from leasehold.model import Command, Reply, Wakeup
+
+type Outcome = tuple[list[Reply], list[Wakeup]]
+"""A reply for each command, and what is to be told to our own inbox."""
+
+_SHA = script.SHA.encode()
+
+
+class Terms:
+    """What every call of one backend says besides its commands."""
+
+    __slots__ = ("clock", "holdoff", "inbox")
+
+    def __init__(self, clock: Clock | None, holdoff: float) -> None:
+        self.inbox = ""
+        self.clock = clock
+        """Stands in for the server's, in tests."""
+        self.holdoff = holdoff
+
+    def call(self, commands: Sequence[Command]) -> Call:
+        """The call that applies a batch."""
+        clock = self.clock
+        if clock is None:
+            return script.call_for(commands, inbox=self.inbox, holdoff=self.holdoff)
+        now, stamp = clock.now(), clock.stamp()
+        return script.call_for(
+            commands, inbox=self.inbox, now=now, stamp=stamp, holdoff=self.holdoff
+        )
+
+
+def by_name(call: Call) -> bytes:
+    """A call of the script that the server has, it is hoped."""
+    return pack((b"EVALSHA", _SHA, len(call.keys), *call.keys, *call.args))
+
+
+def in_full(call: Call) -> bytes:
+    """The same for a server that has lost or never seen it; from then on it has it."""
+    return pack((b"EVAL", script.SOURCE, len(call.keys), *call.keys, *call.args))
+
+
+def is_missing(answer: object) -> bool:
+    """The server does not have the script: nothing was done."""
+    return isinstance(answer, ReplyError) and code_of(answer) == "NOSCRIPT"
+
+
+async def evaluate(link: Link, call: Call) -> object:
+    """Call the script once. Raises `OSError` and `HiredisError` as the link does."""
+    answer = (await link.ask(by_name(call)))[0]
+    if is_missing(answer):
+        answer = (await link.ask(in_full(call)))[0]
+    return answer

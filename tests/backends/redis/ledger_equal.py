@@ -1,0 +1,104 @@
+"""Holding the ledger in Lua equal to the one in Python."""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from leasehold.core import ledger
+from leasehold.core.book import MemoryBook
+from leasehold.model import Command, Refused, Reply, Wakeup
+from tests.backends.redis.ledger_commands import PLANS
+from tests.backends.redis.ledger_scripted import STAMP, Scripted
+
+
+class Reference:
+    """The ledger over books in memory."""
+
+    def __init__(self) -> None:
+        self.books: dict[bytes, MemoryBook] = {}
+
+    def apply(
+        self, batch: Sequence[Command], now: float, stamp: int
+    ) -> tuple[list[Reply], list[Wakeup]]:
+        replies, wakeups = [], []
+        for command in batch:
+            book = self.books.setdefault(command.key, MemoryBook())
+            reply, more = ledger.apply(book, command, now, stamp)
+            replies.append(reply)
+            wakeups += more
+        return replies, [wakeup for wakeup in wakeups if wakeup.inbox]
+
+
+def plain(reply: Reply) -> Reply:
+    """Refusals name holders in any order, and of many holders any."""
+    if not isinstance(reply, Refused):
+        return reply
+    holders = sorted(reply.holders, key=lambda holder: (holder.token, holder.lease))
+    shown = tuple(holders) if len(holders) < ledger.HOLDERS_SHOWN else ()
+    return Refused(reply.reason, shown, reply.recheck_in)
+
+
+def in_order(wakeups: Sequence[Wakeup]) -> list[str]:
+    return sorted(map(repr, wakeups))
+
+
+def follow(plan: list[Any], subject: Scripted) -> None:
+    """One plan: time passes, the wall clock is set, batches are applied."""
+    subject.redis.flushall()
+    reference, now, stamp = Reference(), 1000.0, STAMP
+    for step in plan:
+        if isinstance(step, float):
+            now += step
+            stamp += int(step * 1e6)
+        elif isinstance(step, int):
+            stamp = step if step > STAMP else max(stamp + step, 0)
+        else:
+            expected, expected_wakeups = reference.apply(step, now, stamp)
+            replies, wakeups = subject.apply(step, now=now, stamp=stamp)
+            assert [plain(r) for r in replies] == [plain(r) for r in expected], step
+            assert in_order(wakeups) == in_order(expected_wakeups), step
+
+
+_SETTINGS: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+
+
+def hold_equal(subject: Scripted, examples: int, **more: Any) -> None:
+    """Raises where an answer differs, with the smallest plan that shows it."""
+
+    @settings(max_examples=examples, **_SETTINGS, **more)
+    @given(plan=PLANS)
+    def plans(plan: list[Any]) -> None:
+        follow(plan, subject)
+
+    plans()
+
+
+@cache
+def some_plans(count: int) -> Sequence[list[Any]]:
+    """The same each time, to be followed by many."""
+    found: list[list[Any]] = []
+
+    @settings(
+        max_examples=count, phases=[Phase.generate], derandomize=True, database=None, **_SETTINGS
+    )
+    @given(plan=PLANS)
+    def collect(plan: list[Any]) -> None:
+        found.append(plan)
+
+    collect()
+    return found
+
+
+def first_difference(subject: Scripted, examples: int) -> int | None:
+    """The number of the first plan after which an answer differs."""
+    for number, plan in enumerate(some_plans(examples)):
+        try:
+            follow(plan, subject)
+        except AssertionError:
+            return number
+    return None

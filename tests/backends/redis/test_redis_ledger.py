@@ -1,0 +1,75 @@
+"""The ledger in Lua answers as the one in Python does, on a real server."""
+
+import pytest
+
+from leasehold.backends.redis import script
+from leasehold.model import MANY, Acquire, Gone, Inspect, Release, Renew, Revoke, Revoked
+from tests.backends.redis.ledger_equal import first_difference, hold_equal
+from tests.backends.redis.ledger_mutants import MUTANTS
+from tests.backends.redis.ledger_scripted import AT, NOW, Scripted
+from tests.servers.redis import RedisServer
+
+
+def test_lua_answers_as_python_does(scripted: Scripted) -> None:
+    hold_equal(scripted, 300)
+
+
+@pytest.mark.parametrize("mistake", MUTANTS)
+def test_a_mistake_is_noticed(redis_server: RedisServer, mistake: str) -> None:
+    right, wrong = (text.encode() for text in MUTANTS[mistake])
+    assert script.SOURCE.count(right) == 1, f"the Lua has changed: {right.decode()}"
+    mutant = Scripted(redis_server, script.SOURCE.replace(right, wrong))
+    found = first_difference(mutant, 300)
+    mutant.redis.flushall()
+    mutant.close()
+    assert found is not None
+
+
+def test_a_call_that_is_sent_twice_does_its_work_once(scripted: Scripted) -> None:
+    call = script.call_for([Acquire(b"lock:x", "a", "o", 30.0)], inbox="here", **AT)
+    once = scripted.evaluate(call)
+    before = scripted.everything()
+    assert scripted.evaluate(call) == once
+    assert scripted.everything() == before
+
+
+def test_a_large_queue_is_never_read_whole(scripted: Scripted) -> None:
+    """Neither the hand-over at the head nor a sign of life from the end looks at all the places."""
+    places = [
+        Acquire(b"lock:x", f"w{n}", "o", 30.0, queue=True, patience=600.0) for n in range(2000)
+    ]
+    scripted.ask(Acquire(b"lock:x", "holder", "o", 30.0), **AT)
+    scripted.ask(*places, **AT)
+    with scripted.redis.monitor() as monitor:
+        released, renewed = scripted.ask(
+            Release(b"lock:x", "holder"), Renew(b"lock:x", places[-1].id, 30.0), **AT
+        )
+        scripted.redis.echo("the end")
+        said = iter(monitor.listen())
+        words = []
+        while not (line := next(said))["command"].startswith("ECHO"):
+            if line["client_type"] == "lua":
+                words += line["command"].split()
+    assert renewed.position == 1998
+    assert {"ZRANGE", "HMGET", "ZRANK", "SET"} <= set(words)
+    assert len(words) < 200
+    assert released is not None
+
+
+def test_a_crowd_comes_and_goes_at_once(scripted: Scripted) -> None:
+    """More than fits into one call to Redis: they expire together, and are revoked together."""
+    readers = [Acquire(b"rwlock:x", f"r{n}", "o", 30.0, capacity=MANY) for n in range(2500)]
+    waiters = [
+        Acquire(b"rwlock:x", f"w{n}", "o", 30.0, MANY, MANY, queue=True, patience=10.0)
+        for n in range(2500)
+    ]
+    scripted.ask(*readers, **AT)
+    scripted.ask(*waiters, **AT)
+    later = {**AT, "now": NOW + 20.0}
+    status = scripted.ask(Inspect(b"rwlock:x"), **later)
+    assert (len(status.holders), status.waiting) == (2500, 0)
+    assert scripted.ask(Revoke(b"rwlock:x", None, "because", now=True), **later) == Revoked(2500, 0)
+    again = scripted.ask(readers[-1], **later)
+    assert again == Gone(), "each is remembered"
+    scripted.ask(Inspect(b"rwlock:x"), **{**AT, "now": NOW + 100.0})
+    assert scripted.redis.keys("*") == [script.store_key(b"rwlock:x")]
