@@ -1,0 +1,54 @@
+"""The first words on a new connection: who answers, and how it should behave."""
+
+import logging
+
+from leasehold.backends.postgres.site import Site
+from leasehold.backends.postgres.statements import Statement
+from leasehold.backends.postgres.trouble import standby
+from leasehold.backends.postgres.wire import Wire
+
+log = logging.getLogger("leasehold")
+
+_DIRECT, _POOLED = 0, -1
+"""In the stead of a process number: believe it in any case, or in none."""
+
+GREETING = Statement(
+    "leasehold_greeting",
+    """
+    SELECT direct, current_setting('transaction_read_only')::bool,
+        current_setting('synchronous_commit') = 'off',
+        (SELECT count(set_config(name, value, false))
+            FROM (VALUES
+                ('default_transaction_isolation', 'read committed', NULL),
+                ('extra_float_digits', '1', NULL),
+                ('jit', 'off', NULL),
+                ('lock_timeout', '5s', '0'),
+                ('statement_timeout', '20s', '0'),
+                ('synchronous_commit', 'on', 'off')) AS wanted (name, value, instead_of)
+            WHERE direct AND coalesce(current_setting(name) = instead_of, true))
+    FROM (SELECT %s::int IN (0, pg_backend_pid()) AS direct) AS found
+    """,
+)
+"""A statement that hangs is ended by the server too, should nobody wait for it any more. And a lease
+that was granted by a commit in memory only could be granted again after a power cut."""
+
+
+async def greet(wire: Wire, site: Site, patience: float) -> None:
+    """Learn whether the server itself answers, and make its session fit.
+
+    A pooler invents the process number that it tells a client, so the server's own is another one.
+    What is set for a session would then be set for strangers, so nothing is.
+    Raises `BackendUnavailable` for a server that only reads.
+    """
+    pid = {"no": _DIRECT, "yes": _POOLED}.get(site.address.pooler, wire.pgconn.backend_pid)
+    [(is_direct, is_read_only, is_lax, *_)] = await wire.ask(GREETING, [str(pid)], patience)
+    if is_read_only:
+        raise standby(site.place)
+    if not is_direct:
+        if is_lax and not site.is_pooled:
+            log.warning(
+                "%s has synchronous_commit off and is behind a pooler, so it can't be turned on: "
+                "a crash of the server may forget leases that were granted just before",
+                site.place,
+            )
+        site.is_pooled = True

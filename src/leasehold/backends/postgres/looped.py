@@ -1,0 +1,109 @@
+"""The backend of an event loop: one connection that asks, and one that listens."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from leasehold.backends.postgres import applying, examining, upkeep
+from leasehold.backends.postgres.connecting import connect_loop
+from leasehold.backends.postgres.ears import Ears
+from leasehold.backends.postgres.hearing import new_inbox
+from leasehold.backends.postgres.mailbox import Mailbox
+from leasehold.backends.postgres.session import Session
+from leasehold.backends.postgres.site import Site
+from leasehold.errors import BackendUnavailable
+from leasehold.model import Command, Finding, Page, Reply, Wakeup
+
+
+class LoopBackend:
+    """For one event loop. A call that is cancelled half-way costs the connection, and no more."""
+
+    def __init__(self, site: Site) -> None:
+        self.inbox = ""
+        self._site = site
+        self._session = Session(site, connect_loop, keeps=(applying.APPLY,))
+        self._turn = asyncio.Lock()
+        self._ears: Ears | None = None
+        self._mailbox: Mailbox | None = None
+        self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
+
+    async def open(self, *, listen: bool = True) -> None:
+        async with self._turn:
+            await self._session.connected()
+        if listen and self._mailbox is None:
+            mailbox = Mailbox(asyncio.get_running_loop())
+            mailbox.deliver_to = self._deliver_to
+            if self._site.pushes:
+                await self._listen(mailbox)
+            self._mailbox = mailbox
+
+    async def _listen(self, mailbox: Mailbox) -> None:
+        ears = Ears(self._site, new_inbox(), mailbox.add, mailbox.ring)
+        await ears.open()
+        if ears.can_hear:
+            self._ears, self.inbox = ears, ears.inbox
+        else:
+            ears.close()
+            self._site.found_deaf()
+
+    async def close(self) -> None:
+        self._session.cut()
+        if self._ears is not None:
+            self._ears.close()
+        if self._mailbox is not None:
+            self._mailbox.ring()
+        self._ears = self._mailbox = None
+        self.inbox = ""
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        return None
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        async with self._turn:
+            replies, wakeups = await applying.apply(self._session, commands, self.inbox, None)
+        if wakeups and self._mailbox is not None:
+            self._mailbox.add(wakeups)
+        wire = self._session.wire if self._ears is None else self._ears.wire
+        upkeep.note(self._site, len(commands), wire)
+        return replies
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        async with self._turn:
+            return await applying.scan(self._session, prefix, cursor, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        """What to know about the database."""
+        async with self._turn:
+            return await examining.examine(self._session)
+
+    # -- wakeups ------------------------------------------------------------------------------------
+
+    def deliver_to(self, take: Callable[[Sequence[Wakeup]], None]) -> None:
+        """Hand pushes to `take`, in the loop, as soon as they are read; `wakeups` gives none then."""
+        self._deliver_to = take
+        if self._mailbox is not None:
+            self._mailbox.deliver_to = take
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        ears = self._ears
+        if ears is not None and ears.are_deaf:
+            await ears.open()
+            raise BackendUnavailable(
+                f"the connection that listens to {self._site.place} broke and was made anew: "
+                "pushes may have been missed"
+            )
+        return () if self._mailbox is None else await self._mailbox.wait(timeout)
+
+    def nudge(self) -> None:
+        mailbox = self._mailbox
+        if mailbox is not None:
+            mailbox.nudge()
+
+    def after_fork(self) -> None:
+        self._session.after_fork()
+        if self._ears is not None:
+            self._ears.after_fork()
+        self._ears = self._mailbox = None
+        self.inbox = ""
+        self._turn = asyncio.Lock()

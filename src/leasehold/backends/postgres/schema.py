@@ -1,0 +1,69 @@
+"""Schema `leasehold` in the database: is it there, in a format that we read, and up to date?"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from leasehold.backends.postgres import migrations
+from leasehold.backends.postgres.migrations import FORMAT, Migration
+from leasehold.backends.postgres.site import Site
+from leasehold.backends.postgres.statements import Rows
+from leasehold.backends.postgres.trouble import SqlError
+from leasehold.backends.postgres.wire import Wire
+from leasehold.errors import Forbidden, IncompatibleVersion
+
+type Run = Callable[[str], Coroutine[Any, Any, Rows]]
+"""Executes statements, and gives the rows of the last of them."""
+
+
+async def ensure(wire: Wire, site: Site, patience: float) -> None:
+    """Bring the schema up to date, if it isn't and we may.
+
+    Raises `IncompatibleVersion` for a newer format, `Forbidden` where a person has to do it.
+    """
+
+    async def run(script: str) -> Rows:
+        return await wire.run(script, patience)
+
+    if not await missing(run, site):
+        return
+    if not site.address.may_migrate:
+        raise _somebody_else(site, "the URL says migrate=no")
+    try:
+        await upgrade(run)
+    except SqlError as error:
+        if error.state != "42501":
+            raise
+        raise _somebody_else(site, str(error)) from None
+
+
+async def missing(run: Run, site: Site) -> Sequence[Migration]:
+    """What the schema lacks. Raises `IncompatibleVersion` if it is of a newer format."""
+    found = migrations.version_of(await run(migrations.VERSION_QUERY))
+    if found is not None and found.format > FORMAT:
+        raise IncompatibleVersion(
+            f"schema leasehold of {site.place} has format {found.format}, and this release reads "
+            f"format {FORMAT}: nothing is granted; update leasehold here"
+        )
+    return migrations.pending(found.number if found else None)
+
+
+async def upgrade(run: Run) -> Sequence[Migration]:
+    """Apply what the schema lacks, in one transaction; of processes that start at once, one does it."""
+    steps = migrations.upgrade()
+    rows: Rows | None = None
+    try:
+        while True:
+            rows = await run(steps.send(rows))
+    except StopIteration as done:
+        applied: Sequence[Migration] = done.value
+        return applied
+    except SqlError:
+        await run("ROLLBACK")
+        raise
+
+
+def _somebody_else(site: Site, why: str) -> Forbidden:
+    return Forbidden(
+        f"schema leasehold of {site.place} is not up to date, and this role may not change it "
+        f"({why}): have somebody who may run `leasehold migrate --url postgresql://OWNER@{site.place}`"
+    )

@@ -1,0 +1,254 @@
+-- The book of one key: `core/book.py`, over rows. A turn carries the key's own row as `book`; it is read
+-- once and written once for all of a batch's commands on that key. Other rows are written at once.
+--
+-- Where it differs: an entry knows in which table its row is (`stored`; 'keys' for the hold inside, null
+-- for none), so what takes another entry's place is either a changed copy of it (`put` rewrites the row)
+-- or follows a `remove`. There is no beat: it is for observers without the store's clock.
+
+-- ---- reading ------------------------------------------------------------------------------------------
+--
+-- Where a table has two indexes, an ORDER BY names the one that is meant: to a session that planned while
+-- there were few rows they look alike, and the other one would have it read all of a key's rows.
+
+-- Whatever an id has; null where it has nothing.
+CREATE FUNCTION leasehold.get(t leasehold.turn, entry_id text) RETURNS leasehold.entry
+LANGUAGE plpgsql AS $$
+DECLARE
+    book leasehold.keys := t.book;
+    result leasehold.entry;
+BEGIN
+    IF book.id = entry_id THEN
+        RETURN leasehold.inner_hold(book);
+    END IF;
+    IF book.waiting > 0 THEN
+        SELECT (leasehold.entry(p)).* INTO result FROM leasehold.places AS p
+        WHERE p.key = book.key AND p.id >= entry_id ORDER BY p.id LIMIT 1;
+        IF result.id = entry_id THEN
+            RETURN result;
+        END IF;
+    END IF;
+    IF book.holds > 0 THEN
+        SELECT (leasehold.entry(h)).* INTO result FROM leasehold.holds AS h
+        WHERE h.key = book.key AND h.id = entry_id;
+        IF result.id = entry_id THEN
+            RETURN result;
+        END IF;
+    END IF;
+    IF book.tombs > 0 THEN
+        SELECT (leasehold.entry(b)).* INTO result FROM leasehold.tombs AS b
+        WHERE b.key = book.key AND b.id >= entry_id ORDER BY b.id LIMIT 1;
+        IF result.id = entry_id THEN
+            RETURN result;
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- All holds, in any order.
+CREATE FUNCTION leasehold.holds_of(book leasehold.keys) RETURNS SETOF leasehold.entry
+LANGUAGE sql STABLE AS $$
+    SELECT (leasehold.inner_hold(book)).* WHERE book.id IS NOT NULL
+    UNION ALL
+    SELECT (leasehold.entry(h)).* FROM leasehold.holds AS h
+    WHERE book.holds > 0 AND h.key = book.key
+$$;
+
+-- The place that comes first in the queue.
+CREATE FUNCTION leasehold.first(book leasehold.keys) RETURNS leasehold.entry
+LANGUAGE plpgsql AS $$
+DECLARE
+    result leasehold.entry;
+BEGIN
+    IF book.waiting > 0 THEN
+        SELECT (leasehold.entry(p)).* INTO result FROM leasehold.places AS p
+        WHERE p.key = book.key ORDER BY p.urgency, p.arrival LIMIT 1;
+        IF result.id IS NULL THEN
+            RAISE EXCEPTION 'its row counts % places, and there are none', book.waiting
+                USING ERRCODE = 'data_corrupted';
+        END IF;
+    END IF;
+    RETURN result;
+END $$;
+
+-- How many places come before this one.
+CREATE FUNCTION leasehold.ahead_of(book leasehold.keys, place leasehold.entry) RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN count(*) FROM (SELECT FROM leasehold.places AS p
+        WHERE p.key = book.key AND (p.urgency, p.arrival) < (place.urgency, place.arrival)
+        ORDER BY p.urgency, p.arrival OFFSET 0) AS ahead;
+END $$;
+
+-- When time alone frees units for the first time; infinity where it never does.
+CREATE FUNCTION leasehold.first_release(book leasehold.keys) RETURNS double precision
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.holds = 0 THEN
+        RETURN coalesce(book.expires, 'Infinity');
+    END IF;
+    RETURN coalesce(least(book.expires, min(h.expires)), 'Infinity')
+        FROM leasehold.holds AS h WHERE h.key = book.key;
+END $$;
+
+-- The entries that are still here though their time is over.
+CREATE FUNCTION leasehold.ended(book leasehold.keys, now double precision)
+RETURNS SETOF leasehold.entry LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.expires <= now THEN
+        RETURN NEXT leasehold.inner_hold(book);
+    END IF;
+    IF book.holds > 0 THEN
+        RETURN QUERY SELECT (leasehold.entry(h)).* FROM leasehold.holds AS h
+            WHERE h.key = book.key AND h.expires <= now;
+    END IF;
+    IF book.waiting > 0 THEN
+        RETURN QUERY SELECT (leasehold.entry(p)).* FROM leasehold.places AS p
+            WHERE p.key = book.key AND p.expires <= now;
+    END IF;
+    IF book.tombs > 0 THEN
+        RETURN QUERY SELECT (leasehold.entry(b)).* FROM leasehold.tombs AS b
+            WHERE b.key = book.key AND b.expires <= now ORDER BY b.expires;
+    END IF;
+END $$;
+
+-- When the first of those ends that live on.
+CREATE FUNCTION leasehold.next_due(book leasehold.keys, now double precision)
+RETURNS double precision LANGUAGE plpgsql AS $$
+DECLARE
+    due double precision := CASE WHEN book.expires > now THEN book.expires ELSE 'Infinity' END;
+BEGIN
+    IF book.holds > 0 THEN
+        due := least(due, (SELECT min(h.expires) FROM leasehold.holds AS h
+            WHERE h.key = book.key AND h.expires > now));
+    END IF;
+    IF book.waiting > 0 THEN
+        due := least(due, (SELECT min(p.expires) FROM leasehold.places AS p
+            WHERE p.key = book.key AND p.expires > now));
+    END IF;
+    IF book.tombs > 0 THEN
+        due := least(due, (SELECT b.expires FROM leasehold.tombs AS b
+            WHERE b.key = book.key AND b.expires > now ORDER BY b.expires LIMIT 1));
+    END IF;
+    RETURN due;
+END $$;
+
+-- ---- writing ------------------------------------------------------------------------------------------
+
+-- Write an entry, over its row if it has one.
+CREATE FUNCTION leasehold.put(t leasehold.turn, e leasehold.entry) RETURNS leasehold.turn
+LANGUAGE plpgsql AS $$
+DECLARE
+    book leasehold.keys := t.book;
+BEGIN
+    book.due := least(book.due, e.expires);
+    CASE e.what
+    WHEN 'hold' THEN
+        IF e.stored IS NULL THEN
+            book.used := book.used + e.units;
+        END IF;
+        IF e.stored = 'keys' OR e.stored IS NULL AND book.id IS NULL THEN
+            book := leasehold.with_inner(book, e);
+        ELSIF e.stored IS NULL THEN
+            book.holds := book.holds + 1;
+            INSERT INTO leasehold.holds VALUES (book.key, e.id, e.owner, e.token, e.units, e.slots,
+                e.ttl, e.expires, e.state, e.seq, e.lock_delay, e.bury, e.since, e.note, e.detail,
+                e.inbox);
+        ELSE
+            UPDATE leasehold.holds AS h SET owner = e.owner, token = e.token, units = e.units,
+                slots = e.slots, ttl = e.ttl, expires = e.expires, state = e.state, seq = e.seq,
+                lock_delay = e.lock_delay, bury = e.bury, note = e.note, detail = e.detail,
+                inbox = e.inbox
+            WHERE h.key = book.key AND h.id = e.id;
+        END IF;
+    WHEN 'place' THEN
+        IF e.stored IS NULL THEN
+            book.waiting := book.waiting + 1;
+            INSERT INTO leasehold.places VALUES (book.key, e.id, e.owner, e.units, e.urgency,
+                e.arrival, e.grant_ttl, e.ttl, e.expires, e.near, e.tokens, e.floor, e.lock_delay,
+                e.since, e.note, e.inbox);
+        ELSE
+            UPDATE leasehold.places AS p
+            SET ttl = e.ttl, expires = e.expires, near = e.near, inbox = e.inbox
+            WHERE p.key = book.key AND p.urgency = e.urgency AND p.arrival = e.arrival
+                AND p.id = e.id;
+        END IF;
+    WHEN 'tomb' THEN
+        IF e.stored IS NULL THEN
+            book.tombs := book.tombs + 1;
+            INSERT INTO leasehold.tombs VALUES (book.key, e.id, e.ttl, e.expires, e.reason, e.detail);
+        ELSE
+            UPDATE leasehold.tombs AS b SET ttl = e.ttl, expires = e.expires
+            WHERE b.key = book.key AND b.id = e.id;
+        END IF;
+    END CASE;
+    t.book := book;
+    RETURN t;
+END $$;
+
+-- The key's own row with that hold inside.
+CREATE FUNCTION leasehold.with_inner(book leasehold.keys, e leasehold.entry) RETURNS leasehold.keys
+LANGUAGE plpgsql AS $$
+BEGIN
+    book.id := e.id;
+    book.owner := e.owner;
+    book.token := e.token;
+    book.units := e.units;
+    book.slots := e.slots;
+    book.ttl := e.ttl;
+    book.expires := e.expires;
+    book.state := e.state;
+    book.seq := e.seq;
+    book.lock_delay := e.lock_delay;
+    book.bury := e.bury;
+    book.since := e.since;
+    book.note := e.note;
+    book.detail := e.detail;
+    book.inbox := e.inbox;
+    RETURN book;
+END $$;
+
+-- Strike an entry out.
+CREATE FUNCTION leasehold.remove(t leasehold.turn, e leasehold.entry) RETURNS leasehold.turn
+LANGUAGE plpgsql AS $$
+DECLARE
+    book leasehold.keys := t.book;
+BEGIN
+    CASE e.stored
+    WHEN 'keys' THEN
+        book := leasehold.with_inner(book, NULL);
+        book.used := book.used - e.units;
+    WHEN 'holds' THEN
+        DELETE FROM leasehold.holds AS h WHERE h.key = book.key AND h.id = e.id;
+        book.holds := book.holds - 1;
+        book.used := book.used - e.units;
+    WHEN 'places' THEN
+        DELETE FROM leasehold.places AS p WHERE p.key = book.key AND p.urgency = e.urgency
+            AND p.arrival = e.arrival AND p.id = e.id;
+        book.waiting := book.waiting - 1;
+    WHEN 'tombs' THEN
+        DELETE FROM leasehold.tombs AS b
+        WHERE b.key = book.key AND b.expires = e.expires AND b.id = e.id;
+        book.tombs := book.tombs - 1;
+    END CASE;
+    t.book := book;
+    RETURN t;
+END $$;
+
+-- Write the key's own row, if it has changed.
+CREATE FUNCTION leasehold.flush(book leasehold.keys, was leasehold.keys, now double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 THEN
+        book.due := coalesce(book.expires, 'Infinity');
+    END IF;
+    IF book IS DISTINCT FROM was THEN
+        UPDATE leasehold.keys AS k SET last = book.last, capacity = book.capacity,
+            arrivals = book.arrivals, used = book.used, waiting = book.waiting, holds = book.holds,
+            tombs = book.tombs, due = book.due, touched = now, id = book.id, owner = book.owner,
+            token = book.token, units = book.units, slots = book.slots, ttl = book.ttl,
+            expires = book.expires, state = book.state, seq = book.seq,
+            lock_delay = book.lock_delay, bury = book.bury, since = book.since, note = book.note,
+            detail = book.detail, inbox = book.inbox
+        WHERE k.key = book.key;
+    END IF;
+END $$;

@@ -1,0 +1,103 @@
+-- A batch in one call.
+--
+-- First its keys' rows are locked, in one order; then the clock is read; then all is applied. Should a
+-- lock not come at once, that is undone, and done again without what somebody keeps. Should anything else
+-- go wrong, the batch goes the careful way: each command in a sub-transaction of its own.
+--
+-- What is set here has every session plan alike, however small the tables were when it planned.
+
+CREATE FUNCTION leasehold.apply(
+    format integer, commands json, own_inbox text,
+    now double precision DEFAULT NULL, stamp bigint DEFAULT NULL
+) RETURNS text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
+SET enable_seqscan = off SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan AS $$
+DECLARE
+    patient boolean;
+    began timestamptz := clock_timestamp();
+BEGIN
+    IF format <> 1 THEN
+        RAISE EXCEPTION 'this database has format 1, and was asked for format %', format
+            USING ERRCODE = 'LHV01';
+    END IF;
+    FOREACH patient IN ARRAY '{false,true}'::boolean[] LOOP
+        BEGIN
+            RETURN leasehold.apply_together(leasehold.decode(commands), patient, own_inbox, now, stamp);
+        EXCEPTION
+            WHEN lock_not_available THEN
+                NULL;
+            WHEN query_canceled THEN  -- also what a lock_timeout is called that fires as the lock comes
+                IF patient OR clock_timestamp() < began + interval '50 ms' THEN
+                    RAISE;
+                END IF;
+            WHEN data_exception OR integrity_constraint_violation OR case_not_found
+                OR internal_error THEN
+                EXIT;
+        END;
+    END LOOP;
+    RETURN leasehold.apply_carefully(commands, own_inbox, now, stamp);
+END $$;
+
+-- It costs nobody else a lease when a command is flawed, or a key's rows are.
+CREATE FUNCTION leasehold.apply_carefully(
+    commands json, own_inbox text, now double precision, stamp bigint
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    batch leasehold.command[] := leasehold.decode_each(commands);
+    locked bytea[] := leasehold.lock_what_can_be(ARRAY(
+        SELECT DISTINCT x.key FROM unnest(batch) AS x WHERE x.key IS NOT NULL ORDER BY x.key));
+    t leasehold.turn := leasehold.new_turn(now, stamp);
+    c leasehold.command;
+    one leasehold.outcome;
+    result leasehold.outcome := ROW('{}', '{}');
+BEGIN
+    FOREACH c IN ARRAY batch LOOP
+        IF c.key IS NULL THEN
+            one := ROW(ARRAY[leasehold.answer(c.n, leasehold.failed('invalid', c.flaw))], '{}');
+        ELSIF c.key = ANY (locked) THEN
+            one := leasehold.apply_guarded(c, t, own_inbox);
+        ELSE
+            one := ROW(ARRAY[leasehold.answer(c.n, leasehold.busy())], '{}');
+        END IF;
+        result.replies := result.replies || one.replies;
+        result.pushes := result.pushes || one.pushes;
+    END LOOP;
+    RETURN leasehold.letter(result.replies, own_inbox, result.pushes);
+END $$;
+
+-- Commands, and such as have a flaw and no key where the texts or numbers are what no row can hold.
+CREATE FUNCTION leasehold.decode_each(commands json) RETURNS leasehold.command[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    item json;
+    c leasehold.command;
+    batch leasehold.command[] := '{}';
+BEGIN
+    FOR item IN SELECT json_array_elements(commands) LOOP
+        BEGIN
+            c := (leasehold.decode(json_build_array(item)))[1];
+        EXCEPTION WHEN data_exception THEN
+            c := NULL;
+            c.flaw := 'no row can hold this: ' || SQLERRM;
+        END;
+        c.n := cardinality(batch) + 1;
+        batch := batch || c;
+    END LOOP;
+    RETURN batch;
+END $$;
+
+-- One command; should it fail, nothing of it was done.
+CREATE FUNCTION leasehold.apply_guarded(
+    c leasehold.command, t leasehold.turn, own_inbox text
+) RETURNS leasehold.outcome LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN leasehold.apply_rest(ARRAY[c], '{}', t, own_inbox);
+EXCEPTION
+    WHEN numeric_value_out_of_range THEN
+        RETURN ROW(ARRAY[leasehold.answer(c.n, leasehold.failed('invalid',
+            'no row can hold this: ' || SQLERRM))], '{}'::text[]);
+    WHEN data_exception OR integrity_constraint_violation OR case_not_found OR internal_error THEN
+        RETURN ROW(ARRAY[leasehold.answer(c.n, leasehold.failed('corrupt',
+            'what lies in the store for this key can''t be used: ' || SQLERRM))], '{}'::text[]);
+END $$;

@@ -1,0 +1,106 @@
+"""Commands of every kind for a few ids and keys, good and bad, and time between them."""
+
+from dataclasses import replace
+from math import inf, nan
+from typing import Any
+
+from hypothesis import strategies as st
+
+from leasehold.core.names import fingerprint
+from leasehold.model import MANY, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
+
+OWN, OTHERS = "own", ("here", "there")
+"""The inbox of whoever asks, and those of others."""
+
+IDS = [f"id{n}" for n in range(8)]
+KEYS = [b"lock:a", b"semaphore:\xff\x00b", b"lock:c"]
+
+_SOON = 1_700_000_100_000_000
+
+keys = st.sampled_from([KEYS[0], KEYS[0], *KEYS])
+ids = st.sampled_from(IDS)
+ttls = st.sampled_from([0.5, 3.0, 10.0, 30.0])
+inboxes = st.sampled_from(["", OWN, OWN, *OTHERS])
+
+acquires = st.builds(
+    Acquire,
+    key=keys,
+    id=ids,
+    owner=st.sampled_from(["host/1/a", 'hö"st\\/2/b', ""]),
+    ttl=ttls,
+    units=st.sampled_from([1, 1, 1, 2, 3]),
+    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MANY]),
+    queue=st.sampled_from([True, True, True, False]),
+    patience=st.sampled_from([1.0, 8.0, 30.0]),
+    priority=st.integers(-1, 2),
+    note=st.sampled_from(["", "why\nnot"]),
+    tokens=st.sampled_from([1, 1, 5]),
+    floor=st.sampled_from([0, 0, _SOON]),
+    lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
+    inbox=inboxes,
+)
+renewals = st.builds(Renew, key=keys, id=ids, ttl=ttls, inbox=inboxes)
+releases = st.builds(
+    Release,
+    key=keys,
+    id=ids,
+    keep=st.sampled_from([0.0, 0.0, 4.0]),
+    bury=st.sampled_from([0.0, 0.0, 6.0]),
+)
+others = st.one_of(
+    st.builds(Resize, key=keys, id=ids, units=st.integers(1, 4), seq=st.integers(0, 4)),
+    st.builds(Inspect, key=keys),
+    st.builds(
+        Revoke,
+        key=keys,
+        lease=st.one_of(st.none(), ids.map(fingerprint)),
+        reason=st.sampled_from(["because", 'it\'s "so"\\']),
+        now=st.booleans(),
+    ),
+)
+
+FLAWS: list[tuple[type[Any], dict[str, Any]]] = [
+    (Acquire, {"ttl": 0.0}),
+    (Acquire, {"ttl": nan}),
+    (Acquire, {"patience": inf}),
+    (Acquire, {"units": 0}),
+    (Acquire, {"units": 1.5}),
+    (Acquire, {"units": True}),
+    (Acquire, {"tokens": 0}),
+    (Acquire, {"floor": 2**53}),
+    (Acquire, {"floor": -1}),
+    (Acquire, {"lock_delay": -1.0}),
+    (Acquire, {"lock_delay": nan}),
+    (Renew, {"ttl": -inf}),
+    (Renew, {"ttl": 0.0}),
+    (Resize, {"units": 0, "seq": 1}),
+    (Release, {"keep": -1.0}),
+    (Release, {"bury": nan}),
+]
+"""What no client of ours sends; the ledger knows what is wrong with each."""
+
+
+def flawed(key: bytes, lease: str, which: tuple[type[Any], dict[str, Any]]) -> Command:
+    """A command with one of the flaws."""
+    kind, flaw = which
+    sound: dict[str, Any] = {"ttl": 3.0} if kind in (Acquire, Renew) else {}
+    if kind is Acquire:
+        sound["owner"] = "o"
+    command: Command = kind(key=key, id=lease, **{**sound, **flaw})
+    return command
+
+
+commands = st.one_of(acquires, acquires, acquires, renewals, renewals, releases, others)
+rarely_flawed = st.one_of(
+    *[commands] * 30, st.builds(flawed, key=keys, lease=ids, which=st.sampled_from(FLAWS))
+)
+batches = st.lists(rarely_flawed, min_size=1, max_size=12)
+everywhere = st.one_of(acquires, renewals, releases).map(
+    lambda command: [replace(command, key=key) for key in KEYS]
+)
+"""The same for all keys: what is easy on one of them need not be on another."""
+waits = st.sampled_from([0.01, 0.6, 1.0, 1.7, 5.0, 12.0, 70.0])
+steps = st.one_of(
+    *[batches] * 4, everywhere, everywhere, waits, waits, st.just("sweep"), st.just("step back")
+)
+plans = st.lists(steps, min_size=8, max_size=40)

@@ -1,0 +1,52 @@
+"""Errors to plant in the SQL: each must be found by the differential test."""
+
+MUTANTS: dict[str, tuple[str, str]] = {
+    "a token may be used again": ("greatest(last + 1, floor + 1,", "greatest(last, floor + 1,"),
+    "reserved tokens are not": ("t.granted + amount - 1", "t.granted"),
+    "an easy grant forgets what it reserved": (
+        "leasehold.next_token(k.last, now_stamp, c.floor) + c.tokens - 1",
+        "leasehold.next_token(k.last, now_stamp, c.floor)",
+    ),
+    "an easy release forgets the waiters": (
+        "AND k.due > now\n            AND k.waiting = 0 AND k.holds",
+        "AND k.due > now\n            AND k.holds",
+    ),
+    "an easy grant revives a buried id": (
+        "AND k.waiting = 0 AND k.holds = 0\n            AND k.tombs = 0",
+        "AND k.waiting = 0 AND k.holds = 0",
+    ),
+    "an easy renewal revives what expired": (
+        "AND k.state = 'held' AND k.due > now",
+        "AND k.state = 'held'",
+    ),
+    "a renewal shortens": ("SELECT greatest(seconds, least(expires - now, ttl))", "SELECT seconds"),
+    "priority is upside down": ("place.urgency := -c.priority", "place.urgency := c.priority"),
+    "silence is overlooked": (
+        "SELECT p.near AND now - (p.expires",
+        "SELECT false AND now - (p.expires",
+    ),
+    "lock_delay counts from the discovery": ("e.lock_delay - late, bury", "e.lock_delay, bury"),
+    "an old resize undoes a newer one": ("IF c.seq > hold.seq THEN", "IF c.seq <> hold.seq THEN"),
+    "the head is not woken": ("IF head.id IS DISTINCT FROM old.id", "IF head.id IS NULL"),
+    "who is answered is also pushed": ("e.id IS NOT DISTINCT FROM t.caller OR", ""),
+    "a capacity that grows lets nobody in": (
+        "(t.book).waiting > 0 THEN\n        t := leasehold.settle",
+        "false THEN\n        t := leasehold.settle",
+    ),
+    "slots are dealt twice": ("AS s WHERE s <> ALL (taken)", "AS s WHERE true"),
+    "one key's order in a batch is lost": (
+        "ORDER BY x.key, x.n LOOP",
+        "ORDER BY x.key, x.n DESC LOOP",
+    ),
+    "any command of a key may be easy": (
+        "PARTITION BY c.key ORDER BY c.n) = 1",
+        "PARTITION BY c.key ORDER BY c.n) > 0",
+    ),
+    "a kept hold is extended by a repeat": (
+        "IF e.what = 'hold' AND e.state = 'kept' THEN\n        IF c.bury",
+        "IF false THEN\n        IF c.bury",
+    ),
+    "a flaw is let pass": ("WHEN c.units < 1 OR c.tokens < 1", "WHEN c.units < 1"),
+    "a swept key begins at nothing": ("SELECT x, begun FROM", "SELECT x, 0 FROM"),
+}
+"""What it does: the text that is replaced, and by what."""

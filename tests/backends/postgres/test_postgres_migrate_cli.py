@@ -1,0 +1,93 @@
+"""`leasehold migrate`, as a person at a prompt has it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from leasehold.backends.postgres.migrations import FORMAT, NEWEST, migrations
+from tests.backends.postgres.connections_help import admin
+from tests.servers.postgres import PostgresServer
+
+
+def migrate(*words: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LEASEHOLD_")}
+    return subprocess.run(
+        [sys.executable, "-m", "leasehold", "migrate", *words],
+        env=clean,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def is_there(url: str) -> bool:
+    with admin(url) as connection:
+        return connection.execute("SELECT to_regnamespace('leasehold')").fetchone() != (None,)
+
+
+def test_a_dry_run_changes_nothing(postgres_url: str) -> None:
+    done = migrate("--url", postgres_url, "--dry-run")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [
+        f"would apply {each.number:04} {each.name}" for each in migrations()
+    ]
+    assert not is_there(postgres_url)
+
+
+def test_it_is_applied_once(postgres_url: str) -> None:
+    first = migrate("--url", postgres_url)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert len(first.stdout.splitlines()) == len(migrations())
+    assert first.stdout.startswith("applied 0001 ")
+    assert is_there(postgres_url)
+    again = migrate("--url", postgres_url)
+    assert (again.returncode, again.stdout) == (0, f"{postgres_url} is up to date\n")
+
+
+def test_json(postgres_url: str) -> None:
+    secret = postgres_url.replace("leasehold@", "leasehold:hunter2@")
+    for dry_run in (["--dry-run"], []):
+        done = migrate("--url", secret, "--json", *dry_run)
+        assert (done.returncode, done.stderr) == (0, "")
+        found = json.loads(done.stdout)
+        assert found["url"] == postgres_url.replace("leasehold@", "leasehold:***@")
+        assert found["dry_run"] is bool(dry_run)
+        assert [each["number"] for each in found["migrations"]] == [*range(1, NEWEST + 1)]
+    assert json.loads(migrate("--url", postgres_url, "--json").stdout)["migrations"] == []
+
+
+def test_whoever_may_not_is_told(postgres_server: PostgresServer, postgres_url: str) -> None:
+    with admin(postgres_url) as connection:
+        connection.execute("CREATE ROLE stranger LOGIN")
+        try:
+            done = migrate("--url", postgres_url.replace("leasehold@", "stranger@"))
+        finally:
+            connection.execute("DROP ROLE stranger")
+    assert done.returncode == 77
+    assert "permission denied" in done.stderr
+    assert not is_there(postgres_url)
+
+
+def test_a_newer_format_is_left_alone(postgres_url: str) -> None:
+    assert migrate("--url", postgres_url).returncode == 0
+    with admin(postgres_url) as connection:
+        newer = f"Leasehold: migration 99, format {FORMAT + 1}"
+        connection.execute(f"COMMENT ON SCHEMA leasehold IS '{newer}'".encode())
+    done = migrate("--url", postgres_url)
+    assert done.returncode == 69
+    assert f"format {FORMAT + 1}" in done.stderr
+
+
+def test_other_stores_need_none(tmp_path: Path) -> None:
+    done = migrate("--url", f"sqlite:///{tmp_path}/leases.db")
+    assert done.returncode == 0
+    assert "needs no migrations" in done.stdout
+
+
+def test_a_server_that_is_away() -> None:
+    done = migrate("--url", "postgresql://127.0.0.1:1/x")
+    assert done.returncode == 69
+    assert "127.0.0.1:1/x can't be reached" in done.stderr
