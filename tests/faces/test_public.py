@@ -18,6 +18,7 @@ NAMES = [
     "Client",
     "Corrupt",
     "Duration",
+    "Finding",
     "Forbidden",
     "Holder",
     "ImplicitStoreWarning",

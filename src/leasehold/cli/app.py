@@ -18,6 +18,9 @@ _VERBS = {
     "list": "leasehold.cli.listing:listing",
     "show": "leasehold.cli.show:show",
     "revoke": "leasehold.cli.revoke:revoke",
+    "migrate": "leasehold.cli.migrate:migrate",
+    "doctor": "leasehold.cli.doctor:doctor",
+    "verify": "leasehold.cli.verify:verify",
     "version": "leasehold.cli.version:version",
 }
 

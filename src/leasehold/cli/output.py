@@ -5,7 +5,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from leasehold.model import MANY, Holder, Status, Waiter
+from leasehold.model import MANY, Finding, Holder, Status, Waiter
 
 type Shape = dict[str, Any]
 
@@ -48,6 +48,16 @@ def holder_shape(holder: Holder) -> Shape:
         "expires_in": round(holder.expires_in, 3),
         "note": holder.note,
         "state": holder.state,
+    }
+
+
+def finding_shape(finding: Finding) -> Shape:
+    """One thing that a look at a store has told."""
+    return {
+        "about": finding.about,
+        "level": finding.level,
+        "told": finding.told,
+        "advice": finding.advice,
     }
 
 

@@ -1,7 +1,7 @@
 """The asyncio faces of the primitives."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
@@ -13,7 +13,7 @@ from leasehold.faces.blocks import begun, leaving
 from leasehold.faces.described import Described
 from leasehold.faces.opening import ConnectOptions, opened
 from leasehold.hub import Hub
-from leasehold.model import Capabilities, Status
+from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
@@ -289,6 +289,13 @@ class Client:
     ) -> int:
         """As `Lock.revoke`, for any kind; the resource is named as for `status`."""
         return await admin.revoke(await self._ready(), resource_key(name, kind), reason, now)
+
+    async def examine(self) -> Sequence[Finding]:
+        """Look at the store: how far away it is, what it promises, and what is wrong with it.
+
+        For people: `leasehold doctor` prints the same. Raises `BackendUnavailable`, `Forbidden`.
+        """
+        return await admin.examine(await self._ready())
 
     async def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""

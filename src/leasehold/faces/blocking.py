@@ -1,6 +1,6 @@
 """The blocking faces of the primitives, for threads."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
@@ -13,7 +13,7 @@ from leasehold.faces.described import Described
 from leasehold.faces.loops import refuse_in_loop
 from leasehold.faces.opening import ConnectOptions, opened
 from leasehold.hub import Hub
-from leasehold.model import Capabilities, Status
+from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
@@ -249,6 +249,14 @@ class Client:
         """As `Lock.revoke`, for any kind; the resource is named as for `status`."""
         refuse_in_loop(self)
         return step(admin.revoke(self.hub.thread_runtime(), resource_key(name, kind), reason, now))
+
+    def examine(self) -> Sequence[Finding]:
+        """Look at the store: how far away it is, what it promises, and what is wrong with it.
+
+        For people: `leasehold doctor` prints the same. Raises `BackendUnavailable`, `Forbidden`.
+        """
+        refuse_in_loop(self)
+        return step(admin.examine(self.hub.thread_runtime()))
 
     def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""

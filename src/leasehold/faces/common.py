@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.faces.ambient import set_default as set_default
     from leasehold.faces.wraps import current_lease as current_lease
     from leasehold.model import Capabilities as Capabilities
+    from leasehold.model import Finding as Finding
     from leasehold.model import Holder as Holder
     from leasehold.model import Status as Status
     from leasehold.model import Waiter as Waiter
@@ -51,7 +52,7 @@ COMMON = {
     ),
     "leasehold.faces.ambient": ("override", "set_default"),
     "leasehold.faces.wraps": ("current_lease",),
-    "leasehold.model": ("Capabilities", "Holder", "Status", "Waiter"),
+    "leasehold.model": ("Capabilities", "Finding", "Holder", "Status", "Waiter"),
 }
 
 WORLD = ("Client", "Lease", "Lock", "Semaphore", "connect")

@@ -2,13 +2,23 @@
 
 from dataclasses import replace
 
-from leasehold.core.timing import trusted
+from leasehold.core.timing import MIN_TTL, trusted
 from leasehold.errors import LeaseLost
-from leasehold.model import Failed, Granted, Inspect, Renew, Renewed, Revoke, Revoked, Status
+from leasehold.model import (
+    Failed,
+    Finding,
+    Granted,
+    Inspect,
+    Renew,
+    Renewed,
+    Revoke,
+    Revoked,
+    Status,
+)
 from leasehold.primitives.acquire import Grant, unexpected
 from leasehold.primitives.handle import unpack
 from leasehold.primitives.lease import LeaseBase
-from leasehold.primitives.telling import key_shown
+from leasehold.primitives.telling import key_shown, span
 from leasehold.runtime.port import Runtime
 
 
@@ -44,6 +54,45 @@ async def attach[LeaseT: LeaseBase](rt: Runtime, handle: str, lease_type: type[L
     sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
     grant = Grant(found.id, found.token, found.slots, sent, deadline, None, found.doubtful)
     return lease_type(rt, found.key, found.terms, grant, rt.me())
+
+
+PROBES = 20
+"""So many round trips are measured when a store is examined."""
+
+PROBE = b"lock:leasehold/probe"
+
+
+async def examine(rt: Runtime) -> list[Finding]:
+    """How far away the store is, what it promises, and what it has to say about itself."""
+    if not rt.is_ready:
+        await rt.ready()
+    await status(rt, PROBE)  # connects, where that hasn't been done
+    times = sorted([await _round_trip(rt) for _ in range(PROBES)])
+    promised = ", ".join(sorted(rt.capabilities.names()))
+    return [
+        _latency(times[PROBES // 2], times[-1]),
+        Finding("promises", "ok", f"{promised} (what `require=` may name)"),
+        *await rt.examine(),
+    ]
+
+
+async def _round_trip(rt: Runtime) -> float:
+    begun = rt.now()
+    await rt.call(Inspect(PROBE))
+    return rt.now() - begun
+
+
+def _latency(usual: float, worst: float) -> Finding:
+    """A renewal has a third of the ttl, and should have time for several tries in it."""
+    told = (
+        f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
+        f"use no ttl below {span(max(20 * worst, MIN_TTL))}"
+    )
+    if worst > 0.5:
+        return Finding(
+            "latency", "warning", told, "a store nearer by would keep leases through hiccups"
+        )
+    return Finding("latency", "ok", told)
 
 
 def scan_prefix(kind: str, prefix: str | bytes) -> bytes:

@@ -1,0 +1,120 @@
+"""`leasehold doctor`: what it says of real servers, good and bad."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+
+def doctor(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "leasehold", "doctor", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def findings(url: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit code, and what was found, by what it is about."""
+    done = doctor("--json", url)
+    assert done.stderr == ""
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(set(each) == {"about", "level", "told", "advice"} for each in found)
+    return done.returncode, {each["about"]: each for each in found}
+
+
+def test_a_file(tmp_path: Path) -> None:
+    code, found = findings(f"sqlite:///{tmp_path}/leases.db")
+    assert code == 0
+    assert {each["level"] for each in found.values()} == {"ok"}
+    assert {"latency", "promises", "file", "disk", "log", "pushes"} == set(found)
+
+
+def test_in_words(tmp_path: Path) -> None:
+    done = doctor(f"sqlite:///{tmp_path}/leases.db")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"sqlite:///{tmp_path}/leases.db\n  ok       latency: ")
+
+
+def test_a_redis_that_forgets_and_evicts(tmp_path: Path) -> None:
+    lines = ("maxmemory 50mb", "maxmemory-policy allkeys-lru")
+    with RedisServer(tmp_path, extra=lines) as server:
+        code, found = findings(server.url)
+    assert code == 1
+    assert found["persistence"]["level"] == "warning"
+    assert "restart_holdoff" in found["persistence"]["advice"]
+    assert found["eviction"]["level"] == "problem"
+    assert found["clock"]["level"] == "ok"
+
+
+def test_a_redis_that_keeps_all(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, persistence="always") as server:
+        code, found = findings(server.url)
+    assert code == 0
+    assert {each["level"] for each in found.values()} == {"ok"}
+
+
+def test_a_redis_user_who_may_ask_little(tmp_path: Path) -> None:
+    few = "app on >secret ~* &* +eval +evalsha +script|load +get +mget +set +time +ping +subscribe +publish"
+    with RedisServer(tmp_path, users=[few]) as server:
+        url = server.url.replace("redis://", "redis://app:secret@")
+        code, found = findings(url)
+    assert code == 0
+    assert found["server"]["level"] == "note"
+
+
+def test_a_database(postgres_server: PostgresServer) -> None:
+    """The tests' own shared server has fsync off, which no other should."""
+    code, found = findings(postgres_server.new_database())
+    assert code == 1
+    assert found["durability"]["level"] == "problem"
+    assert found["pushes"]["level"] == "ok"
+    assert "migration" in found["server"]["told"]
+
+
+def test_a_database_that_keeps_all(tmp_path: Path) -> None:
+    with PostgresServer(tmp_path) as server:
+        code, found = findings(server.new_database())
+    assert code == 0
+    assert {each["level"] for each in found.values()} == {"ok"}
+
+
+def test_a_pooler_in_between(tmp_path: Path, postgres_server: PostgresServer) -> None:
+    url = postgres_server.new_database()
+    with PgBouncer(tmp_path, postgres_server) as pooler:
+        _, found = findings(pooler.url_of(url))
+    assert found["pushes"]["level"] == "warning"
+
+
+def test_nobody_there() -> None:
+    done = doctor("redis://127.0.0.1:1")
+    assert done.returncode == 69
+    assert "can't be reached" in done.stderr
+
+
+def test_the_url_is_given_once() -> None:
+    assert doctor("--url", "sqlite:///a.db", "sqlite:///b.db").returncode == 64
+
+
+async def test_programs_can_ask_too(tmp_path: Path) -> None:
+    async with leasehold.connect(f"sqlite:///{tmp_path}/leases.db") as client:
+        assert {finding.level for finding in await client.examine()} == {"ok"}
+
+
+def test_memory_has_little_to_say() -> None:
+    from leasehold.sync import connect
+
+    with connect("memory://examined") as client:
+        assert [finding.about for finding in client.examine()] == ["latency", "promises"]
+
+
+@pytest.mark.parametrize("level", ["ok", "note", "warning", "problem"])
+def test_every_level_has_a_mark(level: str) -> None:
+    from leasehold.cli import doctor as verb
+
+    assert level in verb._MARKS
