@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Sequence
 
-from leasehold.backends.sqlite import scanning, upkeep
+from leasehold.backends.sqlite import examining, scanning, upkeep
 from leasehold.backends.sqlite.connection import Connection
 from leasehold.backends.sqlite.listening import begin_to_listen, sender
 from leasehold.backends.sqlite.patience import always, persist
@@ -13,7 +13,7 @@ from leasehold.backends.sqlite.poll import PACE, Watch
 from leasehold.backends.sqlite.post import Post
 from leasehold.backends.sqlite.site import Site
 from leasehold.backends.sqlite.trouble import Busy
-from leasehold.model import Command, Page, Reply, Wakeup
+from leasehold.model import Command, Finding, Page, Reply, Wakeup
 
 
 class BlockingBackend:
@@ -91,6 +91,11 @@ class BlockingBackend:
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         return scanning.scan(self._connection, prefix, cursor, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        """What to know about the file."""
+        post = self._post or sender(self._connection)
+        return examining.examine(self._connection, pushes=post is not None)
 
     # -- wakeups ------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from leasehold.backends.sqlite import scanning, upkeep
+from leasehold.backends.sqlite import examining, scanning, upkeep
 from leasehold.backends.sqlite.connection import Connection
 from leasehold.backends.sqlite.listening import begin_to_listen
 from leasehold.backends.sqlite.mailbox import Mailbox
@@ -16,7 +16,7 @@ from leasehold.backends.sqlite.poll import PACE, Watch
 from leasehold.backends.sqlite.site import Site
 from leasehold.backends.sqlite.trouble import Busy
 from leasehold.backends.sqlite.worker import Job, Worker
-from leasehold.model import Command, Page, Reply, Wakeup
+from leasehold.model import Command, Finding, Page, Reply, Wakeup
 
 A_MOMENT = 0.00005
 """How long an event loop waits in place for another writer, in seconds."""
@@ -129,6 +129,12 @@ class LoopBackend:
                 target=_tidy, args=(self._site, mailbox), name="leasehold-upkeep", daemon=True
             )
             self._tidying.start()
+
+    async def examine(self) -> Sequence[Finding]:
+        """What to know about the file."""
+        look = partial(examining.examine, self._connection, pushes=self._watch is None)
+        found: Sequence[Finding] = await self._in_thread(look, alone=False)
+        return found
 
     # -- wakeups ------------------------------------------------------------------------------------
 
