@@ -95,6 +95,8 @@ class LockConfig:
     """Renew in the background while it is held."""
     max_hold: Duration | None = None
     """Stop renewing after so long, whatever the body does."""
+    cohort: int | None = None
+    """Let tasks or threads of one process pass a lock on among themselves, for so many holds in a row."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -103,10 +105,25 @@ class LockConfig:
         set_(self, "max_hold", optional_seconds(self.max_hold, "max_hold"))
         if self.max_hold == 0:
             raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
+        _check_cohort(self.cohort)
         for field, type_, example in _PLAIN:
             value = getattr(self, field)
             if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
                 raise TypeError(f"{field} is {value!r}: give {example}")
+
+
+LARGEST_COHORT = 1000
+"""Each grant reserves as many tokens, and lets whoever waits elsewhere be passed nearly as often."""
+
+
+def _check_cohort(value: object) -> None:
+    if value is None:
+        return
+    wanted = f"an int from 2 to {LARGEST_COHORT}, or None"
+    if type(value) is not int:
+        raise TypeError(f"cohort is {value!r}: give {wanted}")
+    if not 2 <= value <= LARGEST_COHORT:
+        raise ValueError(f"cohort is {value!r}: give {wanted}")
 
 
 _PLAIN = (
@@ -130,6 +147,10 @@ def _wait(text: str) -> str | None:
     return None if text.strip().lower() in ("", "none", "forever") else text
 
 
+def _cohort(text: str) -> int | None:
+    return None if text.strip().lower() in ("", "none", "off") else int(text)
+
+
 _READERS: Mapping[str, Callable[[str], Any]] = {
     "ttl": str,
     "wait": _wait,
@@ -138,6 +159,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = {
     "label": str,
     "auto_renew": _flag,
     "max_hold": _wait,
+    "cohort": _cohort,
 }
 
 

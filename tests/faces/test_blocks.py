@@ -54,6 +54,63 @@ def test_the_end_may_be_looked_up_long_before_the_beginning(lock: leasehold.sync
     assert not lock.locked()
 
 
+def test_an_end_that_was_kept_takes_nothing_from_others(client: leasehold.sync.Client) -> None:
+    first, second = client.lock("first"), client.lock("second")
+    with ExitStack() as stack:
+        first.__enter__()
+        stack.push(first)
+        second.__enter__()
+        stack.close()
+        assert second.locked()
+        assert not first.locked()
+        second.__exit__(None, None, None)
+    assert not second.locked()
+
+
+def test_by_hand_the_last_entered_is_left_first(client: leasehold.sync.Client) -> None:
+    semaphore = client.semaphore("s", 2)
+    outer = semaphore.__enter__()
+    with ExitStack() as stack:
+        stack.callback(semaphore.__exit__, None, None, None)
+        inner = semaphore.__enter__()
+        semaphore.__exit__(None, None, None)
+        assert outer.remaining
+        assert not inner.remaining
+    assert not outer.remaining
+
+
+def test_by_hand_within_a_block(client: leasehold.sync.Client) -> None:
+    semaphore = client.semaphore("s", 2)
+    with semaphore as outer:
+        inner = semaphore.__enter__()
+        semaphore.__exit__(None, None, None)
+        assert outer.remaining
+        assert not inner.remaining
+    assert not outer.remaining
+
+
+def test_a_lock_may_be_entered_again_after_its_end_was_kept(lock: leasehold.sync.Lock) -> None:
+    lock.__enter__()
+    undo = lock.__exit__
+    undo(None, None, None)
+    lock.__enter__()
+    lock.__exit__(None, None, None)
+    assert not lock.locked()
+
+
+def test_an_end_kept_by_another_thread_takes_nothing(client: leasehold.sync.Client) -> None:
+    semaphore = client.semaphore("s", 2)
+    kept: list[object] = []
+    thread = threading.Thread(target=lambda: kept.append(semaphore.__exit__))
+    thread.start()
+    thread.join()
+    lease = semaphore.__enter__()
+    kept.clear()
+    gc.collect()
+    assert lease.remaining
+    semaphore.__exit__(None, None, None)
+
+
 def test_looking_the_end_up_takes_nothing_from_a_block(lock: leasehold.sync.Lock) -> None:
     with lock as lease:
         assert callable(lock.__exit__)

@@ -203,6 +203,6 @@ def test_the_network_fails(distant: tuple[str, FaultProxy], how: str) -> None:
         "cut": proxy.cut,
         "hang": proxy.hang,
         "drop_replies": proxy.drop_replies,
-        "reset": lambda: proxy.reset_after(200, "replies"),
+        "reset": lambda: proxy.reset_after(200, "to_client"),
     }
     assert_clean(torture(url, for_a_while(begin[how], proxy.heal), times=2, seconds=9.0))

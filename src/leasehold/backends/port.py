@@ -24,8 +24,11 @@ class Backend(Protocol):
 
     A backend of an event loop may also have `deliver_to(take: Callable[[Sequence[Wakeup]], None])`:
     called before `open`, it has pushes handed to `take` in the loop as they arrive, which spares the
-    way through `wakeups`; that then waits for nudges and raises what goes wrong. And one that can say
-    what to know about its store has `async def examine() -> Sequence[Finding]`.
+    way through `wakeups`; that then waits for nudges and raises what goes wrong. It may have
+    `launch(commands, land)`: sends a batch at once if it is connected, has `land` called in the loop with
+    the replies or the error, and returns what gives the batch up (None: it has to go by `apply`); two
+    batches may be under way so. And one that can say what to know about its store has `async def
+    examine() -> Sequence[Finding]`.
     """
 
     @property

@@ -76,7 +76,17 @@ class Grant(NamedTuple):
 class Acquiring:
     """One id's way to a grant."""
 
-    __slots__ = ("_ahead", "_ask", "_doubtful", "_id", "_in_flight", "_over", "_queued", "_rt")
+    __slots__ = (
+        "_ahead",
+        "_ask",
+        "_doubtful",
+        "_id",
+        "_in_flight",
+        "_inbox",
+        "_over",
+        "_queued",
+        "_rt",
+    )
 
     def __init__(self, rt: Runtime, ask: Ask) -> None:
         self._rt = rt
@@ -84,6 +94,8 @@ class Acquiring:
         self._id = new_id()
         self._doubtful = False
         self._in_flight = False
+        self._inbox = ""
+        """Where the store was told to push."""
         self._over = False
         self._queued: Answer | None = None
         self._ahead: int | None = None
@@ -174,6 +186,7 @@ class Acquiring:
 
     def _command(self, queue: bool) -> Acquire:
         ask = self._ask
+        self._inbox = self._rt.inbox
         return Acquire(
             ask.key,
             self._id,
@@ -188,7 +201,7 @@ class Acquiring:
             ask.tokens,
             ask.floor,
             ask.lock_delay,
-            self._rt.inbox,
+            self._inbox,
         )
 
     # -- waiting ------------------------------------------------------------------------------------
@@ -199,11 +212,11 @@ class Acquiring:
         self._queued, self._ahead = answer, reply.position
         # Should pushes not reach us, a grant must be found before its claim window is over.
         pause = min(reply.recheck_in + CLOCKS_DIFFER, 0.8 * claim_window(self._ask.ttl))
-        inbox = rt.inbox
-        if not inbox:
+        if not rt.inbox:
             await rt.listen()
-            if rt.inbox != inbox:
-                return None  # ask again, so that the store learns where to push
+        if rt.inbox != self._inbox:
+            return None  # ask again, so that the store learns where to push
+        if not self._inbox:
             pause = min(pause, UNHEARD)
         signal = rt.signal()
         rt.mail.expect(fingerprint(self._id), signal)

@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from weakref import ref
 
 from leasehold.core.timing import burial, renew_after, trusted
@@ -13,6 +13,9 @@ from leasehold.primitives.acquire import Grant
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
+
+if TYPE_CHECKING:
+    from leasehold.primitives.cohort_turn import Turn
 
 log = logging.getLogger("leasehold")
 
@@ -62,6 +65,7 @@ class KeptLease:
         "_renewing",
         "_rt",
         "_terms",
+        "_turn",
         "_watchers",
         "key",
         "slots",
@@ -82,6 +86,7 @@ class KeptLease:
         self._guard: Guard | None = None
         self._detail = ""
         self._watchers: list[Signal] | None = None
+        self._turn: Turn | None = None
         self._generation = generation.number
         self._alive = [True]
         self._me = me
@@ -195,6 +200,8 @@ class KeptLease:
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
         self._claim_by = None
+        if self._turn is not None:
+            self._turn.confirm(sent, ttl)
         deadline = max(self._deadline, sent + trusted(ttl))
         self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
         self._renew_at = sent + renew_after(self._terms.ttl)
@@ -221,6 +228,8 @@ class KeptLease:
         if how not in LOSSES:
             for signal in tuple(self._watchers or ()):
                 signal.set()
+        if self._turn is not None and how != "released" and generation.number == self._generation:
+            self._turn.break_off()
         return True
 
     def _hand_back(self) -> None:
@@ -256,6 +265,11 @@ class KeptLease:
             self._terms.on_lost(self)
         except Exception:
             log.exception("on_lost of %s failed", key_shown(self.key))
+
+    def _drop(self) -> None:
+        """Give it up in silence, if that hasn't been done: whoever should have done it was interrupted."""
+        if self._generation == generation.number and self._finish("forgotten"):
+            self._rt.keeper.abandon(self.key, self._id, self._burial())
 
     def __del__(self) -> None:
         try:

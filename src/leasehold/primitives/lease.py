@@ -121,6 +121,8 @@ class LeaseBase(KeptLease):
             return False
         if generation.number != self._generation:
             return False
+        if self._turn is not None and self._turn.pass_on(self):
+            return True
         rt = self._rt
         try:
             answer = await rt.call(Release(self.key, self._id, bury=self._burial()))

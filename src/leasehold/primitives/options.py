@@ -16,6 +16,7 @@ class HoldOptions(TypedDict, total=False):
     label: str | Unset
     auto_renew: bool | Unset
     max_hold: Duration | Unset | None
+    cohort: int | Unset | None
     on_lost: Callable[[Any], object] | None
     require: Iterable[str]
     env_prefix: str | None

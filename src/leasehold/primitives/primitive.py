@@ -48,6 +48,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
     """
 
     kind: ClassVar[Kind]
+    _can_be_shared: ClassVar[bool] = False
+    """A hold can be passed on within the process: there is one at a time, and all are alike."""
     _lease_type: type[LeaseT]
 
     def __init__(
@@ -61,6 +63,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         label: str | Unset = UNSET,
         auto_renew: bool | Unset = UNSET,
         max_hold: Duration | Unset | None = UNSET,
+        cohort: int | Unset | None = UNSET,
         on_lost: Callable[[Any], object] | None = None,
         require: Iterable[str] = (),
         client: Any = None,
@@ -70,6 +73,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
     ) -> None:
         if timeout is not UNSET:
             raise TypeError(NO_TIMEOUT)
+        if cohort is not UNSET and cohort is not None and not self._can_be_shared:
+            raise TypeError(f"cohort= is for locks, and this is a {self.kind}")
         given = {
             "ttl": ttl,
             "wait": wait,
@@ -78,6 +83,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
             "label": label,
             "auto_renew": auto_renew,
             "max_hold": max_hold,
+            "cohort": cohort,
         }
         config = configured(self.kind, name, given, env_prefix=env_prefix, env_load=env_load)
         self._describe(name, config, on_lost, require, client)
@@ -115,6 +121,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         self._ttl: float = config.ttl  # type: ignore[assignment]
         self._wait: float | None = config.wait  # type: ignore[assignment]
         self._max_hold: float | None = config.max_hold  # type: ignore[assignment]
+        self._cohort = config.cohort if self._can_be_shared else None
         self._here = ""
         self._wish: tuple[Ask, Terms]
         self._entered: dict[object, list[LeaseT]] = {}
@@ -153,6 +160,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
                 raise ValueError(
                     f"units is {units}: {key_shown(self.key)} has 1 to {self._capacity}"
                 )
+        if self._cohort is not None:
+            return await self._acquire_in_cohort(rt, ask, terms, me, patience)
         grant = await Acquiring(rt, ask).run(patience)
         try:
             return self._lease_type(rt, self.key, terms, grant, me)
@@ -160,12 +169,21 @@ class PrimitiveBase[LeaseT: LeaseBase]:
             rt.keeper.abandon(self.key, grant.id, 0.0)
             raise
 
+    async def _acquire_in_cohort(
+        self, rt: Runtime, ask: Ask, terms: Terms, me: object, patience: float | None
+    ) -> LeaseT:
+        from leasehold.primitives.cohort_member import Member  # only who asks for it pays for it
+
+        return await Member(rt, self._lease_type, ask, terms, me).acquire(patience)
+
     def _describe_here(self) -> tuple[Ask, Terms]:
         """What is asked for by default, and how it is held, from this process on."""
         config, here = self.config, _here()
         owner = f"{here}/{config.label}" if config.label else here
         capacity, ttl = self._capacity, self._ttl
-        ask = Ask(self.key, owner, ttl, 1, capacity, config.priority, config.note)
+        ask = Ask(
+            self.key, owner, ttl, 1, capacity, config.priority, config.note, self._cohort or 1
+        )
         hold = self._max_hold
         terms = Terms(ttl, owner, 1, capacity == 1, config.auto_renew, hold, self._on_lost)
         self._wish = ask, terms

@@ -11,7 +11,7 @@ from leasehold.backends.port import Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
-from leasehold.model import Status, Wakeup
+from leasehold.model import Finding, Status, Wakeup
 from leasehold.runtime.batcher import Batcher
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.port import Standing
@@ -140,6 +140,7 @@ class AsyncRuntime:
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding: dict[tuple[bytes, object], ref[Standing]] = {}
+        self.cohorts: dict[Any, Any] = {}
         self.mail = keeper.new_mail()
         self.now = clock.now
         self.me = asyncio.current_task
@@ -214,6 +215,13 @@ class AsyncRuntime:
             cursor = page.cursor
             if cursor is None:
                 return
+
+    async def examine(self) -> Sequence[Finding]:
+        """What the store has to say about itself."""
+        await self.ready()
+        look = getattr(self.backend, "examine", None)
+        found: Sequence[Finding] = () if look is None else await look()
+        return found
 
     def signal(self) -> AsyncSignal:
         return AsyncSignal(self._loop, self._clock)

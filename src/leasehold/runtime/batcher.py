@@ -3,6 +3,9 @@
 A lone task pays nothing for it: as long as nobody else calls in the same turn of the event loop, its
 command is applied in place where the store can do that, or sent at once. Once a turn has brought more
 than one, commands wait for the end of the turn, behind the tasks that the last batch woke.
+
+To a store that launches batches (see `Backend.launch`), two may be under way: while it works at the one,
+the tasks that the other has woken go on.
 """
 
 import asyncio
@@ -13,6 +16,7 @@ from leasehold.backends.port import MAX_BATCH, Backend
 from leasehold.clock import Clock
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Acquire, Command
+from leasehold.runtime.flight import Call, Flight, Launch
 from leasehold.runtime.halving import Outcome, apply_in_halves
 from leasehold.runtime.port import Answer
 
@@ -23,12 +27,11 @@ IN_PLACE = 64
 """No larger batch is applied on the loop's own thread."""
 
 
-class _Call:
-    __slots__ = ("command", "future")
+FLIGHTS = 2
+"""So many launched batches are under way at a time."""
 
-    def __init__(self, command: Command, future: asyncio.Future[Answer]) -> None:
-        self.command = command
-        self.future = future
+SPLIT = 16
+"""From this size on a launched batch leaves as two, so that the store and we take turns no more."""
 
 
 class Batcher:
@@ -41,27 +44,42 @@ class Batcher:
         self._loop = loop
         self._clock = clock
         self._call_timeout = call_timeout
-        self._gathering: deque[_Call] = deque()
+        self._gathering: deque[Call] = deque()
         self._crowded = False
         self._planned = False
-        self._flying = False
-        self._flight: asyncio.Task[None] | None = None
+        self._launch: Launch | None = getattr(backend, "launch", None)
+        self._flying = 0
+        self._aloft = 0
+        """How many commands are under way."""
+        self._watched: set[Flight] = set()
+        self._watch: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._landed: asyncio.Future[None] | None = None
+        """Whoever drains waits for it."""
         self._in_turn_since: float | None = None
 
     async def call(self, command: Command) -> Answer:
         """The answer to one command. A cancelled caller leaves; what is on its way goes on."""
         sent = self._clock.now()
         alone = not (self._gathering or self._crowded or self._flying)
+        if self._launch is not None:
+            call = Call(command, self._loop.create_future())
+            if not (alone and self._launched([call], (command,), sent)):
+                self._gather(call)
+            return await call.future
         if alone and sent - (self._in_turn_since or self._turn_begins(sent)) < ALONE:
             replies = self._backend.apply_now((command,))
             if replies is not None:
                 return Answer(replies[0], sent)
-        call = _Call(command, self._loop.create_future())
+        call = Call(command, self._loop.create_future())
+        self._gather(call)
+        return await call.future
+
+    def _gather(self, call: Call) -> None:
         self._gathering.append(call)
-        if not (self._planned or self._flying):
+        if not self._planned and self._flying < (1 if self._launch is None else FLIGHTS):
             self._planned = True
             self._loop.call_soon(self._leave)
-        return await call.future
 
     def _turn_begins(self, now: float) -> float:
         """The event loop has been in this turn since now at the latest, as far as we know."""
@@ -74,17 +92,47 @@ class Batcher:
 
     async def drain(self) -> None:
         """Wait for what is on its way."""
-        while self._flight is not None:
-            await asyncio.wait((self._flight,))
+        while self._flying:
+            if self._landed is None or self._landed.done():
+                self._landed = self._loop.create_future()
+            await asyncio.wait((self._landed,))
 
     def _leave(self) -> None:
         """The end of a turn: send what has gathered."""
         self._planned = False
+        if self._flying and not self._may_follow():
+            return None
         sent = self._clock.now()
         batch = self._take()
-        self._crowded = len(batch) > 1
+        if not self._flying or len(batch) > 1:
+            self._crowded = len(batch) > 1
         if not batch:
             return None
+        if self._launch is None:
+            return self._leave_alone(batch, sent)
+        halves = len(batch) >= SPLIT and not self._flying
+        middle = len(batch) // 2 if halves else len(batch)
+        for part in (batch[:middle], batch[middle:]):
+            commands = [call.command for call in part]
+            if part and not self._launched(part, commands, sent):
+                self._fly_by_itself(part, commands, sent)
+
+    def _may_follow(self) -> bool:
+        """Enough has gathered to be worth a flight beside the one under way."""
+        return (
+            self._launch is not None
+            and self._flying < FLIGHTS
+            and 2 * len(self._gathering) >= self._aloft
+        )
+
+    def _launched(self, batch: list[Call], commands: Sequence[Command], sent: float) -> bool:
+        """Send a batch without a task of its own, if the store is connected."""
+        assert self._launch is not None
+        flight = Flight(self, batch, commands, sent)
+        return flight.begin(self._launch, self._patience(commands))
+
+    def _leave_alone(self, batch: list[Call], sent: float) -> None:
+        """In place if that can be, else as the only flight."""
         commands = [call.command for call in batch]
         try:
             replies = self._backend.apply_now(commands) if len(batch) <= IN_PLACE else None
@@ -92,14 +140,23 @@ class Batcher:
             return self._land(batch, [_as_leasehold(error)] * len(batch), sent)
         if replies is not None:
             return self._land(batch, replies, sent)
-        self._flying = True
-        flight = self._fly(batch, commands, sent)
+        return self._fly_by_itself(batch, commands, sent)
+
+    def _fly_by_itself(
+        self, batch: list[Call], commands: Sequence[Command], sent: float, *, resent: bool = False
+    ) -> None:
+        """Send a batch by a task of its own, which tries again in halves if it fails."""
+        self._flying += 1
+        self._aloft += len(batch)
+        flight = self._fly(batch, commands, sent, resent=resent)
         # Started at once: it leaves a turn earlier, and a loop that is closed now finds it begun.
         task = asyncio.Task(flight, loop=self._loop, eager_start=True)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
-        self._flight = task if self._flying else None
+        if not task.done():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    def _take(self) -> list[_Call]:
+    def _take(self) -> list[Call]:
         """At most a batch; renewals and releases before acquires where not all have room."""
         waiting = [call for call in self._gathering if not call.future.done()]
         self._gathering.clear()
@@ -108,30 +165,34 @@ class Batcher:
             self._gathering.extend(waiting[MAX_BATCH:])
         return waiting[:MAX_BATCH]
 
-    async def _fly(self, batch: list[_Call], commands: Sequence[Command], sent: float) -> None:
+    async def _fly(
+        self, batch: list[Call], commands: Sequence[Command], sent: float, *, resent: bool
+    ) -> None:
         outcomes: Sequence[Outcome] = ()
-        resent = False
         try:
             async with asyncio.timeout(self._patience(commands)):
-                outcomes, resent = await apply_in_halves(self._backend, commands)
+                outcomes, again = await apply_in_halves(self._backend, commands)
+                resent = resent or again
         except BaseException as error:
             outcomes = [_as_leasehold(error)] * len(batch)
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._flying, self._flight = False, None
+            self._down(batch)
             self._land(batch, outcomes, sent, resent=resent)
 
     def _patience(self, commands: Sequence[Command]) -> float:
         """How long one attempt may take: a renewal must leave time for another."""
-        shortest = min(
-            (c.ttl for c in commands if hasattr(c, "ttl")), default=6 * self._call_timeout
-        )
-        return min(shortest / 6, self._call_timeout)
+        patience = self._call_timeout
+        for command in commands:
+            ttl = getattr(command, "ttl", None)
+            if ttl is not None and ttl / 6 < patience:
+                patience = ttl / 6
+        return patience
 
     def _land(
         self,
-        batch: Sequence[_Call],
+        batch: Sequence[Call],
         outcomes: Sequence[Outcome],
         sent: float,
         *,
@@ -149,6 +210,31 @@ class Batcher:
         if self._gathering and not self._planned:
             self._planned = True
             self._loop.call_soon(self._leave)
+
+    def _watch_over(self, flight: Flight) -> None:
+        """See that a flight ends in time. One timer for all: most land long before it is due."""
+        self._watched.add(flight)
+        watch = self._watch
+        if watch is None or flight.until < watch.when():
+            if watch is not None:
+                watch.cancel()
+            self._watch = self._loop.call_at(flight.until, self._look)
+
+    def _look(self) -> None:
+        now, self._watch = self._loop.time(), None
+        for flight in list(self._watched):
+            if flight.until <= now:
+                flight.too_late()
+        if self._watched:
+            soonest = min(flight.until for flight in self._watched)
+            self._watch = self._loop.call_at(soonest, self._look)
+
+    def _down(self, batch: Sequence[Call]) -> None:
+        """A batch is not under way any more."""
+        self._flying -= 1
+        self._aloft -= len(batch)
+        if self._landed is not None and not self._landed.done() and not self._loop.is_closed():
+            self._landed.set_result(None)
 
 
 def _as_leasehold(error: BaseException) -> LeaseholdError:

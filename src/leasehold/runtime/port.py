@@ -4,11 +4,11 @@ Primitives are `async def` over this port. The asyncio driver awaits them; the b
 the same coroutine once, over ports that block instead of suspending.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
-from leasehold.model import Capabilities, Command, Reply, Wakeup, record
+from leasehold.model import Capabilities, Command, Finding, Reply, Wakeup, record
 
 
 @record
@@ -131,6 +131,8 @@ class Runtime(Protocol):
     call_timeout: float
     holding: dict[tuple[bytes, object], ref[Standing]]
     """The lease on a key of capacity 1 that each task or thread has."""
+    cohorts: dict[Any, Any]
+    """The primitives' own: whom a task or thread may join that wants the same as others here."""
 
     @property
     def keeper(self) -> Keeper:
@@ -163,6 +165,9 @@ class Runtime(Protocol):
 
     async def call(self, command: Command) -> Answer:
         """One command's round trip. Raises `BackendUnavailable` when its fate is unknown."""
+
+    async def examine(self) -> Sequence[Finding]:
+        """What the store has to say about itself."""
 
     def signal(self) -> Signal: ...
 

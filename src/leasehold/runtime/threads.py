@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -10,7 +10,7 @@ from leasehold.backends.port import Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
-from leasehold.model import Command, Status
+from leasehold.model import Command, Finding, Status
 from leasehold.runtime.gate import Gate
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
@@ -84,6 +84,7 @@ class ThreadRuntime:
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding: dict[tuple[bytes, object], ref[Standing]] = {}
+        self.cohorts: dict[Any, Any] = {}
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock
@@ -125,6 +126,18 @@ class ThreadRuntime:
             raise
         self._pool.give(backend)
         return Answer(reply, sent)
+
+    async def examine(self) -> Sequence[Finding]:
+        """What the store has to say about itself."""
+        backend = self._pool.take()
+        look = getattr(backend, "examine", None)
+        try:
+            found: Sequence[Finding] = () if look is None else step(look())
+        except BaseException:
+            self._pool.discard(backend)
+            raise
+        self._pool.give(backend)
+        return found
 
     def scan(self, prefix: bytes) -> Iterator[Status]:
         """Every key in use that begins with `prefix`."""
