@@ -108,7 +108,7 @@ class Acquiring:
             try:
                 if not self._rt.is_ready:
                     await self._rt.ready()
-                answer = await self._rt.call(self._command(wait != 0))
+                answer = _not_busy(await self._rt.call(self._command(wait != 0)), self._ask.key)
             except BackendUnavailable:
                 self._doubtful = True
                 answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
@@ -167,7 +167,7 @@ class Acquiring:
                 if not rt.is_ready:
                     await rt.ready()
                 self._in_flight = True
-                answer = await rt.call(self._command(queue))
+                answer = _not_busy(await rt.call(self._command(queue)), self._ask.key)
                 self._in_flight = False
             except BackendUnavailable:
                 self._doubtful = True
@@ -306,6 +306,14 @@ class Acquiring:
 
 def _soonest(holders: tuple[Holder, ...]) -> float | None:
     return min((holder.expires_in for holder in holders), default=None)
+
+
+def _not_busy(answer: Answer, key: bytes) -> Answer:
+    """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
+    reply = answer.reply
+    if type(reply) is Failed and reply.reason == "busy":
+        raise unexpected(reply, key)
+    return answer
 
 
 def unexpected(reply: Reply, key: bytes) -> LeaseholdError:

@@ -12,7 +12,7 @@ from leasehold.model import MANY, Acquire, Command, Inspect, Release, Renew, Res
 OWN, OTHERS = "own", ("here", "there")
 """The inbox of whoever asks, and those of others."""
 
-IDS = [f"id{n}" for n in range(8)]
+IDS = [*(f"id{n}" for n in range(4)), "i\0d\\\x10ö"]
 KEYS = [b"lock:a", b"semaphore:\xff\x00b", b"lock:c"]
 
 _SOON = 1_700_000_100_000_000
@@ -33,7 +33,7 @@ acquires = st.builds(
     queue=st.sampled_from([True, True, True, False]),
     patience=st.sampled_from([1.0, 8.0, 30.0]),
     priority=st.integers(-1, 2),
-    note=st.sampled_from(["", "why\nnot"]),
+    note=st.sampled_from(["", "why\nnot", "\0\x10\x100\\u0000"]),
     tokens=st.sampled_from([1, 1, 5]),
     floor=st.sampled_from([0, 0, _SOON]),
     lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
@@ -103,4 +103,4 @@ waits = st.sampled_from([0.01, 0.6, 1.0, 1.7, 5.0, 12.0, 70.0])
 steps = st.one_of(
     *[batches] * 4, everywhere, everywhere, waits, waits, st.just("sweep"), st.just("step back")
 )
-plans = st.lists(steps, min_size=8, max_size=40)
+plans = st.lists(steps, min_size=15, max_size=60)

@@ -11,7 +11,7 @@ import psycopg
 from leasehold.backends.postgres import migrations, script
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
-from leasehold.model import Command, Failed, Inspect, Refused, Reply, Wakeup
+from leasehold.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
 from tests.backends.postgres.ledger_commands import KEYS, OTHERS, OWN
 
 type Outcome = tuple[list[Reply], list[Wakeup]]
@@ -214,3 +214,7 @@ def check_counts(subject: Database) -> None:
             OR h.n + p.n + b.n = 0 AND k.due <> coalesce(k.expires, 'Infinity')"""
     )
     assert not wrong
+
+
+def take(key: bytes, lease: str = "id", **more: Any) -> Acquire:
+    return Acquire(key, lease, "owner", more.pop("ttl", 30.0), **more)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from leasehold.backends.postgres.script_values import escaped
 from leasehold.core import timing
 from leasehold.core.names import fingerprint
 from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
@@ -63,9 +64,9 @@ def test_tokens_are_those_of_the_ledger(
 
 
 def test_a_fingerprint_is_that_of_the_ledger(subject: Database) -> None:
-    for lease in ("", "id1", "hö\u20ac"):
-        [(found,)] = subject.execute("SELECT leasehold.fingerprint(%s)", [lease])
-        assert found == fingerprint(lease)
+    for lease in ("", "id1", "hö\u20ac", "\\", "\0", "\x10\0", "\x100\\000\x101é\0"):
+        [(found,)] = subject.execute("SELECT leasehold.fingerprint(%s)", [escaped(lease)])
+        assert found == fingerprint(lease), lease
 
 
 def test_time_is_the_servers_unless_it_is_told(subject: Database) -> None:
@@ -102,6 +103,8 @@ def test_a_session_whose_plans_are_old_reads_no_long_queue(
     subject: Database, vacuumed: bool
 ) -> None:
     """Plans made while the tables were empty must do when 5,000 wait: none reads all of them."""
+    if subject.connection.info.server_version < 150000:
+        pytest.skip("PostgreSQL 14 can't be told to count what was read by now")
     subject.empty()
     time = Time()
     subject.execute("ALTER TABLE leasehold.places SET (autovacuum_enabled = off)")

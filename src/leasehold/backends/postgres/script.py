@@ -10,7 +10,7 @@ from typing import Any
 
 from leasehold.backends.postgres.migrations import FORMAT
 from leasehold.backends.postgres.script_replies import reply_of, wakeup_of
-from leasehold.backends.postgres.script_values import careful_json
+from leasehold.backends.postgres.script_values import careful_json, loads, must_be_escaped
 from leasehold.model import (
     Acquire,
     Command,
@@ -49,12 +49,15 @@ def parameters(
         text = json.dumps(said, allow_nan=False)
     except (ValueError, TypeError):
         text = careful_json(said)
+    else:
+        if must_be_escaped(text):
+            text = careful_json(said)
     return [text, inbox, *_time(now, stamp)]
 
 
 def read_answer(rows: Any, commands: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
     """The replies in order, and the wakeups for the caller's own inbox."""
-    answer = json.loads(rows[0][0])
+    answer = loads(rows[0][0])
     replies: list[Any] = [None] * len(commands)
     for number, reply in answer["replies"]:
         replies[number - 1] = reply_of(reply, commands[number - 1].key)
@@ -64,7 +67,7 @@ def read_answer(rows: Any, commands: Sequence[Command]) -> tuple[list[Reply], li
 def read_push(payload: str, inbox: str) -> Wakeup | None:
     """The wakeup in a notification; None for what somebody else has sent there."""
     try:
-        return wakeup_of(json.loads(payload), inbox)
+        return wakeup_of(loads(payload), inbox)
     except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
         return None
 

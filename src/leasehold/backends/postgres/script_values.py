@@ -1,11 +1,47 @@
-"""Commands that no client of ours would send, in such a form that they cost only themselves."""
+"""Texts that PostgreSQL can't hold as they are, and commands that no client of ours would send.
+
+A text there can't have the character NUL: it is written as two others, of which the first is an escape.
+`leasehold.fingerprint` knows of that, too.
+"""
 
 import json
 from math import isfinite
 from typing import Any
 
-_MUST_BE_WHOLE = ("units", "priority")
-"""As in `core.ledger`, where 1.0 and True are no numbers of units."""
+_ESCAPE = "\x10"
+
+
+def escaped(value: Any) -> Any:
+    """A text without NUL, from which `unescaped` makes the same again; anything else as it is."""
+    if isinstance(value, str):
+        return value.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+    return value
+
+
+def unescaped(value: Any) -> Any:
+    """What was escaped, also within lists."""
+    if isinstance(value, str):
+        return value.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+    if isinstance(value, list):
+        return [unescaped(item) for item in value]
+    return value
+
+
+def must_be_escaped(text: str) -> bool:
+    """Is there, maybe, anything to escape in what this JSON says?"""
+    return "\\u0000" in text or "\\u0010" in text
+
+
+def loads(text: str | bytes) -> Any:
+    """What a JSON text of the database says."""
+    if isinstance(text, bytes):
+        text = text.decode()
+    value = json.loads(text)
+    if "\\u0010" not in text:
+        return value
+    if isinstance(value, dict):
+        return {name: unescaped(item) for name, item in value.items()}
+    return unescaped(value)
 
 
 def careful_json(said: list[dict[str, Any]]) -> str:
@@ -27,7 +63,8 @@ def _sayable(command: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(value: Any) -> Any:
-    """A number that JSON has no word for goes as PostgreSQL's word for it."""
+    """Texts without NUL, and PostgreSQL's word for numbers that JSON has no word for."""
+    value = escaped(value)
     if isinstance(value, float) and not isfinite(value):
         return str(value).replace("inf", "Infinity")
     return value

@@ -1,7 +1,10 @@
 -- One command's turn at a book: `core/turn.py`, method by method, and `core/timing.py`.
 
+-- Of an id as it really is: a NUL in it is stored as \x10 and 0, and a \x10 as \x10 and 1.
 CREATE FUNCTION leasehold.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT left(encode(sha256(convert_to(lease_id, 'UTF8')), 'hex'), 24)
+    SELECT left(encode(sha256(CASE WHEN strpos(lease_id, E'\x10') = 0 THEN convert_to(lease_id, 'UTF8')
+        ELSE decode(replace(replace(replace(lease_id, '\', '\\'), E'\x10' || '0', '\000'),
+            E'\x10' || '1', E'\x10'), 'escape') END), 'hex'), 24)
 $$;
 
 CREATE FUNCTION leasehold.many() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1073741824::bigint';

@@ -35,19 +35,18 @@ DECLARE
     free bytea[];
     locked bytea[];
 BEGIN
-    FOR attempt IN 1..3 LOOP
+    FOR attempt IN 1..20 LOOP
         kept := leasehold.kept_keys(keys);
         free := ARRAY(SELECT x FROM unnest(keys) AS x WHERE x <> ALL (kept) ORDER BY x);
         BEGIN
+            PERFORM leasehold.make_missing(free);
             PERFORM set_config('lock_timeout', '900ms', true);  -- our turn comes
-            FOR again IN 1..5 LOOP  -- some may be thrown out between the two
-                PERFORM leasehold.make_missing(free);
-                locked := ARRAY(SELECT k.key FROM leasehold.keys AS k
-                    WHERE k.key = ANY (free) ORDER BY k.key FOR UPDATE);
-                IF cardinality(locked) = cardinality(free) THEN
-                    RETURN locked;
-                END IF;
-            END LOOP;
+            locked := ARRAY(SELECT k.key FROM leasehold.keys AS k
+                WHERE k.key = ANY (free) ORDER BY k.key FOR UPDATE);
+            IF cardinality(locked) = cardinality(free) THEN
+                RETURN locked;
+            END IF;
+            RAISE EXCEPTION USING ERRCODE = 'lock_not_available';  -- one was thrown out before
         EXCEPTION WHEN lock_not_available THEN
             NULL;
         END;

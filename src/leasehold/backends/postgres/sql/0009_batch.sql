@@ -115,7 +115,7 @@ CREATE FUNCTION leasehold.book_of(wanted bytea) RETURNS leasehold.keys LANGUAGE 
 DECLARE
     book leasehold.keys;
 BEGIN
-    SELECT * INTO book FROM leasehold.keys AS k WHERE k.key = wanted;
+    SELECT * INTO STRICT book FROM leasehold.keys AS k WHERE k.key = wanted;
     IF book.holds = 0 AND book.used <> coalesce(book.units, 0) THEN
         RAISE EXCEPTION '% units are taken, and its holds have %', book.used, coalesce(book.units, 0)
             USING ERRCODE = 'data_corrupted';
