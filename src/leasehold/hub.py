@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from leasehold.backends import store_for
+from leasehold.backends import store_for, store_of
 from leasehold.backends.port import Store
 from leasehold.clock import Clock, SystemClock
 from leasehold.config import Duration, seconds
@@ -123,6 +123,11 @@ def _running_loop() -> "asyncio.AbstractEventLoop":
 def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:
     """A store by URL, in use."""
     return Hub(store_for(url, clock=clock), clock=clock, **options)
+
+
+def hub_of(client: object, *, clock: Clock | None = None, **options: Any) -> Hub:
+    """The store that somebody's own client is connected to, in use."""
+    return Hub(store_of(client, clock=clock), clock=clock, **options)
 
 
 def implicit_url() -> str:

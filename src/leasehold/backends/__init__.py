@@ -45,6 +45,23 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
     return store
 
 
+CLIENTS = {"redis": "leasehold.backends.redis:RedisStore"}
+"""Whose own clients a store can be made from, by the package that they are of."""
+
+
+def store_of(client: object, *, clock: Clock | None = None) -> Store:
+    """The store that somebody's own client is connected to. Raises `NotConfigured` for a strange one."""
+    target = CLIENTS.get(type(client).__module__.partition(".")[0])
+    if target is None:
+        raise NotConfigured(
+            f"client= is a {type(client).__module__}.{type(client).__qualname__}: "
+            f"no store is made from that, only from a client of {', '.join(CLIENTS)}; give a URL"
+        )
+    module, _, name = target.partition(":")
+    store: Store = getattr(_load("redis", module), name).from_client(client, clock=clock)
+    return store
+
+
 def _load(scheme: str, module: str) -> ModuleType:
     try:
         return import_module(module)

@@ -288,8 +288,10 @@ def connect(
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
     `default` makes it what bare primitives use. Options, which go with a URL only: `connect_timeout`
-    and `call_timeout`, in seconds, and `clock`, for tests. Closing a client of the default store leaves
-    that store open, as whatever names no store uses it. Raises `NotConfigured` for a URL that no
-    backend serves.
+    and `call_timeout`, in seconds, and `clock`, for tests. In the stead of a URL `client` may be a client
+    of redis-py's, whose addresses, login and TLS are taken for connections of our own. Closing a client
+    of the default store leaves that store open, as whatever names no store uses it. Raises
+    `NotConfigured` for a URL that no backend serves.
     """
-    return Client(opened(url, default, options), shared=url is None)
+    shared = url is None and "client" not in options
+    return Client(opened(url, default, options), shared=shared)
