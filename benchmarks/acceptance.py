@@ -52,6 +52,38 @@ BARS = (
         *(_CYCLES, "memory, 1 task", _UNIT, _LEDGER, "leasehold memory"),
         most=2.5,
     ),
+    *(
+        Bar(
+            f"{server}, {tasks}, against {over}",
+            _CYCLES,
+            f"{server}, {tasks}",
+            _UNIT,
+            of,
+            over,
+            least,
+        )
+        for server, tasks, of, over, least in (
+            ("Redis", "64 tasks", "leasehold redis", "redis.asyncio.Lock", 6),
+            ("Redis", "64 tasks", "leasehold redis", "aioredlock", 6),
+            ("Redis", "64 tasks", "leasehold redis", "grelmicro redis", 6),
+            ("Redis", "1 task", "leasehold redis", "redis.asyncio.Lock", 1.2),
+            ("Redis", "1 task", "leasehold redis, sync", "redis.Lock, sync", 1),
+            ("Postgres", "64 tasks", "leasehold postgres", "grelmicro postgres", 5),
+            ("Postgres", "1 task", "leasehold postgres", "grelmicro postgres", 1.2),
+        )
+    ),
+    Bar(
+        "hand-off on Redis, p50 against a bare grant and publish",
+        *("hand-off on Redis, 2 × 4 waiters", "µs, p50", "µs, p50"),
+        *("leasehold redis", handoff.REDIS_BASELINE),
+        most=2.5,
+    ),
+    Bar(
+        "hand-off on Postgres, p50 against a blocking advisory lock",
+        *("hand-off on Postgres, 2 × 4 waiters", "µs, p50", "µs, p50"),
+        *("leasehold postgres", handoff.POSTGRES_BASELINE),
+        most=3,
+    ),
     Bar(
         "hand-off, p50 against a raw datagram",
         *(handoff.SECTION, "µs, p50", "µs, p50", _SQLITE, handoff.BASELINE),

@@ -1,4 +1,4 @@
-"""A hundred thousand leases held by one process: what it costs to keep them, in time and in memory.
+"""Very many leases held by one process: what it costs to keep them, in time and in memory.
 
 All are acquired, then the process does nothing and the keeper renews each of them once, a third of the
 ttl after it was acquired. The processor's time of that wave is the cost of so many renewals.
@@ -18,7 +18,10 @@ from benchmarks.plan import Plan
 from benchmarks.results import Results
 
 SECTION = "leases held by one process"
-STORES = ("memory", "sqlite")
+STORES = {"memory": "", "sqlite": "", "redis": "redis", "postgres": "postgres"}
+"""And the server that each needs."""
+BY_SERVER = 10_000
+"""So many are held in a store that is a server."""
 TTL = 30.0
 SETTING = "all acquired, then each renewed once"
 QUIET = TTL / 3 * 0.9
@@ -31,8 +34,11 @@ def measure(plan: Plan, results: Results) -> None:
     """Each store once: a wave is long enough to be its own average."""
     for store in plan.chosen(SECTION, SETTING, [f"leasehold {store}" for store in STORES]):
         with Crews(results, SECTION, SETTING) as crews:
-            folder = plan.folder_for(f"leases {store}")
-            arguments = {"store": store.split()[1], "folder": folder, "count": plan.leases}
+            kind = store.split()[1]
+            server = STORES[kind]
+            folder = plan.folder_for(f"leases {store}", server)
+            count = min(plan.leases, BY_SERVER) if server else plan.leases
+            arguments = {"store": kind, "folder": folder, "count": count}
             crews.start(store, Crew("benchmarks.leases:work", [arguments]))
             crews.get_ready()
             for answer in crews.round(store):
@@ -48,7 +54,8 @@ def work(line: Line, store: str, folder: str, count: int) -> None:
     line.say(ready=True)
     if line.hear():
         place = Place(Path(folder))
-        url = "memory://bench" if store == "memory" else place.sqlite_url
+        urls = {"memory": "memory://bench", "sqlite": place.sqlite_url}
+        url = urls.get(store) or place.server_url
         line.say(**asyncio.run(_hold(url, count)))
 
 
