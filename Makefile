@@ -27,8 +27,8 @@ endif
 define RUN_TESTS
 	@echo "== tests on $$($(1)/bin/python -V)"
 	@status=0; \
-	$(1)/bin/python -m pytest -m serial $(ARGS) || { status=$$?; [ $$status -ne 5 ] || status=0; }; \
-	$(1)/bin/python -m pytest -n 2 -m "not serial" $(ARGS) || status=$$?; \
+	$(1)/bin/python -m pytest -m "serial $(2)" $(ARGS) || { status=$$?; [ $$status -ne 5 ] || status=0; }; \
+	$(1)/bin/python -m pytest -n 2 -m "not serial $(2)" $(ARGS) || status=$$?; \
 	exit $$status
 endef
 
@@ -53,7 +53,7 @@ env-other: env
 
 .PHONY: test-main
 test-main: env env-other
-	$(call RUN_TESTS,.venv)
+	$(call RUN_TESTS,.venv,)
 
 .PHONY: test-other
 test-other: test-main
@@ -61,7 +61,7 @@ test-other: test-main
 
 .PHONY: run-other
 run-other:
-	$(call RUN_TESTS,.venv-3.13)
+	$(call RUN_TESTS,.venv-3.13,and not once)
 
 .PHONY: check
 check: env ## lint, formatting, types, architecture

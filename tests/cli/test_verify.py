@@ -109,6 +109,7 @@ def test_it_tells_what_was_done_and_leaves_nothing(cli: Cli) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.serial
 @pytest.mark.parametrize("fixture", ["redis_url", "postgres_url"])
 def test_on_a_server(cli: Cli, fixture: str, request: pytest.FixtureRequest) -> None:

@@ -18,7 +18,12 @@ from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.server import Server
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.once,
+    pytest.mark.multiprocess,
+    pytest.mark.timeout(180),
+]
 
 TTL = 1.0
 SECONDS = 9.0

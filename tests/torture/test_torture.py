@@ -41,6 +41,7 @@ def test_the_same_seed_is_the_same_history() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.serial
 @pytest.mark.multiprocess
 @pytest.mark.timeout(150)

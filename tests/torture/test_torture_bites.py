@@ -10,6 +10,7 @@ from tests.torture.planted import announce
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.once,
     pytest.mark.serial,
     pytest.mark.multiprocess,
     pytest.mark.timeout(150),
