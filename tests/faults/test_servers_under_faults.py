@@ -107,6 +107,22 @@ def test_redis_without_persistence_keeps_exclusion_by_its_hold_off(tmp_path: Pat
         assert_clean(torture(url, crash(server), times=2))
 
 
+def test_redis_with_an_old_snapshot_keeps_exclusion_by_its_hold_off(tmp_path: Path) -> None:
+    """It comes back with what it had before the lease, and that it was running already."""
+    with RedisServer(tmp_path) as server:
+        url = f"{server.url}?restart_holdoff=3s"
+        with connect(url) as client:
+            client.lock("first").acquire(wait=10).release()
+            with server.client() as plain:
+                plain.save()
+            held = client.lock("a", ttl=2).acquire()
+            server.kill()
+            server.start()
+            with connect(url) as others, others.lock("a").acquire(wait=10) as second:
+                assert held.remaining == 0
+                assert second.token > held.token
+
+
 def test_redis_without_persistence_forgets_leases_and_tokens_still_rise(tmp_path: Path) -> None:
     """The fault that the hold-off and the log are for: others are granted what is still held."""
     with RedisServer(tmp_path) as server, connect(server.url) as client:

@@ -66,6 +66,8 @@ class Flight:
 
     def too_late(self) -> None:
         """It has been under way for too long."""
+        if self._over:
+            return  # giving up another one of the same connection has ended this
         self._end([BackendUnavailable("the store did not answer in time")] * len(self._batch))
         self._give_up()
 

@@ -55,12 +55,12 @@ def _durability(commit: str, fsync: str, pages: str, standbys: str) -> Finding:
             f"fsync is {fsync} and full_page_writes {pages}: a power cut may destroy the database",
             "turn both on, unless nothing in it matters",
         )
-    if commit == "off":
+    if commit in ("off", "local"):
         return Finding(
             "durability",
             "warning",
-            "synchronous_commit is off: a crash of the server forgets the last commits, and may "
-            "grant a lease again that was just granted",
+            f"synchronous_commit is {commit} by default: Leasehold turns it on for itself, which "
+            "a pooler in between would not let it do",
             "turn it on for the role that Leasehold uses: ALTER ROLE … SET synchronous_commit = on",
         )
     follow = f"; standbys {standbys} confirm" if standbys else "; no standby confirms a commit"

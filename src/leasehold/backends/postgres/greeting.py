@@ -16,7 +16,7 @@ GREETING = Statement(
     "leasehold_greeting",
     """
     SELECT direct, current_setting('transaction_read_only')::bool,
-        current_setting('synchronous_commit') = 'off',
+        current_setting('synchronous_commit') IN ('off', 'local'),
         (SELECT count(set_config(name, value, false))
             FROM (VALUES
                 ('default_transaction_isolation', 'read committed', NULL),
@@ -24,7 +24,8 @@ GREETING = Statement(
                 ('jit', 'off', NULL),
                 ('lock_timeout', '5s', '0'),
                 ('statement_timeout', '20s', '0'),
-                ('synchronous_commit', 'on', 'off')) AS wanted (name, value, instead_of)
+                ('synchronous_commit', 'on', 'off'),
+                ('synchronous_commit', 'on', 'local')) AS wanted (name, value, instead_of)
             WHERE direct AND coalesce(current_setting(name) = instead_of, true))
     FROM (SELECT %s::int IN (0, pg_backend_pid()) AS direct) AS found
     """,
@@ -47,7 +48,7 @@ async def greet(wire: Wire, site: Site, patience: float) -> None:
     if not is_direct:
         if is_lax and not site.is_pooled:
             log.warning(
-                "%s has synchronous_commit off and is behind a pooler, so it can't be turned on: "
+                "%s has synchronous_commit off or local and is behind a pooler, so it can't be turned on: "
                 "a crash of the server may forget leases that were granted just before",
                 site.place,
             )

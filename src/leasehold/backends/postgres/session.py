@@ -17,6 +17,7 @@ from leasehold.backends.postgres.trouble import (
     explain,
     is_of_the_connection,
     is_of_the_schema,
+    is_of_unknown_outcome,
     is_worth_another_try,
     no_answer,
 )
@@ -82,6 +83,9 @@ class Session[W: Wire]:
         try:
             return await self._ask(statement, values, patience)
         except SqlError as error:
+            if is_of_unknown_outcome(error):
+                self.cut()
+                raise explain(error, self.site.place) from None
             if is_of_the_connection(error) or is_of_the_schema(error):
                 self.cut()
                 self.site.has_schema = False

@@ -44,7 +44,12 @@ def is_worth_another_try(error: SqlError) -> bool:
 
 def is_of_the_connection(error: SqlError) -> bool:
     """What the server had prepared for this connection is gone or stale, or it is about to end."""
-    return error.state in ("26000", "0A000") or error.state.startswith(("57P", "08"))
+    return error.state in ("26000", "0A000") or error.state.startswith("57P")
+
+
+def is_of_unknown_outcome(error: SqlError) -> bool:
+    """A pooler's word that its server has gone: what we asked for may have been done."""
+    return error.state.startswith("08")
 
 
 def is_of_the_schema(error: SqlError) -> bool:

@@ -72,10 +72,14 @@ def _persistence(facts: Mapping[str, str], fsync: str | None) -> Finding:
         told = f"the append-only file is on (appendfsync {fsync or 'unknown'})"
         if fsync == "always":
             return Finding("persistence", "ok", told)
+        if fsync == "no":
+            advice = "set `appendfsync everysec` or `always`"
+            told += ": a power cut loses what the system had not written, some 30 seconds"
+            return Finding("persistence", "warning", told, advice)
         return Finding(
             "persistence",
             "ok",
-            told + ": a crash of the server keeps all leases, a power cut may lose the last second",
+            told + ": a crash or a power cut may lose the last second or two",
         )
     return Finding(
         "persistence",

@@ -41,8 +41,12 @@ class Server:
         link = self._link
         if link is None or not link.usable:
             link = await self.dial()
-            if self._link is not None:
-                self._link.close()
+            old = self._link
+            if old is not None and old.usable:
+                link.close()  # somebody else was faster, and uses it already
+                return old
+            if old is not None:
+                old.close()
             self._link = link
             self.arrived_at(link.endpoint)
         return link

@@ -27,7 +27,7 @@ class RedisStore:
     `socket_connect_timeout` and `socket_timeout` (of one try), and for TLS `ssl_ca_certs`,
     `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` (`required` or `none`), `ssl_check_hostname`.
     Sentinels with logins of their own take `sentinel_username` and `sentinel_password`.
-    `restart_holdoff=60s` grants nothing for so long after a server came back empty.
+    `restart_holdoff=60s` grants nothing for so long after a server has started, whatever it kept.
 
     Everything of ours is called `lh:…`; `trouble.RIGHTS` is what a user of an ACL needs.
 

@@ -14,13 +14,22 @@ if not now then
   now = stamp / 1000000
 end
 
--- How long nothing is granted yet, as the server came back empty: the epoch key, which is set on first
--- sight, went with everything else.
+-- Which run of which server this is. A server that may not be asked has one run for ever.
+local function run_of_server()
+  local told = redis.pcall('INFO', 'server')
+  return type(told) == 'string' and string.match(told, 'run_id:(%x+)') or 'unknown'
+end
+
+-- How long nothing is granted yet, since this server has begun to run, or began to keep leases: the epoch
+-- key, which is set on first sight, is gone with everything else, or is of another run. What an old
+-- snapshot or a replica brings back is as good as nothing.
 local function seconds_closed()
-  local since = tonumber(redis.pcall('GET', KEYS[1]))
-  if not (since and since <= now) then
+  local told = redis.pcall('GET', KEYS[1])
+  local run, since = string.match(type(told) == 'string' and told or '', '^(%w+) (%S+)$')
+  since = tonumber(since)
+  if not (since and since <= now and run == run_of_server()) then
     since = now
-    redis.call('SET', KEYS[1], string.format('%.17g', now))
+    redis.call('SET', KEYS[1], run_of_server() .. ' ' .. string.format('%.17g', now))
   end
   return math.max(since + holdoff - now, 0)
 end
