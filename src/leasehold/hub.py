@@ -121,7 +121,17 @@ def _running_loop() -> "asyncio.AbstractEventLoop":
 
 
 def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:
-    """A store by URL, in use."""
+    """A store by URL, in use. Raises `TypeError` for what is no URL."""
+    if not isinstance(url, str):
+        raise TypeError(
+            f"{url!r} is no URL of a store, such as sqlite:///locks.db; "
+            "for a client of redis-py's write connect(client=...)"
+        )
+    if options.keys() - {"connect_timeout", "call_timeout"}:
+        raise TypeError(
+            f"connect() has no option {', '.join(sorted(options))}: "
+            "there are connect_timeout, call_timeout and clock"
+        )
     return Hub(store_for(url, clock=clock), clock=clock, **options)
 
 

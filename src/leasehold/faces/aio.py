@@ -304,7 +304,8 @@ class Client:
     async def close(self) -> None:
         """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
 
-        A client of the default store (`connect()` without a URL) has nothing of its own to close.
+        Used again, it connects again. A client of the default store (`connect()` without a URL) has
+        nothing of its own to close.
         """
         if self._shared:
             return

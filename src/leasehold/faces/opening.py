@@ -19,9 +19,8 @@ class ConnectOptions(TypedDict, total=False):
 
 def opened(url: str | None, default: bool, options: ConnectOptions) -> Hub:
     """The store of a URL, or the default one, which is open already and takes no options."""
-    client = options.pop("client", None)
-    if client is not None:
-        return _opened_for(client, url, default, options)
+    if "client" in options:
+        return _opened_for(options.pop("client"), url, default, options)
     if url is None and options:
         raise TypeError(
             f"connect() was given {', '.join(options)} and no URL: options belong to a URL, "

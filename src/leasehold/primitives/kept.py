@@ -29,6 +29,9 @@ _WHY = {
     "closed": "its client was closed",
 }
 
+FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
+"""A holder within its deadline was told so by the store itself."""
+
 _SINCE = {
     "expired": "; others may hold it by now",
     "revoked": "; others may hold it by now or soon",
@@ -167,7 +170,7 @@ class KeptLease:
         elif isinstance(reply, Renewed | Granted):
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
-            self._lose(reply.reason, reply.detail)
+            self._lose(reply.reason, told_by(reply))
         else:
             self._not_renewed(LeaseholdError(f"the store answered a renewal with {reply!r}"))
 
@@ -249,9 +252,10 @@ class KeptLease:
     def _loss(self, reason: str | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
         detail = f" ({self._detail})" if self._detail else ""
+        cause = self._detail if self._detail == FORGOTTEN else f"{_WHY[why]}{detail}"
         return LeaseLost(
             f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
-            f"{_WHY[why]}{detail}{_SINCE[why]}",
+            f"{cause}{_SINCE[why]}",
             reason=why,
             key=self.key,
         )
@@ -290,3 +294,8 @@ class KeptLease:
                 stacklevel=2,
                 source=self,
             )
+
+
+def told_by(reply: Lost) -> str:
+    """What the store had to say of a loss."""
+    return FORGOTTEN if reply.reason == "expired" and not reply.detail else reply.detail

@@ -10,7 +10,7 @@ from leasehold.fork import generation
 from leasehold.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
 from leasehold.primitives.acquire import unexpected
 from leasehold.primitives.handle import Handle, pack
-from leasehold.primitives.kept import LOSSES, KeptLease
+from leasehold.primitives.kept import LOSSES, KeptLease, told_by
 from leasehold.primitives.telling import key_shown, span
 
 log = logging.getLogger("leasehold")
@@ -109,7 +109,7 @@ class LeaseBase(KeptLease):
                 self._terms = self._terms._replace(ttl=wanted)
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
-            self._lose(reply.reason, reply.detail)
+            self._lose(reply.reason, told_by(reply))
         else:
             raise unexpected(reply, self.key)
         self.ensure()

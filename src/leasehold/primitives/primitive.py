@@ -125,6 +125,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         self._here = ""
         self._wish: tuple[Ask, Terms]
         self._entered: dict[object, list[LeaseT]] = {}
+        if client is not None and not hasattr(client, "hub"):
+            raise TypeError(f"client= is {client!r}: give what connect() returned")
         if self._require and client is not None:
             _check(self._require, client.capabilities.names(), client.url)
 

@@ -77,6 +77,11 @@ _PHRASES: tuple[tuple[str, Kind, str], ...] = (
     ("invalid password", Forbidden, "it does not accept this password"),
     ("cluster support disabled", NotConfigured, "it is no Cluster: leave out cluster=true"),
     ("DB index", NotConfigured, "it has no such database"),
+    (
+        "'SENTINEL'",
+        NotConfigured,
+        "it is no Sentinel: name the Sentinels' addresses, or leave out sentinel=",
+    ),
     ("unknown command", IncompatibleVersion, "Redis 6.2, Valkey 7.2 or newer is needed"),
     ("compiling script", IncompatibleVersion, "it can't run our script; Redis 6.2 or newer can"),
 )
