@@ -16,7 +16,8 @@ from tests.servers.redis import RedisServer
 WITHIN = 20.0
 
 STARTS_SERVERS = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 from pathlib import Path
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import children
