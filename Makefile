@@ -45,14 +45,18 @@ demo: env ## watch processes take turns, one killed, its lock passing on
 	@$(PYTHON) examples/demo.py
 
 .PHONY: test
-test: env env-other test-main test-other ## run all tests, on Python 3.12 and 3.13 (ARGS="-k word" for some)
+test: env env-other env-servers test-main test-other ## run all tests, on Python 3.12 and 3.13 (ARGS="-k word" for some)
 
 .PHONY: env-other
 env-other: env
 	@$(BOOTSTRAP) $(OTHER)
 
+.PHONY: env-servers
+env-servers: env env-other
+	@$(BOOTSTRAP) $(MAIN) --servers
+
 .PHONY: test-main
-test-main: env env-other
+test-main: env-servers
 	$(call RUN_TESTS,.venv,)
 
 .PHONY: test-other
@@ -78,7 +82,7 @@ fix: env ## let ruff repair and format what it can
 
 .PHONY: bench
 bench: ## measure, beside the peers, in one table
-	@$(BOOTSTRAP) $(MAIN) --bench
+	@$(BOOTSTRAP) $(MAIN) --bench --servers
 	$(PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: torture

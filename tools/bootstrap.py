@@ -4,12 +4,13 @@
     tools/bootstrap.py                                   .venv, on Python 3.12 if there is one
     tools/bootstrap.py --python 3.13 --env .venv-3.13    one more, to test on
     tools/bootstrap.py --bench                           with the peers of the benchmarks
+    tools/bootstrap.py --servers                         and the servers that the tests run
     tools/bootstrap.py --list                            which interpreters were found
     tools/bootstrap.py --lock [--upgrade]                requirements/*.in to *.txt
 
 It finds an interpreter that really runs (a version manager's shim may not), fetches the pinned uv
 with pip into .tools/, makes the environment, installs the pinned requirements and, editable, this
-project; then tools/servers.py fetches the servers that the tests run. Everything fetched is checked
+project; with --servers, tools/servers.py then fetches those servers. Everything fetched is checked
 against a hash. Run again, it does nothing unless something changed; after an interrupted run it
 starts the environment afresh.
 """
@@ -482,6 +483,7 @@ def main(argv=None):
         "--python", metavar="X.Y|PATH", help="the version, or the interpreter itself"
     )
     parser.add_argument("--env", default=".venv", metavar="DIR", help="where to (default: .venv)")
+    parser.add_argument("--servers", action="store_true", help="fetch what the tests run, too")
     parser.add_argument("--bench", action="store_true", help="with what `make bench` needs")
     parser.add_argument("--optional", action="store_true", help="no such Python is no error")
     parser.add_argument("--list", action="store_true", help="show the interpreters and stop")
@@ -505,7 +507,8 @@ def main(argv=None):
         else:
             with alone():
                 ensure_environment((ROOT / options.env).absolute(), options.python, options.bench)
-            return ensure_servers((ROOT / options.env).absolute() / "bin" / "python")
+            if options.servers:
+                return ensure_servers((ROOT / options.env).absolute() / "bin" / "python")
     except NoPython as problem:
         if options.optional:
             say(f"bootstrap: no Python {options.python} here, so no {options.env}")
