@@ -33,6 +33,12 @@ CALM_TOO = 20.0
 type Fault = Callable[[], object]
 
 
+@pytest.fixture(autouse=True)
+def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
+    monkeypatch.setattr("leasehold.testing.torture.namespace.LINGER", 0.0)
+
+
 @contextmanager
 def striking(fault: Fault, times: int, every: float = 2.5) -> Iterator[None]:
     """Let something happen to the server in regular intervals, while the storm lasts."""

@@ -17,6 +17,12 @@ pytestmark = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
+    monkeypatch.setattr("leasehold.testing.torture.namespace.LINGER", 0.0)
+
+
 @pytest.fixture
 def planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of a store that may have a bug."""
