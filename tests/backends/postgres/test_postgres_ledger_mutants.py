@@ -13,6 +13,7 @@ from tests.backends.postgres.ledger_subject import Database, database, follow
 
 
 @pytest.mark.slow
+@pytest.mark.once
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_error_is_found(name: str, postgres_url: str) -> None:
     before, _ = MUTANTS[name]

@@ -14,6 +14,7 @@ def test_lua_answers_as_python_does(scripted: Scripted) -> None:
     hold_equal(scripted, 300)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("mistake", MUTANTS)
 def test_a_mistake_is_noticed(redis_server: RedisServer, mistake: str) -> None:
     right, wrong = (text.encode() for text in MUTANTS[mistake])
