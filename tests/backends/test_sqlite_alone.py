@@ -1,5 +1,6 @@
 """One statement for a lone command, which is refused if anybody has touched the key meanwhile."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,22 @@ KEY = b"lock:x"
 
 def acquire(lease_id: str, *, queue: bool = False) -> Acquire:
     return Acquire(KEY, lease_id, "o", 30.0, queue=queue)
+
+
+@pytest.fixture(autouse=True)
+def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every connection that a test makes is closed behind it."""
+    made: list[Connection] = []
+    make = Connection.__init__
+
+    def noted(self: Connection, site: Site) -> None:
+        make(self, site)
+        made.append(self)
+
+    monkeypatch.setattr(Connection, "__init__", noted)
+    yield
+    for connection in made:
+        connection.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import math
 import socket
 import struct
 from collections import Counter, deque
+from contextlib import suppress
 
 from leasehold.testing.proxy_rules import Counts, Direction, Reset, Rules
 
@@ -223,7 +224,8 @@ class Stream:
         if target is None:
             return
         if not piece:
-            target.write_eof()
+            with suppress(OSError):  # that side has gone already
+                target.write_eof()
             self._link.stream_ended()
             return
         resets = self._resets_within(len(piece))
