@@ -127,9 +127,10 @@ def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:
             f"{url!r} is no URL of a store, such as sqlite:///locks.db; "
             "for a client of redis-py's write connect(client=...)"
         )
-    if options.keys() - {"connect_timeout", "call_timeout"}:
+    unknown = sorted(options.keys() - {"connect_timeout", "call_timeout"})
+    if unknown:
         raise TypeError(
-            f"connect() has no option {', '.join(sorted(options))}: "
+            f"connect() has no option {', '.join(unknown)}: "
             "there are connect_timeout, call_timeout and clock"
         )
     return Hub(store_for(url, clock=clock), clock=clock, **options)

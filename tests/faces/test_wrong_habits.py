@@ -104,7 +104,7 @@ def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
     with pytest.raises(TypeError, match=r"3 is no URL of a store"):
         module.connect(3)
     with pytest.raises(TypeError, match=r"connect\(\) has no option timeout"):
-        module.connect("memory://", timeout=3)
+        module.connect("memory://", timeout=3, call_timeout=3)
     with pytest.raises(TypeError, match=r"client= is 'redis://h': give what connect\(\) returned"):
         module.Lock("a", client="redis://h")
     with pytest.raises(leasehold.NotConfigured, match=r"client= is a builtins\.NoneType"):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from leasehold import LeaseLost
 from leasehold.sync import connect
 from leasehold.testing import FaultProxy, Torture, TorturePlan, Verdict
 from tests.servers.postgres import PostgresServer
@@ -151,6 +152,19 @@ def test_redis_emptied_by_hand_tokens_still_rise(tmp_path: Path) -> None:
             with server.client() as plain:
                 plain.flushall()
         assert tokens == sorted(set(tokens))
+
+
+def test_a_lease_that_the_store_forgot_is_told_as_such(
+    redis_server: RedisServer, redis_url: str
+) -> None:
+    """Its renewal got through, so the network is not to blame."""
+    with connect(redis_url) as client:
+        lease = client.lock("a", ttl=TTL).acquire()
+        with redis_server.client() as plain:
+            plain.flushall()
+        assert lease.wait_lost(10)
+        with pytest.raises(LeaseLost, match="the store has no such lease any more"):
+            lease.ensure()
 
 
 def test_redis_that_stands_still(tmp_path: Path) -> None:
