@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from benchmarks.place import Place
 
@@ -24,3 +24,25 @@ class Async(NamedTuple):
 
 
 type Contestant = Blocking | Async
+
+
+def cycles(lock: Any) -> AsyncRun:
+    """Of a lock with the methods that asyncio's own has."""
+
+    async def run(n: int) -> None:
+        for _ in range(n):
+            await lock.acquire()
+            await lock.release()
+
+    return run
+
+
+def blocking_cycles(lock: Any) -> Run:
+    """Of a lock with the methods that threading's own has."""
+
+    def run(n: int) -> None:
+        for _ in range(n):
+            lock.acquire()
+            lock.release()
+
+    return run

@@ -5,7 +5,15 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Contestant, Run
+from benchmarks.contestants.kinds import (
+    Async,
+    AsyncRun,
+    Blocking,
+    Contestant,
+    Run,
+    blocking_cycles,
+    cycles,
+)
 from benchmarks.place import Place
 
 TABLE = """CREATE TABLE IF NOT EXISTS bare (key text PRIMARY KEY, id text, expires float8)
@@ -69,18 +77,7 @@ async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
     from grelmicro.sync.postgres import PostgresSyncBackend
 
     async with PostgresSyncBackend(place.server_url) as backend:
-
-        def on(key: str) -> AsyncRun:
-            lock = Lock(key, backend=backend)
-
-            async def run(n: int) -> None:
-                for _ in range(n):
-                    await lock.acquire()
-                    await lock.release()
-
-            return run
-
-        yield on
+        yield lambda key: cycles(Lock(key, backend=backend))
 
 
 @contextmanager
@@ -89,18 +86,7 @@ def _tooz(place: Place) -> Iterator[Callable[[str], Run]]:
 
     coordinator: Any = coordination.get_coordinator(place.server_url, b"benchmark")
     coordinator.start(start_heart=False)
-
-    def on(key: str) -> Run:
-        lock = coordinator.get_lock(key.encode())
-
-        def run(n: int) -> None:
-            for _ in range(n):
-                lock.acquire()
-                lock.release()
-
-        return run
-
-    yield on
+    yield lambda key: blocking_cycles(coordinator.get_lock(key.encode()))
     coordinator.stop()
 
 

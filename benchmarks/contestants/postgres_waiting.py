@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 
-from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release
+from benchmarks.contestants.grabbing import BlockingGrab, Grab, grabbing
 from benchmarks.place import Place
 
 
@@ -36,14 +36,4 @@ async def grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
     from grelmicro.sync.postgres import PostgresSyncBackend
 
     async with PostgresSyncBackend(place.server_url) as backend:
-
-        def grab_for(number: int) -> Grab:
-            lock = Lock("baton", backend=backend)
-
-            async def grab() -> Release:
-                await lock.acquire()
-                return lock.release
-
-            return grab
-
-        yield grab_for
+        yield lambda number: grabbing(Lock("baton", backend=backend))

@@ -6,7 +6,15 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Contestant, Run
+from benchmarks.contestants.kinds import (
+    Async,
+    AsyncRun,
+    Blocking,
+    Contestant,
+    Run,
+    blocking_cycles,
+    cycles,
+)
 from benchmarks.place import Place
 
 TTL = 30
@@ -89,18 +97,7 @@ async def _redis_py(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
     import redis.asyncio
 
     async with redis.asyncio.from_url(place.server_url) as client:
-
-        def on(key: str) -> AsyncRun:
-            lock = client.lock(f"redis-py:{key}", timeout=TTL)
-
-            async def run(n: int) -> None:
-                for _ in range(n):
-                    await lock.acquire()
-                    await lock.release()
-
-            return run
-
-        yield on
+        yield lambda key: cycles(client.lock(f"redis-py:{key}", timeout=TTL))
 
 
 @asynccontextmanager
@@ -146,18 +143,7 @@ async def _grelmicro(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
     from grelmicro.sync.redis import RedisSyncBackend
 
     async with RedisSyncBackend(place.server_url) as backend:
-
-        def on(key: str) -> AsyncRun:
-            lock = Lock(key, backend=backend)
-
-            async def run(n: int) -> None:
-                for _ in range(n):
-                    await lock.acquire()
-                    await lock.release()
-
-            return run
-
-        yield on
+        yield lambda key: cycles(Lock(key, backend=backend))
 
 
 @contextmanager
@@ -165,26 +151,16 @@ def _redis_py_sync(place: Place) -> Iterator[Callable[[str], Run]]:
     import redis
 
     with redis.from_url(place.server_url) as client:  # type: ignore[no-untyped-call]
-
-        def on(key: str) -> Run:
-            lock = client.lock(f"redis-py-sync:{key}", timeout=TTL)
-
-            def run(n: int) -> None:
-                for _ in range(n):
-                    lock.acquire()
-                    lock.release()
-
-            return run
-
-        yield on
+        yield lambda key: blocking_cycles(client.lock(f"redis-py-sync:{key}", timeout=TTL))
 
 
 @contextmanager
 def _python_redis_lock(place: Place) -> Iterator[Callable[[str], Run]]:
+    """Without redis-py 8's time-out on sockets, which ends its waits."""
     import redis
     import redis_lock
 
-    with redis.from_url(place.server_url) as client:  # type: ignore[no-untyped-call]
+    with redis.from_url(place.server_url, socket_timeout=None) as client:  # type: ignore[no-untyped-call]
 
         def on(key: str) -> Run:
             def run(n: int) -> None:
@@ -204,18 +180,7 @@ def _tooz(place: Place) -> Iterator[Callable[[str], Run]]:
 
     coordinator = coordination.get_coordinator(place.server_url, b"benchmark")
     coordinator.start(start_heart=False)
-
-    def on(key: str) -> Run:
-        lock = coordinator.get_lock(key.encode())
-
-        def run(n: int) -> None:
-            for _ in range(n):
-                lock.acquire()
-                lock.release()
-
-        return run
-
-    yield on
+    yield lambda key: blocking_cycles(coordinator.get_lock(key.encode()))
     coordinator.stop()
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release
+from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release, grabbing
 from benchmarks.contestants.redis_peers import TTL, Wire
 from benchmarks.place import Place
 
@@ -78,17 +78,7 @@ async def redis_py(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
     import redis.asyncio
 
     async with redis.asyncio.from_url(place.server_url) as client:
-
-        def grab_for(number: int) -> Grab:
-            lock = client.lock("redis-py:baton", timeout=TTL)
-
-            async def grab() -> Release:
-                await lock.acquire()
-                return lock.release
-
-            return grab
-
-        yield grab_for
+        yield lambda number: grabbing(client.lock("redis-py:baton", timeout=TTL))
 
 
 @asynccontextmanager
@@ -97,17 +87,7 @@ async def grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
     from grelmicro.sync.redis import RedisSyncBackend
 
     async with RedisSyncBackend(place.server_url) as backend:
-
-        def grab_for(number: int) -> Grab:
-            lock = Lock("baton", backend=backend)
-
-            async def grab() -> Release:
-                await lock.acquire()
-                return lock.release
-
-            return grab
-
-        yield grab_for
+        yield lambda number: grabbing(Lock("baton", backend=backend))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.contestants import postgres_waiting, redis_waiting
 from benchmarks.contestants.floor import direct
-from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release
+from benchmarks.contestants.grabbing import BlockingGrab, Grab, Release, grabbing
 from benchmarks.place import Place
 
 POLL = 0.1
@@ -169,17 +169,7 @@ async def _grelmicro(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
     from benchmarks.contestants.grelmicros import sqlite_backend
 
     async with sqlite_backend(place) as backend:
-
-        def grab_for(number: int) -> Grab:
-            lock = Lock("baton", backend=backend)
-
-            async def grab() -> Release:
-                await lock.acquire()
-                return lock.release
-
-            return grab
-
-        yield grab_for
+        yield lambda number: grabbing(Lock("baton", backend=backend))
 
 
 def _on_file(name: str) -> BlockingWaiting:
