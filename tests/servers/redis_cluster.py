@@ -84,6 +84,16 @@ class RedisCluster:
             port = client.get_node_from_key(key.decode("latin-1")).port
         return next(node for node in self.nodes + self.replicas if node.port == port)
 
+    def replicate(self) -> None:
+        """Wait until the replicas have all that was written: replication acknowledges nothing."""
+        written = {node.port: _offset(node, "master_repl_offset") for node in self.nodes}
+        for number, replica in enumerate(self.replicas):
+            port = self.nodes[number % len(self.nodes)].port
+            wait_until(
+                lambda: _offset(replica, "slave_repl_offset") >= written[port],  # noqa: B023 -- at once
+                "the replica has what its master wrote",
+            )
+
     def agrees(self) -> bool:
         """Whether every running node sees a whole cluster with all the others in it."""
         running = self.running
@@ -127,6 +137,11 @@ def in_step(replica: RedisServer) -> bool:
     """Whether a replica has its master's data and hears of every change."""
     with replica.client() as client:
         return bool(client.info("replication").get("master_link_status") == "up")
+
+
+def _offset(node: RedisServer, field: str) -> int:
+    with node.client() as client:
+        return int(client.info("replication")[field])
 
 
 def ask(node: RedisServer, *command: Any) -> Any:

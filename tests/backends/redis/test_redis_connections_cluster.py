@@ -207,6 +207,7 @@ def test_a_node_that_is_away_costs_the_other_keys_nothing(
             taken = await backend.apply([acquire(key=key) for key in KEYS])
             tokens = [granted(reply).token for reply in taken]
             dead = cluster.node_of(store_key(KEYS[0]))
+            cluster.replicate()
             dead.kill()
             with pytest.raises(BackendUnavailable):
                 await backend.apply([acquire(key=key) for key in KEYS])
