@@ -92,7 +92,10 @@ RACES = (
     Race(
         "hand-off on Postgres, 2 × 4 waiters",
         POSTGRES_BASELINE,
-        ("leasehold postgres", "leasehold postgres, sync", POSTGRES_BASELINE, "grelmicro postgres"),
+        (
+            *("leasehold postgres", "leasehold postgres, sync"),
+            *(POSTGRES_BASELINE, "bare grant and notify", "grelmicro postgres"),
+        ),
         "postgres",
         2,
         4,

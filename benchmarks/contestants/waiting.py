@@ -208,6 +208,7 @@ WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
     "grelmicro redis": AsyncWaiting(redis_waiting.grelmicro),
     "python-redis-lock, sync": BlockingWaiting(redis_waiting.python_redis_lock),
     "blocking advisory lock": BlockingWaiting(postgres_waiting.advisory),
+    "bare grant and notify": AsyncWaiting(postgres_waiting.direct),
     "grelmicro postgres": AsyncWaiting(postgres_waiting.grelmicro),
 }
 

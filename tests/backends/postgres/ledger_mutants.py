@@ -27,7 +27,7 @@ MUTANTS: dict[str, tuple[str, str]] = {
     ),
     "lock_delay counts from the discovery": ("e.lock_delay - late, bury", "e.lock_delay, bury"),
     "an old resize undoes a newer one": ("IF c.seq > hold.seq THEN", "IF c.seq <> hold.seq THEN"),
-    "the head is not woken": ("IF head.id IS DISTINCT FROM old.id", "IF head.id IS NULL"),
+    "the head is not woken": ("(t.head).id IS DISTINCT FROM old_id", "false"),
     "who is answered is also pushed": ("e.id IS NOT DISTINCT FROM t.caller OR", ""),
     "a capacity that grows lets nobody in": (
         "(t.book).waiting > 0 THEN\n        t := leasehold.settle",

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from leasehold.backends.postgres import migrations, script
+from leasehold.backends.postgres import migrations, script, script_alone
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
 from leasehold.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
@@ -20,7 +20,7 @@ NOON = 1_700_000_000_000_000
 
 TOGETHER = script.statement()
 CAREFULLY = TOGETHER.replace(f"apply({migrations.FORMAT}, ", "apply_carefully(")
-MANNERS = ("together", "one by one", "carefully")
+MANNERS = ("together", "one by one", "carefully", "alone")
 
 
 class Time:
@@ -89,9 +89,25 @@ class Database:
         assert all(wakeup.inbox == OWN for wakeup in own)
         return replies, own + heard
 
+    def apply_alone(self, command: Command, time: Time) -> Outcome:
+        """In the short way where there is one, and as a batch where that has nothing to say."""
+        call = script_alone.call_for(command, OWN, time.now, time.stamp)
+        if call is None:
+            return self.apply([command], time)
+        try:
+            cursor = psycopg.RawCursor(self.connection)
+            rows = cursor.execute(call.statement.text, call.values).fetchall()
+        except (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError):
+            return self.apply([command], time)
+        reply = call.plain(command, rows[0][0])
+        replies, own = ([reply], []) if reply else script.read_answer(rows, [command])
+        heard, self._heard = self._heard, []
+        return replies, own + heard
+
     def in_manner(self, manner: str, batch: Sequence[Command], time: Time) -> Outcome:
-        if manner == "one by one":
-            outcomes = [self.apply([command], time) for command in batch]
+        if manner in ("one by one", "alone"):
+            one = self.apply_alone if manner == "alone" else lambda c, t: self.apply([c], t)
+            outcomes = [one(command, time) for command in batch]
             return [r for rs, _ in outcomes for r in rs], [w for _, ws in outcomes for w in ws]
         return self.apply(batch, time, CAREFULLY if manner == "carefully" else TOGETHER)
 

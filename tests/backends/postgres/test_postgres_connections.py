@@ -289,7 +289,7 @@ def test_a_failure_of_the_moment_is_tried_once_more(mode: Mode, postgres_url: st
         connection.execute("CREATE SEQUENCE tries")
         connection.execute("""
             CREATE FUNCTION hapless(fails bigint) RETURNS bigint LANGUAGE plpgsql AS $$
-            DECLARE try bigint := nextval('tries');
+            DECLARE try bigint := nextval('public.tries');
             BEGIN
                 IF try <= fails THEN
                     RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01';
@@ -299,7 +299,7 @@ def test_a_failure_of_the_moment_is_tried_once_more(mode: Mode, postgres_url: st
 
     async def body(room: Room) -> None:
         backend = await room.connect(listen=False)
-        ask = Statement("hapless", "SELECT hapless(%s)")
+        ask = Statement("hapless", "SELECT public.hapless(%s)")
         assert await backend._session.ask(ask, ["1"]) == [(2,)]
         with pytest.raises(BackendUnavailable, match="deadlock detected"):
             await backend._session.ask(ask, ["99"])
@@ -458,7 +458,7 @@ def test_idle_keys_are_thrown_out_in_time(
             connection.execute("ALTER FUNCTION leasehold.sweep RENAME TO real_sweep")
             connection.execute("""
                 CREATE FUNCTION leasehold.sweep(integer) RETURNS bigint LANGUAGE sql
-                AS $$ SELECT nextval('sweeps') $$""")
+                AS $$ SELECT nextval('leasehold.sweeps') $$""")
             for number in range(120):
                 key = b"lock:%d" % number
                 status = await say(backend, Inspect(key))

@@ -1,33 +1,81 @@
 """A batch of commands in one round trip; one text for both worlds."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from leasehold.backends.postgres import script
+from leasehold.backends.postgres import script, script_alone
 from leasehold.backends.postgres.session import Session
-from leasehold.backends.postgres.statements import Statement
-from leasehold.backends.postgres.trouble import Unfit
+from leasehold.backends.postgres.site import Site
+from leasehold.backends.postgres.statements import Rows, Statement, Values
+from leasehold.backends.postgres.trouble import SqlError, Unfit, is_of_the_values
 from leasehold.backends.postgres.wire import Wire
 from leasehold.model import Command, Failed, Page, Reply, Wakeup
 
 APPLY = Statement("leasehold_apply", script.statement())
 SCAN = Statement("leasehold_scan", script.scan_statement())
+KEPT = (APPLY, *script_alone.STATEMENTS)
+"""What a server that is ours for long keeps ready."""
+
+type Told = tuple[Sequence[Reply], Sequence[Wakeup]]
+"""A reply for each command, and what is to be told to the caller's own inbox."""
+
+
+class Call(NamedTuple):
+    """What is asked for a batch, and how the answer reads."""
+
+    statement: Statement
+    values: Values
+    read: Callable[[Rows], Told]
 
 
 async def apply[W: Wire](
     session: Session[W], commands: Sequence[Command], inbox: str, patience: float | None
-) -> tuple[list[Reply], list[Wakeup]]:
-    """A reply for each, and what is to be told to `inbox` itself."""
+) -> Told:
+    """Apply them, one by itself in the short way if there is one."""
     if not commands:
         return [], []
-    now, stamp = session.site.time()
+    short = short_call(session.site, commands, inbox)
+    if short is not None:
+        try:
+            rows = await session.ask(short.statement, short.values, patience, is_of_the_values)
+            return short.read(rows)
+        except (SqlError, UnicodeError):
+            pass  # nothing was done: a batch tells what is wrong
     try:
-        values = script.parameters(commands, inbox=inbox, now=now, stamp=stamp)
-        rows = await session.ask(APPLY, values, patience)
+        call = batch_call(session.site, commands, inbox)
+        return call.read(await session.ask(call.statement, call.values, patience))
     except Unfit as error:
         if len(commands) > 1:
             raise  # whoever sent the batch tries its halves
         return [Failed("invalid", str(error))], []
-    return script.read_answer(rows, commands)
+
+
+def call_for(site: Site, commands: Sequence[Command], inbox: str) -> Call:
+    """The shortest way to say it."""
+    return short_call(site, commands, inbox) or batch_call(site, commands, inbox)
+
+
+def short_call(site: Site, commands: Sequence[Command], inbox: str) -> Call | None:
+    """How to say one command by itself. Plans are not ours to choose behind a pooler: not there."""
+    if len(commands) > 1 or site.is_pooled:
+        return None
+    [command] = commands
+    lone = script_alone.call_for(command, inbox, *site.time())
+    if lone is None:
+        return None
+
+    def read(rows: Rows) -> Told:
+        reply = lone.plain(command, rows[0][0])
+        return script.read_answer(rows, commands) if reply is None else ((reply,), ())
+
+    return Call(lone.statement, lone.values, read)
+
+
+def batch_call(site: Site, commands: Sequence[Command], inbox: str) -> Call:
+    """How to say any of them. May raise `Unfit`."""
+    now, stamp = site.time()
+    values = script.parameters(commands, inbox=inbox, now=now, stamp=stamp)
+    return Call(APPLY, values, lambda rows: script.read_answer(rows, commands))
 
 
 async def scan[W: Wire](

@@ -20,9 +20,13 @@ GREETING = Statement(
         (SELECT count(set_config(name, value, false))
             FROM (VALUES
                 ('default_transaction_isolation', 'read committed', NULL),
+                ('enable_bitmapscan', 'off', NULL),
+                ('enable_seqscan', 'off', NULL),
                 ('extra_float_digits', '1', NULL),
                 ('jit', 'off', NULL),
                 ('lock_timeout', '5s', '0'),
+                ('plan_cache_mode', 'force_generic_plan', NULL),
+                ('search_path', 'pg_catalog, pg_temp', NULL),
                 ('statement_timeout', '20s', '0'),
                 ('synchronous_commit', 'on', 'off'),
                 ('synchronous_commit', 'on', 'local')) AS wanted (name, value, instead_of)
@@ -30,8 +34,9 @@ GREETING = Statement(
     FROM (SELECT %s::int IN (0, pg_backend_pid()) AS direct) AS found
     """,
 )
-"""A statement that hangs is ended by the server too, should nobody wait for it any more. And a lease
-that was granted by a commit in memory only could be granted again after a power cut."""
+"""A statement that hangs is ended by the server too, should nobody wait for it any more. A lease that was
+granted by a commit in memory only could be granted again after a power cut. And a plan that was made while
+the tables were small must do when they are large."""
 
 
 async def greet(wire: Wire, site: Site, patience: float) -> None:

@@ -3,20 +3,29 @@
 import asyncio
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable
 
 from psycopg.pq.abc import PGconn
 
 from leasehold.backends.postgres.wire import Answer, Send, Wire
 
+type Done = Callable[[Answer | Exception], None]
+"""Is called once, in the loop."""
+
 
 class LoopWire(Wire):
-    """Its socket is watched for as long as it is open, so that a call costs the loop one turn."""
+    """Its socket is watched for as long as it is open, so that a call costs the loop one turn.
+
+    Calls wait in line here: the next leaves as soon as the last one's answer is read, before anybody
+    looks at that, so that the server works while we do.
+    """
 
     def __init__(self, pgconn: PGconn, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(pgconn)
         self._loop = loop
-        self._answer: asyncio.Future[Answer] | None = None
+        self._line: deque[tuple[Send, Done]] = deque()
+        """The first is under way."""
         self._is_full = False
         self.on_pushes: Callable[[list[str]], None] | None = None
         """Takes what is pushed to this connection."""
@@ -27,21 +36,39 @@ class LoopWire(Wire):
         self._last_rites.atexit = False
 
     async def exchange(self, send: Send, patience: float | None) -> Answer:
-        while self._answer is not None:
-            await asyncio.wait((self._answer,))
-        self._answer = self._loop.create_future()
-        send()
-        self._flush()
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+
+        def done(found: Answer | Exception) -> None:
+            if answer.done():
+                return
+            if isinstance(found, Exception):
+                answer.set_exception(found)
+                answer.exception()  # it is no news where nobody waits any more
+            else:
+                answer.set_result(found)
+
+        self.start(send, done)
         if patience is None:
-            return await self._answer
+            return await answer
         async with asyncio.timeout(patience):
-            return await self._answer
+            return await answer
+
+    def start(self, send: Send, done: Done) -> None:
+        """Send it when its turn comes, and have `done` called with what came of it."""
+        self._line.append((send, done))
+        if len(self._line) == 1:
+            self._send_first()
 
     def begin(self, send: Send) -> None:
-        if self._answer is None and not self.is_cut:
-            self._answer = self._loop.create_future()
-            send()
+        if not self.is_cut:
+            self.start(send, lambda _: None)
+
+    def _send_first(self) -> None:
+        try:
+            self._line[0][0]()
             self._flush()
+        except Exception as error:  # noqa: BLE001  # whoever waits for the answer is told
+            self._broke(error)
 
     async def next_pushes(self, patience: float) -> list[str]:
         if found := self.pushes():
@@ -90,11 +117,11 @@ class LoopWire(Wire):
         except Exception as error:  # noqa: BLE001
             self._broke(error)
             return
-        waiting = self._answer
-        if answer and waiting is not None:
-            self._answer = None
-            if not waiting.done():
-                waiting.set_result(answer)
+        if answer and self._line:
+            _, done = self._line.popleft()
+            if self._line:
+                self._send_first()
+            done(answer)
         if self.on_pushes is not None and (pushes := self.pushes()):
             self.on_pushes(pushes)
 
@@ -105,10 +132,10 @@ class LoopWire(Wire):
             self.on_break()
 
     def _fail(self, error: Exception) -> None:
-        waiting, self._answer = self._answer, None
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(error)
-            waiting.exception()  # it is no news where nobody waits
+        line = list(self._line)
+        self._line.clear()
+        for _, done in line:
+            done(error)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

@@ -7,6 +7,7 @@ from leasehold.backends.postgres import applying, examining, upkeep
 from leasehold.backends.postgres.connecting import connect_loop
 from leasehold.backends.postgres.ears import Ears
 from leasehold.backends.postgres.hearing import new_inbox
+from leasehold.backends.postgres.launching import Land, Launcher
 from leasehold.backends.postgres.mailbox import Mailbox
 from leasehold.backends.postgres.session import Session
 from leasehold.backends.postgres.site import Site
@@ -20,8 +21,9 @@ class LoopBackend:
     def __init__(self, site: Site) -> None:
         self.inbox = ""
         self._site = site
-        self._session = Session(site, connect_loop, keeps=(applying.APPLY,))
+        self._session = Session(site, connect_loop, keeps=applying.KEPT)
         self._turn = asyncio.Lock()
+        self._launcher = Launcher(site, self._note, self.apply)
         self._ears: Ears | None = None
         self._mailbox: Mailbox | None = None
         self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
@@ -61,12 +63,27 @@ class LoopBackend:
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         async with self._turn:
-            replies, wakeups = await applying.apply(self._session, commands, self.inbox, None)
+            told = await applying.apply(self._session, commands, self.inbox, None)
+        self._note(told)
+        return told[0]
+
+    def launch(self, commands: Sequence[Command], land: Land) -> Callable[[], None] | None:
+        """Send a batch at once, and have `land` called in the loop: with its replies, or an error.
+
+        What it returns gives the batch up, as at a time-out. None: it must go by `apply`.
+        """
+        wire = self._session.wire
+        if wire is None or wire.is_cut or not commands:
+            return None
+        return self._launcher.launch(wire, commands, self.inbox, land)
+
+    def _note(self, told: applying.Told) -> None:
+        """What a batch brought besides its replies, and that it was work."""
+        replies, wakeups = told
         if wakeups and self._mailbox is not None:
             self._mailbox.add(wakeups)
         wire = self._session.wire if self._ears is None else self._ears.wire
-        upkeep.note(self._site, len(commands), wire)
-        return replies
+        upkeep.note(self._site, len(replies), wire)
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         async with self._turn:

@@ -77,12 +77,21 @@ class Session[W: Wire]:
             await self._after(wire)
 
     async def ask(
-        self, statement: Statement, values: Values, patience: float | None = PATIENCE
+        self,
+        statement: Statement,
+        values: Values,
+        patience: float | None = PATIENCE,
+        expects: Callable[[SqlError], bool] | None = None,
     ) -> Rows:
-        """The rows of a statement. Tried once more where nothing was done and that may help."""
+        """The rows of a statement. Tried once more where nothing was done and that may help.
+
+        Raises our own errors, but for what the caller `expects`.
+        """
         try:
             return await self._ask(statement, values, patience)
         except SqlError as error:
+            if expects is not None and expects(error):
+                raise
             if is_of_unknown_outcome(error):
                 self.cut()
                 raise explain(error, self.site.place) from None
@@ -94,6 +103,8 @@ class Session[W: Wire]:
         try:
             return await self._ask(statement, values, patience)
         except SqlError as error:
+            if expects is not None and expects(error):
+                raise
             raise explain(error, self.site.place) from None
 
     async def _ask(self, statement: Statement, values: Values, patience: float | None) -> Rows:

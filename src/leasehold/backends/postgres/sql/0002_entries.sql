@@ -27,6 +27,7 @@ CREATE TYPE leasehold.turn AS (
     stamp bigint,
     caller text,
     wakeups leasehold.wakeup[],
+    head leasehold.places,              -- who comes first; null where nobody has looked yet
     reply text,                         -- of a rule
     granted bigint,                     -- by take_tokens: the first
     left_over double precision,         -- by extend: how long it lives

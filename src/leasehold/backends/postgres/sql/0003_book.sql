@@ -15,30 +15,31 @@ CREATE FUNCTION leasehold.get(t leasehold.turn, entry_id text) RETURNS leasehold
 LANGUAGE plpgsql AS $$
 DECLARE
     book leasehold.keys := t.book;
-    result leasehold.entry;
+    place leasehold.places;
+    hold leasehold.holds;
+    tomb leasehold.tombs;
 BEGIN
     IF book.id = entry_id THEN
         RETURN leasehold.inner_hold(book);
     END IF;
     IF book.waiting > 0 THEN
-        SELECT (leasehold.entry(p)).* INTO result FROM leasehold.places AS p
+        SELECT * INTO place FROM leasehold.places AS p
         WHERE p.key = book.key AND p.id >= entry_id ORDER BY p.id LIMIT 1;
-        IF result.id = entry_id THEN
-            RETURN result;
+        IF place.id = entry_id THEN
+            RETURN leasehold.entry(place);
         END IF;
     END IF;
     IF book.holds > 0 THEN
-        SELECT (leasehold.entry(h)).* INTO result FROM leasehold.holds AS h
-        WHERE h.key = book.key AND h.id = entry_id;
-        IF result.id = entry_id THEN
-            RETURN result;
+        SELECT * INTO hold FROM leasehold.holds AS h WHERE h.key = book.key AND h.id = entry_id;
+        IF FOUND THEN
+            RETURN leasehold.entry(hold);
         END IF;
     END IF;
     IF book.tombs > 0 THEN
-        SELECT (leasehold.entry(b)).* INTO result FROM leasehold.tombs AS b
+        SELECT * INTO tomb FROM leasehold.tombs AS b
         WHERE b.key = book.key AND b.id >= entry_id ORDER BY b.id LIMIT 1;
-        IF result.id = entry_id THEN
-            RETURN result;
+        IF tomb.id = entry_id THEN
+            RETURN leasehold.entry(tomb);
         END IF;
     END IF;
     RETURN NULL;
@@ -53,21 +54,38 @@ LANGUAGE sql STABLE AS $$
     WHERE book.holds > 0 AND h.key = book.key
 $$;
 
--- The place that comes first in the queue.
-CREATE FUNCTION leasehold.first(book leasehold.keys) RETURNS leasehold.entry
+-- With the place that comes first in the queue, if anybody waits. What changes the queue forgets it.
+CREATE FUNCTION leasehold.with_head(t leasehold.turn) RETURNS leasehold.turn
 LANGUAGE plpgsql AS $$
 DECLARE
-    result leasehold.entry;
+    first leasehold.places;
 BEGIN
-    IF book.waiting > 0 THEN
-        SELECT (leasehold.entry(p)).* INTO result FROM leasehold.places AS p
-        WHERE p.key = book.key ORDER BY p.urgency, p.arrival LIMIT 1;
-        IF result.id IS NULL THEN
-            RAISE EXCEPTION 'its row counts % places, and there are none', book.waiting
+    IF (t.book).waiting > 0 AND (t.head).id IS NULL THEN
+        SELECT * INTO first FROM leasehold.places AS p
+        WHERE p.key = (t.book).key ORDER BY p.urgency, p.arrival LIMIT 1;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION 'its row counts % places, and there are none', (t.book).waiting
                 USING ERRCODE = 'data_corrupted';
         END IF;
+        t.head := first;
     END IF;
-    RETURN result;
+    RETURN t;
+END $$;
+
+-- How many places come before one that is not in the queue yet: of its urgency it will be the last.
+CREATE FUNCTION leasehold.ahead_of_new(book leasehold.keys, place leasehold.entry) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    last bigint;
+BEGIN
+    IF book.waiting > 0 THEN
+        SELECT p.urgency INTO last FROM leasehold.places AS p
+        WHERE p.key = book.key ORDER BY p.urgency DESC, p.arrival DESC LIMIT 1;
+        IF last > place.urgency THEN
+            RETURN leasehold.ahead_of(book, place);
+        END IF;
+    END IF;
+    RETURN book.waiting;
 END $$;
 
 -- How many places come before this one.
@@ -161,6 +179,7 @@ BEGIN
             WHERE h.key = book.key AND h.id = e.id;
         END IF;
     WHEN 'place' THEN
+        t.head := NULL;
         IF e.stored IS NULL THEN
             book.waiting := book.waiting + 1;
             INSERT INTO leasehold.places VALUES (book.key, e.id, e.owner, e.units, e.urgency,
@@ -225,6 +244,7 @@ BEGIN
         DELETE FROM leasehold.places AS p WHERE p.key = book.key AND p.urgency = e.urgency
             AND p.arrival = e.arrival AND p.id = e.id;
         book.waiting := book.waiting - 1;
+        t.head := NULL;
     WHEN 'tombs' THEN
         DELETE FROM leasehold.tombs AS b
         WHERE b.key = book.key AND b.expires = e.expires AND b.id = e.id;

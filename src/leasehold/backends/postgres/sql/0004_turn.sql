@@ -78,6 +78,13 @@ DECLARE
     book leasehold.keys := t.book;
     p leasehold.places;
 BEGIN
+    t := leasehold.with_head(t);
+    IF (t.head).units <= book.capacity AND book.used + (t.head).units > book.capacity
+        AND NOT leasehold.silent(t.head, t.now)
+    THEN
+        t.again := false;  -- as it is most of the time
+        RETURN t;
+    END IF;
     t.again := true;
     FOR p IN SELECT * FROM leasehold.places AS x WHERE x.key = book.key
         ORDER BY x.urgency, x.arrival
@@ -228,7 +235,7 @@ END $$;
 CREATE FUNCTION leasehold.queue_up(t leasehold.turn, place leasehold.entry) RETURNS leasehold.turn
 LANGUAGE plpgsql AS $$
 DECLARE
-    ahead bigint := leasehold.ahead_of(t.book, place);
+    ahead bigint := leasehold.ahead_of_new(t.book, place);
 BEGIN
     place.near := ahead < leasehold.front();
     t := leasehold.put(t, place);
@@ -311,16 +318,12 @@ END $$;
 -- ---- wakeups ----------------------------------------------------------------------------------------
 
 -- Whoever has become the head must learn when time alone could change its answer.
-CREATE FUNCTION leasehold.wake_new_head(t leasehold.turn, old leasehold.entry)
-RETURNS leasehold.turn LANGUAGE plpgsql AS $$
-DECLARE
-    head leasehold.entry;
+CREATE FUNCTION leasehold.wake_new_head(t leasehold.turn, old_id text) RETURNS leasehold.turn
+LANGUAGE plpgsql AS $$
 BEGIN
-    IF (t.book).waiting > 0 THEN
-        head := leasehold.first(t.book);
-        IF head.id IS DISTINCT FROM old.id THEN
-            RETURN leasehold.wake(t, head, 'head');
-        END IF;
+    t := leasehold.with_head(t);
+    IF (t.book).waiting > 0 AND (t.head).id IS DISTINCT FROM old_id THEN
+        RETURN leasehold.wake(t, leasehold.entry(t.head), 'head');
     END IF;
     RETURN t;
 END $$;

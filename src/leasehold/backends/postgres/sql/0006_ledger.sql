@@ -19,14 +19,15 @@ CREATE FUNCTION leasehold.apply_one(t leasehold.turn, c leasehold.command) RETUR
 LANGUAGE plpgsql AS $$
 DECLARE
     flaw text := leasehold.flaw(c);
-    first leasehold.entry;
+    first text;
 BEGIN
     IF flaw IS NOT NULL THEN
         t.reply := leasehold.failed('invalid', flaw);
         RETURN t;
     END IF;
     t.caller := c.id;
-    first := leasehold.first(t.book);
+    t := leasehold.with_head(t);
+    first := (t.head).id;
     t := leasehold.settle(t);
     CASE c.kind
     WHEN 'acquire' THEN t := leasehold.acquire(t, c);

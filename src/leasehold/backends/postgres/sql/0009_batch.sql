@@ -17,15 +17,18 @@ BEGIN
         reason, now, flaw, n));
 END $$;
 
+-- Microseconds since 1970.
+CREATE FUNCTION leasehold.wall_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
+    $$ SELECT (date_part('epoch', clock_timestamp()) * 1000000)::bigint $$;
+
 -- A turn that begins now. Not by the transaction's now(), which stood still while we waited for locks.
 CREATE FUNCTION leasehold.new_turn(now double precision, stamp bigint) RETURNS leasehold.turn
 LANGUAGE plpgsql AS $$
 DECLARE
-    moment timestamptz := clock_timestamp();
     t leasehold.turn;
 BEGIN
-    t.now := coalesce(now, date_part('epoch', moment));
-    t.stamp := coalesce(stamp, (extract(epoch FROM moment) * 1000000)::bigint);
+    t.now := coalesce(now, date_part('epoch', clock_timestamp()));
+    t.stamp := coalesce(stamp, leasehold.wall_clock());
     t.wakeups := '{}';
     RETURN t;
 END $$;
@@ -85,6 +88,7 @@ BEGIN
             result.pushes := result.pushes || leasehold.close_book(t, was, own_inbox);
             was := leasehold.book_of(c.key);
             t.book := was;
+            t.head := NULL;
             t.wakeups := '{}';
         END IF;
         t := leasehold.apply_one(t, c);
@@ -116,11 +120,24 @@ DECLARE
     book leasehold.keys;
 BEGIN
     SELECT * INTO STRICT book FROM leasehold.keys AS k WHERE k.key = wanted;
+    PERFORM leasehold.must_add_up(book);
+    RETURN book;
+END $$;
+
+-- What a hand or a bug has made of it is not believed.
+CREATE FUNCTION leasehold.must_add_up(book leasehold.keys) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     IF book.holds = 0 AND book.used <> coalesce(book.units, 0) THEN
         RAISE EXCEPTION '% units are taken, and its holds have %', book.used, coalesce(book.units, 0)
             USING ERRCODE = 'data_corrupted';
     END IF;
-    RETURN book;
+    IF num_nulls(book.id, book.owner, book.token, book.units, book.slots, book.ttl, book.expires,
+            book.state, book.seq, book.lock_delay, book.bury, book.since, book.note, book.detail,
+            book.inbox) NOT IN (0, 15)
+        OR book.state NOT IN ('held', 'unclaimed', 'revoked', 'kept')
+    THEN
+        RAISE EXCEPTION 'the hold inside its row is no hold' USING ERRCODE = 'data_corrupted';
+    END IF;
 END $$;
 
 -- ---- answers and pushes -----------------------------------------------------------------------------

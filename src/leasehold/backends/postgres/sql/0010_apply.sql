@@ -17,10 +17,7 @@ DECLARE
     patient boolean;
     began timestamptz := clock_timestamp();
 BEGIN
-    IF format <> 1 THEN
-        RAISE EXCEPTION 'this database has format 1, and was asked for format %', format
-            USING ERRCODE = 'LHV01';
-    END IF;
+    PERFORM leasehold.must_be(format);
     FOREACH patient IN ARRAY '{false,true}'::boolean[] LOOP
         BEGIN
             RETURN leasehold.apply_together(leasehold.decode(commands), patient, own_inbox, now, stamp);
@@ -37,6 +34,14 @@ BEGIN
         END;
     END LOOP;
     RETURN leasehold.apply_carefully(commands, own_inbox, now, stamp);
+END $$;
+
+CREATE FUNCTION leasehold.must_be(format integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF format <> 1 THEN
+        RAISE EXCEPTION 'this database has format 1, and was asked for format %', format
+            USING ERRCODE = 'LHV01';
+    END IF;
 END $$;
 
 -- It costs nobody else a lease when a command is flawed, or a key's rows are.
