@@ -23,6 +23,7 @@ async def asynchronous() -> None:
     async with Lock(b"a").acquire(priority=3, note="why") as lease:
         assert_type(lease, Lease)
     assert_type(await Lock("a").acquire(wait=None), Lease)
+    assert_type(await Lock("a").acquire(within=object()), Lease)
     assert_type(await Lock("a").try_acquire(), Lease | None)
     async with connect("memory://") as client:
         assert_type(client, leasehold.Client)
@@ -47,6 +48,7 @@ def blocking() -> None:
         assert_type(lease.release(), bool)
     with leasehold.sync.Lock("a").acquire(units=1) as lease:
         assert_type(lease.owner, str)
+    leasehold.sync.Lock("a").acquire().release(within=object())
     assert_type(leasehold.sync.Lock("a").try_acquire(), leasehold.sync.Lease | None)
     with leasehold.sync.connect() as client:
         assert_type(client.list(), Iterator[Status])

@@ -63,7 +63,9 @@ class Backend(Protocol):
 class Store(Protocol):
     """Where leases are kept, by URL. Making one connects to nothing and reads nothing.
 
-    A store may also have `connections`: so many at a time are best for the threads of one process.
+    A store may also have `connections`: so many at a time are best for the threads of one process; and
+    `within(connection)`: a backend that applies as part of the user's own transaction on that connection,
+    with `blocking: bool` for the world that the connection is of.
     """
 
     url: str

@@ -11,6 +11,7 @@ from leasehold.defaults import default_hub
 from leasehold.faces.asked import kinds_asked, resource_key
 from leasehold.faces.blocks import begun, leaving
 from leasehold.faces.described import Described
+from leasehold.faces.joining import by_task
 from leasehold.faces.opening import ConnectOptions, opened
 from leasehold.hub import Hub
 from leasehold.model import Capabilities, Finding, Status
@@ -32,6 +33,7 @@ class Lease(LeaseBase):
     """
 
     __slots__ = ()
+    _join = staticmethod(by_task)
 
     async def renew(self, ttl: Duration | None = None) -> None:
         """Ask the store for `ttl` seconds from now (None: what it was acquired with); never shortens.
@@ -40,9 +42,14 @@ class Lease(LeaseBase):
         """
         await self._renew(ttl)
 
-    def release(self) -> Coroutine[Any, Any, bool]:
-        """Give it up; True if it was held until now. May be called again."""
-        return self._release()
+    def release(self, *, within: Any = None) -> Coroutine[Any, Any, bool]:
+        """Give it up; True if it was held until now. May be called again.
+
+        With `within`, a connection of the user's own as for `acquire`, it is given up by the commit of the
+        transaction there. Should that roll back, it was not: `renew()` takes it up again, and so does
+        the next renewal in the background. Until then it is not to be relied on.
+        """
+        return self._release() if within is None else self._release_within(within)
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""
@@ -116,6 +123,7 @@ class Primitive(Described[Lease]):
     """What the asyncio primitives share."""
 
     _lease_type = Lease
+    _join = staticmethod(by_task)
     _client: "Client | None"
 
     def _runtime(self) -> AsyncRuntime:
@@ -129,6 +137,7 @@ class Primitive(Described[Lease]):
         wait: Duration | Unset | None = UNSET,
         priority: int | None = None,
         note: str | None = None,
+        within: Any = None,
         timeout: Unset = UNSET,
     ) -> Acquisition:
         """Acquire `units`, in turn: await it, or enter it with `async with`.
@@ -136,10 +145,15 @@ class Primitive(Described[Lease]):
         Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
         first served within a priority. Cancelled meanwhile, it leaves nothing behind. Raises
         `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+
+        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
+        it is one try, and part of the transaction there: the lease stands once that commits, and until then
+        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
+        `NotConfigured` for a store that can't do that, and for a connection to another one.
         """
         if timeout is not UNSET:
             raise TypeError(NO_TIMEOUT)
-        return Acquisition(self._acquire(units, wait, priority, note))
+        return Acquisition(self._acquire(units, wait, priority, note, within))
 
     async def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None

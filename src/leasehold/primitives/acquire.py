@@ -32,6 +32,7 @@ from leasehold.model import (
     Wakeup,
 )
 from leasehold.primitives.ids import new_id
+from leasehold.primitives.pending import Pending
 from leasehold.primitives.telling import contention, key_shown
 from leasehold.runtime.port import Answer, Runtime
 
@@ -71,6 +72,8 @@ class Grant(NamedTuple):
     """It was pushed, stands for a window, and should be claimed by then if it is still wanted."""
     doubtful: bool
     """A copy of its Acquire may still be under way."""
+    pending: Pending | None = None
+    """It stands once a transaction of the user's own commits."""
 
 
 class Acquiring:
@@ -108,7 +111,9 @@ class Acquiring:
             try:
                 if not self._rt.is_ready:
                     await self._rt.ready()
-                answer = _not_busy(await self._rt.call(self._command(wait != 0)), self._ask.key)
+                answer = await self._rt.call(self._command(wait != 0))
+                if wait != 0:
+                    _not_busy(answer, self._ask.key)
             except BackendUnavailable:
                 self._doubtful = True
                 answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
@@ -130,9 +135,9 @@ class Acquiring:
 
     def _refused(self, reply: Reply) -> Grant:
         """The one try did not succeed."""
+        self._over = not self._doubtful and isinstance(reply, Refused | Failed)
         if isinstance(reply, Refused):
-            self._over = not self._doubtful
-            raise self._refusal(reply)
+            raise refusal(self._ask, reply)
         raise unexpected(reply, self._ask.key)
 
     async def _in_turn(self, wait: float | None, until: float, answer: Answer) -> Grant:
@@ -231,7 +236,7 @@ class Acquiring:
         """There was no place to be had: try again when time may have changed that."""
         if reply.reason == "too_large":
             self._over = True
-            raise self._refusal(reply)
+            raise refusal(self._ask, reply)
         left = until - self._rt.now()
         pause = min(max(reply.recheck_in, 0.05), 1.0)
         await self._rt.signal().wait(max(min(pause, left), 0.0))
@@ -283,26 +288,27 @@ class Acquiring:
             retry_after=_soonest(holders),
         )
 
-    def _refusal(self, reply: Refused) -> LeaseholdError:
-        ask = self._ask
-        if reply.reason == "too_large":
-            return LeaseholdError(
-                f"{ask.units} units of {key_shown(ask.key)} can't be had: "
-                f"the capacity it was last declared with is smaller",
-                key=ask.key,
-            )
-        return AcquireTimeout(
-            contention(ask.key, reply.holders, None),
-            key=ask.key,
-            holders=reply.holders,
-            retry_after=reply.recheck_in,
-        )
-
     def _burial(self) -> float:
         """A late copy of our Acquire must find the id buried; without one there is nothing to bury."""
         if self._doubtful or self._in_flight:
             return burial(self._rt.call_timeout)
         return 0.0
+
+
+def refusal(ask: Ask, reply: Refused) -> LeaseholdError:
+    """The error for units that are not to be had now, or ever."""
+    if reply.reason == "too_large":
+        return LeaseholdError(
+            f"{ask.units} units of {key_shown(ask.key)} can't be had: "
+            f"the capacity it was last declared with is smaller",
+            key=ask.key,
+        )
+    return AcquireTimeout(
+        contention(ask.key, reply.holders, None),
+        key=ask.key,
+        holders=reply.holders,
+        retry_after=reply.recheck_in,
+    )
 
 
 def _soonest(holders: tuple[Holder, ...]) -> float | None:

@@ -10,6 +10,7 @@ from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.fork import generation
 from leasehold.model import Command, Granted, Lost, Renew, Renewed
 from leasehold.primitives.acquire import Grant
+from leasehold.primitives.pending import NEVER_WAS
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
@@ -31,6 +32,8 @@ _WHY = {
 
 FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
 """A holder within its deadline was told so by the store itself."""
+TOLD = frozenset({FORGOTTEN, NEVER_WAS})
+"""These say all that there is to say."""
 
 _SINCE = {
     "expired": "; others may hold it by now",
@@ -64,6 +67,7 @@ class KeptLease:
         "_hold_until",
         "_id",
         "_me",
+        "_pending",
         "_renew_at",
         "_renewing",
         "_rt",
@@ -81,7 +85,16 @@ class KeptLease:
         self._rt = rt
         self._terms = terms
         self.key = key
-        self._id, self.token, self.slots, since, self._deadline, claim_by, self._doubtful = grant
+        (
+            self._id,
+            self.token,
+            self.slots,
+            since,
+            self._deadline,
+            claim_by,
+            self._doubtful,
+            self._pending,
+        ) = grant
         self._claim_by = claim_by
         self._hold_until: float | None = None
         self._renewing = False
@@ -121,7 +134,7 @@ class KeptLease:
         """Why it was lost: `expired`, `revoked`, `max_hold` or `closed`; None unless it was."""
         if self._end in LOSSES:
             return self._end  # type: ignore[return-value]  # as the line above says
-        if self._end is None:
+        if self._end is None and (self._pending is None or not self._is_parting):
             if generation.number != self._generation:
                 return "closed"
             if self._rt.now() >= self._deadline:
@@ -131,7 +144,15 @@ class KeptLease:
     @property
     def _stands(self) -> bool:
         """It is held, neither lost nor given up."""
+        if self._pending is not None and self._is_parting:
+            return False
         return self._end is None and bool(self._alive) and not self.lost
+
+    @property
+    def _is_parting(self) -> bool:
+        """It was given up in a transaction, which may have committed: nobody may rely on it."""
+        pending = self._pending
+        return pending is not None and pending.what == "released"
 
     # -- what the keeper asks -----------------------------------------------------------------------
 
@@ -170,7 +191,7 @@ class KeptLease:
         elif isinstance(reply, Renewed | Granted):
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
-            self._lose(reply.reason, told_by(reply))
+            self._lose(reply.reason, self._told_by(reply))
         else:
             self._not_renewed(LeaseholdError(f"the store answered a renewal with {reply!r}"))
 
@@ -180,11 +201,16 @@ class KeptLease:
         if self._end is None:
             now = self._rt.now()
             log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
-            self._renew_at = now + min(self._terms.ttl / 20, 1.0)
+            ttl = self._terms.ttl
+            # a transaction takes as long as it takes, and asking keeps others waiting
+            self._renew_at = now + (min(ttl / 20, 1.0) if self._pending is None else ttl / 10)
             self._watch_from(now, 0.0)
 
     def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up: tell everybody who wants to know."""
+        if self._is_parting:
+            self._finish("released")  # so it has committed, or that makes no difference any more
+            return
         self._detail = detail
         if not self._finish(reason) or generation.number != self._generation:
             return  # in a forked child there is nobody to tell
@@ -203,6 +229,8 @@ class KeptLease:
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
         self._claim_by = None
+        if self._pending is not None and sent > self._pending.since:
+            self._pending = None
         if self._turn is not None:
             self._turn.confirm(sent, ttl)
         deadline = max(self._deadline, sent + trusted(ttl))
@@ -252,13 +280,19 @@ class KeptLease:
     def _loss(self, reason: str | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
         detail = f" ({self._detail})" if self._detail else ""
-        cause = self._detail if self._detail == FORGOTTEN else f"{_WHY[why]}{detail}"
+        cause = self._detail if self._detail in TOLD else f"{_WHY[why]}{detail}"
         return LeaseLost(
             f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
             f"{cause}{_SINCE[why]}",
             reason=why,
             key=self.key,
         )
+
+    def _told_by(self, reply: Lost) -> str:
+        """What the store had to say of a loss."""
+        if reply.reason != "expired" or reply.detail:
+            return reply.detail
+        return FORGOTTEN if self._pending is None else NEVER_WAS
 
     def _burial(self) -> float:
         return burial(self._rt.call_timeout) if self._doubtful else 0.0
@@ -283,6 +317,8 @@ class KeptLease:
             return  # it never came to be
         if self._finish("forgotten"):
             self._rt.keeper.abandon(self.key, self._id, self._burial())
+            if self._pending is not None:
+                return  # whoever's transaction has failed has nothing to release
             told = (
                 f"a lease on {key_shown(self.key)} was dropped without release(): "
                 "it is given up now; use `with`, or keep the lease and call release()"
@@ -294,8 +330,3 @@ class KeptLease:
                 stacklevel=2,
                 source=self,
             )
-
-
-def told_by(reply: Lost) -> str:
-    """What the store had to say of a loss."""
-    return FORGOTTEN if reply.reason == "expired" and not reply.detail else reply.detail

@@ -1,7 +1,8 @@
 """A lease in its holder's hands: asked about, renewed, handed on, entered and left."""
 
 import logging
-from typing import Self
+from math import inf
+from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 from leasehold.config import Duration, safe_ttl, seconds
@@ -10,8 +11,13 @@ from leasehold.fork import generation
 from leasehold.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
 from leasehold.primitives.acquire import unexpected
 from leasehold.primitives.handle import Handle, pack
-from leasehold.primitives.kept import LOSSES, KeptLease, told_by
+from leasehold.primitives.kept import LOSSES, KeptLease
+from leasehold.primitives.pending import Pending
 from leasehold.primitives.telling import key_shown, span
+from leasehold.runtime.port import Runtime
+
+if TYPE_CHECKING:
+    from leasehold.primitives.joining import Way
 
 log = logging.getLogger("leasehold")
 
@@ -43,7 +49,7 @@ class LeaseBase(KeptLease):
     @property
     def remaining(self) -> float:
         """The seconds until its deadline, after which it can't be relied on; 0 once it has ended."""
-        if self._end is not None or generation.number != self._generation:
+        if self._end is not None or self._is_parting or generation.number != self._generation:
             return 0.0
         return max(self._deadline - self._rt.now(), 0.0)
 
@@ -56,6 +62,12 @@ class LeaseBase(KeptLease):
         """
         if self._end is not None and self._end not in LOSSES:
             raise NotHeld(f"the lease on {key_shown(self.key)} was {self._end}", key=self.key)
+        if self._is_parting:
+            raise NotHeld(
+                f"the lease on {key_shown(self.key)} was given up in a transaction: should that have "
+                "rolled back, renew() takes it up again",
+                key=self.key,
+            )
         if self.lost:
             raise self._loss()
         needed = seconds(needs, "needs")
@@ -93,26 +105,37 @@ class LeaseBase(KeptLease):
         return pack(Handle(self.key, self._id, self.token, self.slots, self._terms, self._doubtful))
 
     def __repr__(self) -> str:
-        state = self.reason or self._end or f"{span(self.remaining)} left"
+        parting = "given up in a transaction" if self._is_parting else ""
+        state = self.reason or self._end or parting or f"{span(self.remaining)} left"
         return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
+
+    @staticmethod
+    def _join(rt: Runtime, connection: Any) -> "Way":
+        """The way to the store by the user's own connection; set by the faces."""
+        raise NotImplementedError
 
     # -- for both worlds ----------------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
-        self.ensure()
+        self._may_be_renewed()
         wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
         answer = await self._rt.call(Renew(self.key, self._id, wanted))
         reply = answer.reply
-        self.ensure()  # past its deadline it stays lost, whatever the store says
+        self._may_be_renewed()  # past its deadline it stays lost, whatever the store says
         if isinstance(reply, Renewed | Granted):
             if ttl is not None:
                 self._terms = self._terms._replace(ttl=wanted)
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
-            self._lose(reply.reason, told_by(reply))
+            self._lose(reply.reason, self._told_by(reply))
         else:
             raise unexpected(reply, self.key)
         self.ensure()
+
+    def _may_be_renewed(self) -> None:
+        """Raises like `ensure`, but for one that was given up in a transaction: that may roll back."""
+        if not (self._is_parting and self._end is None and self._rt.now() < self._deadline):
+            self.ensure()
 
     async def _release(self) -> bool:
         """Give it up; True if it was held until now. Never raises because the store is away."""
@@ -137,6 +160,30 @@ class LeaseBase(KeptLease):
             log.warning("%s could not be given up: %s", key_shown(self.key), answer.reply.detail)
             rt.keeper.abandon(self.key, self._id, self._burial())
         return isinstance(answer.reply, Released)
+
+    async def _release_within(self, connection: Any) -> bool:
+        """Give it up with the commit of a transaction; should that roll back, it never was given up."""
+        from leasehold.primitives.joining import ask_within  # only who asks for it pays for it
+
+        rt, way = self._rt, self._join(self._rt, connection)
+        if not (self._stands or (self._is_parting and self._end is None)):
+            self._hand_back()
+            return False
+        await way.open()
+        before, self._pending = self._pending, Pending("released", inf)
+        reply = None
+        try:
+            release = Release(self.key, self._id, bury=self._burial())
+            reply = (await ask_within(rt, way, release)).reply
+        finally:  # in doubt it was given up, until a renewal tells that it wasn't
+            self._pending = Pending("released", rt.now())
+        if isinstance(reply, Failed):
+            self._pending = before
+            raise unexpected(reply, self.key)
+        if self._turn is not None:
+            turn, self._turn = self._turn, None
+            turn.break_off()
+        return isinstance(reply, Released)
 
     async def _wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until it is lost; False at the timeout, or once it was given up."""
@@ -165,6 +212,10 @@ class LeaseBase(KeptLease):
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         guard, self._guard = self._guard, None
         ours = guard is None or guard.leave(exc)
+        if self._pending is not None and self._is_parting:
+            if self._finish("released"):  # now for good, whichever way its transaction ends
+                self._rt.keeper.abandon(self.key, self._id, self._burial())
+            return
         if self._end is None and self._rt.now() < self._deadline:
             await self._release()
             return

@@ -3,18 +3,21 @@
 import os
 from collections.abc import Callable, Collection, Iterable
 from socket import gethostname
-from typing import Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from leasehold.config import UNSET, Duration, LockConfig, Unset, configured, optional_seconds
 from leasehold.core.names import Kind, key_of
 from leasehold.errors import AcquireTimeout, MissingCapability, Reentrant
 from leasehold.model import MANY, Status
 from leasehold.primitives import admin
-from leasehold.primitives.acquire import Acquiring, Ask
+from leasehold.primitives.acquire import Acquiring, Ask, Grant
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import Runtime
+
+if TYPE_CHECKING:
+    from leasehold.primitives.joining import Way
 
 NO_TIMEOUT = (
     "timeout= says too little: did you mean wait= (how long to queue) or "
@@ -138,6 +141,11 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         """The way to the store from where we are; set by the faces."""
         raise NotImplementedError
 
+    @staticmethod
+    def _join(rt: Runtime, connection: Any) -> "Way":
+        """The way to the store by the user's own connection; set by the faces."""
+        raise NotImplementedError
+
     # -- acquiring ----------------------------------------------------------------------------------
 
     async def _acquire(
@@ -146,8 +154,13 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         wait: Duration | Unset | None = UNSET,
         priority: int | None = None,
         note: str | None = None,
+        within: Any = None,
     ) -> LeaseT:
         rt = self._runtime()
+        if within is not None:
+            from leasehold.primitives.joining import one_try
+
+            wait = one_try(wait)
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         held = rt.holding.get((self.key, me))
@@ -162,9 +175,12 @@ class PrimitiveBase[LeaseT: LeaseBase]:
                 raise ValueError(
                     f"units is {units}: {key_shown(self.key)} has 1 to {self._capacity}"
                 )
-        if self._cohort is not None:
+        if within is not None:
+            grant = await self._granted_within(rt, ask, within)
+        elif self._cohort is not None:
             return await self._acquire_in_cohort(rt, ask, terms, me, patience)
-        grant = await Acquiring(rt, ask).run(patience)
+        else:
+            grant = await Acquiring(rt, ask).run(patience)
         try:
             return self._lease_type(rt, self.key, terms, grant, me)
         except BaseException:
@@ -177,6 +193,11 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         from leasehold.primitives.cohort_member import Member  # only who asks for it pays for it
 
         return await Member(rt, self._lease_type, ask, terms, me).acquire(patience)
+
+    async def _granted_within(self, rt: Runtime, ask: Ask, connection: Any) -> Grant:
+        from leasehold.primitives.joining import acquire_within
+
+        return await acquire_within(rt, self._join(rt, connection), ask)
 
     def _describe_here(self) -> tuple[Ask, Terms]:
         """What is asked for by default, and how it is held, from this process on."""

@@ -53,7 +53,8 @@ class StoreKeeper:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.mail = Mailroom(self._revoked)
-        self._store = store
+        self.store = store
+        """Where the leases are that it keeps."""
         self._clock = clock
         self._timers = timers_for(clock)
         self._stepped = hasattr(clock, "at")
@@ -199,12 +200,12 @@ class StoreKeeper:
     def _work_here(self) -> None:
         """Do what is to be done in this thread, once."""
         try:
-            backend = self._store.backend(blocking=True)
+            backend = self.store.backend(blocking=True)
             step(backend.open(listen=False))
             self._work(backend, self._take_chores())
             step(backend.close())
         except Exception as error:  # noqa: BLE001  # there is nobody left to try again
-            log.warning("the keeper of %s could not reach it: %s", self._store.url, error)
+            log.warning("the keeper of %s could not reach it: %s", self.store.url, error)
 
     def _run(self) -> None:
         while not self._closing:
@@ -227,7 +228,7 @@ class StoreKeeper:
                 self.mail.deliver(wakeup)
 
     def _connect(self) -> Backend:
-        backend = self._store.backend(blocking=True)
+        backend = self.store.backend(blocking=True)
         step(backend.open())
         self._backend = backend
         self.mail.recheck()
@@ -244,7 +245,7 @@ class StoreKeeper:
     def _stumble(self, error: Exception) -> None:
         """The store is away, or worse: tell those who wait for a renewal, and try again soon."""
         level = logging.DEBUG if self._pause else logging.WARNING  # an outage is told once
-        log.log(level, "the keeper of %s could not reach it: %s", self._store.url, error)
+        log.log(level, "the keeper of %s could not reach it: %s", self.store.url, error)
         self._disconnect()
         for chore in self._take_chores():
             self._failed(chore, error)
@@ -297,11 +298,11 @@ class StoreKeeper:
         try:
             outcomes = step(apply_in_halves(backend, commands)).each
         except Exception as error:  # a backend's own fault costs nobody a lease
-            log.exception("the keeper's connection to %s failed", self._store.url)
+            log.exception("the keeper's connection to %s failed", self.store.url)
             self._disconnect()
             outcomes = [BackendUnavailable(f"the store failed: {error!r}")] * len(commands)
         if all(isinstance(outcome, LeaseholdError) for outcome in outcomes):
-            log.warning("the keeper of %s failed: %s", self._store.url, outcomes[0])
+            log.warning("the keeper of %s failed: %s", self.store.url, outcomes[0])
         return [_answer(outcome, sent) for outcome in outcomes]
 
     def _failed(self, chore: _Chore, error: Exception) -> None:

@@ -47,7 +47,7 @@ class PostgresStore:
         """A backend that applies in the transaction that the caller has begun there.
 
         What it grants stands once that commits; others who want the same keys meanwhile are answered
-        `Failed("busy")`. The schema must be there: see `migrate`.
+        `Failed("busy")`. Its `open` makes sure that the connection leads to our database.
         """
         return WithinBackend(self._site, connection)
 

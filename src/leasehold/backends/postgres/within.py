@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
-from leasehold.backends.postgres import applying, script
+from leasehold.backends.postgres import applying, identity, script
 from leasehold.backends.postgres.site import Site
 from leasehold.backends.postgres.statements import Rows, Statement, Values
-from leasehold.backends.postgres.trouble import cut_off, error_of, explain
+from leasehold.backends.postgres.trouble import error_of, explain, is_worth_another_try
+from leasehold.errors import BackendUnavailable
 from leasehold.model import Command, Page, Reply, Wakeup
 
 
@@ -23,19 +24,27 @@ class WithinBackend:
     """Applies in the caller's connection and transaction, blocking or async as the connection is.
 
     It neither opens nor closes that connection, and hears nothing: it has no inbox. An error of the
-    database ends the caller's transaction, as any statement's would.
+    database ends the caller's transaction, as any statement's would; a deadlock or a serialization
+    failure is raised as psycopg's own, since whoever does transactions again looks for that.
     """
 
     inbox = ""
 
-    def __init__(
-        self, site: Site, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
-    ) -> None:
+    def __init__(self, site: Site, connection: object) -> None:
+        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            kind = type(connection)
+            raise TypeError(
+                f"within= is a {kind.__module__}.{kind.__qualname__}: give the connection of psycopg 3 "
+                "(psycopg.Connection or psycopg.AsyncConnection) that the transaction is on"
+            )
+        self.blocking = isinstance(connection, psycopg.Connection)
+        """The world that the connection is of."""
         self._site = site
-        self._connection = connection
+        self._connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection
 
     async def open(self, *, listen: bool = True) -> None:
-        """The caller has."""
+        """The caller has. Raises `NotConfigured` for a connection to another database than ours."""
+        await identity.check(self._connection, self._ask, self._site, blocking=self.blocking)
 
     async def close(self) -> None:
         """The caller will."""
@@ -56,7 +65,7 @@ class WithinBackend:
         values = script.scan_parameters(prefix, cursor, limit, now, stamp)
         return script.read_page(await self._ask(applying.SCAN, values))
 
-    async def _ask(self, statement: Statement, values: Values) -> Rows:
+    async def _ask(self, statement: Statement, values: Values = ()) -> Rows:
         given = self._connection
         cursor: Any
         if isinstance(given, psycopg.AsyncConnection):
@@ -67,9 +76,9 @@ class WithinBackend:
             await _now(cursor.execute(statement.text, values))
             rows: Rows = await _now(cursor.fetchall())
         except psycopg.Error as error:
-            if error.sqlstate is None:
-                raise cut_off(error, self._site.place) from error
-            raise explain(error_of(error), self._site.place) from error
+            if is_worth_another_try(error_of(error)):
+                raise
+            raise _told(error, self._site.place) from error
         return rows
 
     async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
@@ -85,3 +94,24 @@ class WithinBackend:
 async def _now(result: Any) -> Any:
     """What a call gave: awaited in the one world, as it is in the other."""
     return await result if isawaitable(result) else result
+
+
+def _told(error: psycopg.Error, place: str) -> Exception:
+    """What went wrong, to somebody who has a transaction there."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    state = error.sqlstate
+    if state is None or state.startswith("57P"):  # somebody has ended the session
+        return BackendUnavailable(
+            f"the connection given as within= broke ({said}): unless it had committed, nothing "
+            "that was done in its transaction stands"
+        )
+    match state:
+        case "25006":
+            return BackendUnavailable(f"the transaction given as within= only reads ({said})")
+        case "25P02":
+            return BackendUnavailable(
+                f"the transaction given as within= has failed already ({said}, SQLSTATE 25P02): "
+                "roll it back"
+            )
+        case _:
+            return explain(error_of(error), place)
