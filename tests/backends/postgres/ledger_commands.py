@@ -104,3 +104,42 @@ steps = st.one_of(
     *[batches] * 4, everywhere, everywhere, waits, waits, st.just("sweep"), st.just("step back")
 )
 plans = st.lists(steps, min_size=15, max_size=60)
+
+# ---- a queue at one key ---------------------------------------------------------------------------------
+
+few = st.sampled_from(IDS[:4])
+
+
+def queuers(capacity: int) -> st.SearchStrategy[Acquire]:
+    """Acquires that wait, of one capacity."""
+    return st.builds(
+        Acquire,
+        key=st.just(KEYS[0]),
+        id=few,
+        owner=st.just("o"),
+        ttl=st.sampled_from([3.0, 30.0]),
+        units=st.sampled_from([1, 1, 2]),
+        capacity=st.just(capacity),
+        queue=st.just(True),
+        patience=st.just(30.0),
+        priority=st.sampled_from([0, 0, 0, 1]),
+        tokens=st.sampled_from([1, 1, 5]),
+        floor=st.sampled_from([0, 0, _SOON]),
+        inbox=inboxes,
+    )
+
+
+leavers = st.builds(Release, key=st.just(KEYS[0]), id=few, bury=st.sampled_from([*[0.0] * 5, 6.0]))
+
+
+def crowd(capacity: int) -> st.SearchStrategy[list[Any]]:
+    """A plan of what a few who want the same do, one command at a time."""
+    flaw = st.builds(flawed, key=st.just(KEYS[0]), lease=few, which=st.sampled_from(FLAWS))
+    few_things = [queuers(capacity)] * 5 + [leavers] * 4 + [renewals, flaw]
+    call = st.sampled_from(few_things).flatmap(lambda kind: kind).map(lambda command: [command])
+    wait: st.SearchStrategy[Any] = st.sampled_from([0.01, 0.6, 1.7, 4.0, 4.0, 31.0])
+    step = st.sampled_from([call, call, call, wait]).flatmap(lambda kind: kind)
+    return st.lists(step, min_size=15, max_size=60)
+
+
+crowds = st.sampled_from([1, 1, 2, 3]).flatmap(crowd)

@@ -50,3 +50,47 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "a swept key begins at nothing": ("SELECT x, begun FROM", "SELECT x, 0 FROM"),
 }
 """What it does: the text that is replaced, and by what."""
+
+LONE_MUTANTS: dict[str, tuple[str, str]] = {
+    "a lone grant forgets what it reserved": (
+        "last = new_token + c.tokens - 1, id = c.id",
+        "last = new_token, id = c.id",
+    ),
+    "a lone release forgets the waiters": (
+        "IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
+        "IF was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
+    ),
+    "a lone grant revives a buried id": (
+        "IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
+        "IF was.waiting = 0 AND was.holds = 0 THEN\n        IF c.kind",
+    ),
+    "a lone release is of what has ended": (
+        "was.id = c.id AND was.due > t.now AND was.state <> 'kept'\n            AND c.keep",
+        "was.id = c.id AND was.state <> 'kept'\n            AND c.keep",
+    ),
+    "a flaw is let pass": (
+        "AND c.units <= c.capacity\n            AND leasehold.flaw(c) IS NULL",
+        "AND c.units <= c.capacity",
+    ),
+    "a silent head is handed to": (
+        "OR leasehold.silent(head, t.now) OR was.waiting > 1",
+        "OR was.waiting > 1",
+    ),
+    "who fits beside the head is not let in": (
+        "OR head.units + next.units <= was.capacity OR leasehold",
+        "OR leasehold",
+    ),
+    "the next head is told nothing": (
+        "IF was.waiting > 1 AND next.inbox <> ''",
+        "IF false",
+    ),
+    "a hand-over counts nobody out": (
+        "waiting = was.waiting - 1,\n        due",
+        "waiting = was.waiting,\n        due",
+    ),
+    "what a hand-over reserved may be used again": (
+        "last = new_token + head.tokens - 1",
+        "last = new_token",
+    ),
+}
+"""The same, of commands that come alone."""

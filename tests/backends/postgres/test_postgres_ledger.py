@@ -11,7 +11,7 @@ from leasehold.backends.postgres.script_values import escaped
 from leasehold.core import timing
 from leasehold.core.names import fingerprint
 from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
-from tests.backends.postgres.ledger_commands import plans
+from tests.backends.postgres.ledger_commands import crowds, plans
 from tests.backends.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
 from tests.servers.postgres import PostgresServer
 
@@ -33,6 +33,12 @@ def subject(postgres_server: PostgresServer) -> Iterator[Database]:
 @given(plan=plans)
 def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[Any]) -> None:
     follow(plan, subject, manner)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(plan=crowds)
+def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]) -> None:
+    follow(plan, subject, "alone")
 
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:

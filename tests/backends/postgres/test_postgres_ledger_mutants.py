@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from leasehold.backends.postgres import migrations
-from tests.backends.postgres.ledger_commands import plans
-from tests.backends.postgres.ledger_mutants import MUTANTS
+from tests.backends.postgres.ledger_commands import crowds, plans
+from tests.backends.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
 from tests.backends.postgres.ledger_subject import Database, database, follow
 
 
@@ -16,14 +16,25 @@ from tests.backends.postgres.ledger_subject import Database, database, follow
 @pytest.mark.once
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_planted_error_is_found(name: str, postgres_url: str) -> None:
-    before, _ = MUTANTS[name]
-    assert sum(m.sql.count(before) for m in migrations.migrations()) == 1, "nothing was planted"
-    with database(postgres_url, MUTANTS[name]) as subject:
+    find(postgres_url, MUTANTS[name], "together")
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.parametrize("name", LONE_MUTANTS)
+def test_one_in_the_short_way_is_found(name: str, postgres_url: str) -> None:
+    find(postgres_url, LONE_MUTANTS[name], "alone")
+
+
+def find(url: str, edit: tuple[str, str], manner: str) -> None:
+    planted = sum(migration.sql.count(edit[0]) for migration in migrations.migrations())
+    assert planted == 1, "nothing was planted, or too much"
+    with database(url, edit) as subject:
         with pytest.raises((AssertionError, psycopg.Error)):
-            look(subject)
+            look(subject, manner)
 
 
-def look(subject: Database) -> None:
+def look(subject: Database, manner: str) -> None:
     @settings(
         max_examples=1000,
         deadline=None,
@@ -33,8 +44,8 @@ def look(subject: Database) -> None:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(plan=plans)
+    @given(plan=crowds if manner == "alone" else plans)
     def answers_as_memory_does(plan: list[Any]) -> None:
-        follow(plan, subject, "together")
+        follow(plan, subject, manner)
 
     answers_as_memory_does()
