@@ -12,6 +12,7 @@ from tests.backends.redis.ledger_scripted import STAMP
 
 KEYS = [b"lock:a", b"semaphore:\xff\x00{b}%7D"]
 PLAIN = b"lock:plain"
+LINE = b"lock:line"
 IDS = ["id0", "id1", "id2", "id3", "id4", "ид\n\0 5", ""]
 
 YEAR_2250 = 8_836_000_000_000_000
@@ -79,6 +80,42 @@ _plain = st.one_of(
 )
 """What most commands are: a lock that nobody else wants."""
 
+_line_ids = st.sampled_from(IDS[:4])
+_in_line = st.builds(
+    acquire,
+    shape=st.sampled_from([*[(1, 1)] * 10, (1, 2), (2, 2), (2, 2)]),
+    key=st.just(LINE),
+    id=_line_ids,
+    owner=st.just("o"),
+    ttl=st.sampled_from([1.5, 3.0, 30.0, 30.0]),
+    queue=st.just(True),
+    patience=st.sampled_from([1.0, 30.0, 30.0]),
+    tokens=st.sampled_from([1, 1, 1, 5]),
+    floor=st.sampled_from([0, 0, 0, STAMP + 100_000_000]),
+    lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
+    inbox=st.sampled_from(["here", "there"]),
+)
+_leaving = st.builds(Release, key=st.just(LINE), id=_line_ids)
+_in_use = st.one_of(
+    st.builds(
+        Renew,
+        key=st.just(LINE),
+        id=_line_ids,
+        ttl=_ttls,
+        inbox=st.sampled_from(["", "here", "there"]),
+    ),
+    st.builds(Release, key=st.just(LINE), id=_line_ids, keep=_delays, bury=_delays),
+    st.builds(Revoke, key=st.just(LINE), lease=st.none(), reason=st.just("so"), now=st.booleans()),
+)
+_lines = st.lists(
+    st.sampled_from([*[_in_line] * 4, *[_leaving] * 3, _in_use, _in_use]).flatmap(
+        lambda kind: kind
+    ),
+    min_size=1,
+    max_size=5,
+)
+"""A mutex that goes from hand to hand."""
+
 _no_time = st.sampled_from([0.0, -1.0, nan, inf])
 _no_delay = st.sampled_from([-1.0, nan, inf])
 _wrong: st.SearchStrategy[dict[str, Any]] = st.one_of(
@@ -117,10 +154,40 @@ _waits = st.sampled_from([0.01, 0.6, 1.0, 1.7, 1.7, 5.0, 12.0, 70.0])
 _steps_of_the_clock = st.sampled_from([-3_600_000_000, 7_200_000_000, YEAR_2250, -STAMP])
 """In the wall clock's microseconds alone."""
 
-PLANS: st.SearchStrategy[list[Any]] = st.lists(
-    st.sampled_from([*[_batches] * 8, *[_waits] * 3, _steps_of_the_clock]).flatmap(
+_anything = st.lists(
+    st.sampled_from([*[_batches] * 6, *[_lines] * 3, *[_waits] * 3, _steps_of_the_clock]).flatmap(
         lambda kind: kind
     ),
     min_size=12,
     max_size=40,
 )
+_hand_to_hand = st.lists(
+    st.sampled_from([_lines, _lines, _waits]).flatmap(lambda kind: kind), min_size=12, max_size=40
+)
+
+PLANS: st.SearchStrategy[list[Any]] = st.one_of(_anything, _anything, _hand_to_hand)
+
+
+def _wish(lease: str, **more: Any) -> Acquire:
+    wishes = {"owner": "o", "ttl": 30.0, "queue": True, "inbox": "there", **more}
+    return Acquire(LINE, lease, **wishes)
+
+
+def _leave(lease: str) -> Release:
+    return Release(LINE, lease)
+
+
+TOLD: list[list[Any]] = [
+    [[_wish("a", inbox="here")], [Renew(LINE, "a", 30.0, "there")], [Revoke(LINE, None, "so")]],
+    [[_wish("a", ttl=1.5), _wish("b")], 1.7, [_leave("a")]],
+    [[_wish("a"), _wish("b", patience=1.0), _wish("c")], 1.7, [_leave("a")]],
+    [[_wish("a"), _wish("b", ttl=3.0), _wish("c")], 5.0, [_leave("a")]],
+    [[_wish("a"), _wish("b"), _wish("c", ttl=3.0)], 5.0, [_leave("a")]],
+    [[_wish("a"), _wish("b", lock_delay=2.0)], [_leave("a")], 5.0, [Inspect(LINE)]],
+    [[_wish("a"), _wish("b"), _wish("c")], [_leave("a")], 5.0, [Inspect(LINE)]],
+    [
+        [_wish("a", units=2, capacity=2), _wish("b", capacity=2)],
+        [_wish("c", units=2, capacity=2), _wish("d"), Resize(LINE, "a", 1, 1), _leave("a")],
+    ],
+]
+"""What chance comes upon too seldom: who waits or holds has ended, is silent, or asks for too much."""

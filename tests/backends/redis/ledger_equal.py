@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
 from leasehold.model import Command, Refused, Reply, Wakeup
-from tests.backends.redis.ledger_commands import PLANS
+from tests.backends.redis.ledger_commands import PLANS, TOLD
 from tests.backends.redis.ledger_scripted import STAMP, Scripted
 
 
@@ -69,6 +69,8 @@ _SETTINGS: dict[str, Any] = {
 
 def hold_equal(subject: Scripted, examples: int, **more: Any) -> None:
     """Raises where an answer differs, with the smallest plan that shows it."""
+    for plan in TOLD:
+        follow(plan, subject)
 
     @settings(max_examples=examples, **_SETTINGS, **more)
     @given(plan=PLANS)
@@ -96,7 +98,7 @@ def some_plans(count: int) -> Sequence[list[Any]]:
 
 def first_difference(subject: Scripted, examples: int) -> int | None:
     """The number of the first plan after which an answer differs."""
-    for number, plan in enumerate(some_plans(examples)):
+    for number, plan in enumerate([*TOLD, *some_plans(examples)]):
         try:
             follow(plan, subject)
         except AssertionError:

@@ -1,14 +1,40 @@
 """Mistakes that somebody could make in the Lua: the differential test must notice each."""
 
 MUTANTS = {
-    "a plain release by anybody": ("inner ~= id or state == 'kept'", "state == 'kept'"),
-    "a plain renewal by anybody": (
-        "after ~= #row + 1 or inner ~= id or state ~= 'held'",
-        "after ~= #row + 1 or state ~= 'held'",
+    "a plain lease in anybody's hands": (
+        "string.sub(row, ID_AT, ID_AT + #id - 1) == id",
+        "true",
     ),
-    "a plain renewal after the end": ("or now >= expiry or not (wish", "or not (wish"),
+    "a plain release after the end": ("if now >= expiry then", "if false then"),
+    "a plain release of what is told to end": ("string.sub(row, -#HELD) == HELD", "true"),
+    "a plain renewal after the end": ("if now >= expiry or not (wish", "if not (wish"),
     "a plain renewal that shortens": ("math.max(wish, math.min(expiry - now, ttl))", "wish"),
-    "a plain grant of any shape": ("units == 1 and capacity == 1 and", ""),
+    "a plain renewal that moves no inbox": (
+        "or new_inbox ~= '' and new_inbox ~= inbox then",
+        "then",
+    ),
+    "a plain grant of what is held": (
+        "if #row ~= #EMPTY or #raw ~= 22 + length then",
+        "row = string.sub(row, 1, 3) .. '\\0' .. string.sub(row, 5, 28) if false then",
+    ),
+    "handed on by anybody": ("return id == own and state", "return state"),
+    "handed on by nobody": ("and state ~= 'kept' and after", "and after"),
+    "handed on though something has ended": ("or now >= due\n", "\n"),
+    "handed on to the silent": ("(near == 0 or now - (expiry - ttl) <= window)", "true"),
+    "handed on to many units": ("if units == 1 and (near", "if (near"),
+    "handed on below the floor": (
+        "next_token(last, stamp, heir.floor)",
+        "next_token(last, stamp, 0)",
+    ),
+    "handed on with one token": ("token + heir.tokens - 1, places - 1", "token, places - 1"),
+    "handed on for too long": ("math.min(due, now + heir.window)", "due"),
+    "handed on without lock_delay": ("0, heir.lock_delay, 0, stamp", "0, 0, 0, stamp"),
+    "handed on, and the tombs forgotten": ("places == 0 and tombs == 0", "places == 0"),
+    "handed on, and the next not told": ("if next_one then", "if nil then"),
+    "handed on, and a place left": ("redis.call('HDEL', key .. 'place', place.id)", ""),
+    "handed on, and its end left": ("redis.call('ZREM', key .. 'due', 'place ' .. place.id)", ""),
+    "handed on, and the queue left": ("redis.call('ZREM', key .. 'queue', place.member)", ""),
+    "handed on by the dead": ("local window = claim_window(grant_ttl)", "local window = grant_ttl"),
     "the token not raised": ("math.max(last + 1, floor + 1", "math.max(last, floor + 1"),
     "the floor ignored": ("floor + 1, believable", "believable"),
     "a stamp that is no time": ("stamp <= END_OF_TIME and stamp or 0", "stamp"),

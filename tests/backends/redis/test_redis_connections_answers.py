@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.errors import BackendUnavailable, IncompatibleVersion, NotConfigured
-from leasehold.model import Refused
-from tests.backends.redis.both_worlds import Side, acquire, granted
+from leasehold.model import Inspect, Refused
+from tests.backends.redis.both_worlds import KEY, Side, acquire, granted
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer
 
@@ -16,6 +16,19 @@ from tests.servers.redis import RedisServer
 @pytest.fixture(params=["async", "blocking"])
 def side(request: pytest.FixtureRequest) -> Side:
     return Side(request.param)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_answer_that_comes_in_many_pieces(side: Side, tmp_path: Path, tls: bool) -> None:
+    async def case() -> None:
+        with RedisServer(tmp_path, tls=tls) as server:
+            backend = await side.open(server.url)
+            notes = [letter * 30_000 for letter in "abcdefgh"]
+            await backend.apply([acquire(note, capacity=8, note=note) for note in notes])
+            (status,) = await backend.apply([Inspect(KEY)])
+            assert [holder.note for holder in status.holders] == notes
+
+    side.run(case)
 
 
 def test_a_replica_that_may_not_be_written(side: Side, tmp_path: Path) -> None:

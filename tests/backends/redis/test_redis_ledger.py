@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.backends.redis import script
+from leasehold.backends.redis import script, script_commands
 from leasehold.model import MANY, Acquire, Gone, Inspect, Release, Renew, Revoke, Revoked
 from tests.backends.redis.ledger_equal import first_difference, hold_equal
 from tests.backends.redis.ledger_mutants import MUTANTS
@@ -26,11 +26,20 @@ def test_a_mistake_is_noticed(redis_server: RedisServer, mistake: str) -> None:
     assert found is not None
 
 
+@pytest.mark.once
+def test_what_is_unusual_and_said_to_be_plain_is_noticed(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(script_commands, "_around", {})
+    monkeypatch.setattr(script_commands, "_is_plain", lambda command: True)
+    assert first_difference(scripted, 300) is not None
+
+
 def test_a_call_that_is_sent_twice_does_its_work_once(scripted: Scripted) -> None:
-    call = script.call_for([Acquire(b"lock:x", "a", "o", 30.0)], inbox="here", **AT)
-    once = scripted.evaluate(call)
+    batch = [Acquire(b"lock:x", "a", "o", 30.0)]
+    once = scripted.apply(batch, **AT)
     before = scripted.everything()
-    assert scripted.evaluate(call) == once
+    assert scripted.apply(batch, **AT) == once
     assert scripted.everything() == before
 
 

@@ -106,6 +106,8 @@ def test_tokens_survive_up_to_the_last(scripted: Scripted, capacity: int) -> Non
         {"id": "\udcff"},
         {"note": "\ud800"},
         {"ttl": "30"},
+        {"ttl": "30", "capacity": 1},
+        {"owner": ["no text"]},
     ],
     ids=str,
 )
@@ -162,7 +164,7 @@ def test_any_text_comes_back(scripted: Scripted) -> None:
 
 def test_texts_that_others_wrote_are_no_hindrance(scripted: Scripted) -> None:
     call = script.call_for([Acquire(b"lock:x", "a", "MARK", 30.0)], inbox="here", **AT)
-    call.args[4] = call.args[4].replace(b"MARK", b"\xff\xfe\x00!")
+    call.args[1] = call.args[1].replace(b"MARK", b"\xff\xfe\x00!")
     scripted.evaluate(call)
     assert scripted.ask(Inspect(b"lock:x"), **AT).holders[0].owner == "\ufffd\ufffd\0!"
 

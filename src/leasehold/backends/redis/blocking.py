@@ -6,13 +6,17 @@ import time
 from collections.abc import Sequence
 
 from leasehold.backends.redis import examining, scanning
+from leasehold.backends.redis.link import HiredisError, ReplyError
 from leasehold.backends.redis.scanning import Listings
-from leasehold.backends.redis.scripting import Terms
+from leasehold.backends.redis.script import read_answer
+from leasehold.backends.redis.scripting import Outcome, Terms
+from leasehold.backends.redis.server import Server
 from leasehold.backends.redis.settings import Endpoint, Settings
 from leasehold.backends.redis.socket_link import Patience, SocketDial, SocketLink
 from leasehold.backends.redis.socket_subscription import SocketSubscription
 from leasehold.backends.redis.subscription import new_inbox
 from leasehold.backends.redis.topology import router
+from leasehold.backends.redis.trouble import broken
 from leasehold.errors import BackendUnavailable
 from leasehold.fork import on_fork
 from leasehold.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
@@ -73,10 +77,28 @@ class BlockingBackend:
         if not commands:
             return ()
         self._patience.seconds = self._enough_for(commands)
-        replies, wakeups = await self._router.apply(commands)
+        replies, wakeups = self._directly(commands) or await self._router.apply(commands)
         if wakeups and self._bell is not None:
             self._arrived += wakeups
         return replies
+
+    def _directly(self, commands: Sequence[Command]) -> Outcome | None:
+        """Apply a batch over the connection there is, and that without a coroutine on the way.
+
+        None: nothing was done, and the ordinary way either does it or knows what to say.
+        """
+        link = self._router.link if isinstance(self._router, Server) else None
+        if link is None or not link.usable:
+            return None
+        assert isinstance(link, SocketLink)
+        try:
+            answer = link.exchange(self._terms.request(commands))
+        except BaseException as error:
+            link.close()
+            if isinstance(error, OSError | HiredisError):
+                raise broken(error, link.endpoint) from error
+            raise
+        return None if isinstance(answer, ReplyError) else read_answer(answer, commands)
 
     def _enough_for(self, commands: Sequence[Command]) -> float:
         patience = self._settings.timeout

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from leasehold.backends.redis.link import ReplyError
 from leasehold.backends.redis.loop_link import LoopLink
 from leasehold.backends.redis.script import read_answer
-from leasehold.backends.redis.scripting import Terms, by_name
+from leasehold.backends.redis.scripting import Terms
 from leasehold.backends.redis.server import Server
 from leasehold.backends.redis.trouble import broken
 from leasehold.errors import BackendUnavailable, LeaseholdError
@@ -36,8 +37,8 @@ class Launcher:
         link = self._server.link
         if not isinstance(link, LoopLink) or not link.usable:
             return None
-        data = by_name(self._terms.call(commands))
-        link.launch(data, 1, partial(self._landed, link, commands, land))
+        landed = partial(self._landed, link, commands, land)
+        link.launch(self._terms.request(commands), 1, landed)
         return link.close
 
     def _landed(
@@ -47,10 +48,10 @@ class Launcher:
         land: Land,
         found: list[Any] | Exception,
     ) -> None:
-        if isinstance(found, Exception):
+        if not isinstance(found, list):
             return land(broken(found, link.endpoint))
         answer = found[0]
-        if not isinstance(answer, list):
+        if isinstance(answer, ReplyError):
             return self._otherwise(commands, land)
         try:
             replies, wakeups = read_answer(answer, commands)

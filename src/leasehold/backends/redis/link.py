@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import hiredis
 
@@ -73,6 +73,16 @@ def keep_alive(sock: "Socket") -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def new_reader() -> hiredis.Reader:
+class Reader(Protocol):
     """What makes replies of bytes."""
-    return hiredis.Reader(notEnoughData=MORE)
+
+    def feed(self, data: bytearray | memoryview, offset: int, length: int) -> None:
+        """Take in a part of a buffer, which may be overwritten then."""
+
+    def gets(self) -> Any:
+        """The next reply, or `MORE`."""
+
+
+def new_reader() -> Reader:
+    """One of hiredis's, whose types say that it reads `bytes` only."""
+    return cast(Reader, hiredis.Reader(notEnoughData=MORE))

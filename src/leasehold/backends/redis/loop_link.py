@@ -1,4 +1,8 @@
-"""A connection in an event loop: a protocol of our own, since a whole client costs several times more."""
+"""A connection in an event loop: a protocol of our own, since a whole client costs several times more.
+
+It reads into a buffer that stays: for each read of an ordinary protocol asyncio has the system map 256 KiB
+of fresh memory, unless the heap happens to have them, and that can cost more than all else here.
+"""
 
 import asyncio
 import os
@@ -15,18 +19,11 @@ type Land = Callable[[list[Any] | Exception], None]
 """Who is told of the answers, or of what went wrong."""
 
 
-class _Asked:
-    """Commands on their way, and their answers so far."""
-
-    __slots__ = ("answers", "count", "land")
-
-    def __init__(self, land: Land, count: int) -> None:
-        self.land = land
-        self.count = count
-        self.answers: list[Any] = []
+BUFFER = 65536
+"""So many bytes are read at a time."""
 
 
-class LoopLink(asyncio.Protocol):
+class LoopLink(asyncio.BufferedProtocol):
     """See `Link`. Once it has a `take`, all that comes is handed to that, in the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
@@ -38,8 +35,12 @@ class LoopLink(asyncio.Protocol):
         self.lost: Callable[[Exception], None] | None = None
         """Called once when it breaks, but not when it is closed by us."""
         self._loop = loop
-        self._asked: deque[_Asked] = deque()
+        self._asked: deque[tuple[Land, int]] = deque()
+        """Who waits, and for how many answers."""
+        self._answers: list[Any] = []
+        """Those to the first of them, so far."""
         self._reader = new_reader()
+        self._buffer = memoryview(bytearray(BUFFER))  # TLS cuts it, and would cut a copy otherwise
         self._transport: asyncio.Transport | None = None
 
     def ask(self, data: bytes, count: int = 1) -> asyncio.Future[list[Any]]:
@@ -50,7 +51,7 @@ class LoopLink(asyncio.Protocol):
     def launch(self, data: bytes, count: int, land: Land) -> None:
         """Send commands at once, and have `land` called with their answers as soon as they are there."""
         if self.usable and self._transport is not None:
-            self._asked.append(_Asked(land, count))
+            self._asked.append((land, count))
             self._transport.write(data)
         else:
             land(ConnectionResetError("the connection is closed"))
@@ -71,23 +72,29 @@ class LoopLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # other loops have their own classes
         keep_alive(transport.get_extra_info("socket"))
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         reader, asked = self._reader, self._asked
         try:
-            reader.feed(data)
+            reader.feed(self._buffer, 0, nbytes)
             while (reply := reader.gets()) is not MORE:
                 if self.take is not None:
                     self.take(reply)
                 elif type(reply) is not PushNotification and asked:
-                    first = asked[0]
-                    first.answers.append(reply)
-                    if len(first.answers) == first.count:
-                        asked.popleft()
-                        first.land(first.answers)
-                        if self.parting:
-                            self._loop.call_soon(self.close_if_idle)
+                    self._answers.append(reply)
+                    if len(self._answers) == asked[0][1]:
+                        self._land_first()
         except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
             self._break(error)
+
+    def _land_first(self) -> None:
+        (land, _), answers = self._asked.popleft(), self._answers
+        self._answers = []
+        land(answers)
+        if self.parting:
+            self._loop.call_soon(self.close_if_idle)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._break(error or ConnectionResetError("the server closed the connection"))
@@ -109,8 +116,8 @@ class LoopLink(asyncio.Protocol):
         if self._transport is not None and not self._loop.is_closed():
             self._transport.abort()
         asked, self._asked = self._asked, deque()
-        for each in asked:
-            each.land(error)
+        for land, _ in asked:
+            land(error)
 
     def close_in_child(self) -> None:
         """The loop's selector is the parent's too: put nothing in the socket's place, and no more."""

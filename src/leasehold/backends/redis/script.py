@@ -1,7 +1,7 @@
 """The ledger as a Lua script that applies a batch in one call, and what is said to it.
 
 The script is `lua/*.lua`, one after the other: what `core/*.py` says, said again where it is atomic. See
-`lua/batch.lua` for the shape of a call, `lua/book.lua` for what lies in Redis.
+`lua/call.lua` for the shape of a call, `lua/book.lua` for what lies in Redis.
 """
 
 from collections.abc import Sequence
@@ -33,23 +33,23 @@ __all__ = (
     "store_key",
 )
 
-_LONG_WAY = (
-    *("values", "timing", "book", "queue", "flush"),
-    *("replies", "turn", "views", "flaws", "ledger"),
-)
+_SHORT_WAY = ("forms", "short", "call")
+"""Where most calls end."""
+
+_LONG_WAY = ("values", "book", "queue", "flush", "replies", "turn", "views", "flaws", "ledger")
 """`core/*.py`, in the order in which one needs the other."""
 
 
 def _source() -> bytes:
     folder = files("leasehold.backends.redis") / "lua"
-    parts = {
-        part: (folder / f"{part}.lua").read_bytes()
-        for part in ("forms", "short", *_LONG_WAY, "batch")
-    }
-    long_way = [parts[part] for part in _LONG_WAY]
+
+    def read(*names: str) -> bytes:
+        return b"\n".join((folder / f"{name}.lua").read_bytes() for name in names)
+
     # Within a function, so that what is not needed is not even defined.
-    whole = [b"local function whole_ledger()\n", *long_way, b"end\n"]
-    return b"\n".join([parts["forms"], parts["short"], *whole, parts["batch"]])
+    whole = b"local function whole_ledger()\n\n%b\nend\n" % read(*_LONG_WAY)
+    hand_on = read("timing", "pushes", "handing")
+    return b"\n".join((read(*_SHORT_WAY), hand_on, whole, read("batch")))
 
 
 SOURCE = _source()
@@ -78,11 +78,11 @@ def call_for(
     `holdoff`: nothing is granted for that many seconds after the server came back empty.
     """
     keys = [store_key(command.key) for command in commands]
-    args = [inbox.encode(), _number(now), _number(stamp), b""]
-    args += [packed(command) for command in commands]
+    args = [inbox.encode(), *[packed(command) for command in commands]]
+    if now is not None or holdoff > 0:
+        args += [_number(now), _number(stamp), _number(holdoff or None)]
     if holdoff > 0:
-        keys.insert(0, EPOCH)
-        args[3] = _number(holdoff)
+        keys.append(EPOCH)
     return Call(keys, args)
 
 
@@ -95,6 +95,8 @@ def read_answer(raw: Any, commands: Sequence[Command]) -> tuple[list[Reply], lis
 
     Raises `IncompatibleVersion` where books of another format lie there: nothing was applied then.
     """
+    if type(raw) is not list:  # to a lone command that went the short way
+        return [reply_of(raw, commands[0])], []
     check_format(raw)
     replies = [reply_of(answer, command) for answer, command in zip(raw, commands, strict=False)]
     return replies, [wakeup_of(record) for record in raw[len(commands) :]]

@@ -1,4 +1,4 @@
-"""Commands as the script reads them: a letter, then a struct (`COMMANDS` in `lua/replies.lua`)."""
+"""Commands as the script reads them: a letter, then a struct (`Command` in `lua/replies.lua`)."""
 
 from collections.abc import Callable
 from struct import Struct, error
@@ -7,63 +7,93 @@ from typing import Any
 from leasehold.core.names import fingerprint
 from leasehold.model import Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 
+_PLAIN = Struct("<cB2dI")
+_ACQUIRE = Struct("<c8dB")
 _RENEW = Struct("<cdI")
 _RELEASE = Struct("<c2dI")
 _RESIZE = Struct("<c2dI")
 _REVOKE = Struct("<cBB")
 _LENGTH = Struct("<I")
 
-_acquire_of: dict[tuple[int, ...], Callable[..., bytes]] = {}
-"""How to pack an Acquire whose texts are that long: one process's hardly ever differ."""
-MAX_SHAPES = 256
+_LEASE = _LENGTH.pack(24)
+"""How long a fingerprint is. It goes with the id, since Redis can't make one."""
+
+LONG = 1e9
+"""Who asks for more seconds asks for something unusual."""
+
+_around: dict[tuple[Any, ...], tuple[bytes, bytes]] = {}
+"""What stands before and behind the id of an Acquire: one process's hardly ever differ in it."""
+MAX_AROUND = 256
+MAX_TEXTS = 4096
+"""Longer texts than this are not remembered, in bytes."""
 
 
 def packed(command: Command) -> bytes:
     """A command for the script. It answers `invalid` to one that fits into no struct, and says why."""
     try:
         return _PACK[type(command)](command)
-    except (error, OverflowError, UnicodeEncodeError) as problem:
+    except (error, OverflowError, TypeError, UnicodeEncodeError) as problem:
         return b"F" + str(problem).encode(errors="replace")
 
 
 def _acquire(command: Acquire) -> bytes:
     if type(command.units) is not int or type(command.priority) is not int:
         return b"Funits and priority must be whole numbers"  # a double would not tell
-    lease = fingerprint(command.id).encode()  # Redis can't make one
-    own, owner = command.id.encode(), command.owner.encode()
-    note, inbox = command.note.encode(), command.inbox.encode()
-    lengths = len(own), len(lease), len(owner), len(note), len(inbox)
-    pack = _acquire_of.get(lengths) or _shape(lengths)
-    return pack(
-        b"A",
+    own = command.id.encode()
+    asked = (
+        len(own),
+        command.owner,
+        command.note,
+        command.inbox,
+        command.ttl,
+        command.patience,
+        command.queue,
         command.units,
         command.capacity,
         command.priority,
         command.tokens,
         command.floor,
-        command.ttl,
-        command.patience,
         command.lock_delay,
-        command.queue,
-        lengths[0],
-        own,
-        lengths[1],
-        lease,
-        lengths[2],
-        owner,
-        lengths[3],
-        note,
-        lengths[4],
-        inbox,
     )
+    head, tail = _around.get(asked) or _surround(command, asked)
+    return b"".join((head, own, _LEASE, fingerprint(command.id).encode(), tail))
 
 
-def _shape(lengths: tuple[int, ...]) -> Callable[..., bytes]:
-    if len(_acquire_of) >= MAX_SHAPES:
-        _acquire_of.clear()
-    texts = "".join(f"I{length}s" for length in lengths)
-    pack = _acquire_of[lengths] = Struct("<c8dB" + texts).pack
-    return pack
+def _surround(command: Acquire, asked: tuple[Any, ...]) -> tuple[bytes, bytes]:
+    length = asked[0]
+    tail = _text(command.owner) + _text(command.note) + _text(command.inbox)
+    if _is_plain(command):
+        texts = 4 + length + 4 + 24 + len(tail)
+        head = _PLAIN.pack(b"a", command.queue, command.ttl, command.patience, texts)
+    else:
+        head = _ACQUIRE.pack(
+            b"A",
+            command.units,
+            command.capacity,
+            command.priority,
+            command.tokens,
+            command.floor,
+            command.ttl,
+            command.patience,
+            command.lock_delay,
+            command.queue,
+        )
+    around = head + _LENGTH.pack(length), tail
+    if len(tail) <= MAX_TEXTS:
+        if len(_around) >= MAX_AROUND:
+            _around.clear()
+        _around[asked] = around
+    return around
+
+
+def _is_plain(command: Acquire) -> bool:
+    """It asks for a mutex, and for nothing but time."""
+    return (
+        command.units == command.capacity == command.tokens == 1
+        and command.priority == command.floor == command.lock_delay == 0
+        and 0 < command.ttl <= LONG
+        and 0 < command.patience <= LONG
+    )
 
 
 def _renew(command: Renew) -> bytes:
@@ -73,6 +103,8 @@ def _renew(command: Renew) -> bytes:
 
 def _release(command: Release) -> bytes:
     own = command.id.encode()
+    if command.keep == command.bury == 0:
+        return b"x%b%b" % (_LENGTH.pack(len(own)), own)
     return _RELEASE.pack(b"X", command.keep, command.bury, len(own)) + own
 
 

@@ -1,5 +1,7 @@
 """How a ledger's key is called in Redis, and the way back."""
 
+from functools import lru_cache
+
 PREFIX = b"lh:{"
 
 EPOCH = b"lh:epoch"
@@ -11,6 +13,7 @@ MATCH_ALL = b"lh:{*}"
 _NOTHING = b"%"
 
 
+@lru_cache(4096)
 def store_key(key: bytes) -> bytes:
     """All of it is the hash tag, so everything of one resource is in one slot of a Cluster.
 

@@ -25,30 +25,37 @@ from leasehold.model import (
 )
 
 FORMAT = 1
-"""Of what lies in Redis; as in `lua/values.lua`."""
+"""Of what lies in Redis; as in `lua/forms.lua`."""
 
 _IS_GRANTED = ord("G")
 _GRANTED = Struct("<dd")
 _GRANTED_SIZE = 1 + _GRANTED.size
 
 
-def check_format(raw: Sequence[bytes]) -> None:
+def check_format(raw: Sequence[bytes | int]) -> None:
     """Raises `IncompatibleVersion` for the answer that another release's book is there."""
-    if raw and raw[0][:1] == b"I":
+    if raw and type(raw[0]) is bytes and raw[0][:1] == b"I":
         raise IncompatibleVersion(
             f"this server has leases of format {raw[0][1:].decode()}, and this release of leasehold "
             f"reads format {FORMAT}: nothing is granted; run the same release everywhere on it"
         )
 
 
-def reply_of(raw: bytes, command: Command) -> Reply:
+def reply_of(raw: bytes | int, command: Command) -> Reply:
     """What the script answered to a command."""
+    if type(raw) is int:
+        return _plainly(raw, command)
+    assert isinstance(raw, bytes)
     if raw[0] == _IS_GRANTED:
         token, ttl = _GRANTED.unpack_from(raw, 1)
         return Granted(int(token), slots_of(raw[_GRANTED_SIZE:]), ttl)
     if raw in _PLAIN:
         return _PLAIN[raw]
     return _READ[raw[:1]](Reader(raw, 1), command)
+
+
+def _plainly(number: int, command: Any) -> Reply:
+    return Granted(number, _SLOT_0, command.ttl) if number else _RELEASED
 
 
 def _queued(reader: Reader, _command: Command) -> Queued:
@@ -112,7 +119,9 @@ def _waiter(reader: Reader) -> Waiter:
     return Waiter(lease, owner, int(units), int(priority), waited, note)
 
 
-_PLAIN: dict[bytes, Reply] = {b"g": Gone(), b"r": Released(), b"u": Unknown()}
+_SLOT_0 = (0,)
+_RELEASED = Released()
+_PLAIN: dict[bytes, Reply] = {b"g": Gone(), b"r": _RELEASED, b"u": Unknown()}
 
 _READ: dict[bytes, Callable[[Reader, Command], Reply]] = {
     b"Q": _queued,

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from leasehold.backends.redis import script
 from leasehold.backends.redis.link import Link, ReplyError, pack
 from leasehold.backends.redis.script import Call
+from leasehold.backends.redis.script_commands import packed
+from leasehold.backends.redis.script_keys import store_key
 from leasehold.backends.redis.trouble import code_of
 from leasehold.clock import Clock
 from leasehold.model import Command, Reply, Wakeup
@@ -14,17 +16,43 @@ type Outcome = tuple[list[Reply], list[Wakeup]]
 
 _SHA = script.SHA.encode()
 
+_LONE = b"*6\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % _SHA
+
+
+def _bulk(text: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(text), text)
+
 
 class Terms:
     """What every call of one backend says besides its commands."""
 
-    __slots__ = ("clock", "holdoff", "inbox")
+    __slots__ = ("_inbox", "_usual", "clock", "holdoff", "inbox_bulk")
 
     def __init__(self, clock: Clock | None, holdoff: float) -> None:
-        self.inbox = ""
         self.clock = clock
         """Stands in for the server's, in tests."""
         self.holdoff = holdoff
+        self._usual = clock is None and not holdoff
+        self.inbox = ""
+
+    @property
+    def inbox(self) -> str:
+        """Where pushes for us go."""
+        return self._inbox
+
+    @inbox.setter
+    def inbox(self, inbox: str) -> None:
+        self._inbox = inbox
+        self.inbox_bulk = _bulk(inbox.encode())
+
+    def request(self, commands: Sequence[Command]) -> bytes:
+        """What applies a batch, if the server has the script. A lone command's is put together by hand."""
+        if len(commands) > 1 or not self._usual:
+            return by_name(self.call(commands))
+        (command,) = commands
+        wish = packed(command)
+        parts = (_LONE, _bulk(store_key(command.key)), self.inbox_bulk, _bulk(wish))
+        return b"".join(parts)
 
     def call(self, commands: Sequence[Command]) -> Call:
         """The call that applies a batch."""
@@ -52,9 +80,9 @@ def is_missing(answer: object) -> bool:
     return isinstance(answer, ReplyError) and code_of(answer) == "NOSCRIPT"
 
 
-async def evaluate(link: Link, call: Call) -> object:
+async def evaluate(link: Link, terms: Terms, commands: Sequence[Command]) -> object:
     """Call the script once. Raises `OSError` and `HiredisError` as the link does."""
-    answer = (await link.ask(by_name(call)))[0]
+    answer = (await link.ask(terms.request(commands)))[0]
     if is_missing(answer):
-        answer = (await link.ask(in_full(call)))[0]
+        answer = (await link.ask(in_full(terms.call(commands))))[0]
     return answer

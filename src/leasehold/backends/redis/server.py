@@ -72,7 +72,7 @@ class Server:
 
     async def _evaluate(self, link: Link, commands: Sequence[Command]) -> Any:
         try:
-            return await evaluate(link, self._terms.call(commands))
+            return await evaluate(link, self._terms, commands)
         except BaseException as error:
             link.close()
             if isinstance(error, OSError | HiredisError):

@@ -9,7 +9,8 @@ from typing import Any
 from leasehold.backends.redis.link import MORE, PushNotification, keep_alive, new_reader
 from leasehold.backends.redis.settings import Endpoint, Settings
 
-CHUNK = 65536
+BUFFER = 65536
+"""So many bytes are read at a time."""
 
 STALE = 1.0
 """After so many seconds in which nothing was said, a link is looked at before it is used."""
@@ -50,6 +51,7 @@ class SocketLink:
         self._open = True
         self._timeout = patience.seconds
         self._reader = new_reader()
+        self._buffer = bytearray(BUFFER)
         self._used = time.monotonic()
         sock.settimeout(patience.seconds)
 
@@ -69,24 +71,29 @@ class SocketLink:
         self.socket.sendall(data)
         return _Answers(self, count)
 
+    def exchange(self, data: bytes) -> Any:
+        """Send one command, and wait for its answer."""
+        self._wait_at_most(self.patience.seconds)
+        self.socket.sendall(data)
+        return self.read_answers(1)[0]
+
     def read_answers(self, count: int) -> list[Any]:
         """Wait for so many answers."""
-        answers: list[Any] = []
         until = time.monotonic() + self.patience.seconds
+        answers: list[Any] = []
         while True:
             answers += [each for each in self.read() if type(each) is not PushNotification]
+            self._used = time.monotonic()
             if len(answers) >= count:
-                break
-            self._wait_at_most(until - time.monotonic())
-        self._used = time.monotonic()
-        return answers
+                return answers
+            self._wait_at_most(until - self._used)
 
     def read(self) -> list[Any]:
         """What has come, after waiting for something to come."""
-        data = self.socket.recv(CHUNK)
-        if not data:
+        count = self.socket.recv_into(self._buffer)
+        if not count:
             raise ConnectionResetError("the server closed the connection")
-        self._reader.feed(data)
+        self._reader.feed(self._buffer, 0, count)
         found = []
         while (reply := self._reader.gets()) is not MORE:
             found.append(reply)

@@ -107,7 +107,7 @@ function Book:flush(now, stamp, expires)
     end
   end
   if row ~= self.raw then
-    write_row(self.key, row, expires and self:keep_for(now, stamp))
+    write_row(redis.call, self.key, row, expires and self:keep_for(now, stamp))
   end
   return row
 end

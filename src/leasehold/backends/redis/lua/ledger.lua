@@ -233,6 +233,7 @@ end
 local function apply(raw, key, row, now, stamp, expires, closed_for)
   local letter = string.sub(raw, 1, 1)
   local command = Command[letter](raw)
+  letter = string.upper(letter)
   local flaw = Flaws[letter] and Flaws[letter](command)
   if flaw then
     return Reply.failed('invalid', flaw), row, {}
@@ -250,4 +251,4 @@ local function apply(raw, key, row, now, stamp, expires, closed_for)
   return reply, book:flush(now, stamp, expires), turn.wakeups
 end
 
-return apply, push, Reply.failed
+return apply, Reply.failed

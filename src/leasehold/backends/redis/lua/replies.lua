@@ -1,9 +1,9 @@
--- model.py's replies, commands and wakeups, as they travel: a letter, then a struct.
+-- model.py's replies and commands, as they travel: a letter, then a struct. (Wakeups are in pushes.lua.)
 
-local Reply = {GONE = 'g', RELEASED = RELEASED, UNKNOWN = 'u'}
+local Reply = {GONE = 'g', RELEASED = 'r', UNKNOWN = 'u'}
 
 function Reply.granted(token, slots, ttl)
-  return struct.pack(GRANTED, 'G', token, ttl) .. slots
+  return struct.pack('<c1dd', 'G', token, ttl) .. slots
 end
 
 function Reply.queued(position, recheck_in, now)
@@ -17,7 +17,7 @@ function Reply.refused(reason, holders, recheck_in)
 end
 
 function Reply.renewed(ttl)
-  return struct.pack(RENEWED, 'N', ttl)
+  return struct.pack('<c1d', 'N', ttl)
 end
 
 function Reply.lost(reason, detail)
@@ -51,6 +51,17 @@ function Command.A(raw)
   }
 end
 
+-- The same, where it asks for nothing unusual.
+function Command.a(raw)
+  local wants_queue, ttl, patience = struct.unpack(PLAIN, raw, 2)
+  local id, lease, owner, note, inbox = struct.unpack(TEXTS, raw, 23)
+  return {
+    id = id, lease = lease, owner = owner, note = note, inbox = inbox, units = 1, capacity = 1,
+    priority = 0, tokens = 1, floor = 0, ttl = ttl, patience = patience, lock_delay = 0,
+    queue = wants_queue == 1,
+  }
+end
+
 function Command.N(raw)
   local ttl, id, inbox = struct.unpack(RENEW, raw, 2)
   return {id = id, ttl = ttl, inbox = inbox}
@@ -59,6 +70,11 @@ end
 function Command.X(raw)
   local keep, bury, id = struct.unpack(RELEASE, raw, 2)
   return {id = id, keep = keep, bury = bury}
+end
+
+function Command.x(raw)
+  local id = struct.unpack('<Ic0', raw, 2)
+  return {id = id, keep = 0, bury = 0}
 end
 
 function Command.Z(raw)
@@ -78,12 +94,4 @@ end
 -- What no struct can hold, with what is wrong with it.
 function Command.F(raw)
   return {flaw = string.sub(raw, 2)}
-end
-
-local PUSH = '<c2BdddIc0Ic0Ic0Ic0Ic0Ic0'
-
-local function push(key, wakeup)
-  return struct.pack(PUSH, 'LH', FORMAT, wakeup.token, wakeup.granted_at, wakeup.window,
-    #key, key, #wakeup.lease, wakeup.lease, #wakeup.inbox, wakeup.inbox,
-    #wakeup.event, wakeup.event, #wakeup.slots, wakeup.slots, #wakeup.detail, wakeup.detail)
 end

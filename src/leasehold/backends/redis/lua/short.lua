@@ -1,69 +1,94 @@
 -- The short way: a mutex that nobody else wants is granted, renewed and released here, without a book and
 -- without the definitions of the long way, which would cost a lone command more than all the rest. It
--- answers what `ledger.lua` would, or nothing: then that is asked.
+-- answers what `ledger.lua` would, or nothing, or fails, where anything is unusual: then that is asked.
+--
+-- A small letter says that a command asks for little, and a number answers it: the token of the grant, or
+-- 0 for what is released.
 
-local IDLE = #EMPTY
-local INNER_ROW = ROW .. HOLD
+local IDLE, LONE = 'LH\1\0', 'LH\1\1' -- how the row begins of a key with no hold, or one
+local NUMBERS = '<c4ddddddddddd' -- IDLE or LONE; last, capacity, arrivals; those of the hold
+local ID_AT = 93 -- where a hold's texts begin
+local HELD = '\4\0\0\0held\4\0\0\0\0\0\0\0\0\0\0\0' -- how a plain hold ends: state, slot 0, no detail
 
-local Short = {}
+-- `call` is `redis.call`, which raises what goes wrong, or `redis.pcall`, which returns it.
+local function write_row(call, key, row, keep)
+  if keep then
+    return call('SET', key, row, 'PX', keep)
+  end
+  return call('SET', key, row)
+end
+
+-- Whether that was possible. If it was not, the long way comes upon the same error, and tells it.
+local function overwrite(key, row, keep)
+  return not write_row(redis.pcall, key, row, keep).err
+end
 
 -- The plainest wish, for a key that is idle.
-function Short.A(raw, key, row, now, stamp, expires)
-  local units, capacity, priority, tokens, floor, ttl, patience, lock_delay, _,
-    id, lease, owner, note, inbox = struct.unpack(ACQUIRE, raw, 2)
-  local is_plain = units == 1 and capacity == 1 and priority == 0 and tokens == 1 and floor == 0
-    and lock_delay == 0 and ttl > 0 and ttl < INFINITY and patience > 0 and patience < INFINITY
-  if not is_plain or #row ~= IDLE then
+local function grant_short(raw, key, row, now, stamp, expires)
+  local _, ttl, _, length = struct.unpack(PLAIN, raw, 2)
+  if #row ~= #EMPTY or #raw ~= 22 + length then
     return nil
   end
-  local magic, format, parts, last, _, arrivals = struct.unpack(ROW, row)
+  local head, last, _, arrivals = struct.unpack('<c4ddd', row)
   local token = next_token(last, stamp, 0)
-  if magic ~= 'LH' or format ~= FORMAT or parts ~= 0 or token >= LAST_TOKEN then
+  if head ~= IDLE or token >= LAST_TOKEN then
     return nil
   end
-  row = struct.pack(INNER_ROW, 'LH', FORMAT, INNER, token, 1, arrivals,
-    token, 1, ttl, now + ttl, 0, 0, 0, stamp, 4, 'held', #id, id, #lease, lease,
-    #owner, owner, 4, SLOT_0, #note, note, 0, '', #inbox, inbox)
-  write_row(key, row, expires and keep_for(ttl))
-  return struct.pack(GRANTED, 'G', token, ttl) .. SLOT_0, row
+  row = struct.pack(NUMBERS, LONE, token, 1, arrivals, token, 1, ttl, now + ttl, 0, 0, 0, stamp)
+    .. string.sub(raw, 23) .. HELD
+  if overwrite(key, row, expires and keep_for(ttl)) then
+    return token, row
+  end
+end
+
+-- It is held plainly, by that id (which is behind its length).
+local function is_lone(row, id)
+  return string.sub(row, 1, 4) == LONE and string.sub(row, ID_AT, ID_AT + #id - 1) == id
+    and string.sub(row, -#HELD) == HELD
+end
+
+-- The holder leaves, and there is nothing to keep or to remember.
+local function release_short(raw, key, row, now, stamp, expires)
+  if struct.unpack('<I', raw, 2) ~= #raw - 5 or not is_lone(row, string.sub(raw, 2)) then
+    return nil
+  end
+  local last, _, _, _, _, _, expiry = struct.unpack('<ddddddd', row, 5)
+  if now >= expiry then
+    return nil
+  end
+  row = IDLE .. string.sub(row, 5, #EMPTY)
+  if overwrite(key, row, expires and keep_idle_for(last, stamp)) then
+    return 0, row
+  end
 end
 
 -- A sign of life of the holder.
-function Short.N(raw, key, row, now, _, expires)
+local function renew_short(raw, key, row, now, _, expires)
   local wish, id, new_inbox = struct.unpack(RENEW, raw, 2)
-  if #row == IDLE or string.byte(row, 4) ~= INNER then
+  if not is_lone(row, string.sub(raw, 10, 13) .. id) then
     return nil
   end
-  local magic, format, parts, last, capacity, arrivals,
-    token, units, ttl, expiry, seq, lock_delay, bury, since, state,
-    inner, lease, owner, slots, note, detail, inbox, after = struct.unpack(INNER_ROW, row)
-  if magic ~= 'LH' or format ~= FORMAT or after ~= #row + 1 or inner ~= id or state ~= 'held'
-    or now >= expiry or not (wish > 0 and wish < INFINITY)
+  local ttl, expiry, _, lock_delay = struct.unpack('<dddd', row, 45)
+  local _, _, _, _, inbox = struct.unpack(TEXTS, row, ID_AT)
+  if now >= expiry or not (wish > 0 and wish < INFINITY)
     or new_inbox ~= '' and new_inbox ~= inbox then
     return nil
   end
   local left = math.max(wish, math.min(expiry - now, ttl))
-  row = struct.pack(INNER_ROW, magic, format, parts, last, capacity, arrivals,
-    token, units, left, now + left, seq, lock_delay, bury, since, #state, state,
-    #inner, inner, #lease, lease, #owner, owner, #slots, slots, #note, note, #detail, detail,
-    #inbox, inbox)
-  write_row(key, row, expires and keep_for(left + lock_delay))
-  return struct.pack(RENEWED, 'N', left), row
+  row = string.sub(row, 1, 44) .. struct.pack('<dd', left, now + left) .. string.sub(row, 61)
+  if overwrite(key, row, expires and keep_for(left + lock_delay)) then
+    return struct.pack('<c1d', 'N', left), row
+  end
 end
 
--- The holder leaves, and there is nothing to keep or to remember.
-function Short.X(raw, key, row, now, stamp, expires)
-  local keep, bury, id = struct.unpack(RELEASE, raw, 2)
-  if keep ~= 0 or bury ~= 0 or #row == IDLE or string.byte(row, 4) ~= INNER then
-    return nil
+-- The reply to a command, and the row that its key has now.
+local function short(raw, key, row, now, stamp, expires)
+  local letter = string.sub(raw, 1, 1)
+  if letter == 'a' then
+    return grant_short(raw, key, row, now, stamp, expires)
+  elseif letter == 'x' then
+    return release_short(raw, key, row, now, stamp, expires)
+  elseif letter == 'N' then
+    return renew_short(raw, key, row, now, stamp, expires)
   end
-  local magic, format, _, last, capacity, arrivals, _, _, _, expiry, _, _, _, _, state,
-    inner, _, _, _, _, _, _, after = struct.unpack(INNER_ROW, row)
-  if magic ~= 'LH' or format ~= FORMAT or after ~= #row + 1 or inner ~= id or state == 'kept'
-    or now >= expiry then
-    return nil
-  end
-  row = struct.pack(ROW, 'LH', FORMAT, 0, last, capacity, arrivals)
-  write_row(key, row, expires and keep_idle_for(last, stamp))
-  return RELEASED, row
 end

@@ -4,16 +4,18 @@
 -- observes Redis without its clock. They have a `lease` here, the fingerprint of the id, as Redis has no
 -- SHA-256.
 
-local COUNTS = '<dddddd' -- used, how many holds, places and tombs are outside, due, horizon
+local function corrupt(what)
+  error({err = what})
+end
+
 local HOLD_ROW = '<' .. HOLD
-local PLACE_ROW = '<ddddddddddBIc0Ic0Ic0Ic0Ic0'
 local TOMB_ROW = '<ddIc0Ic0Ic0'
 
 local Read = {}
 
 function Read.hold(raw, at)
   local token, units, ttl, expires, seq, lock_delay, bury, since,
-    state, id, lease, owner, slots, note, detail, inbox, after = struct.unpack(HOLD_ROW, raw, at)
+    id, lease, owner, note, inbox, state, slots, detail, after = struct.unpack(HOLD_ROW, raw, at)
   return {
     kind = 'hold', id = id, lease = lease, owner = owner, token = token, units = units,
     slots = slots, ttl = ttl, expires = expires, state = state, seq = seq,
@@ -27,9 +29,9 @@ local Write = {}
 function Write.hold(hold)
   return struct.pack(HOLD_ROW,
     hold.token, hold.units, hold.ttl, hold.expires, hold.seq, hold.lock_delay, hold.bury,
-    hold.since, #hold.state, hold.state, #hold.id, hold.id, #hold.lease, hold.lease,
-    #hold.owner, hold.owner, #hold.slots, hold.slots, #hold.note, hold.note,
-    #hold.detail, hold.detail, #hold.inbox, hold.inbox)
+    hold.since, #hold.id, hold.id, #hold.lease, hold.lease, #hold.owner, hold.owner,
+    #hold.note, hold.note, #hold.inbox, hold.inbox, #hold.state, hold.state,
+    #hold.slots, hold.slots, #hold.detail, hold.detail)
 end
 
 function Read.place(raw)
