@@ -31,9 +31,11 @@ class Statement:
 
 def dump(values: Values) -> list[bytes | None]:
     """Values as libpq sends them. Raises `SqlError` for what PostgreSQL can't hold."""
-    plain = [None if value is None else value.encode() for value in values]
-    if any(value is not None and b"\0" in value for value in plain):
-        raise SqlError("22021", "a text can't hold the character NUL")  # libpq would cut it there
+    plain: list[bytes | None] = []
+    for value in values:
+        if value is not None and "\0" in value:
+            raise SqlError("22021", "a text can't hold the character NUL")  # libpq would cut it there
+        plain.append(None if value is None else value.encode())
     return plain
 
 
