@@ -16,7 +16,7 @@ from leasehold.backends.port import MAX_BATCH, Backend
 from leasehold.clock import Clock
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Acquire, Command
-from leasehold.runtime.flight import Call, Flight, Launch
+from leasehold.runtime.flight import Call, Flight, Launch, Watch
 from leasehold.runtime.halving import Outcome, apply_in_halves
 from leasehold.runtime.port import Answer
 
@@ -25,7 +25,6 @@ ALONE = 0.002
 
 IN_PLACE = 64
 """No larger batch is applied on the loop's own thread."""
-
 
 FLIGHTS = 2
 """So many launched batches are under way at a time."""
@@ -51,8 +50,7 @@ class Batcher:
         self._flying = 0
         self._aloft = 0
         """How many commands are under way."""
-        self._watched: set[Flight] = set()
-        self._watch: asyncio.TimerHandle | None = None
+        self._watch = Watch(loop)
         self._tasks: set[asyncio.Task[None]] = set()
         self._landed: asyncio.Future[None] | None = None
         """Whoever drains waits for it."""
@@ -128,8 +126,8 @@ class Batcher:
     def _launched(self, batch: list[Call], commands: Sequence[Command], sent: float) -> bool:
         """Send a batch without a task of its own, if the store is connected."""
         assert self._launch is not None
-        flight = Flight(self, batch, commands, sent)
-        return flight.begin(self._launch, self._patience(commands))
+        until = self._loop.time() + self._patience(commands)
+        return Flight(self, batch, commands, sent).begin(self._launch, until)
 
     def _leave_alone(self, batch: list[Call], sent: float) -> None:
         """In place if that can be, else as the only flight."""
@@ -211,30 +209,35 @@ class Batcher:
             self._planned = True
             self._loop.call_soon(self._leave)
 
-    def _watch_over(self, flight: Flight) -> None:
-        """See that a flight ends in time. One timer for all: most land long before it is due."""
-        self._watched.add(flight)
-        watch = self._watch
-        if watch is None or flight.until < watch.when():
-            if watch is not None:
-                watch.cancel()
-            self._watch = self._loop.call_at(flight.until, self._look)
-
-    def _look(self) -> None:
-        now, self._watch = self._loop.time(), None
-        for flight in list(self._watched):
-            if flight.until <= now:
-                flight.too_late()
-        if self._watched:
-            soonest = min(flight.until for flight in self._watched)
-            self._watch = self._loop.call_at(soonest, self._look)
-
     def _down(self, batch: Sequence[Call]) -> None:
         """A batch is not under way any more."""
         self._flying -= 1
         self._aloft -= len(batch)
         if self._landed is not None and not self._landed.done() and not self._loop.is_closed():
             self._landed.set_result(None)
+
+    # -- what flights tell (see `Tower`) ------------------------------------------------------------
+
+    def departs(self, flight: Flight) -> None:
+        self._flying += 1
+        self._aloft += len(flight.batch)
+
+    def stays(self, flight: Flight) -> None:
+        self._flying -= 1
+        self._aloft -= len(flight.batch)
+
+    def lands(self, flight: Flight, outcomes: Sequence[Outcome]) -> None:
+        self._watch.discard(flight)
+        self._down(flight.batch)
+        self._land(flight.batch, outcomes, flight.sent)
+
+    def diverts(self, flight: Flight) -> None:
+        self._watch.discard(flight)
+        self._down(flight.batch)
+        self._fly_by_itself(flight.batch, flight.commands, flight.sent, resent=True)
+
+    def watches(self, flight: Flight) -> None:
+        self._watch.add(flight)
 
 
 def _as_leasehold(error: BaseException) -> LeaseholdError:

@@ -1,19 +1,13 @@
-"""A batch that the store has launched: it lands in the loop, once, or is given up when it is too late.
-
-The other half of the batcher, whose books it keeps: how many are under way, and who watches over them.
-"""
+"""A batch that the store has launched: it lands in the loop, once, or is given up when it is too late."""
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Command, Reply
 from leasehold.runtime.halving import Outcome
 from leasehold.runtime.port import Answer
-
-if TYPE_CHECKING:
-    from leasehold.runtime.batcher import Batcher
 
 type Launch = Callable[
     [Sequence[Command], Callable[[Sequence[Reply] | LeaseholdError], None]],
@@ -31,44 +25,61 @@ class Call:
         self.future = future
 
 
+class Tower(Protocol):
+    """Who keeps the books of what is under way."""
+
+    def departs(self, flight: "Flight") -> None:
+        """It leaves now."""
+
+    def stays(self, flight: "Flight") -> None:
+        """It could not leave."""
+
+    def watches(self, flight: "Flight") -> None:
+        """It is under way until it lands, or its `until`."""
+
+    def lands(self, flight: "Flight", outcomes: Sequence[Outcome]) -> None:
+        """It is down, and this came of it."""
+
+    def diverts(self, flight: "Flight") -> None:
+        """It is down, and has to go another way."""
+
+
 class Flight:
     """A batch that the store has launched: it lands in the loop, once."""
 
-    __slots__ = ("_batch", "_batcher", "_commands", "_give_up", "_over", "_sent", "until")
+    __slots__ = ("_give_up", "_over", "_tower", "batch", "commands", "sent", "until")
 
     def __init__(
-        self, batcher: "Batcher", batch: list[Call], commands: Sequence[Command], sent: float
+        self, tower: Tower, batch: list[Call], commands: Sequence[Command], sent: float
     ) -> None:
-        self._batcher = batcher
-        self._batch = batch
-        self._commands = commands
-        self._sent = sent
+        self._tower = tower
+        self.batch = batch
+        self.commands = commands
+        self.sent = sent
         self._over = False
         self.until = 0.0
         """When it is too late, on the loop's clock."""
         self._give_up: Callable[[], None] = _nothing
 
-    def begin(self, launch: Launch, patience: float) -> bool:
+    def begin(self, launch: Launch, until: float) -> bool:
         """Leave, unless the store is not connected."""
-        batcher = self._batcher
-        batcher._flying += 1
-        batcher._aloft += len(self._batch)
-        give_up = launch(self._commands, self._land)
+        tower = self._tower
+        tower.departs(self)
+        give_up = launch(self.commands, self._land)
         if give_up is None:
-            batcher._flying -= 1
-            batcher._aloft -= len(self._batch)
+            tower.stays(self)
             return False
         if not self._over:
             self._give_up = give_up
-            self.until = batcher._loop.time() + patience
-            batcher._watch_over(self)
+            self.until = until
+            tower.watches(self)
         return True
 
     def too_late(self) -> None:
         """It has been under way for too long."""
         if self._over:
             return  # giving up another one of the same connection has ended this
-        self._end([BackendUnavailable("the store did not answer in time")] * len(self._batch))
+        self._end([BackendUnavailable("the store did not answer in time")] * len(self.batch))
         self._give_up()
 
     def _land(self, outcome: Sequence[Reply] | LeaseholdError) -> None:
@@ -76,20 +87,44 @@ class Flight:
             return None
         if not isinstance(outcome, LeaseholdError):
             return self._end(outcome)
-        if isinstance(outcome, BackendUnavailable) and len(self._batch) > 1:
-            self._end()  # the others of this batch may be well
-            self._batcher._fly_by_itself(self._batch, self._commands, self._sent, resent=True)
-        else:
-            self._end([outcome] * len(self._batch))
-
-    def _end(self, outcomes: Sequence[Outcome] | None = None) -> None:
+        if not isinstance(outcome, BackendUnavailable) or len(self.batch) == 1:
+            return self._end([outcome] * len(self.batch))
         self._over = True
-        batcher = self._batcher
-        batcher._watched.discard(self)
-        batcher._down(self._batch)
-        if outcomes is not None:
-            batcher._land(self._batch, outcomes, self._sent)
+        self._tower.diverts(self)  # the others of this batch may be well
+
+    def _end(self, outcomes: Sequence[Outcome]) -> None:
+        self._over = True
+        self._tower.lands(self, outcomes)
 
 
 def _nothing() -> None:
     """There is nothing to be given up yet."""
+
+
+class Watch:
+    """Sees that flights end in time, by one timer for all: most land long before it is due."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._flights: set[Flight] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, flight: Flight) -> None:
+        self._flights.add(flight)
+        timer = self._timer
+        if timer is None or flight.until < timer.when():
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(flight.until, self._look)
+
+    def discard(self, flight: Flight) -> None:
+        self._flights.discard(flight)
+
+    def _look(self) -> None:
+        now, self._timer = self._loop.time(), None
+        for flight in list(self._flights):
+            if flight.until <= now:
+                flight.too_late()
+        if self._flights:
+            soonest = min(flight.until for flight in self._flights)
+            self._timer = self._loop.call_at(soonest, self._look)
