@@ -110,6 +110,17 @@ class LockConfig:
             value = getattr(self, field)
             if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
                 raise TypeError(f"{field} is {value!r}: give {example}")
+        check_priority(self.priority)
+
+
+MAX_PRIORITY = 2**31 - 1
+"""Every store can hold as much, and as much below nothing."""
+
+
+def check_priority(priority: int) -> None:
+    """Raises `ValueError` for one that no store could keep in order."""
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise ValueError(f"priority is {priority}: give an int from -(2**31 - 1) to 2**31 - 1")
 
 
 LARGEST_COHORT = 1000
@@ -188,12 +199,17 @@ def configured(
 
 
 def _prefixes(kind: str, name: str | bytes, env_prefix: str | None) -> list[str]:
-    shared = ["LEASEHOLD_"]
+    own = own_prefix(kind, name, env_prefix)
+    return ["LEASEHOLD_"] if own is None else [own, "LEASEHOLD_"]
+
+
+def own_prefix(kind: str, name: str | bytes, env_prefix: str | None) -> str | None:
+    """What the variables begin with that are for this name only; None if it has none of its own."""
     if env_prefix is not None:
-        return [env_prefix, *shared]
+        return env_prefix
     if isinstance(name, str) and _LITERAL.fullmatch(name):
-        return [f"LEASEHOLD_{kind.upper()}__{name.upper()}__", *shared]
-    return shared
+        return f"LEASEHOLD_{kind.upper()}__{name.upper()}__"
+    return None
 
 
 def _load(

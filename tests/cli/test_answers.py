@@ -31,6 +31,14 @@ def test_version(cli: Cli) -> None:
     assert set(told) == {"version"}
 
 
+@pytest.mark.parametrize("option", ["--version", "--help", "-h"])
+def test_what_is_asked_of_the_whole_is_answered_well(cli: Cli, option: str) -> None:
+    done = cli(option)
+    assert done.returncode == 0
+    assert "leasehold" in done.stdout
+    assert cli().returncode == 64
+
+
 def test_show_tells_held_from_free_by_its_exit_code(cli: Cli) -> None:
     assert cli("show", "x").returncode == 1
     holder = cli.hold("x", "--note", "why not", stdin=subprocess.PIPE)

@@ -39,7 +39,23 @@ class _Verbs(click.Group):
         return command
 
 
+def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from leasehold.cli.version import line
+
+        click.echo(line())
+        context.exit()
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="The same as the verb.",
+)
 def app() -> None:
     """Let one at a time do a thing, across processes: with leases that pass on when a holder dies."""
 
@@ -70,13 +86,14 @@ def serve(arguments: Sequence[str] | None) -> int:
 
 
 def _invoke(given: list[str]) -> int:
+    asked = bool(given)  # click takes out what it reads
     try:
         with app.make_context("leasehold", given or ["--help"]) as context:
             code = app.invoke(context)
             sys.stdout.flush()
     except click.exceptions.Exit as done:
         code = done.exit_code
-    return int(code or 0) if given else USAGE
+    return int(code or 0) if asked else USAGE
 
 
 def _tell_usage(error: click.ClickException, voice: Voice) -> None:

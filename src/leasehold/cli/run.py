@@ -15,6 +15,7 @@ from leasehold.cli.terminal import Terminal
 from leasehold.cli.voice import Voice
 from leasehold.cli.warden import Warden
 from leasehold.cli.wording import printable, shown
+from leasehold.config import MAX_PRIORITY
 from leasehold.errors import AcquireTimeout, LeaseholdError
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ class Run(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Set what follows the first `--` aside, and require that there is something."""
         own, dashes, command = _split(args)
-        rest = super().parse_args(ctx, own)
+        try:
+            rest = super().parse_args(ctx, own)
+        except click.UsageError as error:
+            if dashes or "extra argument" not in error.format_message():
+                raise
+            raise click.UsageError(f"put -- before the command, as in: {_HOW}", ctx) from None
         if not command and not ctx.resilient_parsing:
             given = "nothing follows --" if dashes else "no command is given"
             raise click.UsageError(f"{given}: say what to run, as in: {_HOW}", ctx)
@@ -55,7 +61,12 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @click.option("--ttl", metavar="TIME", help="The store keeps the lease so long unrenewed [30s].")
 @click.option("--capacity", type=click.IntRange(1), default=1, help="Let so many run at a time.")
 @click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
-@click.option("--priority", type=int, metavar="P", help="Higher comes first in the queue [0].")
+@click.option(
+    "--priority",
+    type=click.IntRange(-MAX_PRIORITY, MAX_PRIORITY),
+    metavar="P",
+    help="Higher comes first in the queue [0].",
+)
 @click.option("--note", metavar="TEXT", help="Why; shown to those who wait.")
 @click.option(
     "-E",

@@ -9,13 +9,21 @@ from leasehold.cli import options
 @options.as_json
 def version(as_json: bool) -> int:
     """Say which release this is."""
-    from importlib.metadata import version as version_of
-
-    release = version_of("leasehold")
     if as_json:
         from leasehold.cli.output import emit
 
-        emit({"version": release})
+        emit({"version": _release()})
     else:
-        print(f"leasehold {release}")
+        print(line())
     return 0
+
+
+def line() -> str:
+    """What `leasehold --version` prints."""
+    return f"leasehold {_release()}"
+
+
+def _release() -> str:
+    from importlib.metadata import version as version_of
+
+    return version_of("leasehold")
