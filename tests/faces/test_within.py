@@ -12,8 +12,9 @@ import pytest
 
 import leasehold
 import leasehold.sync
-from leasehold import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured
+from leasehold import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured, NotHeld
 from leasehold.backends import BUILTIN
+from leasehold.model import Acquire, Queued
 from tests.faces.within_help import Database, in_a_database, quiet
 from tests.primitives.worlds import World, in_both_worlds
 from tests.servers.postgres import PostgresServer
@@ -364,3 +365,100 @@ def test_the_page_shows_what_works(postgres_url: str) -> None:
             connection.execute("SELECT leasehold.guard('order:42', 1)")
     with leasehold.sync.connect(postgres_url) as others:
         assert not others.lock("order:42").locked()
+
+
+@in_a_database
+async def test_what_is_asked_for_is_what_others_see(world: World, database: Database) -> None:
+    connection = await database.connect()
+    lock = world.client.lock("a", ttl="1m", label="packer")
+    await database.acquire(lock, within=connection, note="why")
+    await world.get(connection.commit())
+    [holder] = (await world.get(lock.status())).holders
+    assert (holder.note, holder.owner.rpartition("/")[2]) == ("why", "packer")
+    assert 59 < holder.expires_in <= 60
+
+
+@in_a_database
+async def test_done_again_after_a_rollback_it_is_no_nested_acquire(
+    world: World, database: Database
+) -> None:
+    lock = world.client.lock("a")
+    connection = await database.connect()
+    first = await database.acquire(lock, within=connection)
+    await world.get(connection.rollback())
+    again = await database.acquire(lock, within=connection)
+    assert (first.lost, again.lost) == (True, False)
+    await world.get(connection.rollback())
+    assert await database.acquire(lock, wait=0)
+
+
+@in_a_database
+async def test_entering_it_asks_whether_it_was_committed(world: World, database: Database) -> None:
+    connection = await database.connect()
+    rolled_back = await database.acquire(world.client.lock("a"), within=connection)
+    await world.get(connection.rollback())
+    with pytest.raises(LeaseLost, match="did not commit"):
+        await world.enter(rolled_back)
+    open_still = await database.acquire(world.client.lock("b"), within=connection)
+    with pytest.raises(NotHeld, match="put the `with` behind it"):
+        await world.enter(open_still)
+    await world.get(connection.commit())
+    await world.enter(open_still)
+    await world.leave(open_still)
+    assert await database.is_free("b")
+
+
+@in_a_database
+async def test_also_one_that_is_not_renewed_hears_of_a_rollback(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a", auto_renew=False), within=connection)
+    await world.get(connection.rollback())
+    world.clock.advance(11)
+    assert (lease.lost, lease.remaining) == (True, 0)
+
+
+@in_a_database
+async def test_a_busy_key_is_told_in_time_for_short_leases(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    await database.acquire(database.another().lock("a", ttl="1m"), within=connection)
+    client = world.module.connect(database.url)
+    for ttl in ("1s", "3s", "30s"):
+        with pytest.raises(BackendUnavailable, match="a transaction that has not ended"):
+            await world.get(client.lock("a", ttl=ttl).acquire(wait=0))
+    await world.get(client.close())
+
+
+@in_a_database
+async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
+    world: World, database: Database
+) -> None:
+    """Such a transaction can't see who of them is alive."""
+    semaphore = world.client.semaphore("s", 2)
+    await database.acquire(semaphore)
+    others = database.another()
+    waiter = Acquire(b"semaphore:s", "w", "somebody", 30.0, 2, 2, queue=True)
+    assert isinstance((await others.hub.store.backend(blocking=True).apply([waiter]))[0], Queued)
+    connection = await database.connect()
+    await world.get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
+    with pytest.raises(BackendUnavailable, match="READ COMMITTED"):
+        await database.acquire(database.another().semaphore("s", 2), within=connection)
+
+
+@pytest.mark.slow
+def test_a_crash_forgets_no_lease_of_a_lax_session(tmp_path: Path) -> None:
+    """A commit in memory would be written after ten seconds, and is lost before."""
+    with PostgresServer(tmp_path, options={"wal_writer_delay": "10s"}) as server:
+        with leasehold.sync.connect(server.url) as client:
+            lock = client.lock("a", ttl="1m")
+            with psycopg.connect(server.url, options="-c synchronous_commit=off") as connection:
+                lease = lock.acquire(within=connection)
+            server.kill()
+            server.start()
+            with leasehold.sync.connect(server.url) as another:
+                assert another.lock("a").try_acquire() is None
+            lease.renew()
+            lease.release()

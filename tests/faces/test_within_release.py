@@ -256,6 +256,55 @@ async def test_those_of_its_cohort_who_wait_are_served_after_the_commit(postgres
             await found.release()
 
 
+async def test_in_doubt_it_is_not_passed_on_in_its_cohort(postgres_url: str) -> None:
+    async with (
+        leasehold.connect(postgres_url) as client,
+        await psycopg.AsyncConnection.connect(postgres_url) as connection,
+    ):
+        lock = client.lock("a", cohort=4)
+        await (await client.lock("b").acquire(within=connection)).release()
+        await connection.commit()
+        lease = await lock.acquire()
+        waiting = asyncio.create_task(lock.acquire(wait=20))
+        await asyncio.sleep(0)
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
+        with pytest.raises(BackendUnavailable):
+            await lease.release(within=connection)
+        await lease.release()
+        found = await waiting
+        assert found.token > lease.token + 3, "it is another hold"
+        await found.release()
+
+
+@in_a_database
+async def test_rolled_back_it_is_free_when_its_client_closes(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    client = database.another()
+    lease = await database.acquire(client.lock("a", ttl="30s"))
+    await world.get(lease.release(within=connection))
+    await world.get(connection.rollback())
+    await world.get(client.close())
+    assert await database.is_free("a")
+
+
+@in_a_database
+async def test_rolled_back_it_is_free_at_the_end_of_a_block_that_max_hold_ended(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    lock = world.client.lock("a", ttl="30s", max_hold="5s")
+    lease = await world.enter(lock)
+    await world.get(lease.release(within=connection))
+    world.clock.advance(6)
+    await world.get(connection.rollback())
+    await world.leave(lock)
+    assert world.client.hub.keeper.flush(5)
+    assert await database.is_free("a")
+
+
 @in_a_database
 async def test_another_database_is_refused(world: World, database: Database) -> None:
     lease = await database.acquire(world.client.lock("a"))
@@ -264,7 +313,7 @@ async def test_another_database_is_refused(world: World, database: Database) -> 
     with pytest.raises(NotConfigured, match=r"leads to another database \(postgres\)"):
         await world.get(lease.release(within=connection))
     lease.ensure()
-    assert isinstance(connection.info.transaction_status, psycopg.pq.TransactionStatus)
+    assert connection.info.transaction_status == psycopg.pq.TransactionStatus.INTRANS
 
 
 @in_both_worlds

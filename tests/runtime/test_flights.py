@@ -2,8 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import leasehold
+from leasehold import BackendUnavailable
+from leasehold.backends.memory import MemoryStore
+from leasehold.clock import SystemClock
+from leasehold.model import Inspect
+from leasehold.runtime.batcher import Batcher
 from tests.servers.redis import RedisServer
 
 MANY = 40
@@ -27,3 +33,16 @@ async def test_flights_that_are_late_together_end_once_each(tmp_path: Path) -> N
                 batcher = client.hub.loop_runtime()._batcher
                 await batcher.drain()
                 assert (batcher._flying, batcher._aloft) == (0, 0)
+
+
+async def test_a_launch_that_fails_is_told_to_everybody() -> None:
+    def stumble(*_: object) -> None:
+        raise TypeError("a store's own mistake")
+
+    backend: Any = MemoryStore("memory://").backend(blocking=False)
+    backend.launch = stumble
+    batcher = Batcher(backend, asyncio.get_running_loop(), SystemClock(), 5.0)
+    calls = [batcher.call(Inspect(b"lock:%d" % number)) for number in range(MANY)]
+    told = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(each) for each in told] == [BackendUnavailable] * MANY
+    await asyncio.wait_for(batcher.drain(), 5)

@@ -5,14 +5,20 @@ for blocking callers. Both kinds have the same methods: the blocking kind's coro
 that one text of the primitives drives either (see `runtime.threads`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from leasehold.clock import Clock
+from leasehold.errors import LeaseholdError
 from leasehold.model import Capabilities, Command, Page, Reply, Wakeup
 
 MAX_BATCH = 512
 """No more commands than this travel together."""
+
+type Land = Callable[[Sequence[Reply] | LeaseholdError | None], None]
+"""Takes what came of a batch; None: nothing was done, and it has to go by `apply`, which knows what to do."""
+
+type Launch = Callable[[Sequence[Command], Land], Callable[[], None] | None]
 
 
 class Backend(Protocol):
@@ -25,9 +31,9 @@ class Backend(Protocol):
     A backend of an event loop may also have `deliver_to(take: Callable[[Sequence[Wakeup]], None])`:
     called before `open`, it has pushes handed to `take` in the loop as they arrive, which spares the
     way through `wakeups`; that then waits for nudges and raises what goes wrong. It may have
-    `launch(commands, land)`: sends a batch at once if it is connected, has `land` called in the loop with
-    the replies or the error, and returns what gives the batch up (None: it has to go by `apply`); two
-    batches may be under way so. And one that can say what to know about its store has `async def
+    `launch(commands, land)` (see `Launch`): sends a batch at once if it is connected, has `land` called
+    once, in the loop, and returns what gives the batch up (None: it has to go by `apply`); two batches may
+    be under way so. And one that can say what to know about its store has `async def
     examine() -> Sequence[Finding]`.
     """
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from leasehold.config import Duration, Unset, optional_seconds
 from leasehold.core.timing import burial, trusted
-from leasehold.errors import Corrupt, Forbidden, IncompatibleVersion
+from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Command, Granted, Refused, Reply
 from leasehold.primitives.acquire import Ask, Grant, refusal, unexpected
 from leasehold.primitives.ids import new_id
@@ -48,10 +48,10 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     lease_id = new_id()
     try:
         answer = await ask_within(rt, way, _acquire(ask, lease_id, rt.inbox))
-    except (Forbidden, IncompatibleVersion, Corrupt):
-        raise  # nothing was done
-    except BaseException:
-        rt.keeper.abandon(ask.key, lease_id, burial(rt.call_timeout))
+    except BaseException as error:
+        # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
+        if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
+            rt.keeper.abandon(ask.key, lease_id, burial(rt.call_timeout))
         raise
     reply, sent = answer.reply, answer.sent
     if isinstance(reply, Granted):

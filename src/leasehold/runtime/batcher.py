@@ -12,11 +12,11 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from leasehold.backends.port import MAX_BATCH, Backend
+from leasehold.backends.port import MAX_BATCH, Backend, Launch
 from leasehold.clock import Clock
-from leasehold.errors import BackendUnavailable, LeaseholdError
+from leasehold.errors import LeaseholdError
 from leasehold.model import Acquire, Command
-from leasehold.runtime.flight import Call, Flight, Launch, Watch
+from leasehold.runtime.flight import Call, Flight, Watch, as_leasehold
 from leasehold.runtime.halving import Outcome, apply_in_halves
 from leasehold.runtime.port import Answer
 
@@ -135,7 +135,7 @@ class Batcher:
         try:
             replies = self._backend.apply_now(commands) if len(batch) <= IN_PLACE else None
         except Exception as error:  # noqa: BLE001  # whatever it was, every caller must be told
-            return self._land(batch, [_as_leasehold(error)] * len(batch), sent)
+            return self._land(batch, [as_leasehold(error)] * len(batch), sent)
         if replies is not None:
             return self._land(batch, replies, sent)
         return self._fly_by_itself(batch, commands, sent)
@@ -172,7 +172,7 @@ class Batcher:
                 outcomes, again = await apply_in_halves(self._backend, commands)
                 resent = resent or again
         except BaseException as error:
-            outcomes = [_as_leasehold(error)] * len(batch)
+            outcomes = [as_leasehold(error)] * len(batch)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -231,23 +231,10 @@ class Batcher:
         self._down(flight.batch)
         self._land(flight.batch, outcomes, flight.sent)
 
-    def diverts(self, flight: Flight) -> None:
+    def diverts(self, flight: Flight, *, resent: bool) -> None:
         self._watch.discard(flight)
         self._down(flight.batch)
-        self._fly_by_itself(flight.batch, flight.commands, flight.sent, resent=True)
+        self._fly_by_itself(flight.batch, flight.commands, flight.sent, resent=resent)
 
     def watches(self, flight: Flight) -> None:
         self._watch.add(flight)
-
-
-def _as_leasehold(error: BaseException) -> LeaseholdError:
-    """What a caller is told of a failed flight."""
-    if isinstance(error, LeaseholdError):
-        return error
-    if isinstance(error, TimeoutError):
-        return BackendUnavailable("the store did not answer in time")
-    if isinstance(error, asyncio.CancelledError):
-        return BackendUnavailable("the event loop shut down while the store was being asked")
-    failure = BackendUnavailable(f"the store failed: {error!r}")
-    failure.__cause__ = error
-    return failure

@@ -4,15 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from leasehold.backends.port import Launch
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Command, Reply
 from leasehold.runtime.halving import Outcome
 from leasehold.runtime.port import Answer
-
-type Launch = Callable[
-    [Sequence[Command], Callable[[Sequence[Reply] | LeaseholdError], None]],
-    Callable[[], None] | None,
-]
 
 
 class Call:
@@ -40,8 +36,8 @@ class Tower(Protocol):
     def lands(self, flight: "Flight", outcomes: Sequence[Outcome]) -> None:
         """It is down, and this came of it."""
 
-    def diverts(self, flight: "Flight") -> None:
-        """It is down, and has to go another way."""
+    def diverts(self, flight: "Flight", *, resent: bool) -> None:
+        """It is down, and has to go another way, perhaps as a copy of what has arrived."""
 
 
 class Flight:
@@ -65,7 +61,11 @@ class Flight:
         """Leave, unless the store is not connected."""
         tower = self._tower
         tower.departs(self)
-        give_up = launch(self.commands, self._land)
+        try:
+            give_up = launch(self.commands, self._land)
+        except Exception as error:  # noqa: BLE001  # whatever it was, every caller must be told
+            self._end([as_leasehold(error)] * len(self.batch))
+            return True
         if give_up is None:
             tower.stays(self)
             return False
@@ -82,19 +82,33 @@ class Flight:
         self._end([BackendUnavailable("the store did not answer in time")] * len(self.batch))
         self._give_up()
 
-    def _land(self, outcome: Sequence[Reply] | LeaseholdError) -> None:
+    def _land(self, outcome: Sequence[Reply] | LeaseholdError | None) -> None:
         if self._over:
             return None
-        if not isinstance(outcome, LeaseholdError):
+        if outcome is not None and not isinstance(outcome, LeaseholdError):
             return self._end(outcome)
-        if not isinstance(outcome, BackendUnavailable) or len(self.batch) == 1:
+        its_own = isinstance(outcome, BackendUnavailable) and len(self.batch) > 1
+        if outcome is not None and not its_own:
             return self._end([outcome] * len(self.batch))
         self._over = True
-        self._tower.diverts(self)  # the others of this batch may be well
+        self._tower.diverts(self, resent=its_own)  # the others of a batch may be well
 
     def _end(self, outcomes: Sequence[Outcome]) -> None:
         self._over = True
         self._tower.lands(self, outcomes)
+
+
+def as_leasehold(error: BaseException) -> LeaseholdError:
+    """What a caller is told of a failed flight."""
+    if isinstance(error, LeaseholdError):
+        return error
+    if isinstance(error, TimeoutError):
+        return BackendUnavailable("the store did not answer in time")
+    if isinstance(error, asyncio.CancelledError):
+        return BackendUnavailable("the event loop shut down while the store was being asked")
+    failure = BackendUnavailable(f"the store failed: {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def _nothing() -> None:

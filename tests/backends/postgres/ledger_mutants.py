@@ -65,8 +65,8 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "IF was.waiting = 0 AND was.holds = 0 THEN\n        IF c.kind",
     ),
     "a lone release is of what has ended": (
-        "was.id = c.id AND was.due > t.now AND was.state <> 'kept'\n            AND c.keep",
-        "was.id = c.id AND was.state <> 'kept'\n            AND c.keep",
+        "was.id = c.id AND was.due > t.now\n            AND was.state IN",
+        "was.id = c.id\n            AND was.state IN",
     ),
     "a flaw is let pass": (
         "AND c.units <= c.capacity\n            AND leasehold.flaw(c) IS NULL",

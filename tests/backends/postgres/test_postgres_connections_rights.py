@@ -126,7 +126,7 @@ def test_a_role_without_rights_is_forbidden_and_with_them_it_works(
 ) -> None:
     PostgresStore(postgres_url).migrate()
     name = role.partition("//")[2].partition("@")[0]
-    assert "docs/postgres.md" in str(refusal(mode, role, Forbidden))
+    assert "GRANT USAGE ON SCHEMA leasehold" in str(refusal(mode, role, Forbidden))
     with admin(postgres_url) as connection:
         connection.execute(f"GRANT USAGE ON SCHEMA leasehold TO {name}".encode())
         for what in ("TABLES", "FUNCTIONS"):
@@ -160,14 +160,14 @@ def test_a_format_that_changes_under_us_is_noticed(mode: Mode, postgres_url: str
         backend = await room.connect()
         with admin(postgres_url) as connection:
             connection.execute("""
-                CREATE OR REPLACE FUNCTION leasehold.apply(format integer, commands json,
-                    own_inbox text, now double precision DEFAULT NULL, stamp bigint DEFAULT NULL)
-                RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+                CREATE OR REPLACE FUNCTION leasehold.must_be(format integer)
+                RETURNS void LANGUAGE plpgsql AS $$ BEGIN
                     RAISE EXCEPTION 'this database has format 2, and was asked for format %', format
                         USING ERRCODE = 'LHV01';
                 END $$""")
-        with pytest.raises(IncompatibleVersion, match="has format 2"):
-            await say(backend, acquire("a"))
+        for batch in ([acquire("a")], [acquire("a"), acquire("b")]):
+            with pytest.raises(IncompatibleVersion, match="has format 2"):
+                await backend.apply(batch)
 
     Room(mode, postgres_url).run(body)
 

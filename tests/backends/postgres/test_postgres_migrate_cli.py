@@ -6,7 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from leasehold.backends.postgres.migrations import FORMAT, NEWEST, migrations
+from leasehold.errors import Forbidden
+from leasehold.sync import connect
 from tests.backends.postgres.connections_help import admin
 from tests.servers.postgres import PostgresServer
 
@@ -40,11 +44,34 @@ def test_a_dry_run_changes_nothing(postgres_url: str) -> None:
 def test_it_is_applied_once(postgres_url: str) -> None:
     first = migrate("--url", postgres_url)
     assert (first.returncode, first.stderr) == (0, "")
-    assert len(first.stdout.splitlines()) == len(migrations())
+    applied = [line for line in first.stdout.splitlines() if line.startswith("applied")]
+    assert len(applied) == len(migrations())
     assert first.stdout.startswith("applied 0001 ")
     assert is_there(postgres_url)
     again = migrate("--url", postgres_url)
-    assert (again.returncode, again.stdout) == (0, f"{postgres_url} is up to date\n")
+    assert again.returncode == 0
+    assert again.stdout.startswith(f"{postgres_url} is up to date\n")
+
+
+def test_what_it_says_to_grant_is_enough(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    told = migrate("--url", postgres_url).stdout
+    grants = [line.strip() for line in told.splitlines() if line.startswith("  ")]
+    theirs = postgres_url.replace("leasehold@", "clerk@")
+    with admin(postgres_url) as connection:
+        connection.execute("CREATE ROLE clerk LOGIN")
+        try:
+            with connect(theirs) as client:
+                with pytest.raises(Forbidden, match="GRANT USAGE ON SCHEMA leasehold TO ROLE"):
+                    client.lock("x").acquire(wait=0)
+                for grant in grants:
+                    connection.execute(grant.replace("ROLE", "clerk").encode())
+                with client.lock("x") as lease:
+                    lease.ensure()
+        finally:
+            connection.execute("DROP OWNED BY clerk")
+            connection.execute("DROP ROLE clerk")
 
 
 def test_json(postgres_url: str) -> None:
@@ -63,11 +90,15 @@ def test_whoever_may_not_is_told(postgres_server: PostgresServer, postgres_url: 
     with admin(postgres_url) as connection:
         connection.execute("CREATE ROLE stranger LOGIN")
         try:
-            done = migrate("--url", postgres_url.replace("leasehold@", "stranger@"))
+            url = postgres_url.replace("leasehold@", "stranger@")
+            done, dry = migrate("--url", url), migrate("--url", url, "--dry-run")
         finally:
             connection.execute("DROP ROLE stranger")
     assert done.returncode == 77
     assert "permission denied" in done.stderr
+    assert dry.returncode == 77
+    assert dry.stdout.startswith("would apply 0001 ")
+    assert dry.stderr == "leasehold: this role may not do that\n"
     assert not is_there(postgres_url)
 
 

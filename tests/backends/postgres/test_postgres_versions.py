@@ -96,8 +96,9 @@ def test_a_transaction_of_the_users_own(url: str) -> None:
         with pytest.raises(BackendUnavailable, match="has not ended"):
             others.lock("within").try_acquire()
         connection.rollback()
-        with client.lock("within").acquire(within=connection) as lease:
-            connection.commit()
+        lease = client.lock("within").acquire(within=connection)
+        connection.commit()
+        with lease:
             with pytest.raises(AcquireTimeout):
                 others.lock("within").acquire(within=connection)
             connection.execute("SELECT leasehold.guard('within', %s)", [lease.token])

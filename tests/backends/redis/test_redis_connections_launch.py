@@ -13,7 +13,7 @@ from leasehold.testing.proxy import FaultProxy
 from tests.backends.redis.both_worlds import acquire, release
 from tests.servers.redis import RedisServer
 
-type Landed = Sequence[Reply] | LeaseholdError
+type Landed = Sequence[Reply] | LeaseholdError | None
 
 
 class Runway:
@@ -70,9 +70,10 @@ async def test_a_script_that_was_flushed(redis_server: RedisServer, redis_url: s
     with redis_server.client() as client:
         client.script_flush()
     backend.launch([acquire()], runway.land)
-    (replies,) = await runway.wait(1)
-    assert isinstance(replies, Sequence)
-    assert isinstance(replies[0], Granted)
+    assert await runway.wait(1) == [None], (
+        "nothing was done: the ordinary way sends the whole script"
+    )
+    assert isinstance((await backend.apply([acquire()]))[0], Granted)
     await backend.close()
 
 
@@ -118,14 +119,29 @@ async def test_what_breaks_under_way_lands_as_an_error(
         await backend.close()
 
 
-async def test_what_the_server_refuses_lands_as_an_error(tmp_path: Any) -> None:
+async def test_what_the_server_refuses_has_to_be_applied(tmp_path: Any) -> None:
     with RedisServer(tmp_path, users=["app on >pw ~lh:* &lh:* +@all -evalsha -eval"]) as server:
         backend = await opened(f"redis://app:pw@127.0.0.1:{server.port}")
         runway = Runway()
         backend.launch([acquire()], runway.land)
-        (outcome,) = await runway.wait(1)
-        assert isinstance(outcome, Forbidden)
+        assert await runway.wait(1) == [None]
+        with pytest.raises(Forbidden):
+            await backend.apply([acquire()])
         await backend.close()
+
+
+async def test_what_can_not_be_read_lands_as_an_error(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(*_: object) -> None:
+        raise KeyError("what is this")
+
+    backend, runway = await opened(redis_url), Runway()
+    monkeypatch.setattr("leasehold.backends.redis.launching.read_answer", stumble)
+    backend.launch([acquire()], runway.land)
+    (outcome,) = await runway.wait(1)
+    assert isinstance(outcome, BackendUnavailable)
+    await backend.close()
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -151,7 +151,7 @@ def test_tls(side: Side, tmp_path: Path) -> None:
             )
             with pytest.raises(BackendUnavailable, match="name the CA with ssl_ca_certs"):
                 await side.open(base)
-            with pytest.raises(BackendUnavailable, match="can't be reached"):
+            with pytest.raises(BackendUnavailable, match="does this port speak TLS"):
                 await side.open(f"redis://localhost:{server.port}?socket_connect_timeout=1s")
             with pytest.raises(NotConfigured, match=r"TLS can't be set up with .*nowhere\.pem"):
                 await side.open(f"{base}?ssl_ca_certs={tmp_path}/nowhere.pem")
@@ -161,7 +161,7 @@ def test_tls(side: Side, tmp_path: Path) -> None:
 
 def test_a_plain_server_is_not_spoken_to_by_tls(side: Side, redis_server: RedisServer) -> None:
     async def case() -> None:
-        with pytest.raises(BackendUnavailable, match=r"does this port speak TLS|can't be reached"):
+        with pytest.raises(BackendUnavailable, match="does this port speak TLS"):
             await side.open(f"rediss://localhost:{redis_server.port}?socket_connect_timeout=1s")
 
     side.run(case)

@@ -65,6 +65,8 @@ def test_options() -> None:
     assert read_url("redis://h?cluster=false").topology == "server"
     sentinel = read_url("redis://h?sentinel=main&sentinel_username=u&sentinel_password=p")
     assert (sentinel.topology, sentinel.service) == ("sentinel", "main")
+    pool = "max_connections=9&health_check_interval=30&decode_responses=True&retry_on_timeout=yes"
+    assert read_url(f"redis://h/1?{pool}&socket_timeout=2").db == 1
     assert sentinel.sentinel_login() == ("u", "p")
 
 
@@ -93,6 +95,7 @@ def test_options() -> None:
         ("rediss://h?ssl_cert_reqs=maybe", "is required or none"),
         ("redis://h?sentinel_password=p", "no sentinel=SERVICE"),
         ("redis:h", "a Redis URL looks like"),
+        ("unix:///run/x.sock?db=1", r"write redis:///run/redis/redis\.sock"),
     ],
 )
 def test_what_is_refused(url: str, told: str) -> None:

@@ -1,13 +1,9 @@
 """The first words on a new connection: who answers, and how it should behave."""
 
-import logging
-
 from leasehold.backends.postgres.site import Site
 from leasehold.backends.postgres.statements import Statement
 from leasehold.backends.postgres.trouble import standby
 from leasehold.backends.postgres.wire import Wire
-
-log = logging.getLogger("leasehold")
 
 _DIRECT, _POOLED = 0, -1
 """In the stead of a process number: believe it in any case, or in none."""
@@ -16,7 +12,6 @@ GREETING = Statement(
     "leasehold_greeting",
     """
     SELECT direct, current_setting('transaction_read_only')::bool,
-        current_setting('synchronous_commit') IN ('off', 'local'),
         (SELECT count(set_config(name, value, false))
             FROM (VALUES
                 ('default_transaction_isolation', 'read committed', NULL),
@@ -47,14 +42,8 @@ async def greet(wire: Wire, site: Site, patience: float) -> None:
     Raises `BackendUnavailable` for a server that only reads.
     """
     pid = {"no": _DIRECT, "yes": _POOLED}.get(site.address.pooler, wire.pgconn.backend_pid)
-    [(is_direct, is_read_only, is_lax, *_)] = await wire.ask(GREETING, [str(pid)], patience)
+    [(is_direct, is_read_only, *_)] = await wire.ask(GREETING, [str(pid)], patience)
     if is_read_only:
         raise standby(site.place)
     if not is_direct:
-        if is_lax and not site.is_pooled:
-            log.warning(
-                "%s has synchronous_commit off or local and is behind a pooler, so it can't be turned on: "
-                "a crash of the server may forget leases that were granted just before",
-                site.place,
-            )
         site.is_pooled = True

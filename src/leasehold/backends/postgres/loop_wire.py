@@ -27,6 +27,7 @@ class LoopWire(Wire):
         self._line: deque[tuple[Send, Done]] = deque()
         """The first is under way."""
         self._is_full = False
+        self._trouble: Exception | None = None
         self.on_pushes: Callable[[list[str]], None] | None = None
         """Takes what is pushed to this connection."""
         self.on_break: Callable[[], None] | None = None
@@ -90,8 +91,10 @@ class LoopWire(Wire):
         if not self._loop.is_closed():
             self._loop.remove_reader(self.fd)
             self._loop.remove_writer(self.fd)
+        line, self._line = self._line, deque()
         super().cut()
-        self._fail(ConnectionError("it was closed"))
+        for _, done in line:  # now they can be asked again, over another connection
+            done(self._trouble or ConnectionError("it was closed"))
 
     def cut_in_child(self) -> None:
         self._last_rites.detach()  # the loop's own files belong to the parent
@@ -126,16 +129,10 @@ class LoopWire(Wire):
             self.on_pushes(pushes)
 
     def _broke(self, error: Exception) -> None:
-        self._fail(error)
+        self._trouble = error
         self.cut()
         if self.on_break is not None:
             self.on_break()
-
-    def _fail(self, error: Exception) -> None:
-        line = list(self._line)
-        self._line.clear()
-        for _, done in line:
-            done(error)
 
 
 def _weakly(method: Callable[[], None]) -> Callable[[], None]:

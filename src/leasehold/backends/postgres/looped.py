@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from leasehold.backends.port import Land
 from leasehold.backends.postgres import applying, examining, upkeep
 from leasehold.backends.postgres.connecting import connect_loop
 from leasehold.backends.postgres.ears import Ears
 from leasehold.backends.postgres.hearing import new_inbox
-from leasehold.backends.postgres.launching import Land, Launcher
+from leasehold.backends.postgres.launching import launch
 from leasehold.backends.postgres.mailbox import Mailbox
 from leasehold.backends.postgres.session import Session
 from leasehold.backends.postgres.site import Site
@@ -16,14 +17,16 @@ from leasehold.model import Command, Finding, Page, Reply, Wakeup
 
 
 class LoopBackend:
-    """For one event loop. A call that is cancelled half-way costs the connection, and no more."""
+    """For one event loop. A call that is cancelled half-way costs the connection.
+
+    Whatever else was under way there has to be asked again then.
+    """
 
     def __init__(self, site: Site) -> None:
         self.inbox = ""
         self._site = site
         self._session = Session(site, connect_loop, keeps=applying.KEPT)
         self._turn = asyncio.Lock()
-        self._launcher = Launcher(site, self._note, self.apply)
         self._ears: Ears | None = None
         self._mailbox: Mailbox | None = None
         self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
@@ -75,7 +78,7 @@ class LoopBackend:
         wire = self._session.wire
         if wire is None or wire.is_cut or not commands:
             return None
-        return self._launcher.launch(wire, commands, self.inbox, land)
+        return launch(self._site, wire, commands, self.inbox, land, self._note)
 
     def _note(self, told: applying.Told) -> None:
         """What a batch brought besides its replies, and that it was work."""

@@ -41,9 +41,16 @@ def scan_statement() -> str:
 
 
 def parameters(
-    commands: Sequence[Command], *, inbox: str, now: float | None = None, stamp: int | None = None
+    commands: Sequence[Command],
+    *,
+    inbox: str | None,
+    now: float | None = None,
+    stamp: int | None = None,
 ) -> list[str | None]:
-    """What `statement` is called with. Pushes to `inbox` are returned instead of being sent."""
+    """What `statement` is called with. Pushes to `inbox` are returned instead of being sent.
+
+    None in a transaction of the user's own, where nobody is granted by push.
+    """
     said = [_SAY[type(command)](command) for command in commands]
     try:
         text = json.dumps(said, allow_nan=False)

@@ -56,7 +56,7 @@ class WithinBackend:
         if not commands:
             return []
         now, stamp = self._site.time()
-        values = script.parameters(commands, inbox=self.inbox, now=now, stamp=stamp)
+        values = script.parameters(commands, inbox=None, now=now, stamp=stamp)
         replies, _ = script.read_answer(await self._ask(applying.APPLY, values), commands)
         return replies
 

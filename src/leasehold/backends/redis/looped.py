@@ -4,8 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from leasehold.backends.port import Land
 from leasehold.backends.redis import examining, scanning
-from leasehold.backends.redis.launching import Land, Launcher
+from leasehold.backends.redis.launching import Launcher
 from leasehold.backends.redis.loop_link import LoopDial, LoopLink
 from leasehold.backends.redis.loop_subscription import LoopSubscription
 from leasehold.backends.redis.scanning import Listings
@@ -88,7 +89,7 @@ class LoopBackend:
         """What to know about the server, or one of the Cluster's."""
         link = await self._router.dial()
         try:
-            return await examining.examine(link)
+            return await examining.examine(link, self._settings.holdoff)
         finally:
             link.close()
 

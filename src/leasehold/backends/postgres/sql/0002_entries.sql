@@ -28,6 +28,7 @@ CREATE TYPE leasehold.turn AS (
     caller text,
     wakeups leasehold.wakeup[],
     head leasehold.places,              -- who comes first; null where nobody has looked yet
+    deferred boolean,                   -- in a transaction of a user's: nobody is granted before it ends
     reply text,                         -- of a rule
     granted bigint,                     -- by take_tokens: the first
     left_over double precision,         -- by extend: how long it lives

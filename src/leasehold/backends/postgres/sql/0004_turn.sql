@@ -3,7 +3,7 @@
 -- Of an id as it really is: a NUL in it is stored as \x10 and 0, and a \x10 as \x10 and 1.
 CREATE FUNCTION leasehold.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT left(encode(sha256(CASE WHEN strpos(lease_id, E'\x10') = 0 THEN convert_to(lease_id, 'UTF8')
-        ELSE decode(replace(replace(replace(lease_id, '\', '\\'), E'\x10' || '0', '\000'),
+        ELSE decode(replace(replace(replace(lease_id, E'\\', E'\\\\'), E'\x10' || '0', '\000'),
             E'\x10' || '1', E'\x10'), 'escape') END), 'hex'), 24)
 $$;
 
@@ -43,7 +43,7 @@ BEGIN
             t := leasehold.end_entry(t, e);
         END LOOP;
     END IF;
-    WHILE (t.book).waiting > 0 LOOP
+    WHILE (t.book).waiting > 0 AND NOT t.deferred LOOP
         t := leasehold.grant_next(t);
         EXIT WHEN NOT t.again;
     END LOOP;
@@ -325,6 +325,20 @@ BEGIN
     IF (t.book).waiting > 0 AND (t.head).id IS DISTINCT FROM old_id THEN
         RETURN leasehold.wake(t, leasehold.entry(t.head), 'head');
     END IF;
+    RETURN t;
+END $$;
+
+-- Units came free in a transaction that has not ended: whoever is in front asks for them when it has. A grant
+-- would be heard of only then, and might be over by that time.
+CREATE FUNCTION leasehold.wake_front(t leasehold.turn) RETURNS leasehold.turn LANGUAGE plpgsql AS $$
+DECLARE
+    place leasehold.places;
+BEGIN
+    FOR place IN SELECT * FROM leasehold.places AS p WHERE p.key = (t.book).key
+        ORDER BY p.urgency, p.arrival LIMIT leasehold.front()
+    LOOP
+        t := leasehold.wake(t, leasehold.entry(place), 'head');
+    END LOOP;
     RETURN t;
 END $$;
 

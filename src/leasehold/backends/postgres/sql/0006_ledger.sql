@@ -20,9 +20,17 @@ LANGUAGE plpgsql AS $$
 DECLARE
     flaw text := leasehold.flaw(c);
     first text;
+    used bigint := (t.book).used;
 BEGIN
     IF flaw IS NOT NULL THEN
         t.reply := leasehold.failed('invalid', flaw);
+        RETURN t;
+    END IF;
+    IF t.deferred AND c.kind = 'acquire' AND (t.book).waiting > 0
+        AND current_setting('transaction_isolation') <> 'read committed'
+    THEN
+        t.reply := leasehold.failed('busy', 'others wait for this key, and a transaction at this isolation '
+            || 'level can''t see which of them are alive: use READ COMMITTED');
         RETURN t;
     END IF;
     t.caller := c.id;
@@ -38,6 +46,9 @@ BEGIN
     WHEN 'revoke' THEN t := leasehold.revoke_holds(t, c);
     END CASE;
     t := leasehold.settle(t);
+    IF t.deferred AND (t.book).waiting > 0 AND (t.book).used < used THEN
+        RETURN leasehold.wake_front(t);
+    END IF;
     RETURN leasehold.wake_new_head(t, first);
 END $$;
 

@@ -29,14 +29,15 @@ END $$;
 -- that nobody else is kept waiting: what is locked to try is undone, by an error (LHU01) that is caught.
 
 -- Lock these in order, but for those that one transaction keeps. Returns what is locked.
-CREATE FUNCTION leasehold.lock_what_can_be(keys bytea[]) RETURNS bytea[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION leasehold.lock_what_can_be(keys bytea[], look interval) RETURNS bytea[]
+LANGUAGE plpgsql AS $$
 DECLARE
     kept bytea[];
     free bytea[];
     locked bytea[];
 BEGIN
     FOR attempt IN 1..20 LOOP
-        kept := leasehold.kept_keys(keys);
+        kept := leasehold.kept_keys(keys, look);
         free := ARRAY(SELECT x FROM unnest(keys) AS x WHERE x <> ALL (kept) ORDER BY x);
         BEGIN
             PERFORM leasehold.make_missing(free);
@@ -55,11 +56,18 @@ BEGIN
         WHERE k.key = ANY (keys) ORDER BY k.key FOR UPDATE SKIP LOCKED);
 END $$;
 
--- Those that one transaction keeps for half a second. It is known by its number (xmax), which stays the
--- same, while those of batches come and go.
-CREATE FUNCTION leasehold.kept_keys(keys bytea[]) RETURNS bytea[] LANGUAGE plpgsql AS $$
+-- For how long to look on before a key is called busy: briefly, since whoever asks sends nothing else
+-- meanwhile, and renews nothing; and well within the patience of whoever has a short ttl.
+CREATE FUNCTION leasehold.look_for(batch leasehold.command[]) RETURNS interval LANGUAGE sql STABLE AS $$
+    SELECT make_interval(secs => least(0.2, coalesce(min(c.ttl) / 24, 0.1))) FROM unnest(batch) AS c
+    WHERE c.ttl IS NULL OR c.ttl > 0
+$$;
+
+-- Those that one transaction keeps while we look. It is known by its number (xmax), which stays the same,
+-- while those of batches come and go.
+CREATE FUNCTION leasehold.kept_keys(keys bytea[], look interval) RETURNS bytea[] LANGUAGE plpgsql AS $$
 DECLARE
-    until timestamptz := clock_timestamp() + interval '500 ms';
+    until timestamptz := clock_timestamp() + look;
     free bytea[];
     kept bytea[] := keys;
     seen text[] := ARRAY(SELECT (SELECT k.xmax::text FROM leasehold.keys AS k WHERE k.key = x.key)

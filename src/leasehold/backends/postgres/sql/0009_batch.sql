@@ -30,6 +30,7 @@ BEGIN
     t.now := coalesce(now, date_part('epoch', clock_timestamp()));
     t.stamp := coalesce(stamp, leasehold.wall_clock());
     t.wakeups := '{}';
+    t.deferred := false;
     RETURN t;
 END $$;
 
@@ -50,7 +51,7 @@ DECLARE
     rest leasehold.outcome;
 BEGIN
     IF patient THEN
-        locked := leasehold.lock_what_can_be(keys);
+        locked := leasehold.lock_what_can_be(keys, leasehold.look_for(batch));
         busy := ARRAY(SELECT leasehold.answer(x.n, leasehold.busy())
             FROM unnest(batch) AS x WHERE x.key <> ALL (locked));
         batch := ARRAY(SELECT x FROM unnest(batch) AS x WHERE x.key = ANY (locked));
@@ -64,6 +65,7 @@ BEGIN
         END IF;
     END IF;
     t := leasehold.new_turn(now, stamp);
+    t.deferred := own_inbox IS NULL;
     IF calm > 0 THEN
         easy := leasehold.apply_easy(batch, t.now, t.stamp);
     END IF;
@@ -144,7 +146,7 @@ END $$;
 
 CREATE FUNCTION leasehold.letter(replies text[], own_inbox text, pushes text[]) RETURNS text
 LANGUAGE sql STABLE AS $$
-    SELECT '{"replies":[' || array_to_string(replies, ',') || '],"inbox":' || to_json(own_inbox)
+    SELECT '{"replies":[' || array_to_string(replies, ',') || '],"inbox":' || to_json(coalesce(own_inbox, ''))
         || ',"wakeups":[' || array_to_string(pushes, ',') || ']}'
 $$;
 

@@ -1,5 +1,7 @@
 -- A batch in one call.
 --
+-- `own_inbox` is null in a transaction of a user's own, where nobody is granted by push.
+--
 -- First its keys' rows are locked, in one order; then the clock is read; then all is applied. Should a
 -- lock not come at once, that is undone, and done again without what somebody keeps. Should anything else
 -- go wrong, the batch goes the careful way: each command in a sub-transaction of its own.
@@ -8,7 +10,7 @@
 
 CREATE FUNCTION leasehold.apply(
     format integer, commands json, own_inbox text,
-    now double precision DEFAULT NULL, stamp bigint DEFAULT NULL
+    now double precision DEFAULT NULL, stamp bigint DEFAULT NULL, tried boolean DEFAULT false
 ) RETURNS text LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp SET lock_timeout = '50ms'
 SET enable_seqscan = off SET enable_bitmapscan = off
@@ -18,7 +20,10 @@ DECLARE
     began timestamptz := clock_timestamp();
 BEGIN
     PERFORM leasehold.must_be(format);
-    FOREACH patient IN ARRAY '{false,true}'::boolean[] LOOP
+    IF current_setting('synchronous_commit') IN ('off', 'local') THEN  -- a crash would forget a lease
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    FOREACH patient IN ARRAY CASE WHEN tried THEN '{true}' ELSE '{false,true}' END::boolean[] LOOP
         BEGIN
             RETURN leasehold.apply_together(leasehold.decode(commands), patient, own_inbox, now, stamp);
         EXCEPTION
@@ -51,12 +56,14 @@ CREATE FUNCTION leasehold.apply_carefully(
 DECLARE
     batch leasehold.command[] := leasehold.decode_each(commands);
     locked bytea[] := leasehold.lock_what_can_be(ARRAY(
-        SELECT DISTINCT x.key FROM unnest(batch) AS x WHERE x.key IS NOT NULL ORDER BY x.key));
+        SELECT DISTINCT x.key FROM unnest(batch) AS x WHERE x.key IS NOT NULL ORDER BY x.key),
+        leasehold.look_for(batch));
     t leasehold.turn := leasehold.new_turn(now, stamp);
     c leasehold.command;
     one leasehold.outcome;
     result leasehold.outcome := ROW('{}', '{}');
 BEGIN
+    t.deferred := own_inbox IS NULL;
     FOREACH c IN ARRAY batch LOOP
         IF c.key IS NULL THEN
             one := ROW(ARRAY[leasehold.answer(c.n, leasehold.failed('invalid', c.flaw))], '{}');

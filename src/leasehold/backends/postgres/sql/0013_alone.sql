@@ -3,7 +3,8 @@
 --
 -- Its row is locked where that can be had soon. Where it can't, or there is no row yet, the command goes
 -- as a batch of one. An error undoes all of it: whoever sent the command sends it as a batch then,
--- which knows what to answer.
+-- which knows what to answer. A session must have been greeted before (`greeting.py`): nothing here sets how
+-- it plans, or where it looks for functions.
 
 -- Answers the token alone where the grant is the plain one: of the lowest slots, for all of the ttl.
 CREATE FUNCTION leasehold.acquire_alone(
@@ -39,13 +40,14 @@ DECLARE
     t leasehold.turn;
     answer text;
 BEGIN
+    PERFORM leasehold.must_be(format);
     SELECT * INTO was FROM leasehold.keys AS k WHERE k.key = c.key FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         was := leasehold.lock_soon(c.key);
     END IF;
-    IF was.key IS NULL OR format <> 1 THEN
+    IF was.key IS NULL THEN
         RETURN leasehold.apply(format, json_build_array(leasehold.said(c)), own_inbox, told_now,
-            told_stamp);
+            told_stamp, true);
     END IF;
     t := leasehold.new_turn(told_now, told_stamp);
     IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN
@@ -53,13 +55,14 @@ BEGIN
             AND leasehold.flaw(c) IS NULL
         THEN
             RETURN leasehold.grant_alone(c, was, t.now, t.stamp);
-        ELSIF c.kind = 'release' AND was.id = c.id AND was.due > t.now AND was.state <> 'kept'
-            AND c.keep = 0 AND c.bury = 0
+        ELSIF c.kind = 'release' AND was.id = c.id AND was.due > t.now
+            AND was.state IN ('held', 'unclaimed', 'revoked') AND c.keep = 0 AND c.bury = 0
         THEN
             RETURN leasehold.end_alone(c, t.now);
         END IF;
     ELSIF was.waiting > 0 AND c.kind = 'release' AND was.id = c.id AND was.due > t.now
-        AND was.state <> 'kept' AND was.holds = 0 AND was.tombs = 0 AND c.keep = 0 AND c.bury = 0
+        AND was.state IN ('held', 'unclaimed', 'revoked') AND was.holds = 0 AND was.tombs = 0
+        AND c.keep = 0 AND c.bury = 0
     THEN
         answer := leasehold.hand_over(was, t, own_inbox);
         IF answer IS NOT NULL THEN
@@ -78,11 +81,18 @@ CREATE FUNCTION leasehold.lock_soon(wanted bytea) RETURNS leasehold.keys LANGUAG
 SET lock_timeout = '50ms' AS $$
 DECLARE
     was leasehold.keys;
+    began timestamptz := clock_timestamp();
 BEGIN
     SELECT * INTO was FROM leasehold.keys AS k WHERE k.key = wanted FOR UPDATE;
     RETURN was;
-EXCEPTION WHEN lock_not_available THEN
-    RETURN NULL;
+EXCEPTION
+    WHEN lock_not_available THEN
+        RETURN NULL;
+    WHEN query_canceled THEN  -- also what a lock_timeout is called that fires as the lock comes
+        IF clock_timestamp() < began + interval '50 ms' THEN
+            RAISE;
+        END IF;
+        RETURN NULL;
 END $$;
 
 CREATE FUNCTION leasehold.grant_alone(
