@@ -9,7 +9,7 @@ from math import inf
 from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.timing import DRIFT, burial, claim_window, trusted
+from leasehold.core.timing import DRIFT, FRONT, burial, claim_window, trusted
 from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -215,8 +215,11 @@ class Acquiring:
         """Wait for a push, or until it is worth asking again; None means: ask again."""
         rt = self._rt
         self._queued, self._ahead = answer, reply.position
-        # Should pushes not reach us, a grant must be found before its claim window is over.
-        pause = min(reply.recheck_in + CLOCKS_DIFFER, 0.8 * claim_window(self._ask.ttl))
+        pause = reply.recheck_in + CLOCKS_DIFFER
+        if reply.position >= FRONT:
+            # Should all at the front be dead, somebody behind them must speak: the farther back, the rarer,
+            # so that a long queue is no herd.
+            pause = min(pause, claim_window(self._ask.ttl) * (1 + reply.position) / FRONT)
         if not rt.inbox:
             await rt.listen()
         if rt.inbox != self._inbox:
@@ -318,7 +321,7 @@ def _soonest(holders: tuple[Holder, ...]) -> float | None:
 def _not_busy(answer: Answer, key: bytes) -> Answer:
     """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
     reply = answer.reply
-    if type(reply) is Failed and reply.reason == "busy":
+    if type(reply) is Failed and reply.reason in ("busy", "away"):
         raise unexpected(reply, key)
     return answer
 
@@ -328,5 +331,9 @@ def unexpected(reply: Reply, key: bytes) -> LeaseholdError:
     if not isinstance(reply, Failed):
         return LeaseholdError(f"the store answered with {reply!r}", key=key)
     message = f"{key_shown(key)}: {reply.detail}"
-    kinds = {"forbidden": Forbidden, "corrupt": Corrupt, "busy": BackendUnavailable}
+    if reply.reason in ("busy", "away"):
+        error = BackendUnavailable(message, key=key)
+        error.busy = reply.reason == "busy"
+        return error
+    kinds = {"forbidden": Forbidden, "corrupt": Corrupt}
     return kinds.get(reply.reason, LeaseholdError)(message, key=key)

@@ -12,10 +12,10 @@ from math import inf
 from operator import attrgetter
 from sqlite3 import Cursor
 
+from leasehold.backends.sqlite.ranks import Ranks
 from leasehold.backends.sqlite.schema import Execute
 from leasehold.backends.sqlite.statements import (
     ALL_HOLDS,
-    COUNT_AHEAD,
     FIRST_PLACES,
     NEXT_PLACES,
     READ_KEY,
@@ -42,6 +42,7 @@ class RowBook:
         "_inner",
         "_key",
         "_known",
+        "_ranks",
         "_row",
         "_stored",
         "_tallies",
@@ -68,6 +69,7 @@ class RowBook:
         self._all_holds: dict[str, Hold] | None = None
         self._front: list[Place] | None = None
         self._front_is_all = False
+        self._ranks: Ranks | None = None
         self.simple = False
         """When it was last written everything of this key was in its own row."""
         self._row: Row = row or (key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
@@ -192,10 +194,14 @@ class RowBook:
         index = self._index_in_front(place)
         if index is not None:
             return index
-        if not self._tallies[Place]:
+        places = self._tallies[Place]
+        if not places:
             return 0
         self._write()
-        return int(self.execute(COUNT_AHEAD, (self._key, *place.rank)).fetchone()[0])
+        if self._ranks is None:
+            self._ranks = Ranks(self.execute, self._key)
+        others = places - (self.get(place.id) is place)
+        return self._ranks.ahead_of(place.rank, others)
 
     # -- what has ended -----------------------------------------------------------------------------
 
@@ -245,6 +251,8 @@ class RowBook:
                 self._all_holds[entry.id] = entry
         elif isinstance(entry, Place):
             self._into_front(entry)
+            if self._ranks is not None:
+                self._ranks.add(entry.rank)
         self._tallies[type(entry)] += 1
         self._known[entry.id] = entry
         self._stored.setdefault(entry.id, None)
@@ -260,6 +268,8 @@ class RowBook:
                 del self._all_holds[entry.id]
         elif isinstance(entry, Place):
             self._out_of_front(entry)
+            if self._ranks is not None:
+                self._ranks.remove(entry.rank)
         self._tallies[type(entry)] -= 1
         self._stored.setdefault(entry.id, type(entry))
 
@@ -293,6 +303,7 @@ class RowBook:
         if self.simple:
             self.due = inf if inner is None else inner.expires
             self._known.clear()
+            self._ranks = None
         row = (
             self._key,
             version,

@@ -57,3 +57,5 @@ FIRST_PLACES = f"""SELECT {PLACE} FROM lease_places WHERE key = ?
 NEXT_PLACES = f"""SELECT {PLACE} FROM lease_places WHERE key = ? AND (urgency, arrival) > (?, ?)
     ORDER BY urgency, arrival LIMIT ?"""  # noqa: S608
 COUNT_AHEAD = """SELECT count(*) FROM lease_places WHERE key = ? AND (urgency, arrival) < (?, ?)"""
+ANY_BEHIND = """SELECT 1 FROM lease_places WHERE key = ? AND (urgency, arrival) > (?, ?) LIMIT 1"""
+ALL_RANKS = """SELECT urgency, arrival FROM lease_places WHERE key = ? ORDER BY urgency, arrival"""
