@@ -63,6 +63,33 @@ def test_a_trial_that_could_not_have_shown_anything_shows_nothing(
     assert "3/n" not in str(verdict)
 
 
+@pytest.mark.parametrize(
+    ("trials", "rate"),
+    [
+        (1, "100 %"),
+        (3, "100 %"),
+        (4, "75 %"),
+        (50, "6 %"),
+        (200, "1.5 %"),
+        (3_000, "0.1 %"),
+        (200_000, "1.5e-05"),
+    ],
+)
+def test_rates_are_written_as_people_write_them(trials: int, rate: str) -> None:
+    told = str(clean(cycles=200_000, hit=Counter({"kill": trials})))
+    assert f"none in {trials:,} faults that struck a holder: {rate} of such" in told
+
+
+def test_it_says_how_many_cycles_and_faults_there_were() -> None:
+    told = str(clean(processes=6, tasks=8, locks=48, semaphores=8, cycles=212_345))
+    assert "212,345 cycles" in told
+    assert "100 faults, of which 50 struck a holder" in told
+    assert "6 processes on this machine (3 with threads, 3 with asyncio, 8 in each)" in told
+    assert "on 48 locks and 8 semaphores of 2" in told
+    assert "in each" not in str(clean(processes=6))
+    assert "a semaphore of 2" in str(clean(locks=6))
+
+
 def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
     found = Violation("slot", "semaphore:s", "slots [0] have two holders", ())
     verdict = clean(violations=[found] * 5, stale=0, trouble="something")
@@ -178,7 +205,28 @@ def test_a_short_plan_has_no_calm_and_a_long_one_has_rounds() -> None:
     assert day.rounds * (day.storm + day.calm) == pytest.approx(3600)
 
 
+def test_cycles_and_tasks_have_sensible_surroundings() -> None:
+    plan = TorturePlan()
+    assert (plan.seconds, plan.cycles, plan.tasks, plan.locks, plan.semaphores) == (
+        60,
+        None,
+        1,
+        6,
+        1,
+    )
+    large = TorturePlan(cycles=200_000, tasks=8)
+    assert (large.seconds, large.locks, large.semaphores) == (3600, 48, 8)
+    assert len(large.names) == 56
+    assert TorturePlan(cycles=200_000, seconds="20m").seconds == 1200
+
+
 def test_what_can_t_be_planned() -> None:
+    with pytest.raises(ValueError, match="cycles is 0"):
+        TorturePlan(cycles=0)
+    with pytest.raises(ValueError, match="1 to 64"):
+        TorturePlan(tasks=65)
+    with pytest.raises(ValueError, match="48 tasks need 24 to 256"):
+        TorturePlan(tasks=8, locks=23)
     with pytest.raises(UnsafeTiming):
         TorturePlan(ttl=0.01)
     with pytest.raises(ValueError, match="2 to 64"):

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,16 +25,22 @@ INCONCLUSIVE = 2
 
 @click.command()
 @click.argument("where", required=False, metavar="[URL]")
-@click.option("--seconds", default="60s", metavar="TIME", help="Go on for so long [60s].")
+@click.option("--seconds", metavar="TIME", help="Go on for so long [60s; with --cycles 1h].")
+@click.option("--cycles", type=int, metavar="N", help="End once so many cycles are done.")
 @click.option("--processes", type=int, default=6, metavar="N", help="With so many processes [6].")
+@click.option("--tasks", type=int, default=1, metavar="N", help="So many in each process [1].")
+@click.option("--locks", type=int, metavar="N", help="On so many locks [one for each task].")
 @click.option("--ttl", default="1s", metavar="TIME", help="The leases' ttl [1s].")
 @click.option("--seed", type=int, metavar="N", help="Draw the same faults as another run did.")
 @options.store
 @options.as_json
 def verify(
     where: str | None,
-    seconds: str,
+    seconds: str | None,
+    cycles: int | None,
     processes: int,
+    tasks: int,
+    locks: int | None,
     ttl: str,
     seed: int | None,
     url: str | None,
@@ -52,7 +58,8 @@ def verify(
     if where and url:
         raise click.UsageError("the URL is given twice")
     voice = Voice(as_json)
-    plan = _plan(seconds=seconds, processes=processes, ttl=ttl, seed=seed)
+    size = {"seconds": seconds, "cycles": cycles, "processes": processes, "tasks": tasks}
+    plan = _plan(**size, locks=locks, ttl=ttl, seed=seed)
     verdict, signum = _run(_store(where or url), plan, voice)
     if as_json:
         from leasehold.cli.output import emit
@@ -63,11 +70,11 @@ def verify(
     return _code(verdict, signum)
 
 
-def _plan(*, seconds: str, processes: int, ttl: str, seed: int | None) -> "TorturePlan":
+def _plan(**wanted: Any) -> "TorturePlan":
     from leasehold.testing import TorturePlan
 
     try:
-        return TorturePlan(seconds=seconds, processes=processes, ttl=ttl, seed=seed)
+        return TorturePlan(**wanted)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

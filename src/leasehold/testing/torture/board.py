@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Final
 
 IDLE: Final = 0
-ASKING: Final = 1
-HOLDING: Final = 2
+HOLDING: Final = 1
 
 MOST = 64
 """So many workers have a row."""

@@ -56,9 +56,10 @@ class Crew:
             seed=plan.seed * 10_000 + self._started,
             url=self._url,
             prefix=self._prefix,
+            tasks=plan.tasks,
             names=plan.names,
             ttl=plan.ttl,
-            wait=3 * plan.bound,
+            wait=max(3 * plan.bound, plan.storm + plan.calm),  # in vain: to the end, and told
             folder=str(self._folder),
             parent=os.getpid(),
         )

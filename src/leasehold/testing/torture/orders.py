@@ -16,6 +16,8 @@ class Orders:
     url: str
     """With its password, should it have one."""
     prefix: str
+    tasks: int
+    """So many tasks or threads take turns."""
     names: dict[str, int]
     """What to contend for, without the prefix, and its capacity."""
     ttl: float

@@ -14,6 +14,7 @@ class TortureProgress:
     seconds: float
     """Since it began."""
     of: float
+    """So many will it take; guessed, where it is to end after so many cycles."""
     cycles: int
     kills: int
     pauses: int

@@ -5,6 +5,7 @@ The one that does not is the control: unless faults make late writes reach it, t
 
 import fcntl
 import os
+import threading
 from pathlib import Path
 
 from leasehold.testing.history import Held, Recorder
@@ -21,9 +22,14 @@ class Resource:
         self._name = path.name
         self._recorder = recorder
         self._fenced = fenced
+        self._here = threading.Lock()  # threads share the file, and so its lock
 
     def write(self, lease: Held) -> bool:
         """Write under the lease's token; False if the resource did not accept it."""
+        with self._here:
+            return self._write_alone(lease)
+
+    def _write_alone(self, lease: Held) -> bool:
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             newest = int(os.pread(self._file, 20, 0) or b"0")

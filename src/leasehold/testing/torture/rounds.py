@@ -15,7 +15,7 @@ from leasehold.testing.torture.verdict import KILL, PAUSES, pause_name
 WARM_UP = 20.0
 """Seconds in which each process has done its first cycle, or something is wrong."""
 GAPS = (0.1, 0.5)
-"""Seconds between two faults."""
+"""Seconds between two faults; more where a process has many tasks, as all of them are struck."""
 GLANCE = 0.02
 """Seconds between two looks for a holder to strike."""
 KILLS = 0.25
@@ -36,7 +36,14 @@ type Wait = Callable[[float], bool]
 class Round:
     """Runs it; what was done is in its counters, what was seen in its folder."""
 
-    def __init__(self, crew: Crew, plan: TorturePlan, folder: Path, number: int) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        plan: TorturePlan,
+        folder: Path,
+        number: int,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.faults: Counter[str] = Counter()
         self.hit: Counter[str] = Counter()
         self.calm = 0.0
@@ -46,6 +53,8 @@ class Round:
         self._crew = crew
         self._plan = plan
         self._folder = folder
+        self._enough = enough
+        self._look_at = 0.0
         self._draw = random.Random(plan.seed * 1_000 + number)  # noqa: S311
 
     def run(self, wait: Wait) -> None:
@@ -63,8 +72,14 @@ class Round:
         return len(self._crew.bad_ends) >= BAD_ENDS
 
     @property
-    def _full(self) -> bool:
-        return sum(file.stat().st_size for file in self._folder.iterdir()) > FULL
+    def _over(self) -> bool:
+        """There is enough of it, or no room for more, or no sense in it."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return False
+        self._look_at = now + TICK
+        written = sum(file.stat().st_size for file in self._folder.glob("history-*"))
+        return written > FULL or self._hopeless or self._enough()
 
     def _warm_up(self, until: float, wait: Wait) -> None:
         """Faults say nothing before work is being done."""
@@ -78,13 +93,16 @@ class Round:
         self.doing = "faults"
         crew = self._crew
         strike_at = time.monotonic()
-        while (now := time.monotonic()) < until and not (self._hopeless or self._full):
+        while (now := time.monotonic()) < until and not self._over:
             if now >= strike_at:
                 crew.replace_dead()
-                strike_at = now + (self._draw.uniform(*GAPS) if self._strike() else GLANCE)
+                strike_at = now + (self._gap() if self._strike() else GLANCE)
             crew.resume()
             if not wait(max(0.0, min(strike_at, crew.next_resume, until) - time.monotonic())):
                 return
+
+    def _gap(self) -> float:
+        return self._draw.uniform(*GAPS) * (1 + self._plan.tasks) / 2
 
     def _strike(self) -> bool:
         """Kill or pause somebody: mostly a holder, if there is one; whether anybody was struck."""

@@ -104,18 +104,29 @@ class Torture:
             seed=plan.seed,
             processes=plan.processes,
             ttl=plan.ttl,
+            tasks=plan.tasks,
             locks=plan.locks,
+            semaphores=plan.semaphores,
         )
 
     def _run_rounds(self, prefix: str, pulse: Pulse) -> None:
         judge = Judge(self.plan)
         until = self._began + self.plan.seconds
         number = 0
-        while not self._stops and (not number or time.monotonic() + self._least < until):
+        while not number or (self._goes_on and time.monotonic() + self._least < until):
             self._run_round(number, prefix, pulse, judge)
             number += 1
             if self._verdict.violations or self._verdict.trouble:
                 return
+
+    @property
+    def _goes_on(self) -> bool:
+        return not self._stops and not self._enough()
+
+    def _enough(self) -> bool:
+        """All cycles that were asked for are done."""
+        wanted = self.plan.cycles
+        return wanted is not None and self._verdict.cycles + self._so_far().cycles >= wanted
 
     @property
     def _least(self) -> float:
@@ -140,7 +151,7 @@ class Torture:
     def _take_turns(self, number: int, prefix: str, folder: Path) -> Verdict:
         """One round, until all of its processes have ended."""
         crew = Crew(self._url, prefix, self.plan, folder)
-        turns = Round(crew, self.plan, folder, number)
+        turns = Round(crew, self.plan, folder, number, self._enough)
         self._turns = turns, crew
         try:
             turns.run(self._wait)
@@ -167,17 +178,25 @@ class Torture:
         self._doing = doing
         before, now = self._verdict, self._so_far()
         faults = before.faults + now.faults
+        seconds, cycles = time.monotonic() - self._began, before.cycles + now.cycles
         self._progress(
             TortureProgress(
                 doing=doing,
-                seconds=time.monotonic() - self._began,
-                of=self.plan.seconds,
-                cycles=before.cycles + now.cycles,
+                seconds=seconds,
+                of=self._in_all(seconds, cycles),
+                cycles=cycles,
                 kills=faults[KILL],
                 pauses=faults.total() - faults[KILL],
                 struck=before.struck + now.struck,
             )
         )
+
+    def _in_all(self, seconds: float, cycles: int) -> float:
+        """How long it will take, from how far it has come."""
+        wanted = self.plan.cycles
+        if wanted is None or not cycles:
+            return self.plan.seconds
+        return min(self.plan.seconds, seconds * max(1.0, wanted / cycles))
 
     def _so_far(self) -> Verdict:
         """What the round under way has done."""

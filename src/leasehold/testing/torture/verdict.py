@@ -29,7 +29,10 @@ class Verdict:
     seed: int = 0
     processes: int = 0
     ttl: float = 0.0
+    tasks: int = 1
+    """Of each process."""
     locks: int = 0
+    semaphores: int = 1
     seconds: float = 0.0
     cycles: int = 0
     faults: Counter[str] = field(default_factory=Counter[str])
@@ -102,7 +105,8 @@ class Verdict:
 
     def shape(self) -> dict[str, Any]:
         """For JSON. Fields are only ever added."""
-        plain = ("url", "prefix", "seed", "processes", "ttl", "locks", "cycles", "writes")
+        plain = ["url", "prefix", "seed", "processes", "tasks", "ttl", "locks", "semaphores"]
+        plain += ["cycles", "writes"]
         return {name: getattr(self, name) for name in plain} | {
             "outcome": self.outcome,
             "ended_early": self.ended_early,

@@ -49,15 +49,18 @@ def _tried(verdict: Verdict) -> Iterator[str]:
     early = ", ended early" if verdict.ended_early else ""
     blocking = (verdict.processes + 1) // 2
     yield f"Tried, in {verdict.seconds:.0f} s{early} (seed {verdict.seed}):"
+    each = f", {verdict.tasks} in each" if verdict.tasks > 1 else ""
     yield (
         f"  {verdict.processes} processes on this machine ({blocking} with threads, "
-        f"{verdict.processes - blocking} with asyncio), ttl {verdict.ttl:g} s,"
+        f"{verdict.processes - blocking} with asyncio{each}), ttl {verdict.ttl:g} s,"
     )
-    yield f"  on {verdict.locks} locks and a semaphore of {SEMAPHORE}, named {verdict.prefix}*"
+    semaphores = "a semaphore" if verdict.semaphores == 1 else f"{verdict.semaphores} semaphores"
+    yield f"  on {verdict.locks} locks and {semaphores} of {SEMAPHORE}, named {verdict.prefix}*"
     yield f"  {verdict.cycles:,} cycles: acquire, check, write, release"
-    yield f"  kill -9: {_faults(verdict, KILL)}"
+    yield f"  {verdict.faults.total():,} faults, of which {verdict.struck:,} struck a holder:"
+    yield f"    kill -9: {_faults(verdict, KILL)}"
     for ttls in PAUSES:
-        yield f"  SIGSTOP for {ttls:g} x ttl: {_faults(verdict, pause_name(ttls))}"
+        yield f"    SIGSTOP for {ttls:g} x ttl: {_faults(verdict, pause_name(ttls))}"
     if verdict.lapses or verdict.outages:
         yield (
             f"  besides, the store was away or slow at {verdict.lapses:,} looks (two a second), "
@@ -66,7 +69,7 @@ def _tried(verdict: Verdict) -> Iterator[str]:
 
 
 def _faults(verdict: Verdict, kind: str) -> str:
-    return f"{verdict.faults[kind]}, of which {verdict.hit[kind]} struck a holder"
+    return f"{verdict.faults[kind]:,}, of which {verdict.hit[kind]:,} struck a holder"
 
 
 # ---- what was found -----------------------------------------------------------------------------
@@ -147,7 +150,10 @@ def _meaning(verdict: Verdict) -> Iterator[str]:
 
 
 def _rate(trials: int) -> str:
-    return f"{min(1.0, 3 / trials):.2g}" if trials > 30_000 else f"{min(100.0, 300 / trials):.2g} %"
+    if trials > 30_000:
+        return f"{3 / trials:.2g}"
+    percent = min(100.0, 300 / trials)
+    return f"{percent:.0f} %" if percent >= 10 else f"{percent:.2g} %"
 
 
 # ---- what was not tried -------------------------------------------------------------------------

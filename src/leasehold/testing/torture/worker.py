@@ -5,10 +5,13 @@ Started by `crew` as `python -m leasehold.testing.torture.worker`, with its orde
 
 import asyncio
 import logging
-import random
 import signal
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,36 +19,43 @@ from typing import Any
 import leasehold
 import leasehold.sync
 from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseLost
-from leasehold.testing.history import Event, Recorder
-from leasehold.testing.torture.board import ASKING, HOLDING, IDLE, Board
+from leasehold.testing.history import Recorder
+from leasehold.testing.torture.board import HOLDING, IDLE, Board
+from leasehold.testing.torture.hands import Hand, Stopped
 from leasehold.testing.torture.leash import hold_to
 from leasehold.testing.torture.orders import Orders, read_orders
 from leasehold.testing.torture.resources import Pair
 
-
-class Stopped(KeyboardInterrupt):
-    """Told to stop while waiting in a queue."""
+TOGETHER = 2
+"""So many hands of a process at most want the same: else all would gather in the queue that moves slowest,
+and a kill would leave one full of the dead, of whom each holds up the living for a claim window."""
 
 
 class Worker:
-    """What both worlds share: the books, the resources, and how long things take."""
+    """What all hands of a process share: the books, the resources, and whether to stop."""
 
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
-        self.draw = random.Random(orders.seed)  # noqa: S311
         self.recorder = Recorder(orders.history)
-        self.board = Board(Path(orders.folder, "board"))
-        self.board.show(orders.number, IDLE)  # the one before may have died a holder
         self.stopping = False
-        self.interruptible = False
+        self.hands = [Hand(self, number) for number in range(orders.tasks)]
+        self._board = Board(Path(orders.folder, "board"))
+        self._board.show(orders.number, IDLE)  # the one before may have died a holder
+        self._held = 0
+        self._wanted = Counter[bytes]()
         self._pairs: dict[str, Pair] = {}
+        self._lock = threading.Lock()
 
-    def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """A signal's handler: go on until the turn is over, but wait for nothing more."""
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """A signal's handler: let every hand finish its turn."""
         self.stopping = True
-        if self.interruptible:
-            self.interruptible = False
-            raise Stopped
+
+    def holds(self, change: int, *, done: int = 0, cut_off: int = 0) -> None:
+        """So many leases more, or less, are held here; the board says whether there are any."""
+        with self._lock:
+            self._held += change
+            state = HOLDING if self._held else IDLE
+            self._board.show(self.orders.number, state, done=done, cut_off=cut_off)
 
     def resources(self, client: Any) -> list[Any]:
         """The locks and semaphores of a client of either world, the locks more often."""
@@ -60,132 +70,142 @@ class Worker:
                 found.append(client.semaphore(full, capacity, **how))
         return found
 
-    def asking(self, key: bytes) -> float:
-        """A call that waits begins; from here on `stop` may interrupt it."""
-        self.board.show(self.orders.number, ASKING)
-        invoked = self.recorder.asked(key)
-        self.interruptible = True
-        if self.stopping:
-            self.stop()
-        return invoked
-
-    def granted(self, lease: Any, invoked: float, capacity: int) -> None:
-        self.recorder.granted(lease, invoked, capacity=capacity)
-        self.board.show(self.orders.number, HOLDING)
-
-    def gave_up(self, key: bytes, invoked: float) -> None:
-        self.interruptible = False
-        self.recorder.gave_up(key, invoked)
-        self.board.show(self.orders.number, IDLE)
-
-    def cut_off(self) -> None:
-        """The store was away: nobody can be served, and nothing is said about waiting."""
-        self.interruptible = False
-        self.recorder.record(Event(self.recorder.now(), "disturbed"))
-        self.board.show(self.orders.number, IDLE, cut_off=1)
-
-    def steps(self, lease: Any) -> Iterator[float]:
-        """The body: check, work for as many seconds as are yielded, write."""
-        ttl = self.orders.ttl
-        for _ in range(self.draw.randint(1, 3)):
-            at = self.recorder.now()
-            lease.ensure()
-            self.recorder.renewed(lease)
-            self.recorder.believed(lease, at)
-            lengths = (0.0, 0.002, 0.3 * ttl, 1.2 * ttl)
-            yield self.draw.choices(lengths, (75, 24, 0.8, 0.2))[0]
-            self.pair(lease).write(lease)
+    @contextmanager
+    def chosen(self, hand: Hand, resources: list[Any]) -> Iterator[Any]:
+        """What a hand wants for one turn."""
+        while True:
+            resource = hand.draw.choice(resources)
+            with self._lock:
+                if self._wanted[resource.key] < TOGETHER:
+                    self._wanted[resource.key] += 1
+                    break
+        try:
+            yield resource
+        finally:
+            with self._lock:
+                self._wanted[resource.key] -= 1
 
     def pair(self, lease: Any) -> Pair:
         """The resources of the unit that a lease has."""
         name = lease.key.decode().rpartition("/")[2]
         unit = f"{name}-{lease.slots[0]}"
-        if unit not in self._pairs:
-            self._pairs[unit] = Pair(Path(self.orders.folder), unit, self.recorder)
-        return self._pairs[unit]
+        with self._lock:
+            if unit not in self._pairs:
+                self._pairs[unit] = Pair(Path(self.orders.folder), unit, self.recorder)
+            return self._pairs[unit]
 
-    def releasing(self, lease: Any) -> None:
-        self.recorder.renewed(lease)  # whatever the keeper did during the last step
-        self.recorder.releasing(lease)
-        self.board.show(self.orders.number, IDLE, done=1)
+
+# ---- threads --------------------------------------------------------------------------------------
 
 
 def run_blocking(worker: Worker) -> None:
-    """Take turns in a thread."""
-    signal.signal(signal.SIGTERM, worker.stop)
-    with leasehold.sync.connect(worker.orders.url) as client:
+    """Take turns in threads; this one waits where a signal can interrupt it."""
+    first, *others = worker.hands
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        worker.stop(number, frame)
+        first.interrupt()
+
+    signal.signal(signal.SIGTERM, stop)
+    client = leasehold.sync.connect(worker.orders.url)
+    with client, ThreadPoolExecutor(len(worker.hands)) as pool:
         resources = worker.resources(client)
-        try:
-            while not worker.stopping:
-                _turn(worker, worker.draw.choice(resources))
-        except Stopped:
-            pass
+        started = [pool.submit(_turns, worker, hand, resources) for hand in others]
+        _turns(worker, first, resources)
+        for each in started:
+            each.result()  # which raises what went wrong there
 
 
-def _turn(worker: Worker, wanted: Any) -> None:
-    invoked = worker.asking(wanted.key)
+def _turns(worker: Worker, hand: Hand, resources: list[Any]) -> None:
+    try:
+        while not worker.stopping:
+            with worker.chosen(hand, resources) as wanted:
+                _turn(hand, wanted)
+    except Stopped:
+        pass
+    except BaseException:
+        worker.stopping = True
+        raise
+
+
+def _turn(hand: Hand, wanted: Any) -> None:
+    invoked = hand.asking(wanted.key)
     try:
         lease = wanted.acquire()
-        worker.interruptible = False
+        hand.interruptible = False
     except (AcquireTimeout, Stopped):
-        return worker.gave_up(wanted.key, invoked)
+        return hand.gave_up(wanted.key, invoked)
     except BackendUnavailable:
-        return worker.cut_off()
-    worker.granted(lease, invoked, getattr(wanted, "capacity", 1))
+        return hand.cut_off()
+    hand.granted(lease, invoked, getattr(wanted, "capacity", 1))
     try:
-        for seconds in worker.steps(lease):
+        for seconds in hand.steps(lease):
             time.sleep(seconds)
     except LeaseLost:
         pass
-    worker.releasing(lease)
+    hand.releasing(lease)
     try:
         lease.release()
     except BackendUnavailable:
-        worker.cut_off()
+        hand.cut_off()
+
+
+# ---- tasks ----------------------------------------------------------------------------------------
 
 
 async def run_async(worker: Worker) -> None:
     """Take turns in an event loop."""
-    task = asyncio.current_task()
-    assert task is not None
-
-    def stop() -> None:
-        try:
-            worker.stop()
-        except Stopped:
-            task.cancel()
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
     client = leasehold.connect(worker.orders.url)  # and not `async with`: the store may be away now
     resources = worker.resources(client)
+    turns = {hand: _async_turns(worker, hand, resources) for hand in worker.hands}
+    tasks = {hand: asyncio.create_task(turn) for hand, turn in turns.items()}
+
+    def stop() -> None:
+        worker.stopping = True
+        for hand, task in tasks.items():
+            if hand.interruptible:
+                hand.interruptible = False
+                task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    await asyncio.wait(tasks.values())
+    await client.close()
+    for task in tasks.values():
+        task.result()  # which raises what went wrong there
+
+
+async def _async_turns(worker: Worker, hand: Hand, resources: list[Any]) -> None:
     try:
         while not worker.stopping:
-            await _async_turn(worker, worker.draw.choice(resources))
+            with worker.chosen(hand, resources) as wanted:
+                await _async_turn(hand, wanted)
     except (Stopped, asyncio.CancelledError):
         pass
-    await client.close()
+    except BaseException:
+        worker.stopping = True
+        raise
 
 
-async def _async_turn(worker: Worker, wanted: Any) -> None:
-    invoked = worker.asking(wanted.key)
+async def _async_turn(hand: Hand, wanted: Any) -> None:
+    invoked = hand.asking(wanted.key)
     try:
         lease = await wanted.acquire()
-        worker.interruptible = False
+        hand.interruptible = False
     except (AcquireTimeout, asyncio.CancelledError):
-        return worker.gave_up(wanted.key, invoked)
+        return hand.gave_up(wanted.key, invoked)
     except BackendUnavailable:
-        return worker.cut_off()
-    worker.granted(lease, invoked, getattr(wanted, "capacity", 1))
+        return hand.cut_off()
+    hand.granted(lease, invoked, getattr(wanted, "capacity", 1))
     try:
-        for seconds in worker.steps(lease):
+        for seconds in hand.steps(lease):
             await asyncio.sleep(seconds)
     except LeaseLost:
         pass
-    worker.releasing(lease)
+    hand.releasing(lease)
     try:
         await lease.release()
     except BackendUnavailable:
-        worker.cut_off()
+        hand.cut_off()
 
 
 def main() -> None:
