@@ -113,14 +113,14 @@ class LockConfig:
         check_priority(self.priority)
 
 
-MAX_PRIORITY = 2**31 - 1
-"""Every store can hold as much, and as much below nothing."""
+MAX_PRIORITY = 2**30 - 1
+"""Every store can hold as much, and as much below nothing; beyond it come those who upgrade."""
 
 
 def check_priority(priority: int) -> None:
     """Raises `ValueError` for one that no store could keep in order."""
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
-        raise ValueError(f"priority is {priority}: give an int from -(2**31 - 1) to 2**31 - 1")
+        raise ValueError(f"priority is {priority}: give an int from -(2**30 - 1) to 2**30 - 1")
 
 
 LARGEST_COHORT = 1000

@@ -47,8 +47,8 @@ class AcquireTimeout(LeaseholdError, TimeoutError):
 class LeaseLost(LeaseholdError):
     """The lease ended before its holder gave it up: what it protects may be another's by now.
 
-    `reason` is `expired` (no renewal got through in time), `revoked`, `max_hold` or `closed` (the
-    client was closed, or the process forked).
+    `reason` is `expired` (no renewal got through in time), `revoked`, `max_hold`, `closed` (the
+    client was closed, or the process forked) or `resigned` (of a leader).
     """
 
     def __init__(self, message: str = "", *, reason: str = "expired", **about: Any) -> None:
@@ -64,8 +64,15 @@ class Reentrant(LeaseholdError):
     """The caller already holds this key, so waiting for it would never end."""
 
 
+class Deadlock(LeaseholdError):
+    """Those who wait for each other would wait for ever: give up what you hold, and begin again."""
+
+
 class BackendUnavailable(LeaseholdError, ConnectionError):
     """The store could not be reached or could not answer; whether it applied the last command is unknown."""
+
+    busy: bool = False
+    """The store is well: a transaction that has not ended keeps this key."""
 
 
 class Forbidden(LeaseholdError, PermissionError):
@@ -94,6 +101,10 @@ class IncompatibleVersion(LeaseholdError):
 
 class Corrupt(LeaseholdError):
     """What lies in the store can't be read; nothing is granted from it."""
+
+
+class CapacityWarning(UserWarning):
+    """A semaphore is in use with another capacity than it is declared with here."""
 
 
 class ImplicitStoreWarning(UserWarning):

@@ -234,7 +234,8 @@ class Status:
 class Failed:
     """This command failed, whatever the rest of its batch did."""
 
-    reason: Literal["invalid", "busy", "corrupt", "forbidden"]
+    reason: Literal["invalid", "busy", "away", "corrupt", "forbidden"]
+    """`busy`: a transaction that has not ended keeps the key; `away`: the server that has it is."""
     detail: str
 
 

@@ -11,7 +11,22 @@ import leasehold.sync
 
 NAMES: list[str] = vars(leasehold)["__all__"]
 
-CLASSES = ["Client", "Lease", "Lock", "Semaphore"]
+CLASSES = [
+    "Campaign",
+    "Client",
+    "LeaderElection",
+    "Lease",
+    "Lock",
+    "RWLease",
+    "RWLock",
+    "Semaphore",
+    "TaskLease",
+    "TaskLock",
+    "Term",
+]
+
+LATER = {name: getattr(leasehold, name) for name in NAMES}
+"""What an annotation may name though its module loads it later."""
 
 ENTERING = {
     "__aenter__": "__enter__",
@@ -43,8 +58,8 @@ def plain(annotation: Any) -> Any:
         return plain(get_args(annotation)[2])
     if get_origin(annotation) in (AsyncIterator, Iterator):
         return ("many", plain(get_args(annotation)[0]))
-    if annotation is leasehold.faces.aio.Acquisition:
-        return "Lease"
+    if get_origin(annotation) is leasehold.faces.aio.Acquisition:
+        return plain(get_args(annotation)[0])
     if isinstance(annotation, list):
         return [plain(each) for each in annotation]
     arguments = get_args(annotation)
@@ -56,7 +71,7 @@ def plain(annotation: Any) -> Any:
 def shape(member: Any) -> Any:
     """Names, kinds, defaults and types of the parameters, and the type of what is returned."""
     function = function_of(member)
-    hints = get_type_hints(function)
+    hints = get_type_hints(function, localns=LATER)
     parameters = [
         (each.name, each.kind, each.default, plain(hints.get(each.name)))
         for each in inspect.signature(function).parameters.values()

@@ -222,3 +222,11 @@ async def test_units_beyond_the_capacity_are_refused(w: World) -> None:
         await w.get(w.client.lock("a").acquire(units=2))
     with pytest.raises(ValueError, match="units is 0"):
         await w.get(w.client.semaphore("s", 3).acquire(units=0))
+
+
+@in_both_worlds
+async def test_a_lease_that_nobody_was_to_renew_says_so(w: World) -> None:
+    lease = await w.get(w.client.lock("a", auto_renew=False, ttl=10).acquire())
+    w.clock.advance(11)
+    with pytest.raises(LeaseLost, match=r"was not renewed in time \(auto_renew is off\)"):
+        lease.ensure()

@@ -44,6 +44,25 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
     assert not check(events)
 
 
+def test_a_lease_that_grows_and_shrinks_is_recorded(tmp_path: Path) -> None:
+    lease = Lease(key=b"rwlock:a", slots=())
+    with Recorder(tmp_path / "one") as recorder:
+        recorder.granted(lease, recorder.asked(lease.key), units=1, capacity=9)
+        invoked = recorder.now()
+        lease.token = 6
+        recorder.resized(lease, invoked, units=9, capacity=9)
+        reader = Lease(key=b"rwlock:a", slots=(), token=7)
+        recorder.granted(reader, recorder.asked(lease.key), units=1, capacity=9)
+    events = read(tmp_path / "one")
+    change = events[2]
+    assert (change.what, change.token, change.units, change.capacity) == ("resized", 6, 9, 9)
+    assert change.invoked == invoked
+    assert change.lease == events[1].lease
+    assert [violation.rule for violation in check(events)] == ["overlap"], (
+        "a reader beside a writer"
+    )
+
+
 def test_events_are_equal_after_a_round_trip(tmp_path: Path) -> None:
     events = [
         Event(1.5, "granted", "lock:\udc80", "a", 1 << 52, 1.25, 9.0, 2, 4, (1, 3), "", 12),

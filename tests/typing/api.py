@@ -2,11 +2,28 @@
 
 import datetime
 from collections.abc import AsyncIterator, Iterator
-from typing import assert_type
+from typing import Literal, assert_type
 
 import leasehold
 import leasehold.sync
-from leasehold import Lease, Lock, LockConfig, Semaphore, connect, override, set_default
+from leasehold import (
+    Campaign,
+    LeaderConfig,
+    LeaderElection,
+    Lease,
+    Lock,
+    LockConfig,
+    RWLease,
+    RWLock,
+    Semaphore,
+    TaskLease,
+    TaskLock,
+    TaskLockConfig,
+    Term,
+    connect,
+    override,
+    set_default,
+)
 from leasehold.model import Holder, Status
 
 
@@ -41,6 +58,84 @@ async def asynchronous() -> None:
     set_default("memory://")
 
 
+async def readers_and_writers(client: leasehold.Client) -> None:
+    lock = client.rwlock("r", ttl="10s")
+    assert_type(lock, RWLock)
+    async with lock.read() as lease:
+        assert_type(lease, RWLease)
+        assert_type(await lease.upgrade(wait="1s"), None)
+        assert_type(await lease.downgrade(), None)
+        assert_type(lease.mode, Literal["read", "write"])
+    async with lock.write().acquire(wait=3) as lease:
+        assert_type(lease, RWLease)
+    assert_type(await lock.read().acquire(), RWLease)
+    assert_type(await lock.write().try_acquire(note="why"), RWLease | None)
+    assert_type(await lock.status(), Status)
+    assert_type(RWLock.from_config("r", LockConfig()), RWLock)
+
+
+def blocking_readers_and_writers(client: leasehold.sync.Client) -> None:
+    lock = client.rwlock("r")
+    assert_type(lock, leasehold.sync.RWLock)
+    with lock.read() as lease:
+        assert_type(lease, leasehold.sync.RWLease)
+        assert_type(lease.upgrade(wait=0), None)
+    assert_type(lock.write().acquire(), leasehold.sync.RWLease)
+    assert_type(lock.write().try_acquire(), leasehold.sync.RWLease | None)
+    assert_type(lock.locked(), bool)
+
+
+async def tasks_and_leaders(client: leasehold.Client) -> None:
+    task = client.task_lock("t", "10s", max_hold="1m", cancel=True)
+    assert_type(task, TaskLock)
+    async with task as hold:
+        assert_type(hold, TaskLease)
+    async with task.acquire(note="why") as hold:
+        assert_type(hold, TaskLease)
+    assert_type(await task.try_acquire(), TaskLease | None)
+    assert_type(task.min_hold, float)
+    assert_type(TaskLock.from_config("t", TaskLockConfig(min_hold=0, max_hold=1)), TaskLock)
+    leader = client.leader_election("l", ttl="15s", on_started=print)
+    assert_type(leader, LeaderElection)
+    assert_type(LeaderElection.from_config("l", LeaderConfig(retry=1)), LeaderElection)
+    async with leader as term:
+        assert_type(term, Term)
+        assert_type(term.number, int)
+    async with leader.campaign() as campaign:
+        assert_type(campaign, Campaign)
+        assert_type(await campaign.wait("1s"), bool)
+        assert_type(await campaign.wait_lost(), bool)
+        assert_type(campaign.term, Term | None)
+        async with campaign.guard() as term:
+            assert_type(term, Term)
+    assert_type(await leader.who(), Holder | None)
+    assert_type(leader.resign(), bool)
+    await leader.run(lead, ready=print)
+
+
+async def lead(term: Term) -> int:
+    return term.token
+
+
+def blocking_tasks_and_leaders(client: leasehold.sync.Client) -> None:
+    with client.task_lock("t", 1, 2) as hold:
+        assert_type(hold, leasehold.sync.TaskLease)
+    assert_type(client.task_lock("t", 1, 2).acquire(), leasehold.sync.TaskLease)
+    leader = client.leader_election("l")
+    with leader as term:
+        assert_type(term, leasehold.sync.Term)
+    with leader.campaign() as campaign, campaign.guard() as term:
+        assert_type(term, leasehold.sync.Term)
+        assert_type(campaign.wait(1), bool)
+        assert_type(campaign.is_leader(), bool)
+    assert_type(leader.who(), Holder | None)
+
+
+@TaskLock.wraps("report:{day}", min_hold="1m", max_hold="1h", on_busy="skip")
+def once(day: datetime.date) -> int:
+    return day.year
+
+
 def blocking() -> None:
     with leasehold.sync.Lock("a") as lease:
         assert_type(lease, leasehold.sync.Lease)
@@ -69,6 +164,7 @@ def plain_report(day: datetime.date) -> int:
 async def decorated() -> None:
     assert_type(await report(datetime.date(2026, 3, 1)), int)
     assert_type(plain_report(day=datetime.date(2026, 3, 1)), int)
+    assert_type(once(datetime.date(2026, 3, 1)), int)
 
 
 async def wrong() -> None:

@@ -2,7 +2,16 @@
 
 import leasehold
 import leasehold.sync
-from leasehold import Client, Lock, Semaphore, connect, current_lease
+from leasehold import (
+    Client,
+    LeaderElection,
+    Lock,
+    RWLock,
+    Semaphore,
+    TaskLock,
+    connect,
+    current_lease,
+)
 
 
 def the_wrong_with() -> None:
@@ -22,6 +31,34 @@ async def the_wrong_async_with(lease: leasehold.Lease, other: leasehold.sync.Lea
     async with other:  # type: ignore[attr-defined]
         pass
     with lease:  # type: ignore[attr-defined]
+        pass
+
+
+async def the_wrong_side(client: Client, blocking: leasehold.sync.Client) -> None:
+    async with RWLock("a"):  # type: ignore[attr-defined]
+        pass
+    with client.rwlock("a").read():  # type: ignore[attr-defined]
+        pass
+    async with blocking.rwlock("a").write():  # type: ignore[attr-defined]
+        pass
+    await RWLock("a").acquire()  # type: ignore[attr-defined]
+    await RWLock("a").write().acquire(1)  # type: ignore[call-arg]
+    await (await Lock("a").acquire()).upgrade()  # type: ignore[attr-defined]
+
+
+async def of_task_locks_and_leaders(client: Client, blocking: leasehold.sync.Client) -> None:
+    TaskLock("a")  # type: ignore[call-arg]
+    TaskLock("a", 1, 2, wait=3)  # type: ignore[call-arg]
+    client.task_lock("a", 1, 2, cancle=True)  # type: ignore[call-arg]
+    await TaskLock("a", 1, 2).acquire(wait=3)  # type: ignore[call-arg]
+    with client.task_lock("a", 1, 2):  # type: ignore[attr-defined]
+        pass
+    LeaderElection("a", wait=3)  # type: ignore[call-arg]
+    client.leader_election("a", renew_dedline=3)  # type: ignore[call-arg]
+    await LeaderElection("a").acquire()  # type: ignore[attr-defined]
+    async with blocking.leader_election("a"):  # type: ignore[attr-defined]
+        pass
+    with client.leader_election("a").campaign():  # type: ignore[attr-defined]
         pass
 
 

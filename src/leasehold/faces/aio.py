@@ -18,10 +18,15 @@ from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
-from leasehold.primitives.options import HoldOptions
+from leasehold.primitives.options import ElectionOptions, HoldOptions, TaskOptions
 from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
 from leasehold.runtime.asyncio import AsyncRuntime
+
+if TYPE_CHECKING:
+    from leasehold.faces.aio_election import LeaderElection
+    from leasehold.faces.aio_rwlock import RWLock
+    from leasehold.faces.aio_tasklock import TaskLock
 
 
 class Lease(LeaseBase):
@@ -56,6 +61,8 @@ class Lease(LeaseBase):
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
     async def __aenter__(self) -> Self:
+        if self._pending is not None:
+            await self._confirm()
         self._enter()
         return self
 
@@ -75,16 +82,16 @@ class Lease(LeaseBase):
         def __exit__(self, *about: object) -> None: ...
 
 
-class Acquisition(Coroutine[Any, Any, Lease]):
+class Acquisition[LeaseT: Lease](Coroutine[Any, Any, LeaseT]):
     """What `acquire()` gives: await it for a lease, or enter it with `async with`."""
 
     __slots__ = ("_coroutine", "_lease")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Lease]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, LeaseT]) -> None:
         self._coroutine = coroutine
-        self._lease: Lease | None = None
+        self._lease: LeaseT | None = None
 
-    def __await__(self) -> Generator[Any, None, Lease]:
+    def __await__(self) -> Generator[Any, None, LeaseT]:
         return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
@@ -96,8 +103,10 @@ class Acquisition(Coroutine[Any, Any, Lease]):
     def close(self) -> None:
         self._coroutine.close()
 
-    async def __aenter__(self) -> Lease:
+    async def __aenter__(self) -> LeaseT:
         lease = self._lease = await self._coroutine
+        if lease._pending is not None:
+            await lease._confirm()
         lease._enter()
         return lease
 
@@ -119,47 +128,15 @@ class Acquisition(Coroutine[Any, Any, Lease]):
         def __exit__(self, *about: object) -> None: ...
 
 
-class Primitive(Described[Lease]):
-    """What the asyncio primitives share."""
+class Resource[LeaseT: Lease](Described[LeaseT]):
+    """What all asyncio primitives share: they can be looked at, and entered."""
 
-    _lease_type = Lease
     _join = staticmethod(by_task)
     _client: "Client | None"
 
     def _runtime(self) -> AsyncRuntime:
         client = self._client
         return (default_hub() if client is None else client.hub).loop_runtime()
-
-    def acquire(
-        self,
-        *,
-        units: int = 1,
-        wait: Duration | Unset | None = UNSET,
-        priority: int | None = None,
-        note: str | None = None,
-        within: Any = None,
-        timeout: Unset = UNSET,
-    ) -> Acquisition:
-        """Acquire `units`, in turn: await it, or enter it with `async with`.
-
-        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
-        first served within a priority. Cancelled meanwhile, it leaves nothing behind. Raises
-        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
-
-        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
-        it is one try, and part of the transaction there: the lease stands once that commits, and until then
-        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
-        `NotConfigured` for a store that can't do that, and for a connection to another one.
-        """
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
-        return Acquisition(self._acquire(units, wait, priority, note, within))
-
-    async def try_acquire(
-        self, *, units: int = 1, priority: int | None = None, note: str | None = None
-    ) -> Lease | None:
-        """Acquire at once or not at all; None if others hold it or wait for it."""
-        return await self._try(units, priority, note)
 
     async def status(self) -> Status:
         """Who holds it, who waits for it; what is this client's own is told by `mine`."""
@@ -177,7 +154,7 @@ class Primitive(Described[Lease]):
         """
         return await self._revoke(reason, now)
 
-    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+    def __aenter__(self) -> Coroutine[Any, Any, LeaseT]:
         return self._enter(begun(self))
 
     @leaving
@@ -186,7 +163,7 @@ class Primitive(Described[Lease]):
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
-        lease: Lease | None = None,
+        lease: LeaseT | None = None,
     ) -> Coroutine[Any, Any, None]:
         return (lease or self._take_entered())._leave(exc)
 
@@ -200,11 +177,54 @@ class Primitive(Described[Lease]):
 
         def __exit__(self, *about: object) -> None: ...
 
+
+class Acquirable[LeaseT: Lease](Resource[LeaseT]):
+    """What the asyncio primitives share, whatever their leases can do."""
+
+    def acquire(
+        self,
+        *,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        within: Any = None,
+        timeout: Unset = UNSET,
+    ) -> Acquisition[LeaseT]:
+        """Acquire `units`, in turn: await it, or enter it with `async with`.
+
+        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
+        first served within a priority. Cancelled meanwhile, it leaves nothing behind. Raises
+        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+
+        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
+        it is one try, and part of the transaction there: the lease stands once that commits, and until then
+        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
+        `NotConfigured` for a store that can't do that, and for a connection to another one.
+        """
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
+        return Acquisition(self._acquire(units, wait, priority, note, within))
+
+    async def try_acquire(
+        self, *, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> LeaseT | None:
+        """Acquire at once or not at all; None if others hold it or wait for it."""
+        return await self._try(units, priority, note)
+
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
+
         def release(self) -> None:
             """Never works: a lease is released, not the primitive. Raises `TypeError`."""
             raise TypeError(
                 "release the lease: `lease = await lock.acquire()`, then `await lease.release()`"
             )
+
+
+class Primitive(Acquirable[Lease]):
+    """What most asyncio primitives share: a lease of theirs is a `Lease`."""
+
+    _lease_type = Lease
 
 
 class Lock(LockBase[Lease], Primitive):
@@ -249,6 +269,15 @@ class Semaphore(SemaphoreBase[Lease], Primitive):
     """
 
 
+def _lease_type(kind: str) -> type[Lease]:
+    """What a lease of that kind is."""
+    if kind != "rwlock":
+        return Lease
+    from leasehold.faces.aio_rwlock import RWLease
+
+    return RWLease
+
+
 class Client:
     """A store in use, by asyncio: connects when it is first needed."""
 
@@ -275,6 +304,32 @@ class Client:
     ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
+
+    def rwlock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> "RWLock":
+        """An `RWLock` in this store."""
+        from leasehold.faces.aio_rwlock import RWLock  # only who asks for it pays for it
+
+        return RWLock(name, client=self, **options)
+
+    def task_lock(
+        self,
+        name: str | bytes,
+        min_hold: Duration,
+        max_hold: Duration,
+        **options: Unpack[TaskOptions],
+    ) -> "TaskLock":
+        """A `TaskLock` in this store."""
+        from leasehold.faces.aio_tasklock import TaskLock
+
+        return TaskLock(name, min_hold, max_hold, client=self, **options)
+
+    def leader_election(
+        self, name: str | bytes, **options: Unpack[ElectionOptions]
+    ) -> "LeaderElection":
+        """A `LeaderElection` in this store."""
+        from leasehold.faces.aio_election import LeaderElection
+
+        return LeaderElection(name, client=self, **options)
 
     async def status(self, name: str | bytes | Status, kind: Kind | None = None) -> Status:
         """Who holds a resource and who waits for it.
@@ -313,7 +368,7 @@ class Client:
 
     async def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
-        return await admin.attach(await self._ready(), handle, Lease)
+        return await admin.attach(await self._ready(), handle, _lease_type)
 
     async def close(self) -> None:
         """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.

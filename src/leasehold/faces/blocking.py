@@ -18,11 +18,16 @@ from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
-from leasehold.primitives.options import HoldOptions
+from leasehold.primitives.options import ElectionOptions, HoldOptions, TaskOptions
 from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
 from leasehold.runtime.step import step
 from leasehold.runtime.threads import ThreadRuntime
+
+if TYPE_CHECKING:
+    from leasehold.faces.blocking_election import LeaderElection
+    from leasehold.faces.blocking_rwlock import RWLock
+    from leasehold.faces.blocking_tasklock import TaskLock
 
 
 class Lease(LeaseBase):
@@ -56,6 +61,8 @@ class Lease(LeaseBase):
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
     def __enter__(self) -> Self:
+        if self._pending is not None:
+            step(self._confirm())
         self._enter()
         return self
 
@@ -75,49 +82,15 @@ class Lease(LeaseBase):
         async def __aexit__(self, *about: object) -> None: ...
 
 
-class Primitive(Described[Lease]):
-    """What the blocking primitives share."""
+class Resource[LeaseT: Lease](Described[LeaseT]):
+    """What all blocking primitives share: they can be looked at, and entered."""
 
-    _lease_type = Lease
     _join = staticmethod(by_thread)
     _client: "Client | None"
 
     def _runtime(self) -> ThreadRuntime:
         client = self._client
         return (default_hub() if client is None else client.hub).thread_runtime()
-
-    def acquire(
-        self,
-        *,
-        units: int = 1,
-        wait: Duration | Unset | None = UNSET,
-        priority: int | None = None,
-        note: str | None = None,
-        within: Any = None,
-        timeout: Unset = UNSET,
-    ) -> Lease:
-        """Acquire `units`, in turn: a lease, which is a context manager.
-
-        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
-        first served within a priority. Interrupted meanwhile, it leaves nothing behind. Raises
-        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
-
-        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
-        it is one try, and part of the transaction there: the lease stands once that commits, and until then
-        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
-        `NotConfigured` for a store that can't do that, and for a connection to another one.
-        """
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
-        refuse_in_loop(self)
-        return step(self._acquire(units, wait, priority, note, within))
-
-    def try_acquire(
-        self, *, units: int = 1, priority: int | None = None, note: str | None = None
-    ) -> Lease | None:
-        """Acquire at once or not at all; None if others hold it or wait for it."""
-        refuse_in_loop(self)
-        return step(self._try(units, priority, note))
 
     def status(self) -> Status:
         """Who holds it, who waits for it; what is this client's own is told by `mine`."""
@@ -138,7 +111,7 @@ class Primitive(Described[Lease]):
         refuse_in_loop(self)
         return step(self._revoke(reason, now))
 
-    def __enter__(self) -> Lease:
+    def __enter__(self) -> LeaseT:
         block = begun(self)
         refuse_in_loop(self)
         return step(self._enter(block))
@@ -149,7 +122,7 @@ class Primitive(Described[Lease]):
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
-        lease: Lease | None = None,
+        lease: LeaseT | None = None,
     ) -> None:
         step((lease or self._take_entered())._leave(exc))
 
@@ -163,9 +136,54 @@ class Primitive(Described[Lease]):
 
         async def __aexit__(self, *about: object) -> None: ...
 
+
+class Acquirable[LeaseT: Lease](Resource[LeaseT]):
+    """What the blocking primitives share, whatever their leases can do."""
+
+    def acquire(
+        self,
+        *,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        within: Any = None,
+        timeout: Unset = UNSET,
+    ) -> LeaseT:
+        """Acquire `units`, in turn: a lease, which is a context manager.
+
+        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
+        first served within a priority. Interrupted meanwhile, it leaves nothing behind. Raises
+        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+
+        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
+        it is one try, and part of the transaction there: the lease stands once that commits, and until then
+        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
+        `NotConfigured` for a store that can't do that, and for a connection to another one.
+        """
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
+        refuse_in_loop(self)
+        return step(self._acquire(units, wait, priority, note, within))
+
+    def try_acquire(
+        self, *, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> LeaseT | None:
+        """Acquire at once or not at all; None if others hold it or wait for it."""
+        refuse_in_loop(self)
+        return step(self._try(units, priority, note))
+
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
+
         def release(self) -> None:
             """Never works: a lease is released, not the primitive. Raises `TypeError`."""
             raise TypeError("release the lease: `lease = lock.acquire()`, then `lease.release()`")
+
+
+class Primitive(Acquirable[Lease]):
+    """What most blocking primitives share: a lease of theirs is a `Lease`."""
+
+    _lease_type = Lease
 
 
 class Lock(LockBase[Lease], Primitive):
@@ -210,6 +228,15 @@ class Semaphore(SemaphoreBase[Lease], Primitive):
     """
 
 
+def _lease_type(kind: str) -> type[Lease]:
+    """What a lease of that kind is."""
+    if kind != "rwlock":
+        return Lease
+    from leasehold.faces.blocking_rwlock import RWLease
+
+    return RWLease
+
+
 class Client:
     """A store in use, by threads: connects when it is first needed."""
 
@@ -236,6 +263,32 @@ class Client:
     ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
+
+    def rwlock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> "RWLock":
+        """An `RWLock` in this store."""
+        from leasehold.faces.blocking_rwlock import RWLock  # only who asks for it pays for it
+
+        return RWLock(name, client=self, **options)
+
+    def task_lock(
+        self,
+        name: str | bytes,
+        min_hold: Duration,
+        max_hold: Duration,
+        **options: Unpack[TaskOptions],
+    ) -> "TaskLock":
+        """A `TaskLock` in this store."""
+        from leasehold.faces.blocking_tasklock import TaskLock
+
+        return TaskLock(name, min_hold, max_hold, client=self, **options)
+
+    def leader_election(
+        self, name: str | bytes, **options: Unpack[ElectionOptions]
+    ) -> "LeaderElection":
+        """A `LeaderElection` in this store."""
+        from leasehold.faces.blocking_election import LeaderElection
+
+        return LeaderElection(name, client=self, **options)
 
     def status(self, name: str | bytes | Status, kind: Kind | None = None) -> Status:
         """Who holds a resource and who waits for it.
@@ -275,7 +328,7 @@ class Client:
     def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
         refuse_in_loop(self)
-        return step(admin.attach(self.hub.thread_runtime(), handle, Lease))
+        return step(admin.attach(self.hub.thread_runtime(), handle, _lease_type))
 
     def close(self) -> None:
         """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.

@@ -4,14 +4,16 @@ A new public name is written here twice, for programs and for type checkers, or,
 of its own, in `WORLD` and in the two packages. A test pins the outcome.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from leasehold.config import Duration as Duration
     from leasehold.config import LockConfig as LockConfig
     from leasehold.errors import AcquireTimeout as AcquireTimeout
     from leasehold.errors import BackendUnavailable as BackendUnavailable
+    from leasehold.errors import CapacityWarning as CapacityWarning
     from leasehold.errors import Corrupt as Corrupt
+    from leasehold.errors import Deadlock as Deadlock
     from leasehold.errors import Forbidden as Forbidden
     from leasehold.errors import ImplicitStoreWarning as ImplicitStoreWarning
     from leasehold.errors import IncompatibleVersion as IncompatibleVersion
@@ -31,13 +33,17 @@ if TYPE_CHECKING:
     from leasehold.model import Holder as Holder
     from leasehold.model import Status as Status
     from leasehold.model import Waiter as Waiter
+    from leasehold.primitives.election_config import LeaderConfig as LeaderConfig
+    from leasehold.primitives.tasklock import TaskLockConfig as TaskLockConfig
 
 COMMON = {
     "leasehold.config": ("Duration", "LockConfig"),
     "leasehold.errors": (
         "AcquireTimeout",
         "BackendUnavailable",
+        "CapacityWarning",
         "Corrupt",
+        "Deadlock",
         "Forbidden",
         "ImplicitStoreWarning",
         "IncompatibleVersion",
@@ -53,7 +59,20 @@ COMMON = {
     "leasehold.faces.ambient": ("override", "set_default"),
     "leasehold.faces.wraps": ("current_lease",),
     "leasehold.model": ("Capabilities", "Finding", "Holder", "Status", "Waiter"),
+    "leasehold.primitives.election_config": ("LeaderConfig",),
+    "leasehold.primitives.tasklock": ("TaskLockConfig",),
 }
 
-WORLD = ("Client", "Lease", "Lock", "Semaphore", "connect")
-"""What each world has its own of."""
+WORLD = {
+    "": ("Client", "Lease", "Lock", "Semaphore", "connect"),
+    "_rwlock": ("RWLease", "RWLock"),
+    "_tasklock": ("TaskLease", "TaskLock"),
+    "_election": ("Campaign", "LeaderElection", "Term"),
+}
+"""What each world has its own of, by the end of the name of the module that it is in."""
+
+
+def homes(world: Literal["aio", "blocking"]) -> dict[str, tuple[str, ...]]:
+    """The modules that the public names of a world live in."""
+    own = {f"leasehold.faces.{world}{part}": names for part, names in WORLD.items()}
+    return {**COMMON, **own}

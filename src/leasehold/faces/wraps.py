@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.config import LockConfig, configured
@@ -41,9 +42,7 @@ def wraps[F: Callable[..., Any]](
     **options: Any,
 ) -> Callable[[F], F]:
     """What `Lock.wraps` of both worlds does; see there."""
-    _check_template(template)
-    if on_busy not in ("raise", "skip"):
-        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+    check(template, on_busy)
     if "timeout" in options:
         raise TypeError(NO_TIMEOUT)
     if on_busy == "skip":
@@ -56,16 +55,50 @@ def wraps[F: Callable[..., Any]](
         raise TypeError(f"wraps() has no option {', '.join(unknown)}")
 
     def decorate(function: F) -> F:
-        refuse_generator(function)
-        name = NameTemplate(template, function)
         config = configured("lock", template, options, **loading)
-        skip = AcquireTimeout if on_busy == "skip" else ()
-        make = _wrap_async if is_async(function) else _wrap_plain
-        wrapped: Any = make(function, name, config, {"client": client, **extra}, skip, default)
-        made: F = wrapped
-        return made
+        return wrapped_in(
+            _locks, function, template, config, {"client": client, **extra}, on_busy, default
+        )
 
     return decorate
+
+
+def wrapped_in[F: Callable[..., Any]](
+    locks: Callable[[bool], Any],
+    function: F,
+    template: str,
+    config: Any,
+    extra: dict[str, Any],
+    on_busy: str,
+    default: object,
+) -> F:
+    """The function, holding one of `locks(is_async)` while it runs, as `config` and `extra` describe it."""
+    refuse_generator(function)
+    name = NameTemplate(template, function)
+    skip = AcquireTimeout if on_busy == "skip" else ()
+    asynchronous = is_async(function)
+    make = _wrap_async if asynchronous else _wrap_plain
+    about = _in_world(extra, asynchronous)
+    described = partial(locks(asynchronous).from_config, config=config, **about)
+    wrapped: Any = make(function, name, described, skip, default)
+    made: F = wrapped
+    return made
+
+
+def _locks(asynchronous: bool) -> Any:
+    """The class of the world that a function is of."""
+    if not asynchronous:
+        return blocking.Lock
+    from leasehold.faces import aio  # imports asyncio, which who only has threads never needs
+
+    return aio.Lock
+
+
+def check(template: object, on_busy: str) -> None:
+    """Raises for a decorator that was called wrongly."""
+    _check_template(template)
+    if on_busy not in ("raise", "skip"):
+        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
 
 
 def _check_template(given: object) -> None:
@@ -81,16 +114,13 @@ def _check_template(given: object) -> None:
 def _wrap_async(
     function: Callable[..., Any],
     name: NameTemplate,
-    config: LockConfig,
-    extra: dict[str, Any],
+    described: Callable[[str | bytes], Any],
     skip: Any,
     default: object,
 ) -> Callable[..., Any]:
-    from leasehold.faces import aio  # imports asyncio, which who only has threads never needs
-
     @functools.wraps(function)
     async def wrapped(*args: Any, **kwargs: Any) -> Any:
-        lock = aio.Lock.from_config(name.name(args, kwargs), config, **_in_world(extra, aio.Client))
+        lock = described(name.name(args, kwargs))
         try:
             lease = await lock.acquire()
         except skip:
@@ -108,15 +138,13 @@ def _wrap_async(
 def _wrap_plain(
     function: Callable[..., Any],
     name: NameTemplate,
-    config: LockConfig,
-    extra: dict[str, Any],
+    described: Callable[[str | bytes], Any],
     skip: Any,
     default: object,
 ) -> Callable[..., Any]:
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        made = name.name(args, kwargs)
-        lock = blocking.Lock.from_config(made, config, **_in_world(extra, blocking.Client))
+        lock = described(name.name(args, kwargs))
         try:
             lease = lock.acquire()
         except skip:
@@ -133,9 +161,16 @@ def _wrap_plain(
     return wrapped
 
 
-def _in_world(extra: dict[str, Any], client_type: type[Any]) -> dict[str, Any]:
+def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
     """A client of either world serves a function of either."""
     client = extra.get("client")
-    if client is None or isinstance(client, client_type):
+    if client is None:
         return extra
-    return {**extra, "client": client_type(client.hub)}
+    client_type: type[Any] = blocking.Client
+    if asynchronous:
+        from leasehold.faces import aio
+
+        client_type = aio.Client
+    return (
+        extra if isinstance(client, client_type) else {**extra, "client": client_type(client.hub)}
+    )

@@ -1,7 +1,9 @@
 """What can be done to a key without holding it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from leasehold.core.names import split_key
 from leasehold.core.timing import MIN_TTL, trusted
 from leasehold.errors import LeaseLost
 from leasehold.model import (
@@ -39,8 +41,10 @@ async def revoke(rt: Runtime, key: bytes, reason: str, now: bool) -> int:
     raise unexpected(reply, key)
 
 
-async def attach[LeaseT: LeaseBase](rt: Runtime, handle: str, lease_type: type[LeaseT]) -> LeaseT:
-    """Take over a detached lease, if the store still has it."""
+async def attach[LeaseT: LeaseBase](
+    rt: Runtime, handle: str, lease_type: Callable[[str], type[LeaseT]]
+) -> LeaseT:
+    """Take over a detached lease, if the store still has it; its type follows from its kind."""
     found = unpack(handle)
     answer = await rt.call(Renew(found.key, found.id, found.terms.ttl))
     reply = answer.reply
@@ -53,7 +57,10 @@ async def attach[LeaseT: LeaseBase](rt: Runtime, handle: str, lease_type: type[L
         )
     sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
     grant = Grant(found.id, found.token, found.slots, sent, deadline, None, found.doubtful)
-    return lease_type(rt, found.key, found.terms, grant, rt.me())
+    kind, _ = split_key(found.key)
+    lease = lease_type(kind)(rt, found.key, found.terms, grant, rt.me())
+    lease._go_on_from(found)
+    return lease
 
 
 PROBES = 20
@@ -68,12 +75,21 @@ async def examine(rt: Runtime) -> list[Finding]:
         await rt.ready()
     await status(rt, PROBE)  # connects, where that hasn't been done
     times = sorted([await _round_trip(rt) for _ in range(PROBES)])
-    promised = ", ".join(sorted(rt.capabilities.names()))
+    found = await rt.examine()
+    broken = [finding for finding in found if finding.about == "promises"]
     return [
         _latency(times[PROBES // 2], times[-1]),
-        Finding("promises", "ok", f"{promised} (what `require=` may name)"),
-        *await rt.examine(),
+        _promises(rt.capabilities.names(), broken),
+        *(finding for finding in found if finding not in broken),
     ]
+
+
+def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
+    """What the store promises, and what its backend found that its settings make of it."""
+    told = f"{', '.join(sorted(words))} (what `require=` may name)"
+    for finding in broken:
+        return replace(finding, told=f"{told}; {finding.told}")
+    return Finding("promises", "ok", told)
 
 
 async def _round_trip(rt: Runtime) -> float:

@@ -19,6 +19,8 @@ class Handle(NamedTuple):
     slots: tuple[int, ...]
     terms: Terms
     doubtful: bool
+    seq: int = 0
+    """Of the newest change of its units."""
 
 
 def pack(handle: Handle) -> str:
@@ -36,6 +38,7 @@ def pack(handle: Handle) -> str:
         "exclusive": terms.exclusive,
         "auto_renew": terms.auto_renew,
         "max_hold": terms.max_hold,
+        "seq": handle.seq,
     }
     return f"{FORMAT}.{urlsafe_b64encode(dumps(fields).encode()).decode()}"
 
@@ -56,8 +59,7 @@ def unpack(text: str) -> Handle:
             max_hold=optional_seconds(fields["max_hold"], "max_hold"),
         )
         key, slots = urlsafe_b64decode(fields["key"]), tuple(map(int, fields["slots"]))
-        return Handle(
-            key, str(fields["id"]), int(fields["token"]), slots, terms, bool(fields["doubtful"])
-        )
+        doubtful, seq = bool(fields["doubtful"]), int(fields.get("seq", 0))
+        return Handle(key, str(fields["id"]), int(fields["token"]), slots, terms, doubtful, seq)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no handle of a detached lease: {error}") from error

@@ -8,7 +8,7 @@ from weakref import ref
 from leasehold.core.timing import burial, renew_after, trusted
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.fork import generation
-from leasehold.model import Command, Granted, Lost, Renew, Renewed
+from leasehold.model import Command, Granted, Lost, Release, Renew, Renewed
 from leasehold.primitives.acquire import Grant
 from leasehold.primitives.pending import NEVER_WAS
 from leasehold.primitives.telling import key_shown
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("leasehold")
 
-type LossReason = Literal["expired", "revoked", "max_hold", "closed"]
+type LossReason = Literal["expired", "revoked", "max_hold", "closed", "resigned"]
 
-LOSSES = frozenset({"expired", "revoked", "max_hold", "closed"})
+LOSSES = frozenset({"expired", "revoked", "max_hold", "closed", "resigned"})
 _WHY = {
     "expired": "no renewal got through before its deadline",
     "revoked": "it was revoked",
     "max_hold": "it was held for as long as max_hold allows",
     "closed": "its client was closed",
+    "resigned": "its leader resigned",
 }
 
 FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
@@ -40,6 +41,7 @@ _SINCE = {
     "revoked": "; others may hold it by now or soon",
     "max_hold": "; it is given up with the end of its block, or its ttl",
     "closed": "; it is given up",
+    "resigned": "; it is given up",
 }
 
 HEARD_AFTER = 1.0
@@ -131,10 +133,10 @@ class KeptLease:
 
     @property
     def reason(self) -> LossReason | None:
-        """Why it was lost: `expired`, `revoked`, `max_hold` or `closed`; None unless it was."""
+        """Why it was lost: `expired`, `revoked`, `max_hold`, `closed`, `resigned`; None unless it was."""
         if self._end in LOSSES:
             return self._end  # type: ignore[return-value]  # as the line above says
-        if self._end is None and (self._pending is None or not self._is_parting):
+        if self._end is None and not self._is_parting:
             if generation.number != self._generation:
                 return "closed"
             if self._rt.now() >= self._deadline:
@@ -144,15 +146,30 @@ class KeptLease:
     @property
     def _stands(self) -> bool:
         """It is held, neither lost nor given up."""
-        if self._pending is not None and self._is_parting:
+        if self._is_parting:
             return False
         return self._end is None and bool(self._alive) and not self.lost
+
+    async def _still_stands(self) -> bool:
+        """The same, after asking whoever knows better."""
+        return self._stands
 
     @property
     def _is_parting(self) -> bool:
         """It was given up in a transaction, which may have committed: nobody may rely on it."""
         pending = self._pending
         return pending is not None and pending.what == "released"
+
+    @property
+    def _is_unconfirmed(self) -> bool:
+        """It was acquired in a transaction, which may have rolled back: the store hasn't spoken since."""
+        pending = self._pending
+        return pending is not None and pending.what == "acquired"
+
+    @property
+    def _wants_renewal(self) -> bool:
+        """The keeper renews it, or asks once whether it stands."""
+        return self._terms.auto_renew or self._claim_by is not None or self._is_unconfirmed
 
     # -- what the keeper asks -----------------------------------------------------------------------
 
@@ -166,7 +183,7 @@ class KeptLease:
         if self._rt.is_over:
             self._lose("closed", "its event loop was closed under it")
             return NO_CARE
-        if not (self._terms.auto_renew or self._claim_by is not None):
+        if not self._wants_renewal:
             return Care(renew=False, again_at=self._deadline)
         early = EARLY * renew_after(self._terms.ttl)
         due = now >= self._renew_at - early and not self._renewing
@@ -209,7 +226,8 @@ class KeptLease:
     def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up: tell everybody who wants to know."""
         if self._is_parting:
-            self._finish("released")  # so it has committed, or that makes no difference any more
+            if self._finish("released") and reason in ("closed", "max_hold"):
+                self._abandon()  # should its transaction have rolled back, it stands
             return
         self._detail = detail
         if not self._finish(reason) or generation.number != self._generation:
@@ -229,7 +247,8 @@ class KeptLease:
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
         self._claim_by = None
-        if self._pending is not None and sent > self._pending.since:
+        pending = self._pending  # once, as the keeper may be here too
+        if pending is not None and sent > pending.since:
             self._pending = None
         if self._turn is not None:
             self._turn.confirm(sent, ttl)
@@ -240,7 +259,7 @@ class KeptLease:
 
     def _watch_from(self, now: float, lead: float) -> None:
         at = self._renew_at
-        if not (self._terms.auto_renew or self._claim_by is not None) or at > self._deadline:
+        if not self._wants_renewal or at > self._deadline:
             at, lead = self._deadline, max(self._deadline - now, 0.0)
         self._rt.keeper.watch(self, at, lead)
 
@@ -267,20 +286,22 @@ class KeptLease:
         """It was lost, and its holder has ended or must: the store need not keep it to its expiry."""
         if not self._handed_back and self._end in LOSSES and generation.number == self._generation:
             self._handed_back = True
-            self._rt.keeper.abandon(self.key, self._id, self._burial())
+            self._abandon()
 
     def _let_go(self) -> None:
         """Its task or thread no longer holds the key."""
         if self._terms.exclusive:
             holding, place = self._rt.holding, (self.key, self._me)
             held = holding.get(place)
-            if held is not None and held() in (self, None):
+            if held is not None and (held() is None or held() is self):
                 holding.pop(place, None)
 
     def _loss(self, reason: str | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
         detail = f" ({self._detail})" if self._detail else ""
         cause = self._detail if self._detail in TOLD else f"{_WHY[why]}{detail}"
+        if cause == _WHY["expired"] and not self._terms.auto_renew:
+            cause = "it was not renewed in time (auto_renew is off)"
         return LeaseLost(
             f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
             f"{cause}{_SINCE[why]}",
@@ -293,6 +314,15 @@ class KeptLease:
         if reply.reason != "expired" or reply.detail:
             return reply.detail
         return FORGOTTEN if self._pending is None else NEVER_WAS
+
+    def _farewell(self) -> Release:
+        """What gives it up."""
+        bury = burial(self._rt.call_timeout) if self._doubtful else 0.0
+        return Release(self.key, self._id, 0.0, bury)
+
+    def _abandon(self) -> None:
+        """Have it given up in the background."""
+        self._rt.keeper.abandon(self.key, self._id, self._burial())
 
     def _burial(self) -> float:
         return burial(self._rt.call_timeout) if self._doubtful else 0.0
@@ -307,7 +337,7 @@ class KeptLease:
     def _drop(self) -> None:
         """Give it up in silence, if that hasn't been done: whoever should have done it was interrupted."""
         if self._generation == generation.number and self._finish("forgotten"):
-            self._rt.keeper.abandon(self.key, self._id, self._burial())
+            self._abandon()
 
     def __del__(self) -> None:
         try:
@@ -316,7 +346,7 @@ class KeptLease:
         except AttributeError:
             return  # it never came to be
         if self._finish("forgotten"):
-            self._rt.keeper.abandon(self.key, self._id, self._burial())
+            self._abandon()
             if self._pending is not None:
                 return  # whoever's transaction has failed has nothing to release
             told = (

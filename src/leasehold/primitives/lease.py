@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
 
 from leasehold.config import Duration, safe_ttl, seconds
-from leasehold.errors import BackendUnavailable, LeaseLost, NotHeld
+from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
 from leasehold.fork import generation
 from leasehold.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
 from leasehold.primitives.acquire import unexpected
@@ -102,7 +102,14 @@ class LeaseBase(KeptLease):
         """
         self.ensure()
         self._finish("detached")
-        return pack(Handle(self.key, self._id, self.token, self.slots, self._terms, self._doubtful))
+        return pack(self._handle())
+
+    def _handle(self) -> Handle:
+        """What whoever goes on with it has to know."""
+        return Handle(self.key, self._id, self.token, self.slots, self._terms, self._doubtful)
+
+    def _go_on_from(self, handle: Handle) -> None:
+        """It was detached elsewhere, and attached here."""
 
     def __repr__(self) -> str:
         parting = "given up in a transaction" if self._is_parting else ""
@@ -132,6 +139,29 @@ class LeaseBase(KeptLease):
             raise unexpected(reply, self.key)
         self.ensure()
 
+    async def _confirm(self) -> None:
+        """Ask the store whether the transaction that it was acquired in has committed.
+
+        Raises `LeaseLost` if it was rolled back, and `NotHeld` while it is open.
+        """
+        try:
+            await self._renew(None)
+        except BackendUnavailable as error:
+            raise NotHeld(
+                f"the lease on {key_shown(self.key)} can't be entered before the transaction that it was "
+                f"acquired in has committed: put the `with` behind it ({error})",
+                key=self.key,
+            ) from error
+
+    async def _still_stands(self) -> bool:
+        """Whether it is held, by the store's word where a transaction may have been rolled back."""
+        if self._stands and self._is_unconfirmed:
+            try:
+                await self._confirm()
+            except LeaseholdError:
+                pass  # it is lost now, or its transaction is open
+        return self._stands
+
     def _may_be_renewed(self) -> None:
         """Raises like `ensure`, but for one that was given up in a transaction: that may roll back."""
         if not (self._is_parting and self._end is None and self._rt.now() < self._deadline):
@@ -148,17 +178,17 @@ class LeaseBase(KeptLease):
             return True
         rt = self._rt
         try:
-            answer = await rt.call(Release(self.key, self._id, bury=self._burial()))
+            answer = await rt.call(self._farewell())
         except BackendUnavailable as error:
             log.warning("%s will be given up in the background: %s", key_shown(self.key), error)
-            rt.keeper.abandon(self.key, self._id, self._burial())
+            self._abandon()
             return False
         except BaseException:
-            rt.keeper.abandon(self.key, self._id, self._burial())
+            self._abandon()
             raise
         if isinstance(answer.reply, Failed):
             log.warning("%s could not be given up: %s", key_shown(self.key), answer.reply.detail)
-            rt.keeper.abandon(self.key, self._id, self._burial())
+            self._abandon()
         return isinstance(answer.reply, Released)
 
     async def _release_within(self, connection: Any) -> bool:
@@ -170,6 +200,9 @@ class LeaseBase(KeptLease):
             self._hand_back()
             return False
         await way.open()
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            turn.break_off()  # whatever comes of it: what may be over must not be passed on
         before, self._pending = self._pending, Pending("released", inf)
         reply = None
         try:
@@ -180,9 +213,6 @@ class LeaseBase(KeptLease):
         if isinstance(reply, Failed):
             self._pending = before
             raise unexpected(reply, self.key)
-        if self._turn is not None:
-            turn, self._turn = self._turn, None
-            turn.break_off()
         return isinstance(reply, Released)
 
     async def _wait_lost(self, timeout: float | None = None) -> bool:
@@ -212,7 +242,7 @@ class LeaseBase(KeptLease):
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         guard, self._guard = self._guard, None
         ours = guard is None or guard.leave(exc)
-        if self._pending is not None and self._is_parting:
+        if self._is_parting:
             if self._finish("released"):  # now for good, whichever way its transaction ends
                 self._rt.keeper.abandon(self.key, self._id, self._burial())
             return

@@ -27,3 +27,29 @@ class Options(HoldOptions, total=False):
     """The same, and by which client."""
 
     client: Any
+
+
+class TaskOptions(TypedDict, total=False):
+    """How a task lock is held."""
+
+    cancel: bool
+    note: str
+    label: str
+    on_lost: Callable[[Any], object] | None
+    require: Iterable[str]
+
+
+class ElectionOptions(TypedDict, total=False):
+    """How a leader is elected."""
+
+    ttl: Duration | Unset
+    renew_deadline: Duration | Unset
+    retry: Duration | Unset
+    priority: int | Unset
+    note: str | Unset
+    label: str | Unset
+    on_started: Callable[[Any], object] | None
+    on_stopped: Callable[[Any], object] | None
+    require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool

@@ -5,7 +5,15 @@ from collections.abc import Callable, Collection, Iterable
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from leasehold.config import UNSET, Duration, LockConfig, Unset, configured, optional_seconds
+from leasehold.config import (
+    UNSET,
+    Duration,
+    LockConfig,
+    Unset,
+    check_priority,
+    configured,
+    optional_seconds,
+)
 from leasehold.core.names import Kind, key_of
 from leasehold.errors import AcquireTimeout, MissingCapability, Reentrant
 from leasehold.model import MANY, Status
@@ -27,7 +35,7 @@ NO_TIMEOUT = (
 _hosts: dict[int, str] = {}
 
 
-class _Block(Protocol):
+class Block(Protocol):
     """Whoever keeps the lease of a `with` block."""
 
     lease: Any
@@ -53,6 +61,12 @@ class PrimitiveBase[LeaseT: LeaseBase]:
     kind: ClassVar[Kind]
     _can_be_shared: ClassVar[bool] = False
     """A hold can be passed on within the process: there is one at a time, and all are alike."""
+    _units: ClassVar[int] = 1
+    """So many are taken unless another number is asked for."""
+    _more: Any = None
+    """What its leases have to know besides the usual terms."""
+    _for_one: ClassVar[bool] = False
+    """No task or thread may wait for it twice, whatever its capacity."""
     _lease_type: type[LeaseT]
 
     def __init__(
@@ -164,7 +178,7 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
         held = rt.holding.get((self.key, me))
-        if held is not None and (lease := held()) is not None and lease._stands:
+        if held is not None and (lease := held()) is not None and (await lease._still_stands()):
             self._refuse_reentry(patience)
         if self._require:
             _check(self._require, rt.capabilities.names(), "the store")
@@ -203,12 +217,13 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         """What is asked for by default, and how it is held, from this process on."""
         config, here = self.config, _here()
         owner = f"{here}/{config.label}" if config.label else here
-        capacity, ttl = self._capacity, self._ttl
+        capacity, ttl, units = self._capacity, self._ttl, self._units
         ask = Ask(
-            self.key, owner, ttl, 1, capacity, config.priority, config.note, self._cohort or 1
+            self.key, owner, ttl, units, capacity, config.priority, config.note, self._cohort or 1
         )
-        hold = self._max_hold
-        terms = Terms(ttl, owner, 1, capacity == 1, config.auto_renew, hold, self._on_lost)
+        hold, exclusive = self._max_hold, capacity == 1 or self._for_one
+        renews, on_lost = config.auto_renew, self._on_lost
+        terms = Terms(ttl, owner, units, exclusive, renews, hold, on_lost, self._more)
         self._wish = ask, terms
         self._here = here  # last, as it tells other threads, too, that the wish is there
         return ask, terms
@@ -219,6 +234,8 @@ class PrimitiveBase[LeaseT: LeaseBase]:
         for what, value in (("units", units), ("priority", priority)):
             if value is not None and type(value) is not int:
                 raise TypeError(f"{what} is {value!r}: give an int")
+        if priority is not None:
+            check_priority(priority)
         if not isinstance(note, str | None):
             raise TypeError(f"note is {note!r}: give a text")
         ask, terms = self._wish
@@ -249,13 +266,17 @@ class PrimitiveBase[LeaseT: LeaseBase]:
 
     # -- with ---------------------------------------------------------------------------------------
 
-    async def _enter(self, block: _Block | None) -> LeaseT:
+    async def _enter(self, block: Block | None) -> LeaseT:
         """Acquire and begin a block; where `block` is None its lease is kept here meanwhile."""
         lease = await self._acquire()
         lease._enter()
         if block is not None:
             block.lease = lease
             return lease
+        return self._remember(lease)
+
+    def _remember(self, lease: LeaseT) -> LeaseT:
+        """Keep the lease of a block that is entered by hand."""
         mine = self._entered.setdefault(lease._me, [])
         try:
             mine.append(lease)

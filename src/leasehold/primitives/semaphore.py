@@ -1,14 +1,17 @@
 """A semaphore: capacity N, take k units, each a slot that no other holder has."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self, Unpack
 
 from leasehold.config import LockConfig
-from leasehold.core.names import Kind
-from leasehold.model import MANY
+from leasehold.core.names import Kind, shown, split_key
+from leasehold.errors import AcquireTimeout, CapacityWarning
+from leasehold.model import MANY, Status
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.options import Options
 from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.primitives.telling import key_shown
 
 
 class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
@@ -40,6 +43,35 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
     @property
     def _capacity(self) -> int:
         return self.capacity
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {shown(split_key(self.key)[1])}, capacity {self.capacity}>"
+
+    # Who declares what is in the store, but no grant tells: it is seen where there is reason to look,
+    # and costs nobody a round trip.
+
+    async def _acquire(self, *asked: Any) -> LeaseT:
+        try:
+            return await super()._acquire(*asked)
+        except AcquireTimeout as refusal:
+            highest = max((slot for each in refusal.holders for slot in each.slots), default=-1)
+            if highest >= self.capacity:
+                self._warn_of(f"slot {highest} is held, so it was of at least {highest + 1}")
+            raise
+
+    async def _status(self) -> Status:
+        status = await super()._status()
+        if (status.holders or status.waiting) and status.capacity != self.capacity:
+            self._warn_of(f"it was last acquired with one of {status.capacity}")
+        return status
+
+    def _warn_of(self, found: str) -> None:
+        warnings.warn(
+            f"{key_shown(self.key)} has a capacity of {self.capacity} here, and {found}: the newest "
+            "counts for all, so let them agree",
+            CapacityWarning,
+            stacklevel=2,
+        )
 
 
 def _checked(capacity: object) -> int:

@@ -11,7 +11,9 @@ class Terms(NamedTuple):
     owner: str
     units: int
     exclusive: bool
-    """Its key has a capacity of 1, so a nested wait for it would never end."""
+    """A nested wait for its key would never end: it has a capacity of 1, or readers and writers."""
     auto_renew: bool = True
     max_hold: float | None = None
     on_lost: Callable[[Any], object] | None = None
+    more: Any = None
+    """What its kind of primitive says besides."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
 from weakref import WeakMethod, ref
@@ -14,7 +14,8 @@ from leasehold.fork import on_fork
 from leasehold.model import Finding, Status, Wakeup
 from leasehold.runtime.batcher import Batcher
 from leasehold.runtime.keeper import StoreKeeper
-from leasehold.runtime.port import Standing
+from leasehold.runtime.port import Nesting
+from leasehold.runtime.task_job import TaskJob
 
 log = logging.getLogger("leasehold")
 
@@ -139,7 +140,7 @@ class AsyncRuntime:
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding: dict[tuple[bytes, object], ref[Standing]] = {}
+        self.holding: dict[tuple[bytes, object], ref[Nesting]] = {}
         self.cohorts: dict[Any, Any] = {}
         self.mail = keeper.new_mail()
         self.now = clock.now
@@ -228,6 +229,9 @@ class AsyncRuntime:
 
     def guard(self) -> TaskGuard:
         return TaskGuard(self._loop)
+
+    def spawn(self, body: Coroutine[Any, Any, None], name: str) -> TaskJob:
+        return TaskJob(self._loop.create_task(body, name=name))
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         with suppress(RuntimeError):

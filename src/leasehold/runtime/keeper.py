@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
@@ -43,6 +44,13 @@ _SYSTEM = SystemClock()
 class _Abandoned(NamedTuple):
     release: Release
     tries: int = 0
+    keep_until: float | None = None
+
+    def command(self, now: float) -> Release:
+        """What gives it up at this moment; of what is to stay closed less is left with every try."""
+        if self.keep_until is None:
+            return self.release
+        return replace(self.release, keep=max(self.keep_until - now, 0.0))
 
 
 type _Chore = Watched | _Abandoned | Gate
@@ -84,9 +92,14 @@ class StoreKeeper:
         """The fingerprints of this client's leases on a key."""
         return frozenset(fingerprint(ls._id) for ls in self.leases() if ls.key == key)
 
-    def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
-        """Give up whatever that id has, in the background; never blocks."""
-        self._post(_Abandoned(Release(key, lease_id, bury=bury)))
+    def abandon(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+    ) -> None:
+        """Give up whatever that id has, in the background; never blocks.
+
+        Its units stay taken until `keep_until`, by nobody.
+        """
+        self._post(_Abandoned(Release(key, lease_id, bury=bury), 0, keep_until))
 
     @property
     def inbox(self) -> str:
@@ -274,7 +287,8 @@ class StoreKeeper:
             ):
                 self._tell(lease, answer)
         for abandoned in _batches(given_up):
-            answers = self._call(backend, [chore.release for chore in abandoned])
+            now = self._clock.now()
+            answers = self._call(backend, [chore.command(now) for chore in abandoned])
             for chore, answer in zip(abandoned, answers, strict=True):
                 if isinstance(answer, LeaseholdError):
                     self._failed(chore, answer)
@@ -316,7 +330,7 @@ class StoreKeeper:
     def _try_later(self, chore: _Abandoned) -> None:
         """What can't be given up now ends by itself after its ttl; until then it is worth a few tries."""
         if chore.tries < 8:
-            again = _Abandoned(chore.release, chore.tries + 1)
+            again = chore._replace(tries=chore.tries + 1)
             self._timers.at(self._clock.now() + 0.1 * 2**chore.tries, lambda: self._post(again))
 
 

@@ -4,7 +4,7 @@ Primitives are `async def` over this port. The asyncio driver awaits them; the b
 the same coroutine once, over ports that block instead of suspending.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -87,11 +87,18 @@ class Watched(Protocol):
 
 
 class Standing(Protocol):
-    """A lease, as far as a nested acquire must know it."""
+    """Whether something is held still."""
 
     @property
     def _stands(self) -> bool:
         """It is held, neither lost nor given up."""
+
+
+class Nesting(Standing, Protocol):
+    """The same of a lease, which may have to ask."""
+
+    async def _still_stands(self) -> bool:
+        """By the store's word, where nobody here can know."""
 
 
 class Keeper(Protocol):
@@ -106,8 +113,13 @@ class Keeper(Protocol):
     def held(self, key: bytes) -> frozenset[str]:
         """The fingerprints of this client's leases on a key."""
 
-    def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
-        """Give up whatever that id has, in the background; never blocks."""
+    def abandon(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+    ) -> None:
+        """Give up whatever that id has, in the background; never blocks.
+
+        Its units stay taken until `keep_until`, by nobody.
+        """
 
 
 class Mail(Protocol):
@@ -123,13 +135,23 @@ class Mail(Protocol):
         """A push has come."""
 
 
+class Job(Protocol):
+    """A coroutine that runs in the background."""
+
+    async def join(self, timeout: float | None) -> bool:
+        """Wait until it has ended; tell whether it has."""
+
+    def cancel(self) -> None:
+        """Interrupt it, where that can be done: in a loop."""
+
+
 class Runtime(Protocol):
     """One event loop's, or all threads', way to a store."""
 
     capabilities: Capabilities
     connect_timeout: float
     call_timeout: float
-    holding: dict[tuple[bytes, object], ref[Standing]]
+    holding: dict[tuple[bytes, object], ref[Nesting]]
     """The lease on a key of capacity 1 that each task or thread has."""
     cohorts: dict[Any, Any]
     """The primitives' own: whom a task or thread may join that wants the same as others here."""
@@ -172,6 +194,9 @@ class Runtime(Protocol):
     def signal(self) -> Signal: ...
 
     def guard(self) -> Guard: ...
+
+    def spawn(self, body: Coroutine[Any, Any, None], name: str) -> Job:
+        """Run a coroutine in the background: in a task, or in a thread."""
 
     def me(self) -> object:
         """The running task or thread itself, not its recyclable number."""

@@ -2,7 +2,7 @@
 
 import atexit
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
@@ -15,8 +15,9 @@ from leasehold.runtime.gate import Gate
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
 from leasehold.runtime.pool import Pool
-from leasehold.runtime.port import Answer, Standing
+from leasehold.runtime.port import Answer, Nesting
 from leasehold.runtime.step import step
+from leasehold.runtime.thread_job import ThreadJob
 
 SCANNED = 100
 """So many keys are read at a time."""
@@ -83,7 +84,7 @@ class ThreadRuntime:
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding: dict[tuple[bytes, object], ref[Standing]] = {}
+        self.holding: dict[tuple[bytes, object], ref[Nesting]] = {}
         self.cohorts: dict[Any, Any] = {}
         self.now = clock.now
         self.me = threading.current_thread
@@ -160,6 +161,9 @@ class ThreadRuntime:
 
     def guard(self) -> ThreadGuard:
         return _GUARD
+
+    def spawn(self, body: Coroutine[Any, Any, None], name: str) -> ThreadJob:
+        return ThreadJob(body, name)
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """In a thread of its own: we may be where all leases are looked after."""

@@ -137,6 +137,23 @@ class Recorder:
             )
         )
 
+    def resized(self, lease: Held, invoked: float, *, units: int, capacity: int) -> None:
+        """The call that began at `invoked` has changed how many units a lease has."""
+        self.record(
+            Event(
+                self.now(),
+                "resized",
+                _text(lease.key),
+                self._name(lease),
+                lease.token,
+                invoked,
+                units=units,
+                capacity=capacity,
+                slots=tuple(lease.slots),
+                process=self._process,
+            )
+        )
+
     def renewed(self, lease: Held) -> None:
         """Note the deadline that a lease has by now."""
         at = self.now()

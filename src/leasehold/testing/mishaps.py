@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import leasehold
 from leasehold.backends.port import Backend
-from leasehold.model import Acquire, Command, Granted, Release, Reply, Revoke, Status
+from leasehold.model import MANY, Acquire, Command, Granted, Release, Reply, Revoke, Status
 from leasehold.runtime.step import step
 
 THIEF = "thief"
@@ -40,7 +40,9 @@ def steal(lock: Keyed) -> int:
     """
     client = _client_of(lock)
     _expire(client, lock.key)
-    take = Acquire(lock.key, f"thief-{secrets.token_hex(9)}", THIEF, THEFT, priority=1 << 30)
+    units = MANY if lock.key.startswith(b"rwlock:") else 1  # or others could read beside it
+    thief = f"thief-{secrets.token_hex(9)}"
+    take = Acquire(lock.key, thief, THIEF, THEFT, units, units, priority=1 << 30)
     replies = _say(client, Revoke(lock.key, None, "stolen by a test", now=True), take)
     if not isinstance(replies[-1], Granted):
         raise AssertionError(f"others came before the thief: {replies[-1]}")

@@ -13,22 +13,25 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 import pytest
 
 _PARTS = (
-    "batches clients contending holding naming pushes queueing reading"
-    " revoking sharing tokens users world"
+    "batches clients contending electing holding naming pushes queueing readers reading"
+    " revoking sharing tasking tokens users world"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from leasehold.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
 from leasehold.testing.conformance.clients import Clients  # noqa: E402
 from leasehold.testing.conformance.contending import Contending  # noqa: E402
+from leasehold.testing.conformance.electing import LeaderClients  # noqa: E402
 from leasehold.testing.conformance.holding import Holding  # noqa: E402
 from leasehold.testing.conformance.naming import Naming  # noqa: E402
 from leasehold.testing.conformance.pushes import Pushes  # noqa: E402
 from leasehold.testing.conformance.queueing import Queueing  # noqa: E402
+from leasehold.testing.conformance.readers import ReaderClients  # noqa: E402
 from leasehold.testing.conformance.reading import Reading  # noqa: E402
 from leasehold.testing.conformance.revoking import Revoking  # noqa: E402
 from leasehold.testing.conformance.sharing import Sharing  # noqa: E402
 from leasehold.testing.conformance.suite import Suite, case, needing  # noqa: E402
+from leasehold.testing.conformance.tasking import TaskClients  # noqa: E402
 from leasehold.testing.conformance.tokens import Tokens  # noqa: E402
 from leasehold.testing.conformance.world import World  # noqa: E402
 
@@ -45,6 +48,9 @@ class BackendConformance(
     Batches,
     Contending,
     Clients,
+    ReaderClients,
+    TaskClients,
+    LeaderClients,
 ):
     """Every case: of the port (see `leasehold.backends.port`), and of the clients over it."""
 

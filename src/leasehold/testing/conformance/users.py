@@ -9,6 +9,7 @@ from typing import Any
 
 import leasehold
 import leasehold.sync
+from leasehold.core.names import Kind
 from leasehold.hub import Hub
 from leasehold.model import Status
 from leasehold.testing.conformance.world import PATIENCE, World
@@ -49,14 +50,14 @@ class Users:
         """The name of the case's lock."""
         return self.world.key().partition(b":")[2]
 
-    def when_queued(self, act: Callable[[], object], waiters: int = 1) -> None:
+    def when_queued(self, act: Callable[[], object], waiters: int = 1, kind: Kind = "lock") -> None:
         """Do something in another thread as soon as so many wait for the case's lock."""
         watcher = self.client(blocking=True)
 
         def watch() -> None:
             end = time.monotonic() + PATIENCE
             while time.monotonic() < end:
-                status: Status = watcher.status(self.name)
+                status: Status = watcher.status(self.name, kind)
                 if status.waiting >= waiters:
                     act()
                     return
@@ -65,6 +66,17 @@ class Users:
         thread = threading.Thread(target=watch)
         thread.start()
         self._threads.append(thread)
+
+    def beside(self, act: Callable[[], object]) -> None:
+        """Do something blocking in a thread of its own, and wait for it."""
+        thread = threading.Thread(target=act)
+        thread.start()
+        thread.join()
+
+    async def settled(self) -> None:
+        """Wait until the threads have done what they were to do."""
+        for thread in self._threads:
+            await call(self.world, thread.join)
 
     async def close(self) -> None:
         """Wait for the threads, then close all clients."""
@@ -108,6 +120,11 @@ async def within(world: World, lock: Any, body: Body) -> None:
 async def in_thread(call: Callable[[], Any]) -> Any:
     """Call something blocking from inside a loop."""
     return await asyncio.to_thread(call)
+
+
+async def call(world: World, blocking: Callable[[], Any]) -> Any:
+    """Call something blocking in either world."""
+    return await in_thread(blocking) if world.mode == "async" else blocking()
 
 
 def list_keys(found: Any) -> list[bytes]:

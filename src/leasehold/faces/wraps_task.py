@@ -1,0 +1,33 @@
+"""The decorator of task locks: a call that may not start is refused, or skipped."""
+
+from collections.abc import Callable
+from typing import Any
+
+from leasehold.faces.wraps import check, wrapped_in
+from leasehold.primitives.tasklock import TaskLockConfig
+
+
+def wraps_task[F: Callable[..., Any]](
+    template: str,
+    on_busy: str,
+    default: object,
+    hold: dict[str, Any],
+    about: dict[str, Any],
+) -> Callable[[F], F]:
+    """What `TaskLock.wraps` of both worlds does; see there."""
+    check(template, on_busy)
+    config = TaskLockConfig(**hold)
+
+    def decorate(function: F) -> F:
+        return wrapped_in(_task_locks, function, template, config, about, on_busy, default)
+
+    return decorate
+
+
+def _task_locks(asynchronous: bool) -> Any:
+    """The class of the world that a function is of."""
+    if asynchronous:
+        from leasehold.faces.aio_tasklock import TaskLock
+    else:
+        from leasehold.faces.blocking_tasklock import TaskLock  # type: ignore[assignment]
+    return TaskLock

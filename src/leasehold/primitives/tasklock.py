@@ -1,0 +1,107 @@
+"""A task lock: one try, no renewal, and kept for a while after the task, so that it isn't run twice."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+from leasehold.config import Duration, LockConfig, safe_ttl, seconds
+from leasehold.core.names import Kind
+from leasehold.errors import UnsafeTiming
+from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.primitives.tasklease import TaskLeaseBase
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskLockConfig:
+    """How a task lock is held; give it to `TaskLock.from_config`."""
+
+    min_hold: Duration
+    """Nobody else starts before so long has passed since the start, however it went."""
+    max_hold: Duration
+    """Nobody is kept out for longer, even if the process that runs the task dies."""
+    cancel: bool = False
+    """Cancel the body in time before `max_hold` is over, instead of only saying so."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+
+    def __post_init__(self) -> None:
+        try:
+            longest = safe_ttl(self.max_hold)
+        except UnsafeTiming as error:
+            raise UnsafeTiming(f"max_hold: {error}") from error
+        shortest = seconds(self.min_hold, "min_hold")
+        if shortest > longest:
+            raise UnsafeTiming(
+                f"min_hold is {shortest:g} s and max_hold {longest:g} s: it can't be kept closed for "
+                "longer than it may be kept at all"
+            )
+        if type(self.cancel) is not bool:
+            raise TypeError(f"cancel is {self.cancel!r}: give True or False")
+        object.__setattr__(self, "min_hold", shortest)
+        object.__setattr__(self, "max_hold", longest)
+
+
+class TaskTerms(NamedTuple):
+    """What the leases of a task lock have to know."""
+
+    min_hold: float
+    cancel: bool
+
+
+class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
+    """One start at a time, and none too soon after the one before."""
+
+    kind: ClassVar[Kind] = "tasklock"
+    min_hold: float
+    max_hold: float
+
+    def __init__(
+        self,
+        name: str | bytes,
+        min_hold: Duration,
+        max_hold: Duration,
+        *,
+        cancel: bool = False,
+        note: str = "",
+        label: str = "",
+        on_lost: Callable[[Any], object] | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+    ) -> None:
+        config = TaskLockConfig(
+            min_hold=min_hold, max_hold=max_hold, cancel=cancel, note=note, label=label
+        )
+        self._describe_task(name, config, on_lost, require, client)
+
+    @classmethod
+    def from_config(  # type: ignore[override]  # most settings of a lock mean nothing to it
+        cls,
+        name: str | bytes,
+        config: TaskLockConfig,
+        *,
+        on_lost: Callable[[Any], object] | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+    ) -> Self:
+        """Describe it by a config."""
+        self = cls.__new__(cls)
+        self._describe_task(name, config, on_lost, require, client)
+        return self
+
+    def _describe_task(
+        self,
+        name: str | bytes,
+        config: TaskLockConfig,
+        on_lost: Callable[[Any], object] | None,
+        require: Iterable[str],
+        client: Any,
+    ) -> None:
+        # TaskLockConfig has made them seconds
+        self.min_hold, self.max_hold = config.min_hold, config.max_hold  # type: ignore[assignment]
+        self._more = TaskTerms(self.min_hold, config.cancel)
+        hold = LockConfig(
+            ttl=config.max_hold, wait=0, auto_renew=False, note=config.note, label=config.label
+        )
+        self._describe(name, hold, on_lost, require, client)
