@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import leasehold
 from leasehold import BackendUnavailable
 from leasehold.backends.memory import MemoryStore
@@ -46,3 +48,18 @@ async def test_a_launch_that_fails_is_told_to_everybody() -> None:
     told = await asyncio.gather(*calls, return_exceptions=True)
     assert [type(each) for each in told] == [BackendUnavailable] * MANY
     await asyncio.wait_for(batcher.drain(), 5)
+
+
+@pytest.mark.parametrize("wait", [0, 0.5])
+async def test_a_wait_is_bounded_also_by_a_store_that_stands_still(
+    tmp_path: Path, wait: float
+) -> None:
+    with RedisServer(tmp_path) as server:
+        async with leasehold.connect(server.url, call_timeout=60) as client:
+            lock = client.lock("a")
+            await (await lock.acquire()).release()
+            server.pause()
+            with pytest.raises(BackendUnavailable, match="within 1 s"):
+                await asyncio.wait_for(lock.acquire(wait=wait), 30)
+            server.resume()
+            await (await lock.acquire()).release()

@@ -137,7 +137,7 @@ class SimRuntime:
         self.is_over = False
         self._network = network
 
-    async def call(self, command: Command) -> Answer:
+    async def call(self, command: Command, patience: float | None = None) -> Answer:
         sent, answer = self.now(), self.signal()
         self._network.send(self, command, answer)
         if isinstance(command, Release):

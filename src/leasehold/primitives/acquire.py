@@ -43,6 +43,9 @@ CLOCKS_DIFFER = 0.001
 UNHEARD = 0.05
 """How often a waiter asks that nobody can push to, in seconds."""
 
+BRIEFLY = 1.0
+"""Seconds that a store has for an answer also where less is left to wait."""
+
 
 class Ask(NamedTuple):
     """What is wanted."""
@@ -106,16 +109,21 @@ class Acquiring:
     async def run(self, wait: float | None) -> Grant:
         """Acquire within `wait` seconds (None: for ever; 0: one try, which raises when refused)."""
         try:
-            until = inf if wait is None else self._rt.now() + wait
+            until, enough, patience = inf, inf, None
+            if wait is not None:
+                until = self._rt.now() + wait
+                enough, patience = max(until, self._rt.now() + BRIEFLY), max(wait, BRIEFLY)
             self._in_flight = True
             try:
                 if not self._rt.is_ready:
                     await self._rt.ready()
-                answer = await self._rt.call(self._command(wait != 0))
+                answer = await self._rt.call(self._command(wait != 0), patience)
                 if wait != 0:
                     _not_busy(answer, self._ask.key)
             except BackendUnavailable:
                 self._doubtful = True
+                if self._rt.now() >= enough:
+                    raise
                 answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
             self._in_flight = False
             if answer.resent:
@@ -172,7 +180,8 @@ class Acquiring:
                 if not rt.is_ready:
                     await rt.ready()
                 self._in_flight = True
-                answer = _not_busy(await rt.call(self._command(queue)), self._ask.key)
+                patience = max(until - rt.now(), BRIEFLY) if bounded else None
+                answer = _not_busy(await rt.call(self._command(queue), patience), self._ask.key)
                 self._in_flight = False
             except BackendUnavailable:
                 self._doubtful = True

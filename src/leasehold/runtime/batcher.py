@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from leasehold.backends.port import MAX_BATCH, Backend, Launch
 from leasehold.clock import Clock
-from leasehold.errors import LeaseholdError
+from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Acquire, Command
 from leasehold.runtime.flight import Call, Flight, Watch, as_leasehold
 from leasehold.runtime.halving import Outcome, apply_in_halves
@@ -56,22 +56,27 @@ class Batcher:
         """Whoever drains waits for it."""
         self._in_turn_since: float | None = None
 
-    async def call(self, command: Command) -> Answer:
-        """The answer to one command. A cancelled caller leaves; what is on its way goes on."""
+    async def call(self, command: Command, patience: float | None = None) -> Answer:
+        """The answer to one command. A cancelled caller leaves; what is on its way goes on.
+
+        So does one who waits for `patience` seconds at most, with `BackendUnavailable`.
+        """
         sent = self._clock.now()
         alone = not (self._gathering or self._crowded or self._flying)
         if self._launch is not None:
             call = Call(command, self._loop.create_future())
             if not (alone and self._launched([call], (command,), sent)):
                 self._gather(call)
-            return await call.future
+            if patience is None or patience >= self._call_timeout:
+                return await call.future
+            return await _within(patience, call)
         if alone and sent - (self._in_turn_since or self._turn_begins(sent)) < ALONE:
             replies = self._backend.apply_now((command,))
             if replies is not None:
                 return Answer(replies[0], sent)
         call = Call(command, self._loop.create_future())
         self._gather(call)
-        return await call.future
+        return await call.future if patience is None else await _within(patience, call)
 
     def _gather(self, call: Call) -> None:
         self._gathering.append(call)
@@ -238,3 +243,11 @@ class Batcher:
 
     def watches(self, flight: Flight) -> None:
         self._watch.add(flight)
+
+
+async def _within(patience: float, call: Call) -> Answer:
+    try:
+        async with asyncio.timeout(patience):
+            return await call.future
+    except TimeoutError:
+        raise BackendUnavailable(f"the store did not answer within {patience:.3g} s") from None

@@ -185,8 +185,11 @@ class Runtime(Protocol):
     async def ready(self) -> None:
         """Connect, if that hasn't been done."""
 
-    async def call(self, command: Command) -> Answer:
-        """One command's round trip. Raises `BackendUnavailable` when its fate is unknown."""
+    async def call(self, command: Command, patience: float | None = None) -> Answer:
+        """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.
+
+        An event loop waits for `patience` seconds at most, where that is less than a call may take.
+        """
 
     async def examine(self) -> Sequence[Finding]:
         """What the store has to say about itself."""

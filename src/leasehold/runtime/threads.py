@@ -114,7 +114,7 @@ class ThreadRuntime:
     async def ready(self) -> None:
         """Connections are made when they are needed."""
 
-    async def call(self, command: Command) -> Answer:
+    async def call(self, command: Command, patience: float | None = None) -> Answer:
         sent = self._clock.now()
         backend = self._pool.take()
         try:
