@@ -44,7 +44,7 @@ def default_hub() -> Hub:
 
 def _implicit() -> Hub:
     url = implicit_url()
-    where = "LEASEHOLD_URL=sqlite:///path.db, or leasehold.set_default(url)"
+    where = "LEASEHOLD_URL=sqlite:////absolute/path.db, or leasehold.set_default(url)"
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         raise NotConfigured(
             f"this runs in Kubernetes, where a file excludes only one pod: set {where}"

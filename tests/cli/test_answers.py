@@ -4,10 +4,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from base64 import b64decode
 
 import pytest
 
+import leasehold.sync
+from leasehold.backends import BUILTIN, SPELLINGS
+from leasehold.cli import options
 from tests.cli.processes import LEASEHOLD, LONG, Cli, line
 
 HOLDER = {
@@ -106,6 +111,23 @@ def test_a_name_that_is_no_utf_8_goes_as_base64(cli: Cli) -> None:
         holder.communicate(timeout=LONG)
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["list URL", "show URL", "revoke --reason r URL", "run URL -- true"],
+)
+def test_a_url_is_no_name(cli: Cli, words: str) -> None:
+    for url in ("redis://me:geheim@host/0", "POSTGRESQL://host/db"):
+        done = cli(*words.replace("URL", url).split())
+        assert done.returncode == 64
+        assert "give it with --url" in done.stderr
+        assert "geheim" not in done.stderr
+    assert cli("list", "http://").returncode == 0, "other names may look as they like"
+
+
+def test_all_urls_are_known() -> None:
+    assert BUILTIN.keys() | SPELLINGS.keys() == options.SCHEMES
+
+
 def test_an_ambiguous_name_needs_its_kind(cli: Cli) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     cli.hold("x", "--capacity", "2", stdin=subprocess.PIPE)
@@ -176,3 +198,20 @@ def test_without_a_store_named_the_users_own_is_taken_and_told(cli: Cli) -> None
     assert done.returncode == 64
     assert "LEASEHOLD_URL" in done.stderr
     assert sys.executable  # the store itself is this user's: not touched by a test
+
+
+def test_readers_and_writers_are_told_apart(cli: Cli) -> None:
+    with leasehold.sync.connect(cli.url) as client, leasehold.sync.connect(cli.url) as other:
+        reader = client.rwlock("x").read().acquire()
+        assert "writ" not in cli("show", "x").stdout
+        writing = threading.Thread(target=lambda: other.rwlock("x").write().acquire().release())
+        writing.start()
+        while not client.rwlock("x").status().waiting:
+            time.sleep(0.01)
+        assert "wants to write" in cli("show", "x").stdout
+        reader.release()
+        writing.join()
+        with client.rwlock("x").write():
+            told = cli("show", "x").stdout
+    assert told.startswith("rwlock x: held\n")
+    assert ", writing, expires in" in told

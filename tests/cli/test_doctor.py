@@ -46,10 +46,38 @@ def test_a_redis_that_forgets_and_evicts(tmp_path: Path) -> None:
     with RedisServer(tmp_path, extra=lines) as server:
         code, found = findings(server.url)
     assert code == 1
-    assert found["persistence"]["level"] == "warning"
+    assert found["persistence"]["level"] == "problem"
     assert "restart_holdoff" in found["persistence"]["advice"]
+    assert found["promises"]["level"] == "warning"
+    assert "forgets them when it restarts" in found["promises"]["told"]
     assert found["eviction"]["level"] == "problem"
     assert found["clock"]["level"] == "ok"
+
+
+def test_a_redis_that_forgets_and_waits_after_a_restart(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        code, found = findings(f"{server.url}?restart_holdoff=60s")
+    assert code == 0
+    assert {each["level"] for each in found.values()} == {"ok"}
+    assert "60 s" in found["persistence"]["told"]
+    assert "restart_holdoff" in found["promises"]["told"]
+
+
+def test_a_redis_without_room(tmp_path: Path) -> None:
+    """Nearly full it is told; full it is a problem, and can still be looked at."""
+    lines = ("maxmemory 256mb", "maxmemory-policy noeviction")
+    with RedisServer(tmp_path, persistence="always", extra=lines) as server:
+        assert findings(server.url)[1]["memory"]["level"] == "ok"
+        with server.client() as client:
+            used = client.info("memory")["used_memory"]
+            client.set("ballast", "x" * (30 << 20))
+            client.config_set("maxmemory", int(used + (30 << 20)) * 10 // 9)
+            code, found = findings(server.url)
+            assert (code, found["memory"]["level"]) == (0, "warning")
+            client.config_set("maxmemory", used)
+            code, found = findings(server.url)
+    assert (code, found["memory"]["level"]) == (1, "problem")
+    assert "nothing can be granted" in found["memory"]["told"]
 
 
 def test_a_redis_that_keeps_all(tmp_path: Path) -> None:
@@ -73,6 +101,8 @@ def test_a_database(postgres_server: PostgresServer) -> None:
     code, found = findings(postgres_server.new_database())
     assert code == 1
     assert found["durability"]["level"] == "problem"
+    assert found["promises"]["level"] == "problem"
+    assert "it does not keep: durable, power-loss" in found["promises"]["told"]
     assert found["pushes"]["level"] == "ok"
     assert "migration" in found["server"]["told"]
 
@@ -89,6 +119,21 @@ def test_a_pooler_in_between(tmp_path: Path, postgres_server: PostgresServer) ->
     with PgBouncer(tmp_path, postgres_server) as pooler:
         _, found = findings(pooler.url_of(url))
     assert found["pushes"]["level"] == "warning"
+
+
+def test_commits_that_are_not_awaited(tmp_path: Path) -> None:
+    """Leasehold turns them on for what it writes, also through a pooler."""
+    with PostgresServer(tmp_path, options={"synchronous_commit": "off"}) as server:
+        code, found = findings(server.new_database())
+    assert (code, found["durability"]["level"]) == (0, "note")
+    assert found["promises"]["level"] == "ok"
+
+
+def test_a_database_without_the_schema(postgres_server: PostgresServer) -> None:
+    done = doctor(f"{postgres_server.new_database()}?migrate=no")
+    assert done.returncode == 77
+    assert "schema leasehold of" in done.stderr
+    assert "does not exist" in done.stderr
 
 
 def test_nobody_there() -> None:

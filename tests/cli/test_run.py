@@ -102,6 +102,7 @@ def test_a_second_one_gets_its_turn_and_keeps_stdout_clean(cli: Cli) -> None:
     assert second.stderr is not None
     told = second.stderr.readline()
     assert told.startswith("leasehold: waiting for x")
+    assert "(0 s)" not in told
     assert f"/{holder.pid}" in told
     end(holder)
     code, out, _ = end(second)
@@ -128,6 +129,20 @@ def test_a_capacity_lets_several_run_in_slots_of_their_own(cli: Cli) -> None:
     assert cli(*gpu, "--no-wait", "--", "true").returncode == 75
     end(single)
     assert cli(*gpu, "--no-wait", "--", "true").returncode == 0
+
+
+def test_units_are_the_lowest_free_slots(cli: Cli) -> None:
+    gpu = ["run", "gpu", "--capacity", "4"]
+    script = "echo $LEASE_SLOTS; read x"
+    singles = [cli.start(*gpu, "--", "sh", "-c", script, stdin=subprocess.PIPE)]
+    for slot in "012":
+        assert line(singles[-1]) == slot
+        singles.append(cli.start(*gpu, "--", "sh", "-c", script, stdin=subprocess.PIPE))
+    assert line(singles[-1]) == "3"
+    end(singles[3])
+    end(singles[1])
+    done = cli(*gpu, "--units", "2", "--", "sh", "-c", "echo $LEASE_SLOTS $LEASE_SLOT")
+    assert done.stdout.split() == ["1,3", "1"]
 
 
 def test_the_same_name_under_another_kind_is_warned_of(cli: Cli) -> None:

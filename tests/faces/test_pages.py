@@ -16,6 +16,7 @@ DOCS = Path(__file__).parents[2] / "docs"
     [
         ("tasklock.md", "we report, with token"),
         ("leader-election.md", "term 2 led by"),
+        ("from-redis-py.md", "mine, with token"),
     ],
 )
 def test_a_pages_example_works(page: str, told: str, tmp_path: Path) -> None:

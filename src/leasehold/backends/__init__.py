@@ -24,6 +24,11 @@ BUILTIN = {
 SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
 """Schemes that mean the same as another."""
 
+HINTS = {
+    "unix": "; for a socket of Redis write redis:///run/redis/redis.sock?db=0",
+}
+"""What to say of schemes that others use."""
+
 EXTRAS = {"hiredis": "redis", "psycopg": "postgres"}
 """Which of our extras brings a package that a store is built on."""
 
@@ -36,7 +41,7 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
     target = BUILTIN.get(scheme) or _plugged_in(scheme)
     if not colon or target is None:
         known = ", ".join(f"{name}://" for name in sorted(BUILTIN))
-        hint = "" if colon else f"; for a file write sqlite:///{url}"
+        hint = HINTS.get(scheme, "") if colon else f"; for a file write sqlite:///{url}"
         raise NotConfigured(
             f"no backend serves {redacted(url)!r}: a store's URL begins with one of {known}{hint}"
         )

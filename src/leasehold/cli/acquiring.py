@@ -8,6 +8,7 @@ import click
 from leasehold.cli.naming import in_use
 from leasehold.cli.options import KINDS
 from leasehold.cli.voice import Voice
+from leasehold.cli.warden import now
 from leasehold.cli.waiting import Waiting
 from leasehold.cli.wording import holders, kind_of, printable, shown
 from leasehold.errors import BackendUnavailable, LeaseholdError
@@ -21,17 +22,29 @@ def acquire(
 ) -> "Lease":
     """The lease that the options ask for. Raises `AcquireTimeout` where it was not to be had."""
     primitive = _primitive(client, wanted, on_lost)
+    units = wanted["units"]
     if wanted["no_wait"]:
-        return primitive.acquire(units=wanted["units"], wait=0)
+        return primitive.acquire(units=units, wait=0)
+    began = now()
     try:
-        lease = primitive.try_acquire(units=wanted["units"])
+        lease = primitive.try_acquire(units=units)
     except BackendUnavailable as error:
+        if primitive.config.wait is not None and _left(primitive, began) <= 0:
+            raise
         voice.say("unavailable", f"trying on: {error}")
         lease = None
     if lease is not None:
         return lease
     with Waiting(primitive.status, voice):
-        return primitive.acquire(units=wanted["units"])
+        if primitive.config.wait is None:
+            return primitive.acquire(units=units)
+        return primitive.acquire(units=units, wait=max(_left(primitive, began), 0.0))
+
+
+def _left(primitive: "Lock | Semaphore", began: float) -> float:
+    """Of the time that it may wait; the quiet try is a part of it."""
+    wait: float = primitive.config.wait  # type: ignore[assignment]  # LockConfig has made it seconds
+    return wait - (now() - began)
 
 
 def _primitive(

@@ -1,6 +1,5 @@
 """`leasehold list`: what is held and waited for."""
 
-import os
 import sys
 from collections.abc import Iterable
 
@@ -17,14 +16,14 @@ _HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 
 
 @click.command(name="list")
-@click.argument("prefix", default="", metavar="[PREFIX]")
+@click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
 @options.store
 @options.as_json
-def listing(prefix: str, kind: Kind | None, url: str | None, as_json: bool) -> int:
+def listing(prefix: bytes, kind: Kind | None, url: str | None, as_json: bool) -> int:
     """List what is held or waited for, names that begin with PREFIX only."""
     with options.open_client(url) as client:
-        found = client.list(os.fsencode(prefix), kind)
+        found = client.list(prefix, kind)
         if as_json:
             _emit(found)
         elif sys.stdout.isatty():

@@ -15,7 +15,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind.__value__)
 store = click.option(
     "--url",
     metavar="URL",
-    help="The store, such as sqlite:///locks.db. Else LEASEHOLD_URL, else this user's own store.",
+    help="The store, such as sqlite:////srv/leases.db. Else LEASEHOLD_URL, else this user's own store.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
 kind = click.option(
@@ -23,7 +23,31 @@ kind = click.option(
 )
 
 
-class Name(click.ParamType[bytes]):
+SCHEMES = frozenset(
+    {
+        *("memory", "sqlite", "redis", "rediss", "valkey", "valkeys"),
+        *("postgres", "postgresql", "postgresql+psycopg"),
+    }
+)
+"""What the URLs of stores begin with."""
+
+
+class Prefix(click.ParamType[bytes]):
+    """What names begin with, as bytes."""
+
+    name = "prefix"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> bytes:
+        """The very bytes of the argument."""
+        raw = value if isinstance(value, bytes) else os.fsencode(value)
+        if _is_url(raw):
+            self.fail("that is a store's URL: give it with --url", param, ctx)
+        return raw
+
+
+class Name(Prefix):
     """A name as bytes: what the shell gave us, UTF-8 or not."""
 
     name = "name"
@@ -32,10 +56,15 @@ class Name(click.ParamType[bytes]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
         """The very bytes of the argument."""
-        raw = value if isinstance(value, bytes) else os.fsencode(value)
+        raw = super().convert(value, param, ctx)
         if not 1 <= len(raw) <= 512:
             self.fail(f"a name is 1 to 512 bytes long, and this one is {len(raw)}", param, ctx)
         return raw
+
+
+def _is_url(raw: bytes) -> bool:
+    scheme, mark, _ = raw.partition(b"://")
+    return bool(mark) and scheme.lower().decode("ascii", "replace") in SCHEMES
 
 
 def open_client(url: str | None) -> "Client":
@@ -48,7 +77,8 @@ def open_client(url: str | None) -> "Client":
     logging.getLogger("leasehold").addHandler(logging.NullHandler())
     if (url or os.environ.get("LEASEHOLD_URL", "")).startswith("memory:"):
         raise click.UsageError(
-            "a memory:// store ends with this command, so it excludes nobody: use sqlite:///path.db"
+            "a memory:// store ends with this command, so it excludes nobody: "
+            "use sqlite:////absolute/path.db"
         )
     try:
         return sync.connect(url)

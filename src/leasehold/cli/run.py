@@ -15,8 +15,7 @@ from leasehold.cli.terminal import Terminal
 from leasehold.cli.voice import Voice
 from leasehold.cli.warden import Warden
 from leasehold.cli.wording import printable, shown
-from leasehold.config import MAX_PRIORITY
-from leasehold.errors import AcquireTimeout, LeaseholdError
+from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseholdError
 
 if TYPE_CHECKING:
     from leasehold.sync import Client, Lease
@@ -63,7 +62,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
 @click.option(
     "--priority",
-    type=click.IntRange(-MAX_PRIORITY, MAX_PRIORITY),
+    type=int,
     metavar="P",
     help="Higher comes first in the queue [0].",
 )
@@ -100,6 +99,11 @@ def run(busy_code: int, as_json: bool, **wanted: Any) -> int:
         return _Run(voice, warden, wanted).run()
     except AcquireTimeout as error:
         voice.fail(error, busy_code)
+        return busy_code
+    except BackendUnavailable as error:
+        if not error.busy:
+            raise
+        voice.fail(error, busy_code)  # somebody's transaction has it: the store itself is well
         return busy_code
     finally:
         warden.dismiss()

@@ -40,12 +40,16 @@ def _lines(status: Status) -> list[str]:
 
 
 def _holder_line(holder: Holder) -> str:
-    slots = f", slots {','.join(map(str, holder.slots))}" if len(holder.slots) > 1 else ""
-    return f"  {holding(holder)}, token {holder.token}{slots}, expires in {span(holder.expires_in)}"
+    what = f", slots {','.join(map(str, holder.slots))}" if len(holder.slots) > 1 else ""
+    if holder.units >= MANY:
+        what = ", writing"
+    return f"  {holding(holder)}, token {holder.token}{what}, expires in {span(holder.expires_in)}"
 
 
 def _waiter_line(place: int, waiter: Waiter) -> str:
     note = f" ({printable(waiter.note)})" if waiter.note else ""
-    units = f", wants {waiter.units}" if waiter.units > 1 else ""
+    units = f", wants {waiter.units}" if 1 < waiter.units < MANY else ""
+    if waiter.units >= MANY:
+        units = ", wants to write"
     owner = printable(waiter.owner)
     return f"  {place}. in the queue: {owner}{note}, for {span(waiter.waited)}{units}"

@@ -67,8 +67,9 @@ class Waiting:
                 self._voice.say("waiting", self._line(status), ahead=place)
 
     def _line(self, status: Status) -> str:
-        waited = span(now() - self._since)
-        return f"waiting for {shown(status.key)} ({waited}): {holders(status)}{_place(status)}"
+        waited = now() - self._since
+        so_far = f" ({span(waited)})" if waited >= 1 else ""
+        return f"waiting for {shown(status.key)}{so_far}: {holders(status)}{_place(status)}"
 
 
 def own_place(status: Status) -> int | None:

@@ -31,6 +31,7 @@ async def examine[W: Wire](session: Session[W]) -> list[Finding]:
     clock, version, commit, fsync, pages, _, used, most, standbys, schema, dead = row
     return [
         Finding("server", "ok", f"PostgreSQL {version}; {schema}"),
+        *_broken(fsync, pages),
         _clock(float(clock) - (before + after) / 2),
         _durability(commit, fsync, pages, standbys),
         _connections(int(used), int(most)),
@@ -47,6 +48,14 @@ def _clock(apart: float) -> Finding:
     return Finding("clock", "ok", told)
 
 
+def _broken(fsync: str, pages: str) -> list[Finding]:
+    """Which of the store's promises this server's settings break."""
+    if fsync == pages == "on":
+        return []
+    told = "as this server is set, it does not keep: durable, power-loss"
+    return [Finding("promises", "problem", told, "see durability")]
+
+
 def _durability(commit: str, fsync: str, pages: str, standbys: str) -> Finding:
     if fsync != "on" or pages != "on":
         return Finding(
@@ -56,13 +65,10 @@ def _durability(commit: str, fsync: str, pages: str, standbys: str) -> Finding:
             "turn both on, unless nothing in it matters",
         )
     if commit in ("off", "local"):
-        return Finding(
-            "durability",
-            "warning",
-            f"synchronous_commit is {commit} by default: Leasehold turns it on for itself, which "
-            "a pooler in between would not let it do",
-            "turn it on for the role that Leasehold uses: ALTER ROLE … SET synchronous_commit = on",
+        told = (
+            f"synchronous_commit is {commit} by default: Leasehold turns it on for what it writes"
         )
+        return Finding("durability", "note", told)
     follow = f"; standbys {standbys} confirm" if standbys else "; no standby confirms a commit"
     return Finding("durability", "ok", f"synchronous_commit is {commit}{follow}")
 

@@ -1,11 +1,12 @@
 """Migrating on request, for the person who may."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from leasehold.backends.postgres import schema
 from leasehold.backends.postgres.connecting import connect_thread
 from leasehold.backends.postgres.migrations import Migration
+from leasehold.backends.postgres.schema import Run
 from leasehold.backends.postgres.session import PATIENCE, telling
 from leasehold.backends.postgres.site import Site
 from leasehold.backends.postgres.statements import Rows
@@ -13,10 +14,33 @@ from leasehold.backends.postgres.statements import Rows
 
 def migrate(site: Site, *, dry_run: bool = False) -> Sequence[Migration]:
     """Bring the schema up to date, and tell what was applied; or, as a dry run, what would be. Blocks."""
-    return _done(_migrate(site, dry_run))
+
+    async def bring(run: Run) -> Sequence[Migration]:
+        missing = await schema.missing(run, site)
+        return missing if dry_run or not missing else await schema.upgrade(run)
+
+    return _done(_connected(site, bring))
 
 
-async def _migrate(site: Site, dry_run: bool) -> Sequence[Migration]:
+def may_migrate(site: Site) -> bool:
+    """Whether this role could: it has the schema, or may make it. Blocks."""
+
+    async def ask(run: Run) -> bool:
+        [[answer]] = await run(_MAY)
+        return bool(int(answer))
+
+    return _done(_connected(site, ask))
+
+
+_MAY = """
+    SELECT coalesce(
+        (SELECT pg_catalog.pg_has_role(nspowner, 'USAGE') FROM pg_catalog.pg_namespace
+            WHERE nspname = 'leasehold'),
+        pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'))::integer"""
+
+
+async def _connected[T](site: Site, task: Callable[[Run], Coroutine[Any, Any, T]]) -> T:
+    """Do it on a connection of its own."""
     wire = await connect_thread(site)
 
     async def run(script: str) -> Rows:
@@ -24,8 +48,7 @@ async def _migrate(site: Site, dry_run: bool) -> Sequence[Migration]:
 
     try:
         with telling(site, PATIENCE):
-            missing = await schema.missing(run, site)
-            return missing if dry_run or not missing else await schema.upgrade(run)
+            return await task(run)
     finally:
         wire.cut()
 

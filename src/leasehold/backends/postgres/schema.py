@@ -24,16 +24,18 @@ async def ensure(wire: Wire, site: Site, patience: float) -> None:
     async def run(script: str) -> Rows:
         return await wire.run(script, patience)
 
-    if not await missing(run, site):
+    lacks = await missing(run, site)
+    if not lacks:
         return
+    absent = len(lacks) == len(migrations.migrations())
     if not site.address.may_migrate:
-        raise _somebody_else(site, "the URL says migrate=no")
+        raise _somebody_else(site, "the URL says migrate=no", absent)
     try:
         await upgrade(run)
     except SqlError as error:
         if error.state != "42501":
             raise
-        raise _somebody_else(site, str(error)) from None
+        raise _somebody_else(site, str(error), absent) from None
 
 
 async def missing(run: Run, site: Site) -> Sequence[Migration]:
@@ -62,8 +64,11 @@ async def upgrade(run: Run) -> Sequence[Migration]:
         raise
 
 
-def _somebody_else(site: Site, why: str) -> Forbidden:
+def _somebody_else(site: Site, why: str, absent: bool) -> Forbidden:
+    lack = "does not exist, and this role may not make it"
+    if not absent:
+        lack = "is not up to date, and this role may not change it"
     return Forbidden(
-        f"schema leasehold of {site.place} is not up to date, and this role may not change it "
+        f"schema leasehold of {site.place} {lack} "
         f"({why}): have somebody who may run `leasehold migrate --url postgresql://OWNER@{site.place}`"
     )

@@ -34,7 +34,9 @@ def dump(values: Values) -> list[bytes | None]:
     plain: list[bytes | None] = []
     for value in values:
         if value is not None and "\0" in value:
-            raise SqlError("22021", "a text can't hold the character NUL")  # libpq would cut it there
+            raise SqlError(
+                "22021", "a text can't hold the character NUL"
+            )  # libpq would cut it there
         plain.append(None if value is None else value.encode())
     return plain
 

@@ -8,9 +8,10 @@ from psycopg import AsyncConnection, Connection
 from leasehold.backends.port import Backend
 from leasehold.backends.postgres.blocking import BlockingBackend
 from leasehold.backends.postgres.looped import LoopBackend
-from leasehold.backends.postgres.migrating import migrate
+from leasehold.backends.postgres.migrating import may_migrate, migrate
 from leasehold.backends.postgres.migrations import Migration
 from leasehold.backends.postgres.site import Site
+from leasehold.backends.postgres.trouble import RIGHTS
 from leasehold.backends.postgres.url import Address
 from leasehold.backends.postgres.within import WithinBackend
 from leasehold.clock import Clock
@@ -54,3 +55,18 @@ class PostgresStore:
     def migrate(self, *, dry_run: bool = False) -> Sequence[Migration]:
         """Bring the schema up to date, and tell what was applied, or, as a dry run, would be. Blocks."""
         return migrate(self._site, dry_run=dry_run)
+
+    def may_migrate(self) -> bool:
+        """Whether this role could. Blocks."""
+        return may_migrate(self._site)
+
+    def grants(self, role: str) -> Sequence[str]:
+        """What to execute, once the schema is there, so that another role may use the leases.
+
+        The last is for tables of later releases, and holds for the role that executes it.
+        """
+        later = (
+            "ALTER DEFAULT PRIVILEGES IN SCHEMA leasehold "
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role}"
+        )
+        return [grant.format(role=role) for grant in (*RIGHTS, later)]

@@ -14,6 +14,12 @@ from leasehold.errors import (
     NotConfigured,
 )
 
+RIGHTS = (
+    "GRANT USAGE ON SCHEMA leasehold TO {role}",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA leasehold TO {role}",
+)
+"""All that a role needs that uses the leases."""
+
 
 class SqlError(Exception):
     """The server's answer is an error; the connection may still be well."""
@@ -74,9 +80,8 @@ def explain(error: SqlError, place: str) -> LeaseholdError:
     said = f"({error}, SQLSTATE {error.state})"
     match error.state:
         case "42501":
-            return Forbidden(
-                f"{place}: this role may not do that {said}: see docs/postgres.md for what to grant"
-            )
+            grants = "; ".join(RIGHTS).format(role="ROLE")
+            return Forbidden(f"{place}: this role may not do that {said}; what it needs: {grants}")
         case "LHV01":
             return IncompatibleVersion(f"{place}: {error}, by this release; update leasehold here")
         case "25006":

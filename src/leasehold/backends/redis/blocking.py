@@ -117,7 +117,7 @@ class BlockingBackend:
         """What to know about the server, or one of the Cluster's."""
         link = await self._router.dial()
         try:
-            return await examining.examine(link)
+            return await examining.examine(link, self._settings.holdoff)
         finally:
             link.close()
 

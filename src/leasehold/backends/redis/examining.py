@@ -15,9 +15,12 @@ QUESTIONS = (
     (b"CONFIG", b"GET", b"min-replicas-to-write"),
 )
 
+NEARLY = 0.8
+"""So much of the memory in use is worth a warning."""
 
-async def examine(link: Link) -> list[Finding]:
-    """One round trip; what this user may not ask is said so."""
+
+async def examine(link: Link, holdoff: float) -> list[Finding]:
+    """One round trip; what this user may not ask is said so. `holdoff` is what the URL asks for."""
     before = time.time()
     answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
     after = time.time()
@@ -31,10 +34,13 @@ async def examine(link: Link) -> list[Finding]:
         return found
     version = facts.get("valkey_version") or facts.get("redis_version", "unknown")
     kind = "Valkey" if "valkey_version" in facts else "Redis"
+    evicts = _setting(policy) or facts.get("maxmemory_policy")
     found += [
         Finding("server", "ok", f"{kind} {version}, mode {facts.get('redis_mode', 'unknown')}"),
-        _persistence(facts, _setting(fsync)),
-        _eviction(_setting(policy), facts),
+        *_forgetting(facts, holdoff),
+        _persistence(facts, _setting(fsync), holdoff),
+        _memory(evicts, facts),
+        _eviction(evicts, facts),
         _replication(facts, _setting(replicas)),
     ]
     return found
@@ -67,31 +73,67 @@ def _clock(answer: Any, before: float, after: float) -> Finding:
     return Finding("clock", "ok", told)
 
 
-def _persistence(facts: Mapping[str, str], fsync: str | None) -> Finding:
+def _forgetting(facts: Mapping[str, str], holdoff: float) -> list[Finding]:
+    """What is to be said beside the store's promises: they are of a server that writes down."""
     if facts.get("aof_enabled") == "1":
-        told = f"the append-only file is on (appendfsync {fsync or 'unknown'})"
-        if fsync == "always":
-            return Finding("persistence", "ok", told)
-        if fsync == "no":
-            advice = "set `appendfsync everysec` or `always`"
-            told += ": a power cut loses what the system had not written, some 30 seconds"
-            return Finding("persistence", "warning", told, advice)
+        return []
+    told = "as this server is set, it forgets them when it restarts"
+    if holdoff:
+        return [Finding("promises", "ok", f"{told}, and exclusion is kept by restart_holdoff")]
+    return [Finding("promises", "warning", f"{told}, and exclusion with them: see persistence")]
+
+
+def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) -> Finding:
+    if facts.get("aof_enabled") != "1":
+        return _forgetful(facts, holdoff)
+    told = f"the append-only file is on (appendfsync {fsync or 'unknown'})"
+    if fsync == "always":
+        return Finding("persistence", "ok", told)
+    if fsync == "no":
+        advice = "set `appendfsync everysec` or `always`"
+        told += ": a power cut loses what the system had not written, some 30 seconds"
+        return Finding("persistence", "warning", told, advice)
+    told += ": a crash or a power cut may lose the last second or two"
+    return Finding("persistence", "ok", told)
+
+
+def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:
+    """Nothing is written down: a restart ends what its holders still believe in."""
+    told = "the append-only file is off: a restart forgets all leases"
+    if holdoff:
+        advice = "everybody who uses this server needs the same restart_holdoff=, and no longer ttl"
+        told += f", and nothing is granted for {holdoff:g} s after it (restart_holdoff)"
+        return Finding("persistence", "ok", told, advice)
+    advice = "set `appendonly yes`"
+    if facts.get("redis_mode") != "cluster":
+        advice += ", or let grants wait after a restart: ?restart_holdoff=60s, with the longest ttl in use"
+    told += " while their holders still believe, so there can be two"
+    return Finding("persistence", "problem", told, advice)
+
+
+def _memory(policy: str | None, facts: Mapping[str, str]) -> Finding:
+    """What Redis itself compares before it refuses a write: without the buffers of its replicas."""
+    most = int(facts.get("maxmemory", "0"))
+    used = int(facts.get("used_memory", "0")) - int(facts.get("mem_not_counted_for_evict", "0"))
+    if not most:
         return Finding(
-            "persistence",
-            "ok",
-            told + ": a crash or a power cut may lose the last second or two",
+            "memory", "ok", f"{_megabytes(used)} are in use, and maxmemory sets no bound"
         )
-    return Finding(
-        "persistence",
-        "warning",
-        "the append-only file is off: a restart forgets all leases, while holders still believe",
-        "set `appendonly yes`, or let grants wait after a restart: ?restart_holdoff=60s, with "
-        "the longest ttl in use",
-    )
+    told = f"{_megabytes(used)} of {_megabytes(most)} (maxmemory) are in use"
+    if used >= most and policy == "noeviction":
+        told += ": it takes no writes, so nothing can be granted"
+        return Finding("memory", "problem", told, "raise `maxmemory`, or remove other data")
+    if used > NEARLY * most:
+        advice = "raise `maxmemory`: a server that is full grants nothing, or evicts leases"
+        return Finding("memory", "warning", told, advice)
+    return Finding("memory", "ok", told)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MB"
 
 
 def _eviction(policy: str | None, facts: Mapping[str, str]) -> Finding:
-    policy = policy or facts.get("maxmemory_policy")
     if policy is None:
         return Finding("eviction", "note", "its eviction policy can't be asked for")
     if policy == "noeviction" or facts.get("maxmemory") == "0":

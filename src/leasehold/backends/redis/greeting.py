@@ -46,7 +46,7 @@ async def _greet(
     try:
         link, answers = await dial(settings, endpoint, data, len(words))
     except (OSError, ValueError, HiredisError) as error:
-        raise unreachable(error, endpoint) from error
+        raise unreachable(error, endpoint, encrypted=settings.tls is not None) from error
     for word, answer in zip(words, answers, strict=True):
         if isinstance(answer, ReplyError) and word[0] != _MAY_FAIL:
             link.close()

@@ -33,7 +33,7 @@ class Part:
         self.unknown = self.unknown or unknown
 
     def outcome(self) -> Outcome:
-        """Its replies; a node that is away is `busy` to those who wanted its keys."""
+        """Its replies; a node that is away is `away` to those who wanted its keys."""
         if self.error is None:
             return read_answer(self.answer, self.commands)
         return [failed(self.error) for _ in self.commands], []
@@ -41,7 +41,7 @@ class Part:
 
 def failed(error: LeaseholdError) -> Failed:
     """What one command is told, where others of its batch are well."""
-    return Failed("forbidden" if isinstance(error, Forbidden) else "busy", str(error))
+    return Failed("forbidden" if isinstance(error, Forbidden) else "away", str(error))
 
 
 def split(

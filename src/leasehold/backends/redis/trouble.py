@@ -104,8 +104,8 @@ def explain(answer: BaseException, endpoint: Endpoint) -> LeaseholdError:
     return kind(f"{endpoint}: {meaning} ({said})")
 
 
-def unreachable(error: Exception, endpoint: Endpoint) -> LeaseholdError:
-    """No connection could be made."""
+def unreachable(error: Exception, endpoint: Endpoint, *, encrypted: bool) -> LeaseholdError:
+    """No connection could be made, with TLS or without."""
     if isinstance(error, LeaseholdError):
         return error
     why = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
@@ -116,9 +116,19 @@ def unreachable(error: Exception, endpoint: Endpoint) -> LeaseholdError:
         hint = "name the CA with ssl_ca_certs=FILE, and the host as the certificate has it"
     elif type(error).__name__ == "SSLError":
         hint = "does this port speak TLS? redis:// does not, rediss:// does"
+    elif isinstance(error, TimeoutError) and encrypted:
+        hint += " And does this port speak TLS? redis:// does not, rediss:// does"
+    elif _is_hang_up(error):
+        hint = "does this port speak TLS? redis:// does not, rediss:// does"
     failure = BackendUnavailable(f"{endpoint} can't be reached: {why}; {hint}")
     failure.__cause__ = error
     return failure
+
+
+def _is_hang_up(error: Exception) -> bool:
+    """Somebody was there, and closed the connection instead of answering."""
+    silent = isinstance(error, ConnectionError | EOFError)
+    return silent and not isinstance(error, ConnectionRefusedError)
 
 
 def broken(error: Exception, endpoint: Endpoint) -> LeaseholdError:

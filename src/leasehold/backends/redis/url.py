@@ -133,6 +133,8 @@ class _Reading:
     def _options(self, text: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in parse_qsl(text, keep_blank_values=True):
+            if name in _OF_A_POOL:
+                continue
             read = _OPTIONS.get(name)
             if read is None:
                 known = ", ".join(sorted(_OPTIONS))
@@ -203,6 +205,11 @@ def _duration(text: str) -> float:
         raise ValueError("is a duration such as 60s, of less than a day")
     return found
 
+
+_OF_A_POOL = frozenset(
+    {"max_connections", "health_check_interval", "decode_responses", "retry_on_timeout"}
+)
+"""What redis-py's URLs say of its own pool: our connections are our own, so it means nothing here."""
 
 _OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "cluster": _flag,
