@@ -8,8 +8,8 @@ import click
 from leasehold.cli.naming import in_use
 from leasehold.cli.options import KINDS
 from leasehold.cli.voice import Voice
-from leasehold.cli.warden import now
 from leasehold.cli.waiting import Waiting
+from leasehold.cli.warden import now
 from leasehold.cli.wording import holders, kind_of, printable, shown
 from leasehold.errors import BackendUnavailable, LeaseholdError
 
