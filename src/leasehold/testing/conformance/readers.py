@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ def rwlock(users: Users, *, blocking: bool | None = None, **options: Any) -> Any
 
 
 @contextmanager
-def passing(world: World) -> Iterator[None]:
+def passing(world: World) -> Generator[None]:
     """Time passes by itself meanwhile."""
     over = threading.Event()
 

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +71,7 @@ class Worker:
         return found
 
     @contextmanager
-    def chosen(self, hand: Hand, resources: list[Any]) -> Iterator[Any]:
+    def chosen(self, hand: Hand, resources: list[Any]) -> Generator[Any]:
         """What a hand wants for one turn."""
         while True:
             resource = hand.draw.choice(resources)
