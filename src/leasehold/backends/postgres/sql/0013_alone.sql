@@ -43,11 +43,11 @@ BEGIN
     PERFORM leasehold.must_be(format);
     SELECT * INTO was FROM leasehold.keys AS k WHERE k.key = c.key FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
-        was := leasehold.lock_soon(c.key);
+        was := leasehold.lock_soon(c.key, make => c.kind = 'acquire');
     END IF;
-    IF was.key IS NULL THEN
+    IF was.key IS NULL THEN  -- it is locked for longer, or there is none
         RETURN leasehold.apply(format, json_build_array(leasehold.said(c)), own_inbox, told_now,
-            told_stamp, true);
+            told_stamp, tried => EXISTS (SELECT FROM leasehold.keys AS k WHERE k.key = c.key));
     END IF;
     t := leasehold.new_turn(told_now, told_stamp);
     IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN
@@ -76,13 +76,16 @@ BEGIN
         leasehold.close_book(t, was, own_inbox));
 END $$;
 
--- Another command has it locked most likely, and for some milliseconds.
-CREATE FUNCTION leasehold.lock_soon(wanted bytea) RETURNS leasehold.keys LANGUAGE plpgsql
+-- Another command has it locked most likely, and for some milliseconds; or it is to be made.
+CREATE FUNCTION leasehold.lock_soon(wanted bytea, make boolean) RETURNS leasehold.keys LANGUAGE plpgsql
 SET lock_timeout = '50ms' AS $$
 DECLARE
     was leasehold.keys;
     began timestamptz := clock_timestamp();
 BEGIN
+    IF make THEN
+        PERFORM leasehold.make_missing(ARRAY[wanted]);
+    END IF;
     SELECT * INTO was FROM leasehold.keys AS k WHERE k.key = wanted FOR UPDATE;
     RETURN was;
 EXCEPTION
