@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT = ("--ttl", "0.6s", "--processes", "4")
 PATIENT = 120.0
 
-pytestmark = [pytest.mark.multiprocess, pytest.mark.timeout(PATIENT)]
+pytestmark = [pytest.mark.once, pytest.mark.multiprocess, pytest.mark.timeout(PATIENT)]
 
 
 def children(pid: int) -> list[int]:

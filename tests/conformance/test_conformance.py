@@ -9,7 +9,12 @@ from leasehold.backends import BUILTIN
 from leasehold.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
 
+ALIKE = frozenset({"rediss", "valkey", "valkeys"})
+"""These differ from `redis` in the server's build or in TLS: one version of Python tells as well as two."""
+
 for _scheme, _harness in HARNESSES.items():
+    if _scheme in ALIKE:
+        _harness = pytest.mark.once(_harness)
     globals()[f"Test{_scheme.capitalize()}"] = _harness
 
 

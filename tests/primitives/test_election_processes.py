@@ -22,6 +22,8 @@ from leasehold.testing import Event, Recorder, check, read
 from tests.runtime.scripts import run_script
 from tests.runtime.test_forks import IN_CHILD
 
+pytestmark = pytest.mark.once  # these kill processes, and take long
+
 ROOT = Path(__file__).resolve().parents[2]
 TIMING: dict[str, Any] = {"ttl": 0.9, "renew_deadline": 0.6, "retry": 0.15}
 

@@ -23,6 +23,8 @@ from leasehold.errors import AcquireTimeout, BackendUnavailable, Deadlock, Lease
 from leasehold.model import MANY
 from leasehold.testing import Recorder, check, check_liveness, read
 
+pytestmark = pytest.mark.once  # these kill processes, and take long
+
 ROOT = Path(__file__).resolve().parents[2]
 TTL = 0.6
 HANDS = 3

@@ -16,6 +16,8 @@ import pytest
 import leasehold.sync
 from leasehold.clock import BootClock
 
+pytestmark = pytest.mark.once  # these kill processes, and take long
+
 ROOT = Path(__file__).resolve().parents[2]
 MIN_HOLD, MAX_HOLD = 0.3, 0.9
 

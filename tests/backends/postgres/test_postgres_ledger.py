@@ -15,6 +15,8 @@ from tests.backends.postgres.ledger_commands import crowds, plans
 from tests.backends.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
 from tests.servers.postgres import PostgresServer
 
+pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
+
 
 @pytest.fixture(scope="module")
 def subject(postgres_server: PostgresServer) -> Iterator[Database]:

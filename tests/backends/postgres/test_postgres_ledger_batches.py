@@ -26,6 +26,8 @@ from leasehold.model import (
 from tests.backends.postgres.ledger_commands import OWN
 from tests.backends.postgres.ledger_subject import Database, Time, database, take
 
+pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
+
 
 @pytest.fixture
 def subject(postgres_url: str) -> Iterator[Database]:

@@ -9,6 +9,8 @@ from tests.backends.redis.ledger_mutants import MUTANTS
 from tests.backends.redis.ledger_scripted import AT, NOW, Scripted
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
+
 
 def test_lua_answers_as_python_does(scripted: Scripted) -> None:
     hold_equal(scripted, 300)

@@ -24,6 +24,8 @@ from leasehold.model import (
 from tests.backends.redis.ledger_scripted import AT, NOW, STAMP, Scripted
 from tests.servers.redis import RedisServer
 
+pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
+
 KEY = b"semaphore:x"
 ROW = script.store_key(KEY)
 DAY = 86_400_000
