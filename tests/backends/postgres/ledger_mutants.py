@@ -84,6 +84,30 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "IF was.waiting > 1 AND next.inbox <> ''",
         "IF false",
     ),
+    "what is kept is released": (
+        "AND was.state IN ('held', 'unclaimed', 'revoked') AND c.keep = 0 AND c.bury = 0\n        THEN",
+        "AND c.keep = 0 AND c.bury = 0\n        THEN",
+    ),
+    "what is kept is handed over": (
+        "AND was.state IN ('held', 'unclaimed', 'revoked') AND was.holds = 0",
+        "AND was.holds = 0",
+    ),
+    "what has ended is handed over": (
+        "AND c.kind = 'release' AND was.id = c.id AND was.due > t.now\n        AND was.state",
+        "AND c.kind = 'release' AND was.id = c.id\n        AND was.state",
+    ),
+    "who is next and asks for too much is not refused": (
+        "AND (next.units > was.capacity\n            OR head.units",
+        "AND (head.units",
+    ),
+    "who is next and silent keeps others out": (
+        "OR head.units + next.units <= was.capacity OR leasehold.silent(next, t.now))",
+        "OR head.units + next.units <= was.capacity)",
+    ),
+    "a hand-over forgets the lock_delay": (
+        "lock_delay = head.lock_delay, bury = 0",
+        "lock_delay = 0, bury = 0",
+    ),
     "a hand-over counts nobody out": (
         "waiting = was.waiting - 1,\n        due",
         "waiting = was.waiting,\n        due",

@@ -13,6 +13,7 @@ from leasehold.core.names import fingerprint
 from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
 from tests.backends.postgres.ledger_commands import crowds, plans
 from tests.backends.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
+from tests.backends.told_plans import TOLD
 from tests.servers.postgres import PostgresServer
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
@@ -34,6 +35,12 @@ def subject(postgres_server: PostgresServer) -> Iterator[Database]:
 )
 @given(plan=plans)
 def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[Any]) -> None:
+    follow(plan, subject, manner)
+
+
+@pytest.mark.parametrize("plan", TOLD)
+@pytest.mark.parametrize("manner", MANNERS)
+def test_a_told_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
     follow(plan, subject, manner)
 
 

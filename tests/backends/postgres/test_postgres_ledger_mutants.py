@@ -10,6 +10,7 @@ from leasehold.backends.postgres import migrations
 from tests.backends.postgres.ledger_commands import crowds, plans
 from tests.backends.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
 from tests.backends.postgres.ledger_subject import Database, database, follow
+from tests.backends.told_plans import TOLD
 
 
 @pytest.mark.slow
@@ -48,4 +49,7 @@ def look(subject: Database, manner: str) -> None:
     def answers_as_memory_does(plan: list[Any]) -> None:
         follow(plan, subject, manner)
 
+    if manner == "alone":
+        for plan in TOLD:
+            follow(plan, subject, manner)
     answers_as_memory_does()

@@ -166,28 +166,3 @@ _hand_to_hand = st.lists(
 )
 
 PLANS: st.SearchStrategy[list[Any]] = st.one_of(_anything, _anything, _hand_to_hand)
-
-
-def _wish(lease: str, **more: Any) -> Acquire:
-    wishes = {"owner": "o", "ttl": 30.0, "queue": True, "inbox": "there", **more}
-    return Acquire(LINE, lease, **wishes)
-
-
-def _leave(lease: str) -> Release:
-    return Release(LINE, lease)
-
-
-TOLD: list[list[Any]] = [
-    [[_wish("a", inbox="here")], [Renew(LINE, "a", 30.0, "there")], [Revoke(LINE, None, "so")]],
-    [[_wish("a", ttl=1.5), _wish("b")], 1.7, [_leave("a")]],
-    [[_wish("a"), _wish("b", patience=1.0), _wish("c")], 1.7, [_leave("a")]],
-    [[_wish("a"), _wish("b", ttl=3.0), _wish("c")], 5.0, [_leave("a")]],
-    [[_wish("a"), _wish("b"), _wish("c", ttl=3.0)], 5.0, [_leave("a")]],
-    [[_wish("a"), _wish("b", lock_delay=2.0)], [_leave("a")], 5.0, [Inspect(LINE)]],
-    [[_wish("a"), _wish("b"), _wish("c")], [_leave("a")], 5.0, [Inspect(LINE)]],
-    [
-        [_wish("a", units=2, capacity=2), _wish("b", capacity=2)],
-        [_wish("c", units=2, capacity=2), _wish("d"), Resize(LINE, "a", 1, 1), _leave("a")],
-    ],
-]
-"""What chance comes upon too seldom: who waits or holds has ended, is silent, or asks for too much."""

@@ -1,0 +1,54 @@
+"""Plans that chance comes upon too seldom: who waits or holds has ended, is silent, or asks for too much.
+
+A plan is a list of batches, and of seconds between them.
+"""
+
+from typing import Any
+
+from leasehold.model import Acquire, Inspect, Release, Renew, Resize, Revoke
+
+LINE = b"lock:a"
+
+
+def wish(lease: str, **more: Any) -> Acquire:
+    """An acquire that waits."""
+    wishes = {"owner": "o", "ttl": 30.0, "queue": True, "inbox": "there", **more}
+    return Acquire(LINE, lease, **wishes)
+
+
+def leave(lease: str, **more: Any) -> Release:
+    """Its release."""
+    return Release(LINE, lease, **more)
+
+
+TOLD: list[list[Any]] = [
+    [[wish("a", inbox="here")], [Renew(LINE, "a", 30.0, "there")], [Revoke(LINE, None, "so")]],
+    [[wish("a", ttl=1.5), wish("b")], 1.7, [leave("a")]],
+    [[wish("a"), wish("b", patience=1.0), wish("c")], 1.7, [leave("a")]],
+    [[wish("a"), wish("b", ttl=3.0), wish("c")], 5.0, [leave("a")]],
+    [[wish("a"), wish("b"), wish("c", ttl=3.0)], 5.0, [leave("a")]],
+    [[wish("a"), wish("b", lock_delay=2.0)], [leave("a")], 5.0, [Inspect(LINE)]],
+    [[wish("a"), wish("b"), wish("c")], [leave("a")], 5.0, [Inspect(LINE)]],
+    [
+        [wish("a", units=2, capacity=2), wish("b", capacity=2)],
+        [wish("c", units=2, capacity=2), wish("d"), Resize(LINE, "a", 1, 1), leave("a")],
+    ],
+    [[wish("a")], [leave("a", keep=4.0)], [leave("a")], [wish("b", queue=False)]],
+    [[wish("a"), wish("b")], [leave("a", keep=4.0)], [leave("a")], [Inspect(LINE)]],
+    [[wish("a", ttl=3.0), wish("b")], 3.5, [leave("a")], [Inspect(LINE)]],
+    [
+        [wish("a", units=2, capacity=2), wish("b", capacity=2), wish("c", units=2, capacity=2)],
+        [wish("d")],
+        [leave("a")],
+        [Inspect(LINE)],
+    ],
+    [
+        [wish("a", units=2, capacity=2), wish("b", capacity=2)],
+        [wish("c", units=2, capacity=2, ttl=3.0), wish("d", capacity=2)],
+        2.0,
+        [Renew(LINE, "b", 30.0, "there"), Renew(LINE, "d", 30.0, "there")],
+        2.0,
+        [leave("a")],
+        [Inspect(LINE)],
+    ],
+]
