@@ -128,8 +128,10 @@ _call = SimRuntime.call
 _pushed = Acquiring._pushed
 
 
-async def sent_when_answered(self: SimRuntime, command: Command) -> Answer:
-    answer = await _call(self, command)
+async def sent_when_answered(
+    self: SimRuntime, command: Command, patience: float | None = None
+) -> Answer:
+    answer = await _call(self, command, patience)
     return Answer(answer.reply, self.now(), answer.resent)
 
 
