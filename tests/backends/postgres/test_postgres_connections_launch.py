@@ -8,30 +8,10 @@ import psycopg
 import pytest
 
 from leasehold.backends.postgres import PostgresStore
-from leasehold.errors import BackendUnavailable, LeaseholdError
-from leasehold.model import Failed, Granted, Inspect, Refused, Release, Released, Reply, Status
+from leasehold.errors import BackendUnavailable
+from leasehold.model import Failed, Granted, Inspect, Refused, Release, Released, Status
 from tests.backends.postgres.connections_help import KEY, acquire, wire_of
-
-type Landed = Sequence[Reply] | LeaseholdError | None
-
-
-class Runway:
-    """Where batches land."""
-
-    def __init__(self) -> None:
-        self.landed: list[Landed] = []
-        self._news = asyncio.Event()
-
-    def land(self, outcome: Landed) -> None:
-        self.landed.append(outcome)
-        self._news.set()
-
-    async def wait(self, count: int) -> list[Landed]:
-        async with asyncio.timeout(10):
-            while len(self.landed) < count:
-                self._news.clear()
-                await self._news.wait()
-        return self.landed
+from tests.backends.runway import Landed, Runway
 
 
 async def opened(url: str) -> Any:

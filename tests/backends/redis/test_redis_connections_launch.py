@@ -1,38 +1,17 @@
 """Batches that are launched: sent at once, and landed by a call in the loop."""
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from leasehold.backends.redis import RedisStore
-from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
-from leasehold.model import Granted, Refused, Released, Reply
+from leasehold.errors import BackendUnavailable, Forbidden
+from leasehold.model import Granted, Refused, Released
 from leasehold.testing.proxy import FaultProxy
 from tests.backends.redis.both_worlds import acquire, release
+from tests.backends.runway import Landed, Runway
 from tests.servers.redis import RedisServer
-
-type Landed = Sequence[Reply] | LeaseholdError | None
-
-
-class Runway:
-    """Where batches land."""
-
-    def __init__(self) -> None:
-        self.landed: list[Landed] = []
-        self._news = asyncio.Event()
-
-    def land(self, outcome: Landed) -> None:
-        self.landed.append(outcome)
-        self._news.set()
-
-    async def wait(self, count: int) -> list[Landed]:
-        async with asyncio.timeout(10):
-            while len(self.landed) < count:
-                self._news.clear()
-                await self._news.wait()
-        return self.landed
 
 
 async def opened(url: str) -> Any:

@@ -13,7 +13,7 @@ from leasehold.model import Command, Failed, Page, Reply, Wakeup
 
 APPLY = Statement("leasehold_apply", script.statement())
 SCAN = Statement("leasehold_scan", script.scan_statement())
-KEPT = (APPLY, *script_alone.STATEMENTS)
+PREPARED = (APPLY, *script_alone.STATEMENTS)
 """What a server that is ours for long keeps ready."""
 
 type Told = tuple[Sequence[Reply], Sequence[Wakeup]]

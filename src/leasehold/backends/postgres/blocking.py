@@ -25,7 +25,7 @@ class BlockingBackend:
     def __init__(self, site: Site) -> None:
         self.inbox = ""
         self._site = site
-        self._session = Session(site, connect_thread, applying.KEPT, self._connected)
+        self._session = Session(site, connect_thread, applying.PREPARED, self._connected)
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._arrived: list[Wakeup] = []
         self._may_have_missed = False

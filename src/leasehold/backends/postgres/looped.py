@@ -25,7 +25,7 @@ class LoopBackend:
     def __init__(self, site: Site) -> None:
         self.inbox = ""
         self._site = site
-        self._session = Session(site, connect_loop, keeps=applying.KEPT)
+        self._session = Session(site, connect_loop, keeps=applying.PREPARED)
         self._turn = asyncio.Lock()
         self._ears: Ears | None = None
         self._mailbox: Mailbox | None = None

@@ -36,10 +36,6 @@ class Site:
         clock = self.clock
         return (None, None) if clock is None else (clock.now(), clock.stamp())
 
-    def found_pooled(self) -> None:
-        """Another process answers in the server's name."""
-        self.is_pooled = self.address.pooler != "no"
-
     def found_deaf(self) -> None:
         """A test push didn't come: say so, once."""
         if self.pushes:

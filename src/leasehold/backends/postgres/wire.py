@@ -116,7 +116,7 @@ class Wire(ABC):
 
     @abstractmethod
     def begin(self, send: Send) -> None:
-        """Send what nobody waits for the answer of, unless one is still to come."""
+        """Send what nobody waits for the answer of."""
 
     @abstractmethod
     async def next_pushes(self, patience: float) -> list[str]:
