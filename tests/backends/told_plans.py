@@ -33,6 +33,17 @@ TOLD: list[list[Any]] = [
         [wish("a", units=2, capacity=2), wish("b", capacity=2)],
         [wish("c", units=2, capacity=2), wish("d"), Resize(LINE, "a", 1, 1), leave("a")],
     ],
+    [
+        [wish("a", units=2, capacity=2), wish("b", capacity=2)],
+        [wish("c", units=2, capacity=2), wish("d"), Resize(LINE, "a", 1, 1)],
+        [leave("a")],
+    ],
+    [
+        [wish("a", capacity=2), wish("b", capacity=2), wish("c", capacity=2)],
+        [wish("d", capacity=2), wish("e", capacity=2)],
+        [wish("f", capacity=2), leave("a"), leave("b"), leave("c"), Inspect(LINE)],
+        [wish("g", capacity=2, priority=1), leave("d"), leave("e"), Inspect(LINE)],
+    ],
     [[wish("a")], [leave("a", keep=4.0)], [leave("a")], [wish("b", queue=False)]],
     [[wish("a"), wish("b")], [leave("a", keep=4.0)], [leave("a")], [Inspect(LINE)]],
     [[wish("a", ttl=3.0), wish("b")], 3.5, [leave("a")], [Inspect(LINE)]],

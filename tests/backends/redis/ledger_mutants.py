@@ -52,7 +52,19 @@ MUTANTS = {
     ),
     "the place left in the queue": ("add(calls, 'ZREM', 'queue', member_of(old))", ""),
     "units counted twice": ("self.used = self.used - entry.units", ""),
-    "another's slot": ("if not taken[slot] then", "if true then"),
+    "another's slot": ("bit.band(byte, mask) == 0 then", "true then"),
+    "a slot that is never free again": (
+        "is_taken and bit.bor(byte, mask) or bit.band(byte, bit.bnot(mask))",
+        "bit.bor(byte, mask)",
+    ),
+    "a slot that nobody notes": ("self:mark_slots(entry, true)", ""),
+    "written too late": ("local waits = more and book", "local waits = book"),
+    "a newcomer out of turn": ("if newcomer and is_before(newcomer, place) then", "if nil then"),
+    "a newcomer before those unread": ("if newcomer and rest == 0 and", "if newcomer and"),
+    "who has gone still in line": (
+        "if place and self.known[place.id] == place then",
+        "if place then",
+    ),
     "a kept hold that is kept longer": (
         "if entry.state == 'kept' then\n    if",
         "if false then\n    if",

@@ -42,23 +42,20 @@ end
 -- ---- one command ---------------------------------------------------------------------------------
 
 local answer = {}
-local pushes = {} -- to the caller's own inbox
+local news = {} -- who is to be woken, for each command
 local apply, failed -- once they are needed
+local last_of = {} -- which command is the last one about each key
+local unwritten = {} -- those whose changes wait to be written together, for each key
 
-local function send(key, wakeups)
-  for _, wakeup in ipairs(wakeups) do
-    if wakeup.inbox == inbox then
-      pushes[#pushes + 1] = push(key, wakeup)
-    elseif wakeup.inbox ~= '' then
-      redis.pcall('PUBLISH', wakeup.inbox, push(key, wakeup)) -- a hint: it may fail
-    end
-  end
+for i = 1, count do
+  last_of[KEYS[i]] = i
 end
 
-local function attempt(raw, key)
+local function attempt(i, more)
+  local raw, key = ARGV[i + 1], KEYS[i]
   local row = rows[key] or row_at(key)
-  local reply, new_row, wakeups
-  if closed_for == 0 then
+  local reply, new_row, wakeups, waits
+  if closed_for == 0 and not unwritten[key] then
     reply, new_row = short(raw, key, row, now, stamp, expires)
     if not reply then
       reply, new_row, wakeups = hand_on(raw, key, row, now, stamp, expires)
@@ -68,11 +65,15 @@ local function attempt(raw, key)
     if not apply then
       apply, failed = whole_ledger()
     end
-    reply, new_row, wakeups = apply(raw, key, row, now, stamp, expires, closed_for)
+    reply, new_row, wakeups, waits =
+      apply(raw, key, row, now, stamp, expires, closed_for, more)
   end
-  rows[key] = new_row
-  if wakeups then
-    send(key, wakeups)
+  rows[key], news[i] = new_row, wakeups
+  if waits then
+    unwritten[key] = unwritten[key] or {}
+    table.insert(unwritten[key], i)
+  else
+    unwritten[key] = nil
   end
   return reply
 end
@@ -97,23 +98,51 @@ local function text_of(problem)
   return type(problem) == 'table' and problem.err or tostring(problem)
 end
 
-for i = 1, count do
-  local ok, reply = pcall(attempt, ARGV[i + 1], KEYS[i])
-  if not ok then
-    local problem = text_of(reply)
-    local of_all = find_any(problem, OF_ALL)
-    if of_all then
-      return redis.error_reply(string.sub(problem, of_all))
-    end
-    if not failed then
-      apply, failed = whole_ledger()
-    end
-    reply = failed(find_any(problem, FORBIDDEN) and 'forbidden' or 'corrupt', problem)
+local function reply_to(i, ok, reply)
+  if ok then
+    return reply
   end
-  answer[i] = reply
+  if not failed then
+    apply, failed = whole_ledger()
+  end
+  local problem = text_of(reply)
+  return failed(find_any(problem, FORBIDDEN) and 'forbidden' or 'corrupt', problem)
 end
 
-for _, wakeup in ipairs(pushes) do
-  answer[#answer + 1] = wakeup
+-- A command failed half-way, and the changes of others before it were to be written with its own: all of
+-- them are done again, each by itself, from what lies in Redis.
+local function do_again(key, i)
+  local again = unwritten[key]
+  unwritten[key] = nil
+  for _, earlier in ipairs(again) do
+    answer[earlier] = reply_to(earlier, pcall(attempt, earlier, false))
+  end
+  return pcall(attempt, i, false)
+end
+
+for i = 1, count do
+  local key = KEYS[i]
+  local ok, reply = pcall(attempt, i, i < last_of[key])
+  local of_all = not ok and find_any(text_of(reply), OF_ALL)
+  if of_all then
+    return redis.error_reply(string.sub(text_of(reply), of_all))
+  end
+  if not ok and unwritten[key] then
+    ok, reply = do_again(key, i)
+  end
+  answer[i] = reply_to(i, ok, reply)
+end
+
+-- ---- who is to be woken --------------------------------------------------------------------------
+
+for i = 1, count do
+  for _, wakeup in ipairs(news[i] or {}) do
+    local told = push(KEYS[i], wakeup)
+    if wakeup.inbox == inbox then
+      answer[#answer + 1] = told -- to the caller's own inbox
+    elseif wakeup.inbox ~= '' then
+      redis.pcall('PUBLISH', wakeup.inbox, told) -- a hint: it may fail
+    end
+  end
 end
 return answer

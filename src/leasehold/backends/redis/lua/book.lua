@@ -5,7 +5,7 @@
 --
 --   hold, place, tomb   hashes: the other holds, the places, the tombs, by id
 --   queue               a sorted set: the places, by minus the priority, then by arrival
---   due                 a sorted set: when each of these ends
+--   due                 a sorted set: when each of these ends, in whole microseconds, rounded down
 --
 -- Nothing is written before `flush`, so a command that fails has done nothing. Until then `known` has the
 -- outer entries as they should be (false: none), and `stored`, for those that were changed, what Redis
@@ -30,8 +30,12 @@ end
 
 function Book.open(key, raw)
   local magic, format, parts, last, capacity, arrivals, at = struct.unpack(ROW, raw)
-  if magic ~= 'LH' or format ~= FORMAT or parts > INNER + OUTER then
+  if magic ~= 'LH' or format ~= FORMAT or parts > INNER + OUTER + TAKEN then
     corrupt('this is no row of a book')
+  end
+  local has_taken = parts >= TAKEN
+  if has_taken then
+    parts = parts - TAKEN
   end
   local book = setmetatable({
     key = key, raw = raw, last = last, capacity = capacity, arrivals = arrivals, used = 0,
@@ -43,6 +47,9 @@ function Book.open(key, raw)
     book.used, book.hold, book.place, book.tomb, book.due, book.horizon, at =
       struct.unpack(COUNTS, raw, at)
     book.holds_stored, book.places_stored, book.tombs_stored = book.hold, book.place, book.tomb
+  end
+  if has_taken then
+    book.taken, at = struct.unpack('<Ic0', raw, at)
   end
   if parts == INNER or parts == INNER + OUTER then
     local inner
@@ -138,9 +145,14 @@ end
 
 -- ---- what has ended ------------------------------------------------------------------------------
 
+-- A short sorted set keeps its scores as texts, and whole numbers are the quickest to read and write.
+local function due_of(expires)
+  return math.floor(expires * 1e6)
+end
+
 function Book:read_ended(now)
   local ids = {hold = {}, place = {}, tomb = {}}
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', self.key .. 'due', '-inf', now)) do
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', self.key .. 'due', '-inf', due_of(now))) do
     local kind, id = string.match(member, '^(%l+) (.*)$')
     local of_kind = ids[kind] or corrupt('an entry is of no kind')
     of_kind[#of_kind + 1] = id
@@ -174,9 +186,10 @@ function Book:ended(now)
   local ids = {}
   if not self.was_simple then
     ids = self:read_ended(now)
-    local after = '(' .. string.format('%.17g', now)
+    local after = '(' .. string.format('%.17g', due_of(now))
     local later = redis.call('ZRANGEBYSCORE', self.key .. 'due', after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    self.due = math.min(self.due, tonumber(later[2]) or INFINITY)
+    local due = (tonumber(later[2]) or INFINITY) - 1 -- a look too early costs nothing
+    self.due = math.min(self.due, due / 1e6)
   end
   for id in pairs(self.stored) do
     ids[id] = true
@@ -195,6 +208,7 @@ function Book:remove(entry)
   self.known[entry.id] = false
   if entry.kind == 'hold' then
     self.used = self.used - entry.units
+    self:mark_slots(entry, false)
     if entry == self.inner then
       self.inner = nil
       return
@@ -228,6 +242,7 @@ function Book:put(entry)
   end
   if entry.kind == 'hold' then
     self.used = self.used + entry.units
+    self:mark_slots(entry, true)
     if not self.inner then
       self.inner = entry
       return

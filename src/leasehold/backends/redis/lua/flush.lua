@@ -34,7 +34,7 @@ function Book:calls()
     end
     if entry then
       add(calls, 'HSET', entry.kind, id, Write[entry.kind](entry))
-      add(calls, 'ZADD', 'due', entry.expires, entry.kind .. ' ' .. id)
+      add(calls, 'ZADD', 'due', due_of(entry.expires), entry.kind .. ' ' .. id)
       if entry.kind == 'place' and old ~= entry then
         add(calls, 'ZADD', 'queue', urgency(entry), member_of(entry))
       end
@@ -83,16 +83,48 @@ end
 
 function Book:row()
   local simple, inner = self:is_simple(), self.inner
-  local row = struct.pack(ROW, 'LH', FORMAT, (inner and INNER or 0) + (simple and 0 or OUTER),
-    self.last, self.capacity, self.arrivals)
+  local taken = self.hold > 0 and self.taken -- else it follows from the hold inside
+  local parts = (inner and INNER or 0) + (simple and 0 or OUTER) + (taken and TAKEN or 0)
+  local row = struct.pack(ROW, 'LH', FORMAT, parts, self.last, self.capacity, self.arrivals)
   if not simple then
     row = row .. struct.pack(COUNTS,
       self.used, self.hold, self.place, self.tomb, self.due, self.horizon)
+  end
+  if taken then
+    row = row .. struct.pack('<Ic0', #taken, taken)
   end
   if inner then
     row = row .. Write.hold(inner)
   end
   return row
+end
+
+-- What has been read of the queue, as it is now.
+function Book:renew_front()
+  local front, newcomer = {}, self.newcomer
+  local rest = self.places_stored - #self.front -- so many were not read
+  for _, place in ipairs(self.front) do
+    if place and self.known[place.id] == place then
+      if newcomer and is_before(newcomer, place) then
+        front[#front + 1], newcomer = newcomer, nil
+      end
+      front[#front + 1] = place
+    end
+  end
+  if newcomer and rest == 0 and self.known[newcomer.id] == newcomer then
+    front[#front + 1] = newcomer
+  end
+  self.front = front
+end
+
+-- Redis has it all now, and the next command of the batch may go on from here.
+function Book:is_written(row)
+  if self.newcomer or self.place ~= self.places_stored then
+    self:renew_front()
+  end
+  self.raw, self.was_simple, self.is_further, self.newcomer = row, self:is_simple(), nil, nil
+  self.holds_stored, self.places_stored, self.tombs_stored = self.hold, self.place, self.tomb
+  self.stored = {}
 end
 
 -- Write what has changed; return the row. Redis lets a book expire unless a test moves the time.
@@ -109,5 +141,6 @@ function Book:flush(now, stamp, expires)
   if row ~= self.raw then
     write_row(redis.call, self.key, row, expires and self:keep_for(now, stamp))
   end
+  self:is_written(row)
   return row
 end

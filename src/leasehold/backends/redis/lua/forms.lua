@@ -4,7 +4,8 @@
 local FORMAT = 1 -- raised when an older release could no longer keep exclusion beside a newer one; it is
 -- written out in EMPTY here, in IDLE and LONE (short.lua), and in AWAITED (handing.lua)
 
-local INNER, OUTER = 1, 2 -- the parts of a row: one hold inside; counts of what is outside of it
+-- The parts of a row: one hold inside; counts of what is outside of it; which slots are taken.
+local INNER, OUTER, TAKEN = 1, 2, 4
 
 local ROW = '<c2BBddd' -- 'LH', format, parts, last, capacity, arrivals
 local HOLD = 'ddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0Ic0' -- eight numbers, TEXTS, state, slots, detail

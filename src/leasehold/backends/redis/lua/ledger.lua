@@ -228,27 +228,52 @@ function Rules.I(turn)
   return Reply.status(book.capacity, book.place, book.last, Views.holders_of(turn, list, #list), waiters)
 end
 
--- Apply one command to the book of its key; return the reply, the row that the key has now, and who should
--- be woken.
-local function apply(raw, key, row, now, stamp, expires, closed_for)
-  local letter = string.sub(raw, 1, 1)
-  local command = Command[letter](raw)
-  letter = string.upper(letter)
-  local flaw = Flaws[letter] and Flaws[letter](command)
-  if flaw then
-    return Reply.failed('invalid', flaw), row, {}
+local books = {} -- those of this batch: many of its commands may be about one key
+
+-- The book that this row begins. Whoever is about to change it takes it out, so that an error half-way
+-- leaves nothing that others would go on from.
+local function take_book(key, row)
+  local book = books[key]
+  books[key] = nil
+  if book and book.raw == row then
+    return book
   end
-  local book = Book.open(key, row)
-  local turn = setmetatable({
-    book = book, now = now, stamp = stamp, caller = command.id, wakeups = {},
-    closed_for = closed_for,
-  }, Turn)
-  local head = book:first()
+  return Book.open(key, row)
+end
+
+local function decide(turn, letter, command)
+  local head = turn.book:first()
   turn:settle()
   local reply = Rules[letter](turn, command)
   turn:settle()
   turn:wake_new_head(head)
-  return reply, book:flush(now, stamp, expires), turn.wakeups
+  return reply
+end
+
+-- Apply one command to the book of its key; return the reply, the row that the key has now, who should be
+-- woken, and whether something is still to be written: that may wait if the batch has `more` about the key.
+local function apply(raw, key, row, now, stamp, expires, closed_for, more)
+  local letter = string.sub(raw, 1, 1)
+  local command = Command[letter](raw)
+  letter = string.upper(letter)
+  local flaw = Flaws[letter] and Flaws[letter](command)
+  local book, reply, wakeups = flaw and books[key], nil, {}
+  if flaw then
+    reply = Reply.failed('invalid', flaw)
+  else
+    book = take_book(key, row)
+    local turn = setmetatable({
+      book = book, now = now, stamp = stamp, caller = command.id, wakeups = wakeups,
+      closed_for = closed_for,
+    }, Turn)
+    reply = decide(turn, letter, command)
+  end
+  local waits = more and book and not book.newcomer
+  if book and not waits then
+    row = book:flush(now, stamp, expires)
+  end
+  books[key] = book or nil
+  return reply, row, wakeups, waits
 end
 
 return apply, Reply.failed

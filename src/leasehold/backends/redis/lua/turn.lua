@@ -61,21 +61,7 @@ function Turn:free_slots(units, own)
   if capacity == 1 then
     return SLOT_0
   end
-  local taken = {}
-  for _, hold in ipairs(self.book:holds()) do
-    for _, slot in ipairs(Slots.read(hold.slots)) do
-      taken[slot] = true
-    end
-  end
-  local slots, slot = Slots.read(own), 0
-  while #slots < units and slot < capacity do
-    if not taken[slot] then
-      slots[#slots + 1] = slot
-    end
-    slot = slot + 1
-  end
-  table.sort(slots)
-  return Slots.write(slots)
+  return self.book:free_slots(units, own)
 end
 
 -- ---- lives ---------------------------------------------------------------------------------------
