@@ -29,7 +29,22 @@ class Reference:
             reply, more = ledger.apply(book, command, now, stamp)
             replies.append(reply)
             wakeups += more
-        return replies, [wakeup for wakeup in wakeups if wakeup.inbox]
+        return replies, [wakeup for wakeup in last_words(wakeups) if wakeup.inbox]
+
+
+def last_words(wakeups: Sequence[Wakeup]) -> list[Wakeup]:
+    """Without those to whoever was the head of a queue for a moment only, in the midst of a batch."""
+    later: list[Wakeup] = []
+    kept: list[Wakeup] = []
+    for wakeup in reversed(wakeups):
+        is_old = any(
+            other.lease == wakeup.lease or (other.event, other.key) == ("head", wakeup.key)
+            for other in later
+        )
+        if wakeup.event != "head" or not is_old:
+            kept.append(wakeup)
+        later.append(wakeup)
+    return kept
 
 
 def plain(reply: Reply) -> Reply:

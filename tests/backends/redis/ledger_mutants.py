@@ -59,12 +59,16 @@ MUTANTS = {
     ),
     "a slot that nobody notes": ("self:mark_slots(entry, true)", ""),
     "written too late": ("local waits = more and book", "local waits = book"),
-    "a newcomer out of turn": ("if newcomer and is_before(newcomer, place) then", "if nil then"),
-    "a newcomer before those unread": ("if newcomer and rest == 0 and", "if newcomer and"),
-    "who has gone still in line": (
-        "if place and self.known[place.id] == place then",
-        "if place then",
+    "a newcomer out of turn": ("if newcomer and (not place or", "if newcomer and nil and ("),
+    "newcomers in the order of arrival": (
+        "while at > 1 and is_before(place, self.newcomers[at - 1]) do",
+        "while nil do",
     ),
+    "newcomers not counted": ("+ count_before(self.newcomers, place)", ""),
+    "leavers not counted": ("- count_before(self.leavers, place)", ""),
+    "old news": ("if is_news(KEYS[i], wakeups[n]) then", "if true then"),
+    "the granted told that they are next": ("or woken[wakeup.lease])", ")"),
+    "news lost": ("local is_old = is_head and", "local is_old ="),
     "a kept hold that is kept longer": (
         "if entry.state == 'kept' then\n    if",
         "if false then\n    if",
@@ -85,8 +89,8 @@ MUTANTS = {
     "everybody revoked": ("(not command.lease or command.lease == hold.lease)", "true"),
     "the caller woken": ("if entry.id == self.caller then", "if false then"),
     "the head not told": ("turn:wake_new_head(head)", ""),
-    "all published": ("if wakeup.inbox == inbox then", "if false then"),
-    "the place's rank off by one": ("ahead = ahead - 1", ""),
+    "all published": ("if to == inbox then", "if false then"),
+    "the place's rank off by one": ("if is_before(other, place) then", "if true then"),
     "the old inbox": ("entry.inbox = command.inbox -- its owner", "-- its owner"),
     "invalid numbers": ("return number > 0 and number < INFINITY", "return number > 0"),
 }

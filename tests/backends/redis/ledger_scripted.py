@@ -53,9 +53,9 @@ class Scripted:
             assert message is not None, "the subscription is silent"
             if message["data"] == b"the end":
                 return found
-            wakeup = script.read_push(message["data"], "there")
-            assert wakeup is not None, message
-            found.append(wakeup)
+            wakeups = script.read_pushes(message["data"], "there")
+            assert wakeups, message
+            found += wakeups
 
     def everything(self) -> dict[bytes, bytes]:
         """All that lies on the server, to tell whether it has changed."""

@@ -181,19 +181,19 @@ def push() -> bytes:
 
 @given(st.binary(max_size=80))
 def test_garbage_is_no_wakeup(garbage: bytes) -> None:
-    assert script.read_push(garbage, "there") is None
-    assert script.read_push(push()[: len(garbage)] + garbage, "there") is None
+    assert script.read_pushes(garbage, "there") == []
+    assert script.read_pushes(push()[: len(garbage)] + garbage, "there") == []
 
 
 def test_no_part_of_a_wakeup_is_one() -> None:
     whole = push()
-    found = script.read_push(whole, "there")
-    assert found is not None
+    [found] = script.read_pushes(whole, "there")
     assert (found.key, found.event, found.slots) == (b"lock:x", "granted", (0, 1))
-    assert all(script.read_push(whole[:end], "there") is None for end in range(len(whole)))
-    assert script.read_push(whole, "elsewhere") is None
-    assert script.read_push(whole.replace(b"granted", b"removed"), "there") is None
-    assert script.read_push(whole.replace(b"LH\1", b"LH\2"), "there") is None
+    assert not any(script.read_pushes(whole[:end], "there") for end in range(len(whole)))
+    assert not script.read_pushes(whole, "elsewhere")
+    assert not script.read_pushes(whole.replace(b"granted", b"removed"), "there")
+    assert not script.read_pushes(whole.replace(b"LH\1", b"LH\2"), "there")
+    assert script.read_pushes(whole + whole, "there") == [found, found]
 
 
 def test_a_push_carries_what_a_wakeup_does(scripted: Scripted) -> None:

@@ -13,7 +13,7 @@ from leasehold.model import Wakeup
 class LoopSubscription:
     """A connection on which one inbox's pushes arrive, and which is asked whether it is still there."""
 
-    def __init__(self, link: LoopLink, inbox: str, hear: Callable[[Wakeup | None], None]) -> None:
+    def __init__(self, link: LoopLink, inbox: str, hear: Callable[[list[Wakeup] | None], None]) -> None:
         self.link = link
         self.error: LeaseholdError | None = None
         self._hear = hear
@@ -43,9 +43,9 @@ class LoopSubscription:
 
     def _take(self, reply: Any) -> None:
         self._heard = True
-        wakeup = self._ear.hear(reply)
-        if wakeup is not None:
-            self._hear(wakeup)
+        wakeups = self._ear.hear(reply)
+        if wakeups:
+            self._hear(wakeups)
         elif self._ear.stands and not self._confirmed.done():
             self._confirmed.set_result(None)
 

@@ -164,12 +164,12 @@ class LoopBackend:
         self._unsubscribe()
         self._subscription = subscription
 
-    def _hear(self, wakeup: Wakeup | None) -> None:
-        """A push; or None: there will be no more."""
-        if wakeup is None:
+    def _hear(self, wakeups: Sequence[Wakeup] | None) -> None:
+        """Pushes; or None: there will be no more."""
+        if wakeups is None:
             self._wake()
         else:
-            self._add((wakeup,))
+            self._add(wakeups)
 
     def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None

@@ -17,7 +17,7 @@ from leasehold.backends.redis.script_keys import (
     ledger_key,
     store_key,
 )
-from leasehold.backends.redis.script_pushes import read_push, wakeup_of
+from leasehold.backends.redis.script_pushes import read_pushes, wakeups_of
 from leasehold.backends.redis.script_replies import check_format, reply_of
 from leasehold.model import Command, Reply, Wakeup
 
@@ -29,7 +29,7 @@ __all__ = (
     "call_for",
     "ledger_key",
     "read_answer",
-    "read_push",
+    "read_pushes",
     "store_key",
 )
 
@@ -99,4 +99,4 @@ def read_answer(raw: Any, commands: Sequence[Command]) -> tuple[list[Reply], lis
         return [reply_of(raw, commands[0])], []
     check_format(raw)
     replies = [reply_of(answer, command) for answer, command in zip(raw, commands, strict=False)]
-    return replies, [wakeup_of(record) for record in raw[len(commands) :]]
+    return replies, [wakeup for record in raw[len(commands) :] for wakeup in wakeups_of(record)]

@@ -1,4 +1,4 @@
-"""Wakeups as the script publishes them: a mark, the format, then a struct (`lua/replies.lua`)."""
+"""Wakeups as the script publishes them, one behind the other: a mark, the format, a struct."""
 
 from struct import error
 from typing import Any, get_args
@@ -13,25 +13,32 @@ _MARK = b"LH%c" % FORMAT
 _EVENTS: tuple[Event, ...] = get_args(Event.__value__)
 
 
-def wakeup_of(raw: bytes) -> Wakeup:
-    """A wakeup. Raises `struct.error`, `IndexError` or `ValueError` for what is none."""
-    if not raw.startswith(_MARK):
+def wakeups_of(raw: bytes) -> list[Wakeup]:
+    """All of them. Raises `struct.error`, `IndexError` or `ValueError` for what is none."""
+    reader = Reader(raw, 0)
+    found = [_next(reader)]
+    while not reader.is_done:
+        found.append(_next(reader))
+    return found
+
+
+def _next(reader: Reader) -> Wakeup:
+    if reader.raw(len(_MARK)) != _MARK:
         raise ValueError("no wakeup of this format")
-    reader = Reader(raw, len(_MARK))
     token, granted_at, window = reader.numbers(3)
     key = ledger_key(reader.bytes())
     lease, inbox = reader.text(), reader.text()
     event: Any = reader.text()
     slots, detail = reader.slots(), reader.text()
-    if key is None or event not in _EVENTS or not reader.is_done:
+    if key is None or event not in _EVENTS:
         raise ValueError("no wakeup of ours")
     return Wakeup(key, lease, inbox, event, int(token), slots, granted_at, window, detail)
 
 
-def read_push(payload: bytes, inbox: str) -> Wakeup | None:
-    """What was published to an inbox; None for what can't be read, as anybody may publish."""
+def read_pushes(payload: bytes, inbox: str) -> list[Wakeup]:
+    """What was published to an inbox; nothing where it can't be read, as anybody may publish."""
     try:
-        wakeup = wakeup_of(payload)
+        wakeups = wakeups_of(payload)
     except (error, IndexError, ValueError, OverflowError):
-        return None
-    return wakeup if wakeup.inbox == inbox else None
+        return []
+    return [wakeup for wakeup in wakeups if wakeup.inbox == inbox]

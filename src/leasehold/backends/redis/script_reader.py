@@ -31,13 +31,16 @@ class Reader:
         self._at += 4
         return value
 
-    def bytes(self) -> bytes:
-        """The next bytes of any length."""
-        length = self.count()
+    def raw(self, length: int) -> bytes:
+        """So many bytes."""
         self._at += length
         if self._at > len(self._raw):
             raise IndexError("cut off")
         return self._raw[self._at - length : self._at]
+
+    def bytes(self) -> bytes:
+        """The next bytes of any length."""
+        return self.raw(self.count())
 
     def text(self) -> str:
         """The next text; what others wrote there may be no UTF-8."""

@@ -49,9 +49,7 @@ class SocketSubscription:
 
     def _take(self, replies: list[Any]) -> None:
         for reply in replies:
-            wakeup = self._ear.hear(reply)
-            if wakeup is not None:
-                self._early.append(wakeup)
+            self._early += self._ear.hear(reply)
 
     def receive(self) -> list[Wakeup]:
         """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""

@@ -4,7 +4,7 @@ import secrets
 from typing import Any
 
 from leasehold.backends.redis.link import ReplyError, pack
-from leasehold.backends.redis.script import read_push
+from leasehold.backends.redis.script import read_pushes
 from leasehold.backends.redis.settings import Endpoint
 from leasehold.backends.redis.trouble import explain
 from leasehold.model import Wakeup
@@ -35,14 +35,14 @@ class Ear:
         """What asks for the subscription."""
         return pack((b"SUBSCRIBE", self._channel))
 
-    def hear(self, reply: Any) -> Wakeup | None:
-        """A push, if it is one. Raises what the server's error means."""
+    def hear(self, reply: Any) -> list[Wakeup]:
+        """The pushes in it, if there are any. Raises what the server's error means."""
         if isinstance(reply, ReplyError):
             raise explain(reply, self._endpoint)
         if isinstance(reply, list) and len(reply) == 3:
             kind, channel, payload = reply
             if channel == self._channel and kind == b"message":
-                return read_push(payload, self._inbox)
+                return read_pushes(payload, self._inbox)
             if channel == self._channel and kind == b"subscribe":
                 self.stands = True
-        return None
+        return []

@@ -135,14 +135,43 @@ end
 
 -- ---- who is to be woken --------------------------------------------------------------------------
 
-for i = 1, count do
-  for _, wakeup in ipairs(news[i] or {}) do
-    local told = push(KEYS[i], wakeup)
-    if wakeup.inbox == inbox then
-      answer[#answer + 1] = told -- to the caller's own inbox
-    elseif wakeup.inbox ~= '' then
-      redis.pcall('PUBLISH', wakeup.inbox, told) -- a hint: it may fail
+-- Whoever was the head for a moment in the midst of the batch need not know.
+local heads, woken = {}, {}
+
+local function is_news(key, wakeup)
+  local is_head = wakeup.event == 'head'
+  local is_old = is_head and (heads[key] or woken[wakeup.lease])
+  heads[key] = heads[key] or is_head
+  woken[wakeup.lease] = true
+  return not is_old
+end
+
+local letters = {} -- for each inbox what it is sent; and the inboxes, in order
+
+local function write(told, to)
+  if to ~= '' then
+    if not letters[to] then
+      letters[to] = {}
+      letters[#letters + 1] = to
     end
+    table.insert(letters[to], 1, told)
+  end
+end
+
+for i = count, 1, -1 do
+  local wakeups = news[i] or {}
+  for n = #wakeups, 1, -1 do
+    if is_news(KEYS[i], wakeups[n]) then
+      write(push(KEYS[i], wakeups[n]), wakeups[n].inbox)
+    end
+  end
+end
+
+for _, to in ipairs(letters) do
+  if to == inbox then
+    answer[#answer + 1] = table.concat(letters[to]) -- the caller's own goes with the answer
+  else
+    redis.pcall('PUBLISH', to, table.concat(letters[to])) -- a hint: it may fail
   end
 end
 return answer

@@ -41,7 +41,8 @@ function Book.open(key, raw)
     key = key, raw = raw, last = last, capacity = capacity, arrivals = arrivals, used = 0,
     hold = 0, place = 0, tomb = 0, due = INFINITY, horizon = 0,
     known = {}, stored = {}, was_simple = parts < OUTER,
-    holds_stored = 0, places_stored = 0, tombs_stored = 0, front = {},
+    holds_stored = 0, places_stored = 0, tombs_stored = 0, front = {}, gone = 0,
+    newcomers = {}, leavers = {},
   }, Book)
   if parts >= OUTER then
     book.used, book.hold, book.place, book.tomb, book.due, book.horizon, at =
@@ -213,6 +214,8 @@ function Book:remove(entry)
       self.inner = nil
       return
     end
+  elseif entry.kind == 'place' then
+    self:note_leaver(entry)
   end
   self[entry.kind] = self[entry.kind] - 1
   if self.stored[entry.id] == nil then
@@ -248,7 +251,7 @@ function Book:put(entry)
       return
     end
   elseif entry.kind == 'place' then
-    self.newcomer = entry
+    self:note_newcomer(entry)
   end
   self[entry.kind] = self[entry.kind] + 1
   self.known[entry.id] = entry

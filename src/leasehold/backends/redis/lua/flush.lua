@@ -99,30 +99,35 @@ function Book:row()
   return row
 end
 
--- What has been read of the queue, as it is now.
+-- What has been read of the queue, as it is now: newcomers behind that are not in it, unless all was read.
 function Book:renew_front()
-  local front, newcomer = {}, self.newcomer
-  local rest = self.places_stored - #self.front -- so many were not read
-  for _, place in ipairs(self.front) do
+  local newcomers, front, at = self.newcomers, {}, 1
+  local was_whole = #self.front >= self.places_stored
+  for n = self.gone + 1, #self.front do
+    local place = self.front[n]
     if place and self.known[place.id] == place then
-      if newcomer and is_before(newcomer, place) then
-        front[#front + 1], newcomer = newcomer, nil
+      while newcomers[at] and is_before(newcomers[at], place) do
+        front[#front + 1], at = newcomers[at], at + 1
       end
       front[#front + 1] = place
     end
   end
-  if newcomer and rest == 0 and self.known[newcomer.id] == newcomer then
-    front[#front + 1] = newcomer
+  while was_whole and newcomers[at] do
+    front[#front + 1], at = newcomers[at], at + 1
   end
-  self.front = front
+  self.front, self.gone = front, 0
 end
 
 -- Redis has it all now, and the next command of the batch may go on from here.
 function Book:is_written(row)
-  if self.newcomer or self.place ~= self.places_stored then
+  if #self.newcomers + #self.leavers > 0 then
     self:renew_front()
+    for _, place in ipairs(self.newcomers) do
+      place.is_new = nil
+    end
+    self.newcomers, self.leavers = {}, {}
   end
-  self.raw, self.was_simple, self.is_further, self.newcomer = row, self:is_simple(), nil, nil
+  self.raw, self.was_simple, self.is_further = row, self:is_simple(), nil
   self.holds_stored, self.places_stored, self.tombs_stored = self.hold, self.place, self.tomb
   self.stored = {}
 end

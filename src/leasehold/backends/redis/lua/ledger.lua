@@ -268,7 +268,7 @@ local function apply(raw, key, row, now, stamp, expires, closed_for, more)
     }, Turn)
     reply = decide(turn, letter, command)
   end
-  local waits = more and book and not book.newcomer
+  local waits = more and book
   if book and not waits then
     row = book:flush(now, stamp, expires)
   end

@@ -50,21 +50,49 @@ function Book:stored_place(n)
   return place
 end
 
--- The places, first come first. One command brings at most one new place, which Redis does not have yet.
-function Book:queue()
-  local n = 0
-  local newcomer = self.newcomer
-  if newcomer and self.known[newcomer.id] ~= newcomer then
-    newcomer = nil
+-- How many of the first that Redis has have gone, for good.
+function Book:gone_from_front()
+  while self:stored_place(self.gone + 1) == false do
+    self.gone = self.gone + 1
   end
+  return self.gone
+end
+
+-- A place joins the queue, or leaves it. Redis does not know yet.
+function Book:note_newcomer(place)
+  local at = #self.newcomers + 1
+  while at > 1 and is_before(place, self.newcomers[at - 1]) do
+    at = at - 1
+  end
+  table.insert(self.newcomers, at, place)
+  place.is_new = true
+end
+
+function Book:note_leaver(place)
+  if not place.is_new then
+    self.leavers[#self.leavers + 1] = place
+    return
+  end
+  for at, newcomer in ipairs(self.newcomers) do
+    if newcomer == place then
+      table.remove(self.newcomers, at)
+      return
+    end
+  end
+end
+
+-- The places, first come first.
+function Book:queue()
+  local n, m = self:gone_from_front(), 0
   return function()
     local place
     repeat
       n = n + 1
       place = self:stored_place(n)
     until place ~= false
+    local newcomer = self.newcomers[m + 1]
     if newcomer and (not place or is_before(newcomer, place)) then
-      n, place, newcomer = n - 1, newcomer, nil
+      n, m, place = n - 1, m + 1, newcomer
     end
     return place
   end
@@ -77,24 +105,28 @@ function Book:first()
   return self:queue()()
 end
 
-function Book:ahead_of(place)
+-- How many of these come before a place.
+local function count_before(places, place)
+  local count = 0
+  for _, other in ipairs(places) do
+    if is_before(other, place) then
+      count = count + 1
+    end
+  end
+  return count
+end
+
+function Book:stored_ahead_of(place)
   if self.places_stored == 0 then
     return 0
+  elseif place.is_new then
+    return redis.call('ZCOUNT', self.key .. 'queue', '-inf', urgency(place))
   end
-  local ahead
-  if place == self.newcomer then
-    ahead = redis.call('ZCOUNT', self.key .. 'queue', '-inf', urgency(place))
-  else
-    ahead = redis.call('ZRANK', self.key .. 'queue', member_of(place))
-    if not ahead then
-      corrupt('a place is not in the queue')
-    end
-  end
-  for id, old in pairs(self.stored) do
-    local has_gone = old and old.kind == 'place' and self.known[id] ~= old
-    if has_gone and is_before(old, place) then
-      ahead = ahead - 1
-    end
-  end
-  return ahead
+  return redis.call('ZRANK', self.key .. 'queue', member_of(place))
+    or corrupt('a place is not in the queue')
+end
+
+function Book:ahead_of(place)
+  return self:stored_ahead_of(place)
+    + count_before(self.newcomers, place) - count_before(self.leavers, place)
 end
