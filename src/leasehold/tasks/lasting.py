@@ -1,0 +1,60 @@
+"""Tasks that go on from the start to the stop: coroutine functions, and candidates."""
+
+import asyncio
+
+from leasehold import Campaign, LeaderElection
+from leasehold.tasks.clock import Timekeeper
+from leasehold.tasks.definition import Lasting
+from leasehold.tasks.functions import is_cancelled
+from leasehold.tasks.report import Reporter
+from leasehold.tasks.status import Outcome, Tally
+
+
+async def last(task: Lasting, time: Timekeeper, tally: Tally, reporter: Reporter) -> None:
+    """Call it once; raises nothing but a cancellation."""
+    outcome: Outcome = "done"
+    failure: BaseException | None = None
+    tally.begin(time.now())
+    try:
+        await task.function()
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            outcome = "cancelled"
+            raise
+        outcome, failure = "failed", error
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # it is reported
+        outcome, failure = "failed", error
+    finally:
+        tally.end(time.now(), outcome, failure)
+    if failure is not None:
+        await reporter.ended(outcome, failure)
+
+
+class Candidates:
+    """The campaigns that tasks rely on, one for each election, in the background."""
+
+    def __init__(self) -> None:
+        self._campaigns: dict[int, Campaign] = {}
+
+    async def campaign(self, leader: LeaderElection | Campaign) -> Campaign:
+        """The campaign of an election, begun if need be; somebody else's is left alone."""
+        if isinstance(leader, Campaign):
+            return leader
+        campaign = self._campaigns.get(id(leader))
+        if campaign is None:
+            campaign = leader.campaign()
+            await campaign.__aenter__()
+            self._campaigns[id(leader)] = campaign
+        return campaign
+
+    def trouble(self, leader: LeaderElection) -> str | None:
+        """Why a candidate can't stand at this moment."""
+        campaign = self._campaigns.get(id(leader))
+        error = None if campaign is None else campaign.error
+        return None if error is None else f"{type(error).__name__}: {error}"
+
+    async def stop(self) -> None:
+        """Hand over what they lead."""
+        campaigns = list(self._campaigns.values())
+        self._campaigns.clear()
+        await asyncio.gather(*(campaign.__aexit__(None, None, None) for campaign in campaigns))

@@ -1,0 +1,142 @@
+"""Whole programs: an application whose lifespan runs tasks, and one that does nothing else."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.multiprocess
+
+ALONE = """
+import asyncio
+from leasehold.tasks import Tasks
+
+tasks = Tasks()
+
+@tasks.every("1s", name="job", missed="latest")
+async def job():
+    print("runs", flush=True)
+    try:
+        while tasks.running:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        print("is done", flush=True)
+    except asyncio.CancelledError:
+        print("is cancelled", flush=True)
+        raise
+
+@tasks.add
+async def beside():
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("beside ends", flush=True)
+
+try:
+    asyncio.run(tasks.run())
+    print("ended")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+APPLICATION = """
+from contextlib import asynccontextmanager
+from fastapi import FastAPI
+from leasehold.tasks import Tasks
+
+tasks = Tasks(shutdown_timeout=0.2)
+
+@tasks.every("1s", name="job", missed="latest")
+async def job():
+    import asyncio
+    print("runs", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        print("is cancelled", flush=True)
+
+@asynccontextmanager
+async def lifespan(app):
+    async with tasks:
+        yield
+    print("stopped", flush=True)
+
+app = FastAPI(lifespan=lifespan)
+"""
+
+
+def start(tmp_path: Path, *command: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=tmp_path,
+        env=os.environ | {"LEASEHOLD_URL": f"sqlite:///{tmp_path}/leases.db"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def until_it_runs(process: "subprocess.Popen[str]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line == "runs\n":
+            return
+    pytest.fail(f"it never ran: {process.stderr and process.stderr.read()}")
+
+
+@pytest.mark.parametrize(
+    ("number", "last"), [(signal.SIGTERM, "ended"), (signal.SIGINT, "interrupted")]
+)
+def test_a_signal_ends_it_after_what_runs(
+    tmp_path: Path, number: signal.Signals, last: str
+) -> None:
+    process = start(tmp_path, "-c", ALONE)
+    until_it_runs(process)
+    process.send_signal(number)
+    told, wrong = process.communicate(timeout=60)
+    assert told.splitlines() == ["beside ends", "is done", last]
+    assert (process.returncode, wrong) == (0, "")
+
+
+def test_in_an_application_s_lifespan(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    process = start(tmp_path, "-m", "uvicorn", "app:app", "--port", "0", "--log-level", "warning")
+    until_it_runs(process)
+    process.send_signal(signal.SIGTERM)
+    told, wrong = process.communicate(timeout=60)
+    assert told.splitlines() == ["is cancelled", "stopped"]
+    assert "Traceback" not in wrong
+    assert "did not end within 0.2 s" in wrong
+
+
+def test_a_thread_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
+    code = """
+import asyncio, threading
+from leasehold.tasks import Tasks
+
+tasks = Tasks(shutdown_timeout=0.1)
+
+@tasks.every("1s", name="job", missed="latest")
+def job():
+    print("runs", flush=True)
+    threading.Event().wait()
+
+asyncio.run(tasks.run())
+print("ended")
+"""
+    process = start(tmp_path, "-c", code)
+    until_it_runs(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "ended\n"
+    assert process.returncode == 0
+
+
+def test_importing_it_imports_no_cron(tmp_path: Path) -> None:
+    code = "import sys, leasehold.tasks; print('cronsim' in sys.modules)"
+    done = start(tmp_path, "-c", code).communicate(timeout=60)
+    assert done == ("False\n", "")

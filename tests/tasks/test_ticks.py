@@ -1,0 +1,431 @@
+"""Ticks: run by one of all processes, never twice, and never while the run before still goes on."""
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import pytest
+
+from leasehold import NotHeld, TaskLock, current_lease
+from leasehold.model import Acquire
+from leasehold.tasks import Tasks, TaskStatus
+from tests.tasks.places import Cluster, Skewed, eventually, turn
+
+
+class Job:
+    """A task that writes down when and where it ran, and can be made to take its time."""
+
+    def __init__(self, place: Cluster) -> None:
+        self.place = place
+        self.ran: list[tuple[str, float]] = []
+        self.tokens: list[int] = []
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.error: BaseException | None = None
+
+    def on(self, tasks: Tasks, where: str = "", **options: Any) -> Tasks:
+        async def job() -> None:
+            self.ran.append((where, self.place.second))
+            if not options.get("everywhere"):
+                self.tokens.append(current_lease().token)
+            await self.may_end.wait()
+            if self.error is not None:
+                raise self.error
+
+        tasks.every(options.pop("every", "60s"), name="job", **options)(job)
+        return tasks
+
+    @property
+    def seconds(self) -> list[float]:
+        return [second for _, second in self.ran]
+
+
+def status(tasks: Tasks, name: str = "job") -> TaskStatus:
+    return tasks.status()[name]
+
+
+def counts(tasks: Tasks) -> tuple[int, int, int, int]:
+    it = status(tasks)
+    return it.won, it.lost, it.skipped, it.missed
+
+
+async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
+    job = Job(place)
+    three = [job.on(place.tasks(), where) for where in "abc"]
+    async with three[0], three[1], three[2]:
+        await place.advance(300)
+    assert job.seconds == [60, 120, 180, 240, 300]
+    assert sum(counts(tasks)[0] for tasks in three) == 5
+    assert sum(counts(tasks)[1] for tasks in three) == 10
+    assert job.tokens == sorted(set(job.tokens))
+
+
+async def test_a_tick_runs_once_though_clocks_differ_by_less_than_its_grace(place: Cluster) -> None:
+    job = Job(place)
+    ahead = job.on(place.tasks(late=-25), "ahead", grace="60s")
+    right = job.on(place.tasks(), "right", grace="60s")
+    behind = job.on(place.tasks(late=30), "behind", grace="60s")
+    await place.advance(31)  # all are within the same minute
+    async with ahead, right, behind:
+        await place.advance(600)
+    assert job.ran == [("ahead", 35.0 + 60 * k) for k in range(10)]
+
+
+async def test_who_loses_a_tick_makes_one_round_trip_and_a_winner_four(place: Cluster) -> None:
+    job = Job(place)
+    stores, schedulers = [], []
+    for where in "ab":
+        store, client = place.client()
+        stores.append(store)
+        schedulers.append(job.on(Tasks(client=client, clock=place.clock), where))
+    async with schedulers[0], schedulers[1]:
+        await place.advance(59)
+        for store in stores:
+            store.batches.clear()
+        await place.advance(1)
+    sent = [[command for batch in store.batches for command in batch] for store in stores]
+    lost, won = sorted(sent, key=len)
+    assert [type(command) for command in lost] == [Acquire]
+    assert len(won) == 4
+
+
+async def test_while_a_run_goes_on_the_next_tick_is_skipped_everywhere(place: Cluster) -> None:
+    job = Job(place)
+    here, there = job.on(place.tasks(), "here"), job.on(place.tasks(), "there")
+    job.may_end.clear()
+    async with here, there:
+        await place.advance(185)
+        assert job.seconds == [60]
+        assert counts(here)[2] + counts(there)[2] == 2
+        assert status(here).running or status(there).running
+        job.may_end.set()
+        await turn()
+        await place.advance(60)
+    assert job.seconds == [60, 240]
+
+
+async def test_min_hold_keeps_a_start_apart_from_another_by_hand(place: Cluster) -> None:
+    job = Job(place)
+    tasks = job.on(place.tasks(), min_hold="30s")
+    async with tasks:
+        await place.advance(60)
+        by_hand = TaskLock("job", 30, 60, client=place.client()[1])
+        assert await by_hand.try_acquire() is None
+        await place.advance(31)
+        lease = await by_hand.try_acquire()
+        assert lease is not None
+        await place.advance(20)
+        await lease.release()
+        await place.advance(20)  # its min_hold covers the tick
+    assert job.seconds == [60]
+    assert counts(tasks) == (1, 0, 1, 0)
+
+
+async def test_cron_ticks_are_run_too(place: Cluster) -> None:
+    tasks = place.tasks(timezone="Europe/Berlin")
+    ran = []
+
+    @tasks.cron("*/15 * * * *", name="job")
+    async def job() -> None:
+        ran.append(place.second)
+
+    async with tasks:
+        await turn()
+        assert str(status(tasks).next_run) == "2027-01-15 08:15:00+00:00"
+        await place.advance(3600, step=5)
+    assert ran == [900, 1800, 2700, 3600]
+
+
+async def test_jitter_moves_a_start_but_never_past_the_next_tick(
+    place: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasehold.tasks.runner.uniform", lambda low, high: high)
+    job = Job(place)
+    async with job.on(place.tasks(), jitter="20s"):
+        await place.advance(170)
+    assert job.seconds == [80, 140]
+    other = Cluster()
+    job, tasks = Job(other), other.tasks()
+
+    async def late() -> None:
+        job.ran.append(("", other.second))
+
+    tasks.cron("* * * * *", jitter="5m", name="late")(late)
+    async with tasks:
+        await other.advance(200)
+    await other.clients[0].close()
+    assert job.seconds == [114, 174]
+
+
+@pytest.mark.parametrize("first", ["prompt", "tardy"])
+async def test_jitter_longer_than_the_grace_runs_no_tick_twice(
+    place: Cluster, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """One process draws no delay and another the longest: who is later finds the tick still claimed."""
+    drawn: dict[str, float] = {"prompt": 0.0, "tardy": 1.0}
+    ran = []
+    schedulers = {}
+    for where in sorted(drawn, key=lambda each: each != first):
+        tasks = schedulers[where] = place.tasks()
+
+        @tasks.cron("0 * * * *", name="job", jitter="30m", grace="1m")
+        async def job(where: str = where) -> None:
+            ran.append((where, place.second))
+
+    def draw(low: float, high: float) -> float:
+        task = asyncio.current_task()
+        return high * drawn["prompt" if task is prompt else "tardy"]
+
+    monkeypatch.setattr("leasehold.tasks.runner.uniform", draw)
+    async with schedulers["prompt"] as scheduler:
+        [prompt] = scheduler._session._loops  # type: ignore[union-attr]
+        async with schedulers["tardy"]:
+            await place.advance(7200, step=10)
+        assert counts(schedulers["tardy"]) == (0, 1, 0, 0)
+    assert ran == [("prompt", 3600), ("prompt", 7200)]
+
+
+async def test_a_winner_that_was_paused_past_the_claims_of_others_runs_nothing(
+    place: Cluster,
+) -> None:
+    """It decided to try in time, and its command arrived when the tick's lock had run out long ago."""
+    job = Job(place)
+    store, client = place.client()
+    tasks = job.on(Tasks(client=client, clock=place.clock), every="1h", grace="1m")
+    async with tasks:
+        await place.advance(3599, step=100)
+
+        def pause(_: object) -> None:
+            store.before = lambda _: None
+            place.clock.advance(121)
+
+        store.before = pause
+        await place.advance(1)
+        assert (await client.task_lock("job", 0, 60).status()).last_token == 0
+        assert counts(tasks) == (0, 0, 0, 1)
+    assert job.ran == []
+
+
+async def test_a_body_that_cancels_itself_has_failed(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(place)
+    job.error = asyncio.CancelledError("from somewhere in it")
+    tasks = job.on(place.tasks())
+    async with tasks:
+        await place.advance(120)
+        assert status(tasks).failed == 2
+    assert "task job failed" in caplog.text
+
+
+async def test_everywhere_takes_no_lock(place: Cluster) -> None:
+    job = Job(place)
+    here, there = (job.on(place.tasks(), where, everywhere=True) for where in ("here", "there"))
+    async with here, there:
+        await place.advance(60)
+        assert sorted(job.ran) == [("here", 60), ("there", 60)]
+        job.may_end.clear()
+        await place.advance(120)
+        assert counts(here) == (2, 0, 1, 0)
+        job.may_end.set()
+    with pytest.raises(NotHeld):
+        current_lease()
+
+
+async def test_everywhere_has_no_past_at_its_start(place: Cluster) -> None:
+    """Nobody remembers what was run in this process, so each start would run the latest again."""
+    job = Job(place)
+    async with job.on(place.tasks(), everywhere=True, missed="latest"):
+        await turn()
+        assert job.ran == []
+        await place.advance(60)
+        place.clock.advance(90)  # and nothing runs meanwhile
+        await turn()
+    assert job.seconds == [60, 150]
+
+
+async def test_several_schedulers_of_one_process_are_rivals_like_any(place: Cluster) -> None:
+    job = Job(place)
+    client = place.client()[1]
+    one = job.on(Tasks(client=client, clock=place.clock), "one")
+    two = job.on(Tasks(client=client, clock=place.clock), "two")
+    async with one, two:
+        await place.advance(120)
+    assert job.seconds == [60, 120]
+
+
+# -- functions ---------------------------------------------------------------------------------------
+
+
+async def test_a_plain_function_runs_in_a_thread_and_holds_its_lock_to_its_end(
+    place: Cluster,
+) -> None:
+    tasks, other = place.tasks(), place.client()[1]
+    may_end, seen = threading.Event(), []
+
+    @tasks.every("60s", name="job")
+    def job() -> None:
+        seen.append((threading.current_thread().name, current_lease().token))
+        assert may_end.wait(20)
+
+    async with tasks:
+        await place.advance(60)
+        await eventually(lambda: status(tasks).running)
+        holder = (await TaskLock("job", 0, 60, client=other).status()).holders[0]
+        assert holder.note == "the tick of 2027-01-15T08:01:00Z"
+        may_end.set()
+        await eventually(lambda: status(tasks).last_outcome == "done")
+        assert not await TaskLock("job", 0, 60, client=other).locked()
+    assert seen == [("leasehold-job", holder.token)]
+
+
+async def test_a_plain_function_that_returns_a_coroutine_is_told(place: Cluster) -> None:
+    tasks = place.tasks()
+
+    async def late() -> None: ...
+
+    tasks.every("60s", name="job")(lambda: late())  # noqa: PLW0108  # a coroutine function is none
+    async with tasks:
+        await place.advance(60)
+        await eventually(lambda: status(tasks).failed)
+        assert "make it an `async def`" in str(status(tasks).last_error)
+
+
+async def test_names_may_have_braces(place: Cluster) -> None:
+    tasks, ran = place.tasks(), []
+
+    @tasks.every("60s", name="tidy {everything}")
+    async def job() -> None:
+        ran.append(current_lease().key)
+
+    async with tasks:
+        await place.advance(60)
+    assert ran == [b"tasklock:tidy {everything}"]
+
+
+async def test_an_error_leaves_the_others_alone_and_is_told(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[tuple[str, str]] = []
+
+    async def on_error(name: str, error: BaseException) -> None:
+        told.append((name, repr(error)))
+        if isinstance(error, SystemExit):
+            raise LookupError("in on_error")
+
+    tasks, fine = place.tasks(on_error=on_error), []
+
+    @tasks.every("60s", name="bad")
+    async def bad() -> None:
+        raise ValueError("no")
+
+    @tasks.every("60s", name="exits")
+    def exits() -> None:
+        raise SystemExit(3)
+
+    @tasks.every("60s", name="good")
+    async def good() -> None:
+        fine.append(place.second)
+
+    async with tasks:
+        await place.advance(120)
+        await eventually(lambda: status(tasks, "exits").failed == 2)
+        assert status(tasks, "bad").failed == 2
+        assert status(tasks, "bad").last_outcome == "failed"
+        assert status(tasks, "bad").last_error == "ValueError: no"
+        assert tasks.healthy(), "a task that fails is no reason to restart the process"
+        await eventually(lambda: len(told) == 4)
+    assert fine == [60, 120]
+    assert ("bad", "ValueError('no')") in told
+    assert ("exits", "SystemExit(3)") in told
+    assert "task bad failed" in caplog.text
+    assert "on_error failed for task exits" in caplog.text
+
+
+async def test_a_body_s_own_contention_is_its_own(place: Cluster) -> None:
+    tasks = place.tasks()
+    client = place.client()[1]
+    held = await client.lock("resource").acquire()
+
+    @tasks.every("60s", name="job")
+    async def job() -> None:
+        await client.lock("resource").acquire(wait=0)
+
+    async with tasks:
+        await place.advance(60)
+        assert counts(tasks) == (1, 0, 0, 0)
+        assert "AcquireTimeout: resource is held" in str(status(tasks).last_error)
+    await held.release()
+
+
+# -- overruns ----------------------------------------------------------------------------------------
+
+
+async def test_an_overrun_of_max_hold_is_told(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(place)
+    job.may_end.clear()
+    tasks = job.on(place.tasks(), max_hold="90s")
+    async with tasks:
+        await place.advance(151)
+        job.may_end.set()
+        await turn()
+        assert status(tasks).last_outcome == "done"
+    assert "longer than its max_hold" in caplog.text
+
+
+async def test_an_overrun_is_cancelled_if_asked_for(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(place)
+    job.may_end.clear()
+    tasks = job.on(place.tasks(), max_hold="90s", cancel=True)
+    async with tasks:
+        await place.advance(150)
+        assert status(tasks).last_outcome == "lost"
+        assert "max_hold" in str(status(tasks).last_error)
+        job.may_end.set()
+        await place.advance(30)
+    assert job.seconds == [60, 180]
+    assert next(r.message for r in caplog.records if r.name == "leasehold.tasks").startswith(
+        "task job was stopped"
+    )
+
+
+async def test_a_winner_that_dies_keeps_others_out_for_max_hold_and_no_longer(
+    place: Cluster,
+) -> None:
+    job = Job(place)
+    other = job.on(place.tasks(), max_hold="130s")
+    # as if it had won its tick and died in the middle of the run
+    dead = TaskLock("job", 0, 130, client=place.client()[1])
+    lease = await dead.acquire()
+    async with other:
+        await place.advance(200)
+    assert job.seconds == [180]
+    assert counts(other) == (1, 0, 2, 0)
+    del lease
+
+
+async def test_a_clock_that_is_set_back_for_good_does_not_stop_it(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job, clock = Job(place), Skewed(place.clock, -86_400)
+    tasks = job.on(Tasks(client=place.client()[1], clock=clock))
+    async with tasks:
+        await place.advance(120)
+        clock._late = 0
+        await place.advance(120)
+    assert job.seconds == [60, 120, 180, 240]
+    assert "the clock was set back" in caplog.text
+
+
+async def test_what_is_not_awaited_any_more_is_logged_nowhere(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(place)
+    async with job.on(place.tasks()), job.on(place.tasks()):
+        await place.advance(600, step=7)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
