@@ -1,0 +1,104 @@
+"""The guard for Redis, by redis-py's clients of both worlds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+import leasehold.sync
+from leasehold.fencing import AsyncRedisFence, RedisFence, StaleToken
+
+KEY = b"lock:cart:42"
+
+
+@pytest.fixture(params=[False, True], ids=["bytes", "text"])
+def client(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
+    client: Any = redis.Redis.from_url(redis_url, decode_responses=request.param)
+    yield client
+    client.close()
+
+
+def test_tokens_may_rise_and_repeat_but_not_fall(client: Any) -> None:
+    fence = RedisFence(client)
+    for token in (5, 5, 9, 2**53 - 2, 2**53 - 1):
+        fence.set((KEY, token), "cart:42", str(token))
+    with pytest.raises(StaleToken) as caught:
+        fence.set((KEY, 2**53 - 2), "cart:42", "late")
+    assert (caught.value.token, caught.value.seen) == (2**53 - 2, 2**53 - 1)
+    assert int(client.get("cart:42")) == 2**53 - 1
+    fence.set((KEY, 1, 1), "cart:42", "another slot")
+    fence.set((b"lock:cart:43", 1), "cart:42", "another key")
+
+
+def test_any_command_on_one_key(client: Any) -> None:
+    fence = RedisFence(client)
+    assert fence.call((KEY, 9), "HSET", "cart:42", "apples", 3) == 1
+    assert fence.call((KEY, 9), "HINCRBY", "cart:42", "apples", 2) == 5
+    assert fence.call((KEY, 9), "GET", "nothing") is None
+    with pytest.raises(StaleToken):
+        fence.call((KEY, 8), "DEL", "cart:42")
+    assert client.hlen("cart:42") == 1
+    assert fence.call((KEY, 9), "DEL", "cart:42") == 1
+
+
+def test_of_a_lease_every_slot_counts(client: Any) -> None:
+    fence = RedisFence(client)
+    with leasehold.sync.connect("memory://fencing-redis") as store:
+        semaphore = store.semaphore("gpu", 3)
+        first, both = semaphore.acquire(), semaphore.acquire(units=2)
+        fence.set(both, "gpu", "both")
+        fence.set(first, "gpu", "a lower token, for another slot")
+        both.release()
+        with semaphore.acquire() as newer:
+            assert newer.slots == (1,)
+            fence.set(newer, "gpu", "newer")
+        with pytest.raises(StaleToken, match="semaphore gpu, slot 1 is stale"):
+            fence.set(both, "gpu", "late")
+        first.release()
+    assert client.get("gpu") in ("newer", b"newer")
+
+
+def test_a_command_that_fails_raises_no_token(client: Any) -> None:
+    fence = RedisFence(client)
+    client.lpush("list", "a")
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+        fence.call((KEY, 9), "INCR", "list")
+    fence.set((KEY, 8), "cart:42", "fine")
+
+
+def test_a_server_that_has_forgotten_the_script_gets_it_again(client: Any) -> None:
+    fence = RedisFence(client)
+    fence.set((KEY, 8), "cart:42", "one")
+    client.script_flush()
+    fence.set((KEY, 9), "cart:42", "two")
+    with pytest.raises(StaleToken):
+        fence.set((KEY, 8), "cart:42", "three")
+
+
+def test_the_fence_lies_where_it_is_wanted(client: Any) -> None:
+    RedisFence(client, prefix="{cart:42}:fence:").set((KEY, 8), "{cart:42}", "x")
+    assert int(client.get("{cart:42}:fence:lock:cart:42#0")) == 8
+    assert client.ttl("{cart:42}:fence:lock:cart:42#0") == -1
+
+
+async def test_by_an_asyncio_client(redis_url: str) -> None:
+    client: Any = redis.asyncio.Redis.from_url(redis_url)
+    try:
+        fence = AsyncRedisFence(client)
+        await fence.set((KEY, 9), "cart:42", "mine")
+        assert await fence.call((KEY, 9), "APPEND", "cart:42", "!") == 5
+        with pytest.raises(StaleToken) as caught:
+            await fence.set((KEY, 8), "cart:42", "late")
+        assert caught.value.seen == 9
+        assert await client.get("cart:42") == b"mine!"
+        with pytest.raises(TypeError, match="AsyncRedisFence"):
+            RedisFence(client)
+    finally:
+        await client.aclose()
+
+
+def test_a_client_of_the_other_world_is_refused(client: Any) -> None:
+    with pytest.raises(TypeError, match="it is RedisFence"):
+        AsyncRedisFence(client)

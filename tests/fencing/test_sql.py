@@ -1,0 +1,213 @@
+"""The guard for SQL, over sqlite3 and psycopg."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import leasehold.sync
+from leasehold import LeaseholdError
+from leasehold.fencing import AsyncSqlFence, SqlFence, StaleToken
+
+KEY = b"lock:order:42"
+
+
+class Database:
+    """One database, and connections to it that close with the test."""
+
+    def __init__(self, kind: str, place: str) -> None:
+        self.is_sqlite = kind == "sqlite"
+        self._place = place
+        self._open: list[Any] = []
+
+    def connect(self, **options: Any) -> Any:
+        if self.is_sqlite:
+            connection: Any = sqlite3.connect(self._place, timeout=0, **options)
+        else:
+            connection = psycopg.connect(self._place, **options)
+        self._open.append(connection)
+        return connection
+
+    def close(self) -> None:
+        for connection in self._open:
+            connection.close()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    sqlite = request.param == "sqlite"
+    place = str(tmp_path / "a.db") if sqlite else request.getfixturevalue("postgres_url")
+    found = Database(request.param, place)
+    connection = found.connect()
+    SqlFence().create(connection)
+    SqlFence().create(connection)  # it is there: so be it
+    connection.execute("CREATE TABLE orders (state TEXT)")
+    connection.commit()
+    yield found
+    found.close()
+
+
+def test_tokens_may_rise_and_repeat_but_not_fall(database: Database) -> None:
+    connection, fence = database.connect(), SqlFence()
+    for token in (5, 5, 9, 1_700_000_000_000_000, 2**53 - 1, 2**53 - 1):
+        fence.check(connection, (KEY, token))
+    with pytest.raises(StaleToken) as caught:
+        fence.check(connection, (KEY, 9))
+    connection.rollback()
+    assert (caught.value.token, caught.value.seen, caught.value.key) == (9, 2**53 - 1, KEY)
+    assert str(caught.value).startswith(f"token 9 of lock order:42 is stale: token {2**53 - 1} ")
+
+
+def test_keys_and_slots_are_apart(database: Database) -> None:
+    connection, fence = database.connect(), SqlFence()
+    fence.check(connection, (KEY, 9))
+    fence.check(connection, (KEY, 1, 1))
+    fence.check(connection, (b"lock:order:4", 1))
+    fence.check(connection, (b"lock:order%3A42\x00\xff", 1))
+    fence.check(connection, (KEY, 2, 1))
+    with pytest.raises(StaleToken, match="slot 1 is stale"):
+        fence.check(connection, (KEY, 1, 1))
+    connection.rollback()
+
+
+def test_of_a_lease_every_slot_counts(database: Database) -> None:
+    connection, fence = database.connect(), SqlFence()
+    with leasehold.sync.connect("memory://fencing-slots") as client:
+        semaphore = client.semaphore("gpu", 3)
+        first = semaphore.acquire()
+        both = semaphore.acquire(units=2)
+        assert both.slots == (1, 2)
+        fence.check(connection, both)
+        fence.check(connection, first)  # a lower token, for another slot
+        both.release()
+        newer = semaphore.acquire()
+        assert newer.slots == (1,)
+        fence.check(connection, newer)
+        connection.commit()
+        with pytest.raises(StaleToken, match="semaphore gpu, slot 1 is stale"):
+            fence.check(connection, both)
+        connection.rollback()
+        fence.check(connection, first)
+        connection.commit()
+        first.release()
+        newer.release()
+
+
+def test_a_refused_write_is_undone_with_its_transaction(database: Database) -> None:
+    connection, fence = database.connect(), SqlFence()
+    fence.check(connection, (KEY, 9))
+    connection.commit()
+    with pytest.raises(StaleToken), connection:
+        connection.execute("INSERT INTO orders VALUES ('paid')")
+        fence.check(connection, (KEY, 8))
+    connection = database.connect()
+    assert connection.execute("SELECT * FROM orders").fetchall() == []
+
+
+def test_a_token_that_was_rolled_back_was_not_seen(database: Database) -> None:
+    connection, fence = database.connect(), SqlFence()
+    fence.check(connection, (KEY, 9))
+    connection.rollback()
+    fence.check(connection, (KEY, 8))
+    connection.commit()
+
+
+@pytest.mark.parametrize("second", [8, 9])
+def test_others_wait_until_the_transaction_ends(database: Database, second: int) -> None:
+    """Also with the same token: a newer one could else write first, and be overwritten."""
+    fence, mine, theirs = SqlFence(), database.connect(), database.connect()
+    if not database.is_sqlite:
+        theirs.execute("SET lock_timeout = '50ms'")
+        theirs.commit()
+    fence.check(mine, (KEY, 8))
+    with pytest.raises((sqlite3.OperationalError, psycopg.errors.LockNotAvailable)):
+        fence.check(theirs, (KEY, second))
+    theirs.rollback()
+    mine.commit()
+    fence.check(theirs, (KEY, second))
+    theirs.commit()
+
+
+def test_without_a_transaction_it_is_refused(database: Database) -> None:
+    """The check would stand by itself, and a newer holder could write between it and the write."""
+    alone: dict[str, Any] = (
+        {"isolation_level": None} if database.is_sqlite else {"autocommit": True}
+    )
+    connection, fence = database.connect(**alone), SqlFence()
+    with pytest.raises(LeaseholdError, match="in the transaction that writes"):
+        fence.check(connection, (KEY, 8))
+    connection.execute("BEGIN")
+    fence.check(connection, (KEY, 8))
+    connection.execute("COMMIT")
+
+
+def test_a_table_of_another_name(database: Database) -> None:
+    connection, fence = database.connect(), SqlFence("my_fences")
+    fence.create(connection)
+    fence.check(connection, (KEY, 9))
+    connection.commit()
+    assert connection.execute("SELECT resource, slot, token FROM my_fences").fetchall() == [
+        ("lock:order:42", 0, 9)
+    ]
+    connection.rollback()
+    SqlFence().check(connection, (KEY, 8))
+    connection.rollback()
+
+
+async def test_over_an_async_connection(postgres_url: str) -> None:
+    fence = AsyncSqlFence()
+    async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+        await fence.create(connection)
+        await fence.check(connection, (KEY, 9))
+        await connection.commit()
+        with pytest.raises(StaleToken) as caught:
+            async with connection.transaction():
+                await fence.check(connection, (KEY, 8))
+        assert caught.value.seen == 9
+        await connection.set_autocommit(True)
+        with pytest.raises(LeaseholdError, match="in the transaction that writes"):
+            await fence.check(connection, (KEY, 9))
+
+
+class Dumb:
+    """A connection that doesn't tell whose it is, as wrappers are; it takes `%s`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def cursor(self) -> Any:
+        cursor = self._connection.cursor()
+
+        class Cursor:
+            rowcount = property(lambda self: cursor.rowcount)
+            fetchone = staticmethod(cursor.fetchone)
+            close = staticmethod(cursor.close)
+
+            def execute(self, sql: str, parameters: tuple[Any, ...] = ()) -> None:
+                assert "?" not in sql
+                cursor.execute(sql.replace("%s", "?"), parameters)
+
+        return Cursor()
+
+
+def test_a_connection_that_tells_no_paramstyle() -> None:
+    connection = Dumb(sqlite3.connect(":memory:"))
+    with pytest.raises(TypeError, match='paramstyle="format"'):
+        SqlFence().check(connection, (KEY, 8))
+    fence = SqlFence(paramstyle="format")
+    fence.create(connection)
+    fence.check(connection, (KEY, 8))
+    with pytest.raises(StaleToken):
+        fence.check(connection, (KEY, 7))
+    connection._connection.close()
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for table in ("", "a b", "a;drop", "a.b.c", "1a"):
+        with pytest.raises(ValueError, match="give a name"):
+            SqlFence(table)
+    with pytest.raises(ValueError, match="paramstyle"):
+        SqlFence(paramstyle="dollar")

@@ -1,0 +1,66 @@
+"""A holder that is paused past its lease writes late: it is refused, and gets in without the guard."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from leasehold.sync import connect
+from tests.fencing.resources import Resource, Sql, resource
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis", "file"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    kind: str = request.param
+    if kind in ("postgres", "redis"):
+        return kind, request.getfixturevalue(f"{kind}_url")
+    return kind, str(tmp_path if kind == "file" else tmp_path / "things.db")
+
+
+@pytest.mark.once
+@pytest.mark.multiprocess
+def test_a_late_write_is_refused_and_would_have_got_in(
+    where: tuple[str, str], tmp_path: Path
+) -> None:
+    thing: Resource
+    with closing(resource(*where)) as thing:
+        if isinstance(thing, Sql):
+            thing.create()
+        pause_and_write(thing, where, f"sqlite:///{tmp_path}/leases.db")
+        assert thing.read() == ("newest", "late"), "without the guard the late write stands"
+
+
+def pause_and_write(thing: Resource, where: tuple[str, str], store: str) -> None:
+    """Write while a holder stands still, and let it write what it was about to."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.fencing.paused", store, *where],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as paused:
+        try:
+            assert paused.stdin is not None
+            assert paused.stdout is not None
+            held, token = paused.stdout.readline().split()
+            assert held == "held"
+            os.kill(paused.pid, signal.SIGSTOP)
+            with connect(store) as client, client.lock("thing", wait="60s") as lease:
+                assert lease.token > int(token)
+                thing.write(lease, "newer")
+                thing.write_unguarded("newer")
+                os.kill(paused.pid, signal.SIGCONT)
+                paused.stdin.write("go on\n")
+                paused.stdin.flush()
+                assert paused.stdout.readline().split() == ["stale", token, str(lease.token)]
+                paused.stdin.close()
+                assert paused.wait(60) == 0
+                thing.write(lease, "newest")
+        finally:
+            paused.kill()
