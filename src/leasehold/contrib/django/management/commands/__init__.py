@@ -1,0 +1,1 @@
+"""The commands of `manage.py`, each in a file of its name."""

@@ -1,0 +1,76 @@
+"""The store of an application, open while it runs."""
+
+import warnings
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from typing import Any
+
+import fastapi.routing
+
+from leasehold import AcquireTimeout, connect, set_default
+from leasehold.contrib.fastapi.held import Held
+
+type Lifespan[State] = Callable[[Any], AbstractAsyncContextManager[State]]
+
+
+def lifespan(
+    url: str | None = None,
+    *,
+    then: Lifespan[Mapping[str, Any] | None] | None = None,
+    default: bool = True,
+    **options: Any,
+) -> Lifespan[Mapping[str, Any]]:
+    """`FastAPI(lifespan=lifespan("redis://localhost/0"))`: a client that lives as long as the application.
+
+    Bare primitives and every `Held` use its store (so that tests can `override` it), and `connect()`
+    without a URL is a client of it. With `default=False` only this application's `Held`s do, and handlers
+    find the client as `request.state.leasehold`. `then` is a lifespan of your own, which runs inside.
+    Options are those of `connect()`; without a URL the default store is used. A `Held` that is named after
+    a parameter that its route doesn't have fails the start, with `ValueError`. At shutdown what is held is
+    given up. Nothing connects before the first request that needs it, so an outage doesn't keep the
+    application from starting.
+    """
+
+    @asynccontextmanager
+    async def run(app: Any) -> AsyncGenerator[dict[str, Any]]:
+        _check(app)
+        client = connect(url, **options)
+        is_default = default and (url is not None or "client" in options)
+        if is_default:
+            set_default(client)
+        try:
+            async with then(app) if then is not None else nullcontext() as state:
+                yield {**({} if default else {"leasehold": client}), **(state or {})}
+        finally:
+            if is_default:
+                set_default(None)
+            await client.close()
+
+    return run
+
+
+def _check(app: Any) -> None:
+    """Raises `ValueError` for a field that no route has; warns if contention would be answered with 500."""
+    held = [(route, each) for route, each in _held_by(app)]
+    for route, each in held:
+        each.check(route)
+    if held and not any(kind in app.exception_handlers for kind in AcquireTimeout.__mro__):
+        warnings.warn(
+            f"{held[0][1]!r} is in use, and nothing handles AcquireTimeout, so that contention would be "
+            "answered with 500: write FastAPI(exception_handlers=problems())",
+            stacklevel=2,
+        )
+
+
+def _held_by(app: Any) -> Iterator[tuple[Any, Held]]:
+    """Every route of an application that holds something, with what it holds."""
+    routes = app.routes
+    # FastAPI keeps included routers apart since it has this
+    each = getattr(fastapi.routing, "iter_route_contexts", iter)
+    for route in each(routes):
+        level = [getattr(route, "dependant", None)]
+        while level := [one for one in level if one is not None]:
+            for dependant in level:
+                if isinstance(dependant.call, Held):
+                    yield route, dependant.call
+            level = [below for dependant in level for below in dependant.dependencies]

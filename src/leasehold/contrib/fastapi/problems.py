@@ -1,0 +1,88 @@
+"""What went wrong, as HTTP tells it: RFC 9457's problem details."""
+
+from collections.abc import Callable, Coroutine
+from math import ceil
+from typing import Any
+
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, Response
+
+from leasehold import AcquireTimeout, BackendUnavailable, Holder, LeaseholdError, LeaseLost
+
+type Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+
+_STATUS = "leasehold.status"
+
+_KINDS: dict[type[LeaseholdError], tuple[str, str, int]] = {
+    AcquireTimeout: ("busy", "It is in use", 409),
+    BackendUnavailable: ("unavailable", "It can't be told whether it is in use", 503),
+    LeaseLost: ("lost", "The lease was lost while the request was served", 500),
+}
+"""The end of the problem's type, its title, and its status."""
+
+
+def problems(*, status: int = 409, disclose: bool = True) -> dict[int | type[Exception], Handler]:
+    """Exception handlers: `FastAPI(exception_handlers=problems())`.
+
+    `AcquireTimeout` is answered with `status` and `Retry-After`, `BackendUnavailable` with 503 and
+    `Retry-After`, `LeaseLost` with 500, as nobody knows what the handler had done by then. The body is
+    `application/problem+json`: who holds it (never a lease's id), how many are ahead, when to try again.
+    With `disclose=False` it names neither holders nor hosts, as befits an API for strangers.
+    """
+
+    def handler(kind: str, title: str, usual: int) -> Handler:
+        async def answer(request: Request, error: LeaseholdError) -> Response:
+            code = usual if kind != "busy" else request.scope.get(_STATUS, status)
+            body = {
+                "type": f"urn:leasehold:problem:{kind}",
+                "title": title,
+                "status": code,
+                "detail": str(error) if disclose else f"{title}.",
+                "instance": request.url.path,
+                **_about(error, disclose),
+            }
+            headers = {} if kind == "lost" else {"Retry-After": str(_patience(error))}
+            return JSONResponse(body, code, headers, media_type="application/problem+json")
+
+        return answer
+
+    return {error: handler(*kind) for error, kind in _KINDS.items()}
+
+
+def answer_with(connection: HTTPConnection, status: int) -> None:
+    """Answer contention with another status, for this request."""
+    connection.scope[_STATUS] = status
+
+
+def _patience(error: LeaseholdError) -> int:
+    """Whole seconds after which to try again."""
+    return max(1, ceil(error.retry_after or 0))
+
+
+def _about(error: LeaseholdError, disclose: bool) -> dict[str, Any]:
+    """What is known besides."""
+    known: dict[str, Any] = {}
+    if error.key is not None:
+        known["key"] = error.key.decode("utf-8", "backslashreplace")
+    if disclose and error.holders:
+        known["holders"] = [_holder(each) for each in error.holders]
+    if error.position is not None:
+        known["position"] = error.position
+    if error.retry_after is not None:
+        known["retry_after"] = error.retry_after
+    if isinstance(error, LeaseLost):
+        known["reason"] = error.reason
+    return known
+
+
+def _holder(holder: Holder) -> dict[str, Any]:
+    """A holder, without what would tell its lease."""
+    return {
+        "owner": holder.owner,
+        "note": holder.note,
+        "state": holder.state,
+        "units": holder.units,
+        "slots": list(holder.slots),
+        "held_for": holder.held_for,
+        "expires_in": holder.expires_in,
+    }

@@ -1,0 +1,85 @@
+"""An application of Celery's as users write them; a worker of it is started by `test_celery_worker`.
+
+The file that `NOTES` names is told what the tasks do.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery  # type: ignore[import-untyped]
+
+import leasehold.sync
+from leasehold import AcquireTimeout, current_lease
+from leasehold.contrib.celery import locked
+
+app = Celery("tasks", broker=os.environ.get("BROKER"), backend=os.environ.get("BROKER"))
+app.conf.update(
+    broker_connection_retry_on_startup=False,
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    result_expires=600,
+)
+client = leasehold.sync.connect(os.environ["LEASES"])
+client.lock("used before the fork").acquire().release()
+
+
+def note(*words: object) -> None:
+    """One line, whoever else writes."""
+    file = os.open(os.environ["NOTES"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.write(file, (" ".join(map(str, words)) + "\n").encode())
+    os.close(file)
+
+
+@app.task(bind=True, max_retries=0)
+@locked("sync:{user_id}", client=client, countdown=0.05)
+def sync(self: Any, user_id: int, seconds: float) -> int:
+    """In turn with every other of the same user."""
+    note("begin", user_id, self.request.id)
+    time.sleep(seconds)
+    note("end", user_id, self.request.id)
+    return int(self.request.retries)
+
+
+@app.task
+@locked("long", ttl=1, client=client)
+def outlives_its_ttl() -> tuple[int, str]:
+    time.sleep(1.5)
+    lease = current_lease()
+    lease.ensure()
+    return os.getpid(), lease.owner
+
+
+@app.task
+@locked("report", client=client, on_busy="skip", default="skipped")
+def skips() -> str:
+    return "done"
+
+
+@app.task
+@locked("report", client=client, on_busy="raise")
+def raises() -> str:
+    return "done"
+
+
+@app.task(autoretry_for=(AcquireTimeout,), max_retries=50, default_retry_delay=0.05)
+@locked("report", client=client, on_busy="raise")
+def retried_by_celery() -> str:
+    return "done"
+
+
+@app.task
+@locked("pool", capacity=2, client=client, countdown=0.05)
+def of_two() -> int:
+    return current_lease().slot
+
+
+@app.task
+@locked("killed", ttl=1, client=client)
+def killed_at_first() -> int:
+    note("killed", os.getpid(), current_lease().token)
+    if Path(os.environ["NOTES"]).read_text().count("killed") == 1:
+        time.sleep(60)
+    return current_lease().token
