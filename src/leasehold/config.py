@@ -1,9 +1,8 @@
-"""Settings: what may be set, in which units, and where a value comes from."""
+"""Settings: what may be set, in which units, and how a text is read."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from math import inf, isnan
 from typing import Any, Final, final
@@ -16,7 +15,6 @@ type Duration = float | int | str | timedelta
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.ASCII)
-_LITERAL = re.compile(r"[a-z0-9_-]+", re.ASCII)
 
 
 @final
@@ -97,6 +95,12 @@ class LockConfig:
     """Stop renewing after so long, whatever the body does."""
     cohort: int | None = None
     """Let tasks or threads of one process pass a lock on among themselves, for so many holds in a row."""
+    reentrant: bool = False
+    """Whoever holds it may acquire it again; it is given up with the last of these leases."""
+    lock_delay: Duration = 0.0
+    """A hold that ended by expiry, not by a release, keeps it closed for so long."""
+    detect_deadlocks: bool = True
+    """Whoever holds something else and waits looks for a circle of waiters, and may get `Deadlock`."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -106,6 +110,7 @@ class LockConfig:
         if self.max_hold == 0:
             raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
         _check_cohort(self.cohort)
+        set_(self, "lock_delay", safe_lock_delay(self.lock_delay))
         for field, type_, example in _PLAIN:
             value = getattr(self, field)
             if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
@@ -121,6 +126,21 @@ def check_priority(priority: int) -> None:
     """Raises `ValueError` for one that no store could keep in order."""
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise ValueError(f"priority is {priority}: give an int from -(2**30 - 1) to 2**30 - 1")
+
+
+LONGEST_LOCK_DELAY = 600.0
+"""Nobody can open what a crash has closed; and whoever takes longer to notice a loss needs fencing."""
+
+
+def safe_lock_delay(value: Duration) -> float:
+    """A lock delay in seconds. Raises `UnsafeTiming` for one that is out of all proportion."""
+    delay = seconds(value, "lock_delay")
+    if delay > LONGEST_LOCK_DELAY:
+        raise UnsafeTiming(
+            f"lock_delay is {delay:g} s: nobody can end it early, so give at most "
+            f"{LONGEST_LOCK_DELAY:g} s; against writes that come later, compare fencing tokens"
+        )
+    return delay
 
 
 LARGEST_COHORT = 1000
@@ -142,10 +162,21 @@ _PLAIN = (
     ("note", str, "a text"),
     ("label", str, "a text"),
     ("auto_renew", bool, "True or False"),
+    ("reentrant", bool, "True or False"),
+    ("detect_deadlocks", bool, "True or False"),
 )
 
 
-def _flag(text: str) -> bool:
+def whole(text: str) -> int:
+    """A whole number. Raises `ValueError` for a text that is none."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("write a whole number, such as 7") from None
+
+
+def flag(text: str) -> bool:
+    """A yes or a no. Raises `ValueError` for a text that is neither."""
     value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False}.get(
         text.strip().lower(), {"no": False, "off": False}.get(text.strip().lower())
     )
@@ -159,75 +190,20 @@ def _wait(text: str) -> str | None:
 
 
 def _cohort(text: str) -> int | None:
-    return None if text.strip().lower() in ("", "none", "off") else int(text)
+    return None if text.strip().lower() in ("", "none", "off") else whole(text)
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {
+READERS: Mapping[str, Callable[[str], Any]] = {
     "ttl": str,
     "wait": _wait,
-    "priority": int,
+    "priority": whole,
     "note": str,
     "label": str,
-    "auto_renew": _flag,
+    "auto_renew": flag,
     "max_hold": _wait,
     "cohort": _cohort,
+    "reentrant": flag,
+    "lock_delay": str,
+    "detect_deadlocks": flag,
 }
-
-
-def configured(
-    kind: str,
-    name: str | bytes,
-    given: Mapping[str, Any],
-    *,
-    env_prefix: str | None = None,
-    env_load: bool = True,
-    environ: Mapping[str, str] = os.environ,
-) -> LockConfig:
-    """Settings by keyword, then from the variables of this name, then from those for all, then defaults.
-
-    `LEASEHOLD_LOCK__CART__TTL` is for the lock named "cart" only: names of anything but
-    `[a-z0-9_-]` have no variables of their own, so that no two names share them. `env_prefix`
-    replaces `LEASEHOLD_LOCK__CART__`.
-    """
-    values = {key: value for key, value in given.items() if value is not UNSET}
-    if env_load:
-        prefixes = _prefixes(kind, name, env_prefix)
-        for field in _FIELDS:
-            if field not in values:
-                _load(field, prefixes, environ, values)
-    return LockConfig(**values)
-
-
-def _prefixes(kind: str, name: str | bytes, env_prefix: str | None) -> list[str]:
-    own = own_prefix(kind, name, env_prefix)
-    return ["LEASEHOLD_"] if own is None else [own, "LEASEHOLD_"]
-
-
-def own_prefix(kind: str, name: str | bytes, env_prefix: str | None) -> str | None:
-    """What the variables begin with that are for this name only; None if it has none of its own."""
-    if env_prefix is not None:
-        return env_prefix
-    if isinstance(name, str) and _LITERAL.fullmatch(name):
-        return f"LEASEHOLD_{kind.upper()}__{name.upper()}__"
-    return None
-
-
-def _load(
-    field: str, prefixes: list[str], environ: Mapping[str, str], values: dict[str, Any]
-) -> None:
-    for prefix in prefixes:
-        variable = prefix + field.upper()
-        text = environ.get(variable)
-        if text is None:
-            continue
-        try:
-            value = values[field] = _READERS[field](text)
-            LockConfig(**{field: value})  # what is wrong with it by itself is this variable's fault
-        except UnsafeTiming as error:
-            raise UnsafeTiming(f"{variable} is {text!r}: {error}") from error
-        except ValueError as error:
-            raise ValueError(f"{variable} is {text!r}: {error}") from error
-        return
-
-
-_FIELDS = tuple(field.name for field in fields(LockConfig))
+"""How a setting is read from a text: of a variable, or of a file."""

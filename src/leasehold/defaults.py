@@ -1,44 +1,37 @@
 """Which store is used where none is named."""
 
 import os
-import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from leasehold.errors import ImplicitStoreWarning, NotConfigured
+from leasehold.fork import FreshLock
 from leasehold.hub import Hub, hub_for, implicit_url
+from leasehold.overrides import overridden
+from leasehold.settings_file import VARIABLE
+from leasehold.settings_stores import default_store
+from leasehold.stores import opened_by
 
-_lock = threading.Lock()
-
-
-def _after_fork() -> None:
-    """Another thread of the parent may have held it."""
-    global _lock
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-_overrides: list[Hub] = []
+_lock = FreshLock()
 _default: Hub | None = None
-_by_url: dict[str, Hub] = {}
+_by_setting: dict[str, Hub] = {}
+"""By the URL or the file that the environment names; the implicit one by nothing."""
 
 
 def default_hub() -> Hub:
-    """An override, else what `set_default` said, else $LEASEHOLD_URL, else the implicit store."""
-    if _overrides:
-        return _overrides[-1]
-    if _default is not None:
-        return _default
-    url = os.environ.get("LEASEHOLD_URL")
-    hub = _by_url.get(url or "")
+    """An override, else what `set_default` said, $LEASEHOLD_URL, the settings file, the implicit store."""
+    hub = overridden(None) or _default
+    if hub is not None:
+        return hub
+    key = os.environ.get("LEASEHOLD_URL") or os.environ.get(VARIABLE) or ""
+    hub = _by_setting.get(key)
     if hub is not None:
         return hub
     with _lock:
-        hub = _by_url.get(url or "")
+        hub = _by_setting.get(key)
         if hub is None:
-            hub = _by_url[url or ""] = hub_for(url) if url else _implicit()
+            found = default_store()
+            hub = _by_setting[key] = _implicit() if found is None else opened_by(found)
     return hub
 
 
@@ -64,14 +57,3 @@ def set_default_hub(hub: Hub | None) -> None:
     """What bare primitives use from now on; None for what they would use by themselves."""
     global _default
     _default = hub
-
-
-@contextmanager
-def overriding(hub: Hub) -> Iterator[None]:
-    """Everything that names no store uses this one meanwhile."""
-    _overrides.append(hub)
-    try:
-        yield
-    finally:
-        last = len(_overrides) - 1 - _overrides[::-1].index(hub)
-        del _overrides[last]

@@ -1,6 +1,7 @@
 """What a fork does to leases: the child holds nothing, and writes nothing to what it inherited."""
 
 import os
+import threading
 from typing import Protocol
 from weakref import WeakSet
 
@@ -28,6 +29,25 @@ _forkables: WeakSet[Forkable] = WeakSet()
 def on_fork(thing: Forkable) -> None:
     """Have `thing.after_fork()` called in every child, as long as the thing lives."""
     _forkables.add(thing)
+
+
+class FreshLock:
+    """A lock that every child has anew, as another thread of the parent may have held it."""
+
+    __slots__ = ("__weakref__", "_lock")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        on_fork(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *about: object) -> None:
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
 
 
 def _after_in_child() -> None:

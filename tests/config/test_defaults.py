@@ -2,7 +2,6 @@
 
 import threading
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,18 +12,6 @@ import leasehold
 import leasehold.sync
 from leasehold import ImplicitStoreWarning, NotConfigured, defaults
 from tests.runtime.scripts import run_script
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in ("LEASEHOLD_URL", "LEASEHOLD_REQUIRE", "KUBERNETES_SERVICE_HOST"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(defaults, "_by_url", {})
-    monkeypatch.setattr(defaults, "_default", None)
-    monkeypatch.setattr(defaults, "_overrides", [])
-    yield
-    for hub in defaults._by_url.values():
-        hub.close()
 
 
 @pytest.fixture

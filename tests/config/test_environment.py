@@ -7,7 +7,7 @@ import pytest
 import leasehold
 import leasehold.sync
 from leasehold import LockConfig
-from leasehold.config import configured
+from leasehold.settings import configured
 
 
 @pytest.fixture(params=[leasehold.Lock, leasehold.sync.Lock], ids=["async", "sync"])

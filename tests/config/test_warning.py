@@ -12,13 +12,18 @@ from leasehold import ImplicitStoreWarning, defaults
 
 @pytest.fixture(autouse=True)
 async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[None]:
-    for name in ("LEASEHOLD_URL", "LEASEHOLD_REQUIRE", "KUBERNETES_SERVICE_HOST"):
+    for name in (
+        "LEASEHOLD_URL",
+        "LEASEHOLD_CONFIG",
+        "LEASEHOLD_REQUIRE",
+        "KUBERNETES_SERVICE_HOST",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("leasehold.hub._home", lambda: tmp_path)
-    monkeypatch.setattr(defaults, "_by_url", {})
+    monkeypatch.setattr(defaults, "_by_setting", {})
     monkeypatch.setattr(defaults, "_default", None)
     yield
-    for hub in defaults._by_url.values():
+    for hub in defaults._by_setting.values():
         await leasehold.Client(hub).close()
 
 
@@ -46,7 +51,7 @@ async def test_in_a_wrapped_function() -> None:
 
 async def test_in_a_client_of_the_default_store() -> None:
     for connect in (leasehold.connect, leasehold.sync.connect):
-        defaults._by_url.clear()
+        defaults._by_setting.clear()
         with pytest.warns(ImplicitStoreWarning) as warned:
             connect()
         assert line_of(warned) == "connect()"

@@ -3,8 +3,10 @@
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
-from leasehold.defaults import overriding, set_default_hub
+from leasehold.defaults import set_default_hub
 from leasehold.hub import Hub, hub_for
+from leasehold.overrides import overriding
+from leasehold.store_names import store_name
 
 if TYPE_CHECKING:
     from leasehold.faces import aio, blocking
@@ -18,9 +20,16 @@ def set_default(store: "str | aio.Client | blocking.Client | None") -> None:
         set_default_hub(None if store is None else _hub_of(store, "a URL, a client, or None"))
 
 
-def override(client: "aio.Client | blocking.Client") -> AbstractContextManager[None]:
-    """Everything that names no store uses this client's meanwhile, in every thread; for tests."""
-    return overriding(_hub_of(client, "a client, as connect() makes it"))
+def override(
+    client: "aio.Client | blocking.Client", *, name: str | None = None
+) -> AbstractContextManager[None]:
+    """Whatever names no store (or that store) uses this client's meanwhile; for tests.
+
+    It holds in every thread and loop, and nests. Of two that overlap in time, in two tasks or threads, each
+    has its own, as have the tasks that it begins; who began neither has the later one.
+    """
+    hub = _hub_of(client, "a client, as connect() makes it")
+    return overriding(None if name is None else store_name(name), hub)
 
 
 def _hub_of(client: object, wanted: str) -> Hub:

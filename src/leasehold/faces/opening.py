@@ -1,11 +1,13 @@
 """Which store a client is of."""
 
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from leasehold.clock import Clock
 from leasehold.config import Duration
 from leasehold.defaults import default_hub, set_default_hub
 from leasehold.hub import Hub, hub_for, hub_of
+from leasehold.store_names import store_name
+from leasehold.stores import Claim, hub_named, source_of
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -17,26 +19,50 @@ class ConnectOptions(TypedDict, total=False):
     client: Any
 
 
-def opened(url: str | None, default: bool, options: ConnectOptions) -> Hub:
-    """The store of a URL, or the default one, which is open already and takes no options."""
-    if "client" in options:
-        return _opened_for(options.pop("client"), url, default, options)
-    if url is None and options:
+class Opened(NamedTuple):
+    """A store, and whose it is: a client's own, one of several clients' by its name, or not theirs."""
+
+    hub: Hub
+    claim: Claim | None = None
+    shared: bool = False
+
+    def taken(self) -> Hub:
+        """The store, with its name if it has one: a client that was closed has to take that again."""
+        return self.hub if self.claim is None else self.claim.take()
+
+    def given_up(self) -> bool:
+        """Nobody else needs the store, so that it may be closed."""
+        return not self.shared if self.claim is None else self.claim.leave()
+
+
+def opened(url: str | None, default: bool, name: str | None, options: ConnectOptions) -> Opened:
+    """The store of a URL, or one that is open already, which takes no options: a named or the default one."""
+    if name is not None:
+        store_name(name)
+    if url is None and "client" not in options:
+        found = _open_already(name, options)
+    else:
+        found = _connected(url, name, options)
+    if default:
+        set_default_hub(found.hub)
+    return found
+
+
+def _open_already(name: str | None, options: ConnectOptions) -> Opened:
+    if options:
+        whose = "the default store" if name is None else f"the store named {name!r}"
         raise TypeError(
             f"connect() was given {', '.join(options)} and no URL: options belong to a URL, "
-            "and the default store has its own"
+            f"and {whose} has its own"
         )
-    hub = default_hub() if url is None else hub_for(url, **options)
-    if default:
-        set_default_hub(hub)
-    return hub
+    return Opened(default_hub() if name is None else hub_named(name), shared=True)
 
 
-def _opened_for(client: object, url: str | None, default: bool, options: ConnectOptions) -> Hub:
-    """The store that the user's own client of it is connected to."""
-    if url is not None:
+def _connected(url: str | None, name: str | None, options: ConnectOptions) -> Opened:
+    if "client" in options and url is not None:
         raise TypeError("connect() was given a URL and client=: give one of them")
-    hub = hub_of(client, **options)  # type: ignore[misc]  # `client` was taken out
-    if default:
-        set_default_hub(hub)
-    return hub
+    hub = hub_for(url, **options) if url is not None else hub_of(**options)
+    if name is None:
+        return Opened(hub)
+    claim = Claim(name, hub, source_of(url, options))
+    return Opened(claim.take(), claim)

@@ -1,0 +1,55 @@
+"""`leasehold --store NAME`: a store that settings name."""
+
+from pathlib import Path
+from subprocess import PIPE, CompletedProcess
+
+import pytest
+
+from tests.cli.processes import Cli
+
+
+class Reports:
+    """A file, the store in which the environment names "reports"."""
+
+    def __init__(self, cli: Cli, path: Path) -> None:
+        self.url = f"sqlite:///{path}"
+        self._cli = cli
+
+    def __call__(self, *line: str, store: str = "reports") -> CompletedProcess[str]:
+        environment = self._cli.environment | {"LEASEHOLD_STORES__REPORTS__URL": self.url}
+        return self._cli("--store", store, *line, env=environment)
+
+
+@pytest.fixture
+def reports(cli: Cli, tmp_path: Path) -> Reports:
+    return Reports(cli, tmp_path / "reports.db")
+
+
+def test_every_verb_goes_to_the_named_store(reports: Reports) -> None:
+    done = reports("run", "x", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert reports("list").returncode == 0
+    assert reports("doctor").stdout.startswith(f"{reports.url}\n")
+
+
+def test_what_is_held_in_the_default_store_is_not_held_there(cli: Cli, reports: Reports) -> None:
+    cli.hold("x", stdin=PIPE)
+    assert cli("show", "x").returncode == 0
+    assert reports("show", "x").returncode == 1
+
+
+def test_a_name_that_is_unknown_or_too_much_is_told(reports: Reports) -> None:
+    done = reports("list", store="report")
+    assert done.returncode == 64
+    assert "no store is named 'report' here: there are 'reports'" in done.stderr
+    done = reports("list", "--url", "sqlite:///x.db")
+    assert done.returncode == 64
+    assert "--url and --store: choose one" in done.stderr
+
+
+def test_verify_says_that_it_needs_the_password(reports: Reports) -> None:
+    """The processes that it starts are not told it by the URL that may be shown."""
+    reports.url = "redis://me:secret@localhost:1"
+    done = reports("verify", "--seconds", "1s")
+    assert done.returncode == 64
+    assert "the password of redis://me:***@localhost:1: give the URL itself" in done.stderr

@@ -1,0 +1,45 @@
+"""Here nothing is set, whatever the machine and the tests before have set."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold import defaults, settings_file, stores
+
+type Write = Callable[[str], Path]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("KUBERNETES_SERVICE_HOST", *os.environ):
+        if name.startswith(("LEASEHOLD_", "KUBERNETES_")):
+            monkeypatch.delenv(name, raising=False)
+    by_setting: dict[str, Any] = {}
+    by_settings: dict[Any, Any] = {}
+    connected: dict[str, Any] = {}
+    monkeypatch.setattr(defaults, "_by_setting", by_setting)
+    monkeypatch.setattr(defaults, "_default", None)
+    monkeypatch.setattr(stores, "_by_settings", by_settings)
+    monkeypatch.setattr(stores, "_connected", connected)
+    monkeypatch.setattr(settings_file, "_read", {})
+    yield
+    for hub in by_setting.values():
+        hub.close()
+    for entry in (*by_settings.values(), *connected.values()):
+        entry.hub.close()
+
+
+@pytest.fixture
+def write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Write:
+    """Write a settings file, and have the environment name it."""
+
+    def written(text: str) -> Path:
+        path = tmp_path / f"leasehold-{len(list(tmp_path.iterdir()))}.toml"
+        path.write_text(text, "utf-8")
+        monkeypatch.setenv("LEASEHOLD_CONFIG", str(path))
+        return path
+
+    return written

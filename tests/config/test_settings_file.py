@@ -1,0 +1,287 @@
+"""The settings file: what it may say, what comes before it, and how what is wrong with it is told."""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+import leasehold.sync
+from leasehold import LockConfig, NotConfigured, UnsafeTiming
+from tests.config.conftest import Write
+from tests.runtime.scripts import run_script
+
+
+@pytest.fixture(params=[leasehold, leasehold.sync], ids=["async", "sync"])
+def module(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+EVERYTHING = """
+ttl = "20s"
+wait = 5
+
+[lock.cart]
+ttl = "2m"
+priority = 3
+note = "why"
+label = "web"
+auto_renew = false
+max_hold = 90.5
+cohort = 8
+
+[lock."order:{id}"]
+wait = "forever"
+
+[semaphore.gpu]
+ttl = 70
+
+[rwlock.index]
+ttl = 80
+
+[tasklock.nightly]
+min_hold = "5m"
+max_hold = "1h"
+cancel = true
+
+[leader.cluster]
+ttl = 30
+renew_deadline = 20
+retry = 4
+"""
+
+
+def test_each_primitive_finds_what_is_its_own(module: Any, write: Write) -> None:
+    write(EVERYTHING)
+    assert module.Lock("cart").config == LockConfig(
+        ttl=120,
+        wait=5,
+        priority=3,
+        note="why",
+        label="web",
+        auto_renew=False,
+        max_hold=90.5,
+        cohort=8,
+    )
+    assert module.Lock("other").config == LockConfig(ttl=20, wait=5)
+    assert module.Semaphore("gpu", 2).config == LockConfig(ttl=70, wait=5)
+    assert module.RWLock("index").config == LockConfig(ttl=80, wait=5)
+    task = module.TaskLock("nightly")
+    assert (task.min_hold, task.max_hold) == (300, 3600)
+    leader = module.LeaderElection("cluster")
+    assert (leader.ttl, leader.renew_deadline, leader.retry) == (30, 20, 4)
+
+
+def test_leaders_and_task_locks_have_nothing_from_what_is_for_all(
+    module: Any, write: Write
+) -> None:
+    write('ttl = "20s"\nnote = "why"')
+    assert module.LeaderElection("cluster").ttl == 15
+    assert module.TaskLock("nightly", 1, 60).config.ttl == 60
+    assert module.TaskLock("nightly", 1, 60).config.note == ""
+
+
+def test_each_source_gives_way_to_the_one_before(
+    module: Any, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ttl(**more: Any) -> Any:
+        return module.Lock("cart", **more).config.ttl
+
+    write('ttl = "1m"')
+    assert ttl() == 60
+    write('ttl = "1m"\n[lock.cart]\nttl = "2m"')
+    assert ttl() == 120
+    monkeypatch.setenv("LEASEHOLD_TTL", "3m")
+    assert ttl() == 180
+    monkeypatch.setenv("LEASEHOLD_LOCK__CART__TTL", "4m")
+    assert ttl() == 240
+    assert ttl(ttl="5m") == 300
+    assert ttl(env_load=False) == 30
+    assert module.Lock.from_config("cart", LockConfig()).config.ttl == 30
+
+
+def test_task_locks_are_set_by_variables_too(
+    module: Any, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write('[tasklock.nightly]\nmin_hold = "5m"\nmax_hold = "1h"')
+    monkeypatch.setenv("LEASEHOLD_TASKLOCK__NIGHTLY__MAX_HOLD", "2h")
+    monkeypatch.setenv("LEASEHOLD_TASKLOCK__NIGHTLY__CANCEL", "maybe")
+    with pytest.raises(ValueError, match="NIGHTLY__CANCEL is 'maybe': write true or false"):
+        module.TaskLock("nightly")
+    assert module.TaskLock("nightly", cancel=True).max_hold == 7200
+    assert module.TaskLock("nightly", 1, cancel=True).min_hold == 1
+    with pytest.raises(TypeError, match=r"^min_hold and max_hold of the task lock not given: say"):
+        module.TaskLock("nightly", env_load=False)
+    with pytest.raises(TypeError, match=r"^max_hold of the task lock not given: say"):
+        module.TaskLock.wraps("hourly", min_hold=1)
+    module.TaskLock.wraps("nightly", cancel=True)(lambda: None)
+
+
+def test_a_name_in_the_file_may_be_any_and_is_not_folded(module: Any, write: Write) -> None:
+    write('[lock."Order:{id}/ü"]\nttl = 50\n[lock.Cart]\nttl = 60')
+    assert module.Lock("Order:{id}/ü").config.ttl == 50
+    assert module.Lock("Order:{id}/ü".encode()).config.ttl == 50
+    assert module.Lock("Cart").config.ttl == 60
+    assert module.Lock("cart").config.ttl == 30
+    assert module.Lock(b"\xff").config.ttl == 30
+
+
+def test_a_wrapped_function_finds_its_template(module: Any, write: Write) -> None:
+    path = write('[lock."report:{day}"]\nttl = "soon"')
+    with pytest.raises(ValueError, match=re.escape(f'{path}: [lock."report:{{day}}"] ttl is')):
+        module.Lock.wraps("report:{day}")(lambda day: day)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            '[lock.cart]\nttl = "soon"',
+            "[lock.cart] ttl is 'soon': ttl is 'soon': write it as \"30s\"",
+        ),
+        ("[lock.cart]\nttl = -1", "[lock.cart] ttl is -1: ttl is -1: it can't be negative"),
+        ("[lock.cart]\nttl = true", "[lock.cart] ttl is true: ttl is True: give seconds, a timed"),
+        ("[lock.cart]\nwait = [1]", "[lock.cart] wait is [1]: wait is [1]: give seconds"),
+        ("ttl = {a = 1}", " ttl is {'a': 1}: ttl is {'a': 1}: give seconds"),
+        ('priority = "high"', " priority is 'high': write a whole number, such as 7"),
+        (
+            "[lock.cart]\npriority = 1.5",
+            "[lock.cart] priority is 1.5: priority is 1.5: give an int",
+        ),
+        ('auto_renew = "maybe"', " auto_renew is 'maybe': write true or false"),
+        (
+            "[lock.cart]\ntll = 3",
+            "[lock.cart] tll: there is no such setting, did you mean ttl?; here",
+        ),
+        (
+            "[lock.cart.old]\nttl = 3",
+            "[lock.cart] old: there is no such setting; here may stand ttl",
+        ),
+        ("tll = 3", " tll: there is no such setting, did you mean ttl?"),
+        ("[lokc.cart]\nttl = 3", " lokc: there is no such setting, did you mean lock?"),
+        ("[lock]\nttl = 3", " [lock] ttl is 3: write a table for each name, such as [lock.cart]"),
+        ("lock = 3", " lock is 3: write a table for each name, such as [lock.cart]"),
+        ("[stores.reports]\nulr = 'redis://:secret@h'", "[stores.reports] ulr: there is no such"),
+        ("[stores.reports]\nurl = 3", "[stores.reports] url is 3: give a store's URL, such as"),
+        ("url = false", " url is false: give a store's URL"),
+        (
+            "[stores]\nreports = 'redis://:secret@h'",
+            "[stores] reports is 'redis://:***@h': write a table for",
+        ),
+        ("[stores.Reports]\nurl = 'redis://h'", "[stores.Reports]: a store's name is 'Reports'"),
+    ],
+)
+def test_what_is_wrong_tells_file_section_and_key(
+    module: Any, write: Write, text: str, told: str
+) -> None:
+    path = write(text)
+    with pytest.raises(ValueError, match=re.escape(f"{path}: {told.strip()}")) as error:
+        module.Lock("cart")
+    assert "secret" not in str(error.value)
+
+
+def test_unsafe_timing_tells_them_too(module: Any, write: Write) -> None:
+    path = write("[lock.cart]\nttl = 0.01\n[leader.main]\nttl = 5\nretry = 3")
+    with pytest.raises(UnsafeTiming, match=re.escape(f"{path}: [lock.cart] ttl is 0.01: ttl is")):
+        module.Lock("cart")
+    told = f"{path}: [leader.main] ttl is 5; {path}: [leader.main] retry is 3: renew_deadline is 10"
+    with pytest.raises(UnsafeTiming, match=re.escape(told)):
+        module.LeaderElection("main")
+
+
+def test_a_section_is_nobody_elses_trouble(module: Any, write: Write) -> None:
+    """A file that many programs share may have a setting that only a newer one knows."""
+    write('[lock.cart]\nbrand_new = 1\n[leader.main]\nttl = "soon"')
+    assert module.Lock("other").config.ttl == 30
+
+
+def test_a_file_that_is_not_there_or_no_toml_is_told(
+    module: Any, monkeypatch: pytest.MonkeyPatch, write: Write, tmp_path: Path
+) -> None:
+    path = write("ttl = soon")
+    with pytest.raises(
+        NotConfigured, match=rf"LEASEHOLD_CONFIG names {path}, which is no TOML: .*line 1"
+    ):
+        module.Lock("cart")
+    path.write_bytes(b"\xff")
+    with pytest.raises(NotConfigured, match=r"which is no TOML: .*utf-8"):
+        module.Lock("cart")
+    monkeypatch.setenv("LEASEHOLD_CONFIG", str(tmp_path / "none.toml"))
+    with pytest.raises(NotConfigured, match=r"none\.toml, which can't be read: No such file"):
+        module.Lock("cart")
+    with pytest.raises(NotConfigured, match="can't be read"):
+        leasehold.sync.connect()
+
+
+def test_nothing_is_read_that_the_environment_does_not_name(
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "leasehold.toml").write_text("ttl = 50")
+    monkeypatch.chdir(tmp_path)
+    assert module.Lock("cart").config.ttl == 30
+    monkeypatch.setenv("LEASEHOLD_CONFIG", "")
+    assert module.Lock("cart").config.ttl == 30
+    monkeypatch.setenv("LEASEHOLD_CONFIG", "leasehold.toml")
+    assert module.Lock("cart").config.ttl == 50
+
+
+def test_it_is_read_once(module: Any, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write("ttl = 50")
+    assert module.Lock("cart").config.ttl == 50
+    path.unlink()
+    assert module.Lock("cart").config.ttl == 50
+
+
+def test_the_file_names_the_default_store(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(f'url = "sqlite:///{tmp_path}/file.db"\ncall_timeout = "3s"')
+    client = leasehold.sync.connect()
+    assert client.url.endswith("/file.db")
+    assert client.hub.thread_runtime().call_timeout == 3
+    monkeypatch.setenv("LEASEHOLD_URL", f"sqlite:///{tmp_path}/variable.db")
+    monkeypatch.setenv("LEASEHOLD_CONNECT_TIMEOUT", "4s")
+    with leasehold.sync.Lock("a"):
+        runtime = leasehold.sync.connect().hub.thread_runtime()
+        assert leasehold.sync.connect().url.endswith("/variable.db")
+    assert (runtime.connect_timeout, runtime.call_timeout) == (4, 3)
+
+
+def test_a_url_that_nobody_serves_tells_where_it_stands(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write('url = "mongodb://me:secret@h"\ncall_timeout = "soon"')
+    with pytest.raises(ValueError, match=re.escape(f"{path}: call_timeout is 'soon': ")):
+        leasehold.sync.connect()
+    path = write('url = "mongodb://me:secret@h"')
+    with pytest.raises(
+        NotConfigured, match=re.escape(f"{path}: url: no backend serves 'mongodb://me:***")
+    ):
+        leasehold.sync.connect()
+    monkeypatch.setenv("LEASEHOLD_URL", "mongodb://h")
+    with pytest.raises(NotConfigured, match=r"^LEASEHOLD_URL: no backend serves"):
+        leasehold.sync.connect()
+
+
+def test_who_has_no_file_never_loads_a_reader_of_toml() -> None:
+    script = (
+        "import sys; from leasehold.sync import Lock; Lock('a'); print('tomllib' in sys.modules)"
+    )
+    assert run_script(script) == ["False"]
+
+
+@pytest.mark.multiprocess
+def test_a_shell_command_goes_by_the_file(write: Write, tmp_path: Path) -> None:
+    write(f'url = "sqlite:///{tmp_path}/file.db"\n[lock.cart]\nnote = "by the file"')
+    lines = run_script(
+        """
+        import subprocess, sys
+        command = [sys.executable, "-m", "leasehold", "run", "cart", "--", *sys.argv[1:]]
+        print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        """,
+        *(sys.executable, "-m", "leasehold", "show", "cart"),
+    )
+    assert "by the file" in "\n".join(lines)
+    assert (tmp_path / "file.db").exists()
