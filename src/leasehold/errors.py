@@ -61,7 +61,10 @@ class NotHeld(LeaseholdError):
 
 
 class Reentrant(LeaseholdError):
-    """The caller already holds this key, so waiting for it would never end."""
+    """The caller already holds this key, so waiting for it would never end.
+
+    Or it holds it more than once (`reentrant=True`), so that it can't be handed on or changed.
+    """
 
 
 class Deadlock(LeaseholdError):
@@ -92,7 +95,7 @@ class MissingCapability(LeaseholdError):
 
 
 class NotConfigured(LeaseholdError):
-    """No store is named, and the implicit one would be wrong here."""
+    """No store is named, or none of that name; or the settings file can't be read."""
 
 
 class IncompatibleVersion(LeaseholdError):

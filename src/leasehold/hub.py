@@ -105,6 +105,13 @@ class Hub:
         if self._threads is not None:
             self._threads.close()
 
+    def __reduce__(self) -> Any:
+        """Never works: connections are a process's own. Raises `TypeError`."""
+        raise TypeError(
+            "a client can't be copied or sent to another process: connect(url) there, or send a primitive "
+            "that names no client"
+        )
+
     def after_fork(self) -> None:
         """The runtimes and the keeper have cleaned up after themselves; the child makes its own."""
         self._threads = None

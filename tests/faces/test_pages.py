@@ -14,8 +14,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(
     ("page", "told"),
     [
+        ("lock.md", "4 more, under token"),
         ("tasklock.md", "we report, with token"),
         ("leader-election.md", "term 2 led by"),
+        ("allof.md", "both are given up"),
         ("from-redis-py.md", "mine, with token"),
     ],
 )

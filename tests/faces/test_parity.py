@@ -12,10 +12,12 @@ import leasehold.sync
 NAMES: list[str] = vars(leasehold)["__all__"]
 
 CLASSES = [
+    "AllOf",
     "Campaign",
     "Client",
     "LeaderElection",
     "Lease",
+    "Leases",
     "Lock",
     "RWLease",
     "RWLock",
@@ -140,7 +142,7 @@ def test_methods_that_do_the_same_are_described_alike(name: str) -> None:
     assert differing <= {"acquire"}
 
 
-@pytest.mark.parametrize("name", ["Client", "Lease", "Lock", "Semaphore"])
+@pytest.mark.parametrize("name", ["AllOf", "Client", "Lease", "Leases", "Lock", "Semaphore"])
 def test_blocks_are_entered_with_one_word_in_each_world(name: str) -> None:
     ours, theirs = getattr(leasehold, name), getattr(leasehold.sync, name)
     for asynchronous, blocking in ENTERING.items():

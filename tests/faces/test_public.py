@@ -13,6 +13,7 @@ import leasehold.testing
 
 NAMES = [
     "AcquireTimeout",
+    "AllOf",
     "BackendUnavailable",
     "Campaign",
     "Capabilities",
@@ -32,9 +33,11 @@ NAMES = [
     "Lease",
     "LeaseLost",
     "LeaseholdError",
+    "Leases",
     "Lock",
     "LockConfig",
     "MissingCapability",
+    "NameTemplate",
     "NotConfigured",
     "NotHeld",
     "RWLease",
@@ -48,6 +51,8 @@ NAMES = [
     "Term",
     "UnsafeTiming",
     "Waiter",
+    "Waiting",
+    "as_current",
     "connect",
     "current_lease",
     "override",

@@ -105,7 +105,9 @@ def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
         module.connect(3)
     with pytest.raises(TypeError, match=r"connect\(\) has no option timeout"):
         module.connect("memory://", timeout=3, call_timeout=3)
-    with pytest.raises(TypeError, match=r"client= is 'redis://h': give what connect\(\) returned"):
+    with pytest.raises(TypeError, match=r"client= is b'reports': give what connect\(\) returned"):
+        module.Lock("a", client=b"reports")
+    with pytest.raises(ValueError, match=r"'redis://h' is a URL, and no name of a store: give"):
         module.Lock("a", client="redis://h")
     with pytest.raises(leasehold.NotConfigured, match=r"client= is a builtins\.NoneType"):
         module.connect(client=None)

@@ -66,6 +66,19 @@ async def test_it_leads_in_the_background_and_steps_down_on_leaving(w: World) ->
 
 
 @in_both_worlds
+async def test_a_term_that_is_entered_has_started_only_once(w: World) -> None:
+    diary = Diary()
+    campaign = w.client.leader_election("main", **diary.of("a")).campaign()
+    await w.enter(campaign)
+    assert await w.get(campaign.wait()) is True
+    term = campaign.term
+    await w.enter(term)
+    await w.leave(term)
+    await w.leave(campaign)
+    assert diary.told == ["a starts", "a stops"]
+
+
+@in_both_worlds
 async def test_the_next_leads_at_once_after_a_clean_exit(w: World) -> None:
     """The clock stands still meanwhile: nothing has to run out."""
     diary = Diary()

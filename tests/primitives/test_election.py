@@ -450,7 +450,7 @@ def test_settings_come_from_its_own_variables(monkeypatch: pytest.MonkeyPatch) -
     assert leasehold.LeaderElection("other").ttl == 15
     assert leasehold.LeaderElection.from_config("main", LeaderConfig(ttl="20s")).ttl == 20
     monkeypatch.setenv("LEASEHOLD_LEADER__MAIN__TTL", "5s")
-    with pytest.raises(UnsafeTiming, match="with LEASEHOLD_LEADER__MAIN__TTL, "):
+    with pytest.raises(UnsafeTiming, match=r"^LEASEHOLD_LEADER__MAIN__TTL is '5s'; LEASEHOLD_L"):
         leasehold.LeaderElection("main")
 
 

@@ -369,6 +369,37 @@ async def test_a_waiting_upgrade_keeps_its_place_until_it_is_served(
         assert (await lock.status()).waiting == 0
 
 
+async def test_an_upgrade_whose_place_has_ended_takes_another(clock: ManualClock) -> None:
+    """As when the process stood still while it asked for it, and it went with its patience."""
+    store = TappedStore(clock=clock)
+    client: Any = Client(Hub(store, clock=clock))
+    ended: list[str] = []
+
+    def end_the_first(commands: Sequence[Command]) -> None:
+        for each in commands:
+            if isinstance(each, Acquire) and each.note.startswith("waits to upgrade") and not ended:
+                ended.append(each.id)
+                store.inner.backend(blocking=True).apply_now([Release(each.key, each.id, bury=60)])
+                raise BackendUnavailable("planted")
+
+    lock = client.rwlock("a")
+    reader = await asyncio.create_task(lock.read().acquire())
+    async with lock.read() as lease:
+        store.before = end_the_first
+        upgrade = asyncio.create_task(lease.upgrade())
+        while not (await lock.status()).waiting and not upgrade.done():
+            clock.advance(0.05)
+            await asyncio.sleep(0)
+        await reader.release()
+        while not upgrade.done():
+            clock.advance(0.05)
+            await asyncio.sleep(0)
+        await upgrade
+        assert ended
+        assert lease.mode == "write"
+    await client.close()
+
+
 async def test_an_upgrade_ends_with_its_lease(client: Client, clock: ManualClock) -> None:
     lock = client.rwlock("a", ttl="3s", auto_renew=False)
     reader = await asyncio.create_task(client.rwlock("a").read().acquire())

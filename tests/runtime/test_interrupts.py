@@ -77,11 +77,17 @@ class Site:
         self.others.close()
 
 
-def every_bytecode(make: Callable[[Site], Action], *, cold: bool) -> Iterator[str]:
+def every_bytecode(
+    make: Callable[[Site], Action],
+    *,
+    cold: bool,
+    new_site: Callable[[], Site] = Site,
+    stride: int = 1,
+) -> Iterator[str]:
     """Interrupt an action at its first bytecode, its second, … until it ends before; tell of trouble."""
-    site, at = Site(), 0
+    site, at = new_site(), 0
     while True:
-        at += 1
+        at += stride
         interrupting = Interrupting(at)
         action = make(site)
         with warnings.catch_warnings():
@@ -95,7 +101,7 @@ def every_bytecode(make: Callable[[Site], Action], *, cold: bool) -> Iterator[st
             break
         if cold or trouble is not None:
             site.close()
-            site = Site()
+            site = new_site()
     site.close()
     assert at > 200, "far too few bytecodes: nothing was traced"
 

@@ -2,15 +2,18 @@
 
 import datetime
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Literal, assert_type
 
 import leasehold
 import leasehold.sync
 from leasehold import (
+    AllOf,
     Campaign,
     LeaderConfig,
     LeaderElection,
     Lease,
+    Leases,
     Lock,
     LockConfig,
     RWLease,
@@ -20,10 +23,12 @@ from leasehold import (
     TaskLock,
     TaskLockConfig,
     Term,
+    Waiting,
     connect,
     override,
     set_default,
 )
+from leasehold.fencing import FileFence
 from leasehold.model import Holder, Status
 
 
@@ -41,7 +46,14 @@ async def asynchronous() -> None:
         assert_type(lease, Lease)
     assert_type(await Lock("a").acquire(wait=None), Lease)
     assert_type(await Lock("a").acquire(within=object()), Lease)
+    assert_type(await Lock("a", detect_deadlocks=False).acquire(on_wait=told), Lease)
+    Lock("a", on_wait=told_later)
     assert_type(await Lock("a").try_acquire(), Lease | None)
+    RWLock("a", reentrant=True, lock_delay=1)
+    async with Lock("a", reentrant=True, lock_delay="15s") as lease:
+        assert_type(FileFence("a").replace(lease, "text"), None)
+        with FileFence("a").guard(("lock:a", lease.token, lease.slot)) as path:
+            assert_type(path, Path)
     async with connect("memory://") as client:
         assert_type(client, leasehold.Client)
         assert_type(client.lock("a", max_hold="1h", require={"durable"}), Lock)
@@ -50,12 +62,25 @@ async def asynchronous() -> None:
         assert_type(await client.revoke("a", reason="why", now=True), int)
         assert_type(await client.attach("handle"), Lease)
         assert_type(client.list("a"), AsyncIterator[Status])
-        with override(client):
+        with override(client), override(client, name="reports"):
             pass
+    async with connect("memory://", name="reports") as client, connect(name="reports") as client:
+        assert_type(client, leasehold.Client)
+        assert_type(Lock("a", client="reports"), Lock)
     status = await Lock("a").status()
     assert_type(status.mine, tuple[Holder, ...])
     assert_type(Lock.from_config("a", LockConfig(ttl="1m")), Lock)
     set_default("memory://")
+
+
+def told(waiting: Waiting) -> None:
+    assert_type(waiting.holders, tuple[Holder, ...])
+    assert_type(waiting.position, int | None)
+    assert_type(waiting.estimate, float | None)
+
+
+async def told_later(waiting: Waiting) -> None:
+    assert_type(waiting.waited, float)
 
 
 async def readers_and_writers(client: leasehold.Client) -> None:
@@ -85,9 +110,36 @@ def blocking_readers_and_writers(client: leasehold.sync.Client) -> None:
     assert_type(lock.locked(), bool)
 
 
+async def several(client: leasehold.Client) -> None:
+    gpus, catalogue = client.semaphore("gpu", 4), client.rwlock("r")
+    job = AllOf(client.lock("a"), (gpus, 2), catalogue.read(), wait="5s", ttl=30)
+    async with job as leases:
+        assert_type(leases, Leases)
+        assert_type(leases[0], Lease)
+        assert_type(leases.tokens, tuple[int, ...])
+        assert_type([lease.token for lease in leases], list[int])
+        leases.ensure("2s")
+        assert_type(await leases.wait_lost(1), bool)
+        assert_type(await leases.release(), bool)
+    async with AllOf(job, client.lock("b")).acquire(wait=0, note="why") as leases:
+        assert_type(leases.remaining, float)
+    assert_type(await job.acquire(wait=None), Leases)
+    assert_type(await job.try_acquire(priority=3), Leases | None)
+
+
+def blocking_several(client: leasehold.sync.Client) -> None:
+    both = leasehold.sync.AllOf(client.lock("a"), (client.semaphore("gpu", 4), 2))
+    with both as leases:
+        assert_type(leases, leasehold.sync.Leases)
+        assert_type(leases[1], leasehold.sync.Lease)
+    assert_type(both.acquire(), leasehold.sync.Leases)
+    assert_type(both.try_acquire(), leasehold.sync.Leases | None)
+
+
 async def tasks_and_leaders(client: leasehold.Client) -> None:
     task = client.task_lock("t", "10s", max_hold="1m", cancel=True)
     assert_type(task, TaskLock)
+    assert_type(TaskLock("t"), TaskLock)
     async with task as hold:
         assert_type(hold, TaskLease)
     async with task.acquire(note="why") as hold:

@@ -3,6 +3,7 @@
 import leasehold
 import leasehold.sync
 from leasehold import (
+    AllOf,
     Client,
     LeaderElection,
     Lock,
@@ -47,7 +48,6 @@ async def the_wrong_side(client: Client, blocking: leasehold.sync.Client) -> Non
 
 
 async def of_task_locks_and_leaders(client: Client, blocking: leasehold.sync.Client) -> None:
-    TaskLock("a")  # type: ignore[call-arg]
     TaskLock("a", 1, 2, wait=3)  # type: ignore[call-arg]
     client.task_lock("a", 1, 2, cancle=True)  # type: ignore[call-arg]
     await TaskLock("a", 1, 2).acquire(wait=3)  # type: ignore[call-arg]
@@ -62,6 +62,20 @@ async def of_task_locks_and_leaders(client: Client, blocking: leasehold.sync.Cli
         pass
 
 
+async def several_at_once(client: Client, blocking: leasehold.sync.Client) -> None:
+    AllOf("a")  # type: ignore[arg-type]
+    AllOf(blocking.lock("a"))  # type: ignore[arg-type]
+    AllOf(client.rwlock("a"))  # type: ignore[arg-type]
+    AllOf(client.task_lock("a", 1, 2))  # type: ignore[arg-type]
+    AllOf((client.lock("a"), 2))  # type: ignore[arg-type]
+    AllOf(client.lock("a"), timeout=3)  # type: ignore[arg-type]
+    with AllOf(client.lock("a")):  # type: ignore[attr-defined]
+        pass
+    async with leasehold.sync.AllOf(blocking.lock("a")):  # type: ignore[attr-defined]
+        pass
+    AllOf(client.lock("a")).release()  # type: ignore[attr-defined]
+
+
 def misspelt(client: Client, blocking: leasehold.sync.Client) -> None:
     Lock("a", tll=3)  # type: ignore[call-arg]
     Semaphore("a", 2, tll=3)  # type: ignore[call-arg]
@@ -70,6 +84,7 @@ def misspelt(client: Client, blocking: leasehold.sync.Client) -> None:
     blocking.lock("a", wiat=3)  # type: ignore[call-arg]
     connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
     leasehold.sync.connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
+    connect("memory://", nam="reports")  # type: ignore[call-arg]
     Lock.wraps("a", on_bsuy="skip")  # type: ignore[call-arg]
     Lock.wraps("a", timeout=3)  # type: ignore[call-arg]
 
@@ -85,6 +100,10 @@ def of_the_wrong_type(client: Client) -> None:
     Lock("a").acquire(timeout=3)  # type: ignore[arg-type]
     client.lock("a", client=client)  # type: ignore[call-arg]
     leasehold.set_default(3)  # type: ignore[arg-type]
+    connect("memory://", name=3)  # type: ignore[arg-type]
+    leasehold.override(client, name=3)  # type: ignore[arg-type]
+    leasehold.override("memory://")  # type: ignore[arg-type]
+    Lock.wraps("a", client=3)  # type: ignore[arg-type]
     print(current_lease().tokens)  # type: ignore[union-attr]
 
 

@@ -8,7 +8,7 @@ import click
 from leasehold.cli.naming import in_use
 from leasehold.cli.options import KINDS
 from leasehold.cli.voice import Voice
-from leasehold.cli.waiting import Waiting
+from leasehold.cli.waiting import Speaker
 from leasehold.cli.warden import now
 from leasehold.cli.wording import holders, kind_of, printable, shown
 from leasehold.errors import BackendUnavailable, LeaseholdError
@@ -35,10 +35,9 @@ def acquire(
         lease = None
     if lease is not None:
         return lease
-    with Waiting(primitive.status, voice):
-        if primitive.config.wait is None:
-            return primitive.acquire(units=units)
-        return primitive.acquire(units=units, wait=max(_left(primitive, began), 0.0))
+    with Speaker(voice) as speaker:
+        wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
+        return primitive.acquire(units=units, wait=wait, on_wait=speaker.tell)
 
 
 def _left(primitive: "Lock | Semaphore", began: float) -> float:
@@ -52,7 +51,7 @@ def _primitive(
 ) -> "Lock | Semaphore":
     """A lock, or a semaphore where several may run. Options not given are left to the settings."""
     name = _text(wanted["name"])
-    chosen = ("ttl", "wait", "priority", "note")
+    chosen = ("ttl", "wait", "priority", "note", "lock_delay")
     given = {key: wanted[key] for key in chosen if wanted[key] is not None}
     given["on_lost"] = on_lost
     given["label"] = printable(wanted["command"][0].rpartition("/")[2])

@@ -47,6 +47,10 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
+def _named_store(context: click.Context, _: click.Parameter, name: str | None) -> None:
+    context.obj = name
+
+
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
@@ -55,6 +59,13 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     expose_value=False,
     callback=_version,
     help="The same as the verb.",
+)
+@click.option(
+    "--store",
+    metavar="NAME",
+    expose_value=False,
+    callback=_named_store,
+    help="The store of that name: LEASEHOLD_STORES__<NAME>__URL, or [stores.<name>] of LEASEHOLD_CONFIG.",
 )
 def app() -> None:
     """Let one at a time do a thing, across processes: with leases that pass on when a holder dies."""

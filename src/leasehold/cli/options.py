@@ -67,20 +67,30 @@ def _is_url(raw: bytes) -> bool:
     return bool(mark) and scheme.lower().decode("ascii", "replace") in SCHEMES
 
 
+def store_asked() -> str | None:
+    """The name of a store, given before the verb; None for none."""
+    name: str | None = click.get_current_context().find_root().obj
+    return name
+
+
 def open_client(url: str | None) -> "Client":
-    """The client of `--url`, else of the environment, else of this user's own store."""
+    """The client of `--url`, of `--store`, else of the settings, else of this user's own store."""
     import logging
 
     from leasehold import sync
 
     # What the library logs, we tell ourselves.
     logging.getLogger("leasehold").addHandler(logging.NullHandler())
-    if (url or os.environ.get("LEASEHOLD_URL", "")).startswith("memory:"):
+    name = store_asked()
+    if url and name:
+        raise click.UsageError("--url and --store: choose one")
+    try:
+        client = sync.connect(url or None, name=name)
+    except (ValueError, ImportError) as error:
+        raise click.UsageError(str(error)) from error
+    if client.url.startswith("memory:"):
         raise click.UsageError(
             "a memory:// store ends with this command, so it excludes nobody: "
             "use sqlite:////absolute/path.db"
         )
-    try:
-        return sync.connect(url)
-    except (ValueError, ImportError) as error:
-        raise click.UsageError(str(error)) from error
+    return client

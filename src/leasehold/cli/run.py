@@ -58,6 +58,11 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @click.option("--wait", metavar="TIME", help="Queue so long, such as 10m. Else for ever.")
 @click.option("--no-wait", is_flag=True, help="Try once.")
 @click.option("--ttl", metavar="TIME", help="The store keeps the lease so long unrenewed [30s].")
+@click.option(
+    "--lock-delay",
+    metavar="TIME",
+    help="Should the lease expire, keep NAME closed for so long [0s].",
+)
 @click.option("--capacity", type=click.IntRange(1), default=1, help="Let so many run at a time.")
 @click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
 @click.option(

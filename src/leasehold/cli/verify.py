@@ -28,8 +28,11 @@ INCONCLUSIVE = 2
 @click.option("--seconds", metavar="TIME", help="Go on for so long [60s; with --cycles 1h].")
 @click.option("--cycles", type=int, metavar="N", help="End once so many cycles are done.")
 @click.option("--processes", type=int, default=6, metavar="N", help="With so many processes [6].")
-@click.option("--tasks", type=int, default=1, metavar="N", help="So many in each process [1].")
-@click.option("--locks", type=int, metavar="N", help="On so many locks [one for each task].")
+@click.option("--tasks", type=int, default=4, metavar="N", help="So many in each process [4].")
+@click.option("--primitives", metavar="NAMES", help="Only these, such as lock,semaphore [all].")
+@click.option(
+    "--locks", type=int, metavar="N", help="On so many locks [one resource for each task]."
+)
 @click.option("--ttl", default="1s", metavar="TIME", help="The leases' ttl [1s].")
 @click.option("--seed", type=int, metavar="N", help="Draw the same faults as another run did.")
 @options.store
@@ -40,6 +43,7 @@ def verify(
     cycles: int | None,
     processes: int,
     tasks: int,
+    primitives: str | None,
     locks: int | None,
     ttl: str,
     seed: int | None,
@@ -58,7 +62,14 @@ def verify(
     if where and url:
         raise click.UsageError("the URL is given twice")
     voice = Voice(as_json)
-    size = {"seconds": seconds, "cycles": cycles, "processes": processes, "tasks": tasks}
+    size: dict[str, Any] = {
+        "seconds": seconds,
+        "cycles": cycles,
+        "processes": processes,
+        "tasks": tasks,
+    }
+    if primitives is not None:
+        size["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
     plan = _plan(**size, locks=locks, ttl=ttl, seed=seed)
     verdict, signum = _run(_store(where or url), plan, voice)
     if as_json:
@@ -80,11 +91,17 @@ def _plan(**wanted: Any) -> "TorturePlan":
 
 
 def _store(url: str | None) -> str:
-    """The URL with all that is in it, for the processes: else of the environment, else of this user."""
-    url = url or os.environ.get("LEASEHOLD_URL")
-    if url:
-        return url
-    with options.open_client(None) as client:
+    """The URL with all that is in it, for the processes: else of the settings, else of this user."""
+    if not options.store_asked():
+        url = url or os.environ.get("LEASEHOLD_URL")
+        if url:
+            return url
+    with options.open_client(url) as client:
+        if ":***@" in client.url:
+            raise click.UsageError(
+                f"the processes need the password of {client.url}: give the URL itself, "
+                "best in LEASEHOLD_URL, where `ps` can't see it"
+            )
         return client.url
 
 

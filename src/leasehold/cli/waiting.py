@@ -1,37 +1,44 @@
-"""What somebody who waits sees: who holds it, since when, and the own place in the queue."""
+"""What somebody who waits is shown: who holds it, since when, the own place, and how long it may take."""
 
 import os
 import threading
-from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from leasehold.cli.voice import Voice
-from leasehold.cli.warden import now
-from leasehold.cli.wording import holders, shown, span
-from leasehold.errors import LeaseholdError
-from leasehold.model import Status
+from leasehold.cli.wording import held_by, shown, span
 
-_LIVE = 1.0
-"""Seconds between two looks where a terminal redraws the line."""
+if TYPE_CHECKING:
+    from leasehold.sync import Waiting
+
 _PLAIN = 30.0
-"""Seconds between two lines elsewhere, as for a log."""
+"""Seconds between two lines where none can be redrawn, as in a log."""
 _USUAL = 80
 """The columns of a terminal that doesn't tell how many it has."""
 
 
-class Waiting:
-    """A thread that looks at the key now and then and tells; waiting is another's business."""
+class Speaker:
+    """A thread that tells how a wait goes, as often as whoever reads it can use.
 
-    def __init__(self, look: Callable[[], Status], voice: Voice) -> None:
-        self._look = look
+    Whoever waits must not write itself: a terminal that is stopped, or a pipe that nobody reads, would
+    keep it from the queue.
+    """
+
+    def __init__(self, voice: Voice) -> None:
         self._voice = voice
-        self._since = now()
+        self._pause = 0.0 if voice.is_live else _PLAIN
+        self._latest: Waiting | None = None
+        self._news = threading.Event()
         self._over = threading.Event()
         self._speaking = threading.Lock()
 
+    def tell(self, waiting: "Waiting") -> None:
+        """So it goes: what `on_wait` calls."""
+        self._latest = waiting
+        self._news.set()
+
     def __enter__(self) -> Self:
-        threading.Thread(target=self._watch, name="leasehold-waiting", daemon=True).start()
+        threading.Thread(target=self._speak, name="leasehold-waiting", daemon=True).start()
         return self
 
     def __exit__(
@@ -40,51 +47,41 @@ class Waiting:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()  # a look that hangs is left behind
+        self._over.set()
+        self._news.set()
         with self._speaking:
             if self._voice.is_live:
                 self._voice.redraw("")
 
-    def _watch(self) -> None:
-        pause = _LIVE if self._voice.is_live else _PLAIN
-        while True:
-            self._tell()
-            if self._over.wait(pause):
-                return
+    def _speak(self) -> None:
+        while not self._over.is_set():
+            self._news.wait()
+            self._news.clear()
+            with self._speaking:
+                if self._latest is not None and not self._over.is_set():
+                    self._say(self._latest)
+            self._over.wait(self._pause)
 
-    def _tell(self) -> None:
-        try:
-            status = self._look()
-        except LeaseholdError:
-            return  # the one who waits tries on, and tells if it gives up
-        with self._speaking:
-            if self._over.is_set():
-                return
-            if self._voice.is_live:
-                self._voice.redraw(_fitting(self._line(status)))
-            else:
-                place = own_place(status)
-                self._voice.say("waiting", self._line(status), ahead=place)
-
-    def _line(self, status: Status) -> str:
-        waited = now() - self._since
-        so_far = f" ({span(waited)})" if waited >= 1 else ""
-        return f"waiting for {shown(status.key)}{so_far}: {holders(status)}{_place(status)}"
+    def _say(self, waiting: "Waiting") -> None:
+        line = _line(waiting)
+        if self._voice.is_live:
+            self._voice.redraw(_fitting(line))
+        else:
+            estimate = None if waiting.estimate is None else round(waiting.estimate, 1)
+            self._voice.say("waiting", line, ahead=waiting.position, estimate=estimate)
 
 
-def own_place(status: Status) -> int | None:
-    """How many wait ahead of this process, where the store names us among the first."""
-    me = f"{os.uname().nodename}/{os.getpid()}"
-    for ahead, waiter in enumerate(status.waiters):
-        if waiter.owner == me or waiter.owner.startswith(f"{me}/"):
-            return ahead
-    return None
+def _line(waiting: "Waiting") -> str:
+    so_far = f" ({span(waiting.waited)})" if waiting.waited >= 1 else ""
+    left = "" if waiting.estimate is None else f"; about {span(waiting.estimate)} left"
+    holders = held_by(waiting.holders)
+    return f"waiting for {shown(waiting.key)}{so_far}: {holders}{_place(waiting)}{left}"
 
 
-def _place(status: Status) -> str:
-    ahead = own_place(status)
+def _place(waiting: "Waiting") -> str:
+    ahead = waiting.position
     if ahead is None:
-        return f"; {status.waiting} wait" if status.waiting > 1 else ""
+        return f"; {waiting.waiting} wait" if waiting.waiting > 1 else ""
     if ahead == 0:
         return "; you are next"
     return f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"

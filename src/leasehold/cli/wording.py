@@ -1,5 +1,7 @@
 """Names, durations and holders as people read them."""
 
+from collections.abc import Sequence
+
 from leasehold.model import Holder, Status
 
 _FEW = 3
@@ -44,8 +46,13 @@ def holding(holder: Holder) -> str:
 
 def holders(status: Status) -> str:
     """All of a key's holders in one phrase."""
-    if not status.holders:
+    return held_by(status.holders)
+
+
+def held_by(holders: Sequence[Holder]) -> str:
+    """So many holders in one phrase."""
+    if not holders:
         return "free"
-    named = "; ".join(holding(holder) for holder in status.holders[:_FEW])
-    more = len(status.holders) - _FEW
+    named = "; ".join(holding(holder) for holder in holders[:_FEW])
+    more = len(holders) - _FEW
     return f"{named}; and {more} more" if more > 0 else named

@@ -32,6 +32,14 @@ def key_of(kind: Kind, name: str | bytes) -> bytes:
     return b"%b:%b" % (kind.encode(), raw)
 
 
+def wait_key(lease: str) -> bytes:
+    """Where the holder of a lease, named by its fingerprint, tells that it waits for something else.
+
+    Of a kind of its own that is in no list: see `primitives/circles.py`.
+    """
+    return b"wait:" + lease.encode()
+
+
 def utf8(text: str) -> bytes:
     """A text's bytes. Raises `InvalidName` for one that is no Unicode."""
     try:

@@ -8,20 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.names import Kind
 from leasehold.defaults import default_hub
+from leasehold.faces.aio_entering import Enterable, HeldByTask
 from leasehold.faces.asked import kinds_asked, resource_key
-from leasehold.faces.blocks import begun, leaving
 from leasehold.faces.described import Described
 from leasehold.faces.joining import by_task
-from leasehold.faces.opening import ConnectOptions, opened
+from leasehold.faces.opening import ConnectOptions, Opened, opened
 from leasehold.hub import Hub
 from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
+from leasehold.primitives.entering import Held
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
 from leasehold.primitives.options import ElectionOptions, HoldOptions, TaskOptions
 from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
+from leasehold.primitives.watching import Waiting
 from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.stores import NamedStore
 
 if TYPE_CHECKING:
     from leasehold.faces.aio_election import LeaderElection
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
     from leasehold.faces.aio_tasklock import TaskLock
 
 
-class Lease(LeaseBase):
+class Lease(LeaseBase, HeldByTask):
     """A lease that is held by an asyncio task.
 
     As a context manager it is released on leaving; if it is lost meanwhile the task that entered is
@@ -60,29 +63,8 @@ class Lease(LeaseBase):
         """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
-    async def __aenter__(self) -> Self:
-        if self._pending is not None:
-            await self._confirm()
-        self._enter()
-        return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._leave(exc)
-
-    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
-
-        def __enter__(self) -> Any:
-            raise TypeError("this lease is held by a task: write `async with`, not `with`")
-
-        def __exit__(self, *about: object) -> None: ...
-
-
-class Acquisition[LeaseT: Lease](Coroutine[Any, Any, LeaseT]):
+class Acquisition[LeaseT: Held](Coroutine[Any, Any, LeaseT]):
     """What `acquire()` gives: await it for a lease, or enter it with `async with`."""
 
     __slots__ = ("_coroutine", "_lease")
@@ -105,9 +87,7 @@ class Acquisition[LeaseT: Lease](Coroutine[Any, Any, LeaseT]):
 
     async def __aenter__(self) -> LeaseT:
         lease = self._lease = await self._coroutine
-        if lease._pending is not None:
-            await lease._confirm()
-        lease._enter()
+        await lease._begin()
         return lease
 
     async def __aexit__(
@@ -128,11 +108,11 @@ class Acquisition[LeaseT: Lease](Coroutine[Any, Any, LeaseT]):
         def __exit__(self, *about: object) -> None: ...
 
 
-class Resource[LeaseT: Lease](Described[LeaseT]):
+class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
     """What all asyncio primitives share: they can be looked at, and entered."""
 
     _join = staticmethod(by_task)
-    _client: "Client | None"
+    _client: "Client | NamedStore | None"
 
     def _runtime(self) -> AsyncRuntime:
         client = self._client
@@ -154,29 +134,6 @@ class Resource[LeaseT: Lease](Described[LeaseT]):
         """
         return await self._revoke(reason, now)
 
-    def __aenter__(self) -> Coroutine[Any, Any, LeaseT]:
-        return self._enter(begun(self))
-
-    @leaving
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-        lease: LeaseT | None = None,
-    ) -> Coroutine[Any, Any, None]:
-        return (lease or self._take_entered())._leave(exc)
-
-    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
-
-        def __enter__(self) -> Any:
-            raise TypeError(
-                f"{type(self).__name__} of leasehold is for asyncio: write `async with`, "
-                f"or import {type(self).__name__} from leasehold.sync for `with`"
-            )
-
-        def __exit__(self, *about: object) -> None: ...
-
 
 class Acquirable[LeaseT: Lease](Resource[LeaseT]):
     """What the asyncio primitives share, whatever their leases can do."""
@@ -189,13 +146,18 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         priority: int | None = None,
         note: str | None = None,
         within: Any = None,
+        on_wait: Callable[[Waiting], object] | None = None,
         timeout: Unset = UNSET,
     ) -> Acquisition[LeaseT]:
         """Acquire `units`, in turn: await it, or enter it with `async with`.
 
         Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
         first served within a priority. Cancelled meanwhile, it leaves nothing behind. Raises
-        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+        `AcquireTimeout`, `Reentrant`, `Deadlock`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+
+        While it has to wait, `on_wait` (unset: the constructor's) is called with a `Waiting`, at once and
+        then every second, and awaited if it is a coroutine function. It is called in the waiter's own
+        task, so it should be quick; what it raises is logged, and ends nothing.
 
         With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
         it is one try, and part of the transaction there: the lease stands once that commits, and until then
@@ -204,7 +166,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         """
         if timeout is not UNSET:
             raise TypeError(NO_TIMEOUT)
-        return Acquisition(self._acquire(units, wait, priority, note, within))
+        return Acquisition(self._acquire(units, wait, priority, note, within, on_wait))
 
     async def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None
@@ -241,7 +203,7 @@ class Lock(LockBase[Lease], Primitive):
         *,
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
-        client: "Client | None" = None,
+        client: "Client | str | None" = None,
         **options: Unpack[HoldOptions],
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
@@ -281,9 +243,9 @@ def _lease_type(kind: str) -> type[Lease]:
 class Client:
     """A store in use, by asyncio: connects when it is first needed."""
 
-    def __init__(self, hub: Hub, *, shared: bool = False) -> None:
+    def __init__(self, hub: Hub, *, opened: Opened | None = None) -> None:
         self.hub = hub
-        self._shared = shared
+        self._opened = opened or Opened(hub)
 
     @property
     def url(self) -> str:
@@ -314,8 +276,8 @@ class Client:
     def task_lock(
         self,
         name: str | bytes,
-        min_hold: Duration,
-        max_hold: Duration,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
         **options: Unpack[TaskOptions],
     ) -> "TaskLock":
         """A `TaskLock` in this store."""
@@ -373,15 +335,17 @@ class Client:
     async def close(self) -> None:
         """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
 
-        Used again, it connects again. A client of the default store (`connect()` without a URL) has
-        nothing of its own to close.
+        Used again, it connects again. A client of the default store or of a named one (`connect()` without
+        a URL) has nothing of its own to close; of several that were connected under one name the last
+        one closes the store.
         """
-        if self._shared:
+        if not self._opened.given_up():
             return
         await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
         await self.hub.close_loop()
 
     async def __aenter__(self) -> Self:
+        self.hub = self._opened.taken()
         await self._ready()
         return self
 
@@ -398,15 +362,22 @@ class Client:
 
 
 def connect(
-    url: str | None = None, *, default: bool = False, **options: Unpack[ConnectOptions]
+    url: str | None = None,
+    *,
+    default: bool = False,
+    name: str | None = None,
+    **options: Unpack[ConnectOptions],
 ) -> Client:
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
-    `default` makes it what bare primitives use. Options, which go with a URL only: `connect_timeout`
+    `default` makes it what bare primitives use. With a `name`, until it is closed, primitives of both worlds
+    may name that store: `Lock("x", client="reports")`; without a URL, it is a client of the store that has
+    the name. Options, which go with a URL only: `connect_timeout`
     and `call_timeout`, in seconds, and `clock`, for tests. In the stead of a URL `client` may be a client
     of redis-py's, whose addresses, login and TLS are taken for connections of our own. Closing a client
-    of the default store leaves that store open, as whatever names no store uses it. Raises
-    `NotConfigured` for a URL that no backend serves.
+    of the default store, or of one by its name alone, leaves that store open, as others use it. Raises
+    `NotConfigured` for a URL that no backend serves and a name that no store has, `ValueError` for a name
+    that another store has.
     """
-    shared = url is None and "client" not in options
-    return Client(opened(url, default, options), shared=shared)
+    found = opened(url, default, name, options)
+    return Client(found.hub, opened=found)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
-from leasehold.config import Duration
+from leasehold.config import UNSET, Duration, Unset
 from leasehold.faces.aio import Acquisition, Client, Lease, Resource
 from leasehold.primitives.tasklease import TaskLeaseBase
 from leasehold.primitives.tasklock import TaskLockBase
@@ -31,16 +31,18 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     def wraps[F: Callable[..., Any]](
         template: str,
         *,
-        min_hold: Duration,
-        max_hold: Duration,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
-        cancel: bool = False,
-        note: str = "",
-        label: str = "",
+        cancel: bool | Unset = UNSET,
+        note: str | Unset = UNSET,
+        label: str | Unset = UNSET,
         on_lost: Callable[[Any], object] | None = None,
         require: Iterable[str] = (),
-        client: "Client | None" = None,
+        client: "Client | str | None" = None,
+        env_prefix: str | None = None,
+        env_load: bool = True,
     ) -> Callable[[F], F]:
         """As `Lock.wraps`, with a task lock: with `on_busy="skip"` a call that may not start is skipped."""
         from leasehold.faces.wraps_task import wraps_task
@@ -53,7 +55,8 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
             "label": label,
         }
         about = {"on_lost": on_lost, "require": require, "client": client}
-        return wraps_task(template, on_busy, default, hold, about)
+        loading = {"env_prefix": env_prefix, "env_load": env_load}
+        return wraps_task(template, on_busy, default, hold, loading, about)
 
     def acquire(self, *, note: str | None = None) -> Acquisition[TaskLease]:
         """Start, if it may: await it, or enter it with `async with`. Raises `AcquireTimeout` at once."""

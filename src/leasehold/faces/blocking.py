@@ -1,18 +1,17 @@
 """The blocking faces of the primitives, for threads."""
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.names import Kind
 from leasehold.defaults import default_hub
 from leasehold.faces.asked import kinds_asked, resource_key
-from leasehold.faces.blocks import begun, leaving
+from leasehold.faces.blocking_entering import Enterable, HeldByThread
 from leasehold.faces.described import Described
 from leasehold.faces.joining import by_thread
 from leasehold.faces.loops import refuse_in_loop
-from leasehold.faces.opening import ConnectOptions, opened
+from leasehold.faces.opening import ConnectOptions, Opened, opened
 from leasehold.hub import Hub
 from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
@@ -21,8 +20,10 @@ from leasehold.primitives.lock import LockBase
 from leasehold.primitives.options import ElectionOptions, HoldOptions, TaskOptions
 from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
+from leasehold.primitives.watching import Waiting
 from leasehold.runtime.step import step
 from leasehold.runtime.threads import ThreadRuntime
+from leasehold.stores import NamedStore
 
 if TYPE_CHECKING:
     from leasehold.faces.blocking_election import LeaderElection
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from leasehold.faces.blocking_tasklock import TaskLock
 
 
-class Lease(LeaseBase):
+class Lease(LeaseBase, HeldByThread):
     """A lease that is held by a thread.
 
     As a context manager it is released on leaving, which raises `LeaseLost` if it was lost meanwhile.
@@ -60,33 +61,13 @@ class Lease(LeaseBase):
         """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
-    def __enter__(self) -> Self:
-        if self._pending is not None:
-            step(self._confirm())
-        self._enter()
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        step(self._leave(exc))
-
-    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
-
-        async def __aenter__(self) -> Any:
-            raise TypeError("this lease is held by a thread: write `with`, not `async with`")
-
-        async def __aexit__(self, *about: object) -> None: ...
-
-
-class Resource[LeaseT: Lease](Described[LeaseT]):
+class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
     """What all blocking primitives share: they can be looked at, and entered."""
 
     _join = staticmethod(by_thread)
-    _client: "Client | None"
+    _may_await = False
+    _client: "Client | NamedStore | None"
 
     def _runtime(self) -> ThreadRuntime:
         client = self._client
@@ -111,31 +92,6 @@ class Resource[LeaseT: Lease](Described[LeaseT]):
         refuse_in_loop(self)
         return step(self._revoke(reason, now))
 
-    def __enter__(self) -> LeaseT:
-        block = begun(self)
-        refuse_in_loop(self)
-        return step(self._enter(block))
-
-    @leaving
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-        lease: LeaseT | None = None,
-    ) -> None:
-        step((lease or self._take_entered())._leave(exc))
-
-    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
-
-        async def __aenter__(self) -> Any:
-            raise TypeError(
-                f"{type(self).__name__} of leasehold.sync blocks: write `with`, "
-                f"or import {type(self).__name__} from leasehold for `async with`"
-            )
-
-        async def __aexit__(self, *about: object) -> None: ...
-
 
 class Acquirable[LeaseT: Lease](Resource[LeaseT]):
     """What the blocking primitives share, whatever their leases can do."""
@@ -148,13 +104,18 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         priority: int | None = None,
         note: str | None = None,
         within: Any = None,
+        on_wait: Callable[[Waiting], object] | None = None,
         timeout: Unset = UNSET,
     ) -> LeaseT:
         """Acquire `units`, in turn: a lease, which is a context manager.
 
         Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
         first served within a priority. Interrupted meanwhile, it leaves nothing behind. Raises
-        `AcquireTimeout`, `Reentrant`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+        `AcquireTimeout`, `Reentrant`, `Deadlock`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+
+        While it has to wait, `on_wait` (unset: the constructor's) is called with a `Waiting`, at once and
+        then every second. It is called in the waiter's own thread, so it
+        should be quick; what it raises is logged, and ends nothing.
 
         With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
         it is one try, and part of the transaction there: the lease stands once that commits, and until then
@@ -164,7 +125,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         if timeout is not UNSET:
             raise TypeError(NO_TIMEOUT)
         refuse_in_loop(self)
-        return step(self._acquire(units, wait, priority, note, within))
+        return step(self._acquire(units, wait, priority, note, within, on_wait))
 
     def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None
@@ -200,7 +161,7 @@ class Lock(LockBase[Lease], Primitive):
         *,
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
-        client: "Client | None" = None,
+        client: "Client | str | None" = None,
         **options: Unpack[HoldOptions],
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
@@ -240,9 +201,9 @@ def _lease_type(kind: str) -> type[Lease]:
 class Client:
     """A store in use, by threads: connects when it is first needed."""
 
-    def __init__(self, hub: Hub, *, shared: bool = False) -> None:
+    def __init__(self, hub: Hub, *, opened: Opened | None = None) -> None:
         self.hub = hub
-        self._shared = shared
+        self._opened = opened or Opened(hub)
 
     @property
     def url(self) -> str:
@@ -273,8 +234,8 @@ class Client:
     def task_lock(
         self,
         name: str | bytes,
-        min_hold: Duration,
-        max_hold: Duration,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
         **options: Unpack[TaskOptions],
     ) -> "TaskLock":
         """A `TaskLock` in this store."""
@@ -333,14 +294,16 @@ class Client:
     def close(self) -> None:
         """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
 
-        Used again, it connects again. A client of the default store (`connect()` without a URL) has
-        nothing of its own to close.
+        Used again, it connects again. A client of the default store or of a named one (`connect()` without
+        a URL) has nothing of its own to close; of several that were connected under one name the last
+        one closes the store.
         """
-        if self._shared:
+        if not self._opened.given_up():
             return
         self.hub.close()
 
     def __enter__(self) -> Self:
+        self.hub = self._opened.taken()
         return self
 
     def __exit__(self, *about: object) -> None:
@@ -351,15 +314,22 @@ class Client:
 
 
 def connect(
-    url: str | None = None, *, default: bool = False, **options: Unpack[ConnectOptions]
+    url: str | None = None,
+    *,
+    default: bool = False,
+    name: str | None = None,
+    **options: Unpack[ConnectOptions],
 ) -> Client:
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
-    `default` makes it what bare primitives use. Options, which go with a URL only: `connect_timeout`
+    `default` makes it what bare primitives use. With a `name`, until it is closed, primitives of both worlds
+    may name that store: `Lock("x", client="reports")`; without a URL, it is a client of the store that has
+    the name. Options, which go with a URL only: `connect_timeout`
     and `call_timeout`, in seconds, and `clock`, for tests. In the stead of a URL `client` may be a client
     of redis-py's, whose addresses, login and TLS are taken for connections of our own. Closing a client
-    of the default store leaves that store open, as whatever names no store uses it. Raises
-    `NotConfigured` for a URL that no backend serves.
+    of the default store, or of one by its name alone, leaves that store open, as others use it. Raises
+    `NotConfigured` for a URL that no backend serves and a name that no store has, `ValueError` for a name
+    that another store has.
     """
-    shared = url is None and "client" not in options
-    return Client(opened(url, default, options), shared=shared)
+    found = opened(url, default, name, options)
+    return Client(found.hub, opened=found)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from leasehold.errors import UnsafeTiming as UnsafeTiming
     from leasehold.faces.ambient import override as override
     from leasehold.faces.ambient import set_default as set_default
+    from leasehold.faces.wraps import as_current as as_current
     from leasehold.faces.wraps import current_lease as current_lease
     from leasehold.model import Capabilities as Capabilities
     from leasehold.model import Finding as Finding
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from leasehold.model import Waiter as Waiter
     from leasehold.primitives.election_config import LeaderConfig as LeaderConfig
     from leasehold.primitives.tasklock import TaskLockConfig as TaskLockConfig
+    from leasehold.primitives.template import NameTemplate as NameTemplate
+    from leasehold.primitives.watching import Waiting as Waiting
 
 COMMON = {
     "leasehold.config": ("Duration", "LockConfig"),
@@ -57,14 +60,17 @@ COMMON = {
         "UnsafeTiming",
     ),
     "leasehold.faces.ambient": ("override", "set_default"),
-    "leasehold.faces.wraps": ("current_lease",),
+    "leasehold.faces.wraps": ("as_current", "current_lease"),
     "leasehold.model": ("Capabilities", "Finding", "Holder", "Status", "Waiter"),
     "leasehold.primitives.election_config": ("LeaderConfig",),
     "leasehold.primitives.tasklock": ("TaskLockConfig",),
+    "leasehold.primitives.template": ("NameTemplate",),
+    "leasehold.primitives.watching": ("Waiting",),
 }
 
 WORLD = {
     "": ("Client", "Lease", "Lock", "Semaphore", "connect"),
+    "_allof": ("AllOf", "Leases"),
     "_rwlock": ("RWLease", "RWLock"),
     "_tasklock": ("TaskLease", "TaskLock"),
     "_election": ("Campaign", "LeaderElection", "Term"),

@@ -7,6 +7,7 @@ from leasehold.config import LockConfig
 from leasehold.model import Capabilities
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.stores import NamedStore
 
 _FLAGS = ("clock", "durable", "fenced", "push")
 _SCOPES = get_args(Capabilities.__annotations__["scope"])
@@ -29,7 +30,15 @@ class Described[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
     ) -> None:
         if require:
             require = _known({require} if isinstance(require, str) else require)
-        super()._describe(name, config, on_lost, require, client)
+        if isinstance(client, str):
+            client = NamedStore(client)
+        if isinstance(
+            client, NamedStore
+        ):  # which store that is, and what it promises, is seen later
+            super()._describe(name, config, on_lost, require, None)
+            self._client = client
+        else:
+            super()._describe(name, config, on_lost, require, client)
 
 
 def _known(words: Iterable[str]) -> frozenset[str]:

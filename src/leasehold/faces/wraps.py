@@ -1,17 +1,20 @@
 """The decorator: hold a lock while a function runs, named after its arguments."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from leasehold.config import LockConfig, configured
+from leasehold.config import LockConfig
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.faces import blocking
 from leasehold.faces.callables import is_async, refuse_generator, refuse_late_body
-from leasehold.primitives.primitive import NO_TIMEOUT
+from leasehold.primitives.primitive import NO_CLIENT, NO_TIMEOUT
 from leasehold.primitives.template import NameTemplate
+from leasehold.settings import configured
+from leasehold.stores import NamedStore
 
 if TYPE_CHECKING:
     from leasehold.faces import aio
@@ -33,6 +36,16 @@ def current_lease() -> "aio.Lease | blocking.Lease":
         raise NotHeld("no function that was decorated with wraps() is running here") from None
 
 
+@contextmanager
+def as_current[LeaseT: "aio.Lease | blocking.Lease"](lease: LeaseT) -> Generator[LeaseT]:
+    """In this block `current_lease()` is that one: for what acquires by itself and then runs a function."""
+    token = _current.set(lease)
+    try:
+        yield lease
+    finally:
+        _current.reset(token)
+
+
 def wraps[F: Callable[..., Any]](
     template: str,
     *,
@@ -48,7 +61,7 @@ def wraps[F: Callable[..., Any]](
     if on_busy == "skip":
         options.setdefault("wait", 0)
     extra: dict[str, Any] = {
-        key: options.pop(key) for key in ("on_lost", "require") if key in options
+        key: options.pop(key) for key in ("on_lost", "on_wait", "require") if key in options
     }
     loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
     if unknown := sorted(options.keys() - _SETTINGS):
@@ -162,10 +175,14 @@ def _wrap_plain(
 
 
 def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
-    """A client of either world serves a function of either."""
+    """A client of either world serves a function of either, and so does a name."""
     client = extra.get("client")
     if client is None:
         return extra
+    if isinstance(client, str):
+        return {**extra, "client": NamedStore(client)}
+    if not hasattr(client, "hub"):
+        raise TypeError(NO_CLIENT.format(client))
     client_type: type[Any] = blocking.Client
     if asynchronous:
         from leasehold.faces import aio

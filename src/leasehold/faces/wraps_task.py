@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from leasehold.faces.wraps import check, wrapped_in
-from leasehold.primitives.tasklock import TaskLockConfig
+from leasehold.primitives.tasklock import task_configured
 
 
 def wraps_task[F: Callable[..., Any]](
@@ -12,11 +12,12 @@ def wraps_task[F: Callable[..., Any]](
     on_busy: str,
     default: object,
     hold: dict[str, Any],
+    loading: dict[str, Any],
     about: dict[str, Any],
 ) -> Callable[[F], F]:
     """What `TaskLock.wraps` of both worlds does; see there."""
     check(template, on_busy)
-    config = TaskLockConfig(**hold)
+    config = task_configured(template, hold, **loading)
 
     def decorate(function: F) -> F:
         return wrapped_in(_task_locks, function, template, config, about, on_busy, default)

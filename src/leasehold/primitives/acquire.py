@@ -5,103 +5,45 @@ a cancellation, an interrupt or an error in the background, with the id buried i
 Acquire may still be under way.
 """
 
+from contextlib import suppress
 from math import inf
-from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.timing import DRIFT, FRONT, burial, claim_window, trusted
-from leasehold.errors import (
-    AcquireTimeout,
-    BackendUnavailable,
-    Corrupt,
-    Forbidden,
-    LeaseholdError,
-)
-from leasehold.model import (
-    Acquire,
-    Failed,
-    Gone,
-    Granted,
-    Holder,
-    Inspect,
-    Queued,
-    Refused,
-    Release,
-    Reply,
-    Status,
-    Wakeup,
-)
+from leasehold.core.timing import DRIFT, FRONT, claim_window, trusted
+from leasehold.errors import BackendUnavailable, Deadlock, LeaseholdError
+from leasehold.model import Failed, Gone, Granted, Queued, Refused, Reply, Wakeup
+from leasehold.primitives.ask import Ask as Ask
+from leasehold.primitives.ask import Grant as Grant
+from leasehold.primitives.asking import BRIEFLY, Asking
 from leasehold.primitives.ids import new_id
-from leasehold.primitives.pending import Pending
-from leasehold.primitives.telling import contention, key_shown
+from leasehold.primitives.lookout import Lookout, first_due
+from leasehold.primitives.refusals import not_busy, refusal, timed_out, unexpected
+from leasehold.primitives.watching import OnWait
 from leasehold.runtime.port import Answer, Runtime
 
 CLOCKS_DIFFER = 0.001
 """So much later than the store said is surely not too early, in seconds."""
 
-
 UNHEARD = 0.05
 """How often a waiter asks that nobody can push to, in seconds."""
 
-BRIEFLY = 1.0
-"""Seconds that a store has for an answer also where less is left to wait."""
 
-
-class Ask(NamedTuple):
-    """What is wanted."""
-
-    key: bytes
-    owner: str
-    ttl: float
-    units: int = 1
-    capacity: int = 1
-    priority: int = 0
-    note: str = ""
-    tokens: int = 1
-    floor: int = 0
-    lock_delay: float = 0.0
-
-
-class Grant(NamedTuple):
-    """What was got."""
-
-    id: str
-    token: int
-    slots: tuple[int, ...]
-    since: float
-    """When it was asked for, or pushed, at the earliest."""
-    deadline: float
-    claim_by: float | None
-    """It was pushed, stands for a window, and should be claimed by then if it is still wanted."""
-    doubtful: bool
-    """A copy of its Acquire may still be under way."""
-    pending: Pending | None = None
-    """It stands once a transaction of the user's own commits."""
-
-
-class Acquiring:
+class Acquiring(Asking):
     """One id's way to a grant."""
 
-    __slots__ = (
-        "_ahead",
-        "_ask",
-        "_doubtful",
-        "_id",
-        "_in_flight",
-        "_inbox",
-        "_over",
-        "_queued",
-        "_rt",
-    )
+    __slots__ = ("_ahead", "_due_at", "_lookout", "_on_wait", "_queued")
 
-    def __init__(self, rt: Runtime, ask: Ask) -> None:
+    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None = None) -> None:
         self._rt = rt
         self._ask = ask
+        self._on_wait = on_wait
+        self._lookout: Lookout | None = None
+        self._due_at = inf
+        """When there is something to do besides waiting."""
         self._id = new_id()
         self._doubtful = False
         self._in_flight = False
         self._inbox = ""
-        """Where the store was told to push."""
         self._over = False
         self._queued: Answer | None = None
         self._ahead: int | None = None
@@ -119,7 +61,7 @@ class Acquiring:
                     await self._rt.ready()
                 answer = await self._rt.call(self._command(wait != 0), patience)
                 if wait != 0:
-                    _not_busy(answer, self._ask.key)
+                    not_busy(answer, self._ask.key)
             except BackendUnavailable:
                 self._doubtful = True
                 if self._rt.now() >= enough:
@@ -138,8 +80,8 @@ class Acquiring:
                 self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
             raise
         finally:
-            if self._queued is not None:
-                self._rt.mail.forget(fingerprint(self._id))
+            if self._queued is not None or self._lookout is not None:
+                self._stop_waiting()
 
     def _refused(self, reply: Reply) -> Grant:
         """The one try did not succeed."""
@@ -169,60 +111,13 @@ class Acquiring:
                 await self._withdraw(wait)
             answer = await self._send(queue=True, until=until, bounded=wait is not None)
 
-    # -- asking -------------------------------------------------------------------------------------
-
-    async def _send(self, *, queue: bool, until: float, bounded: bool = True) -> Answer:
-        """Ask until the store answers, or until there is no more time to ask."""
-        rt = self._rt
-        limit, pause = None, 0.02
-        while True:
-            try:
-                if not rt.is_ready:
-                    await rt.ready()
-                self._in_flight = True
-                patience = max(until - rt.now(), BRIEFLY) if bounded else None
-                answer = _not_busy(await rt.call(self._command(queue), patience), self._ask.key)
-                self._in_flight = False
-            except BackendUnavailable:
-                self._doubtful = True
-                if limit is None:
-                    limit = until if bounded else rt.now() + rt.connect_timeout
-                left = limit - rt.now()
-                if left <= 0:
-                    raise
-                await rt.signal().wait(min(pause, left))
-                pause = min(2 * pause, 1.0)
-                continue
-            self._doubtful = self._doubtful or answer.resent
-            if isinstance(answer.reply, Failed):
-                raise unexpected(answer.reply, self._ask.key)
-            return answer
-
-    def _command(self, queue: bool) -> Acquire:
-        ask = self._ask
-        self._inbox = self._rt.inbox
-        return Acquire(
-            ask.key,
-            self._id,
-            ask.owner,
-            ask.ttl,
-            ask.units,
-            ask.capacity,
-            queue,
-            max(ask.ttl, 30.0),
-            ask.priority,
-            ask.note,
-            ask.tokens,
-            ask.floor,
-            ask.lock_delay,
-            self._inbox,
-        )
-
     # -- waiting ------------------------------------------------------------------------------------
 
     async def _wait_in_queue(self, answer: Answer, reply: Queued, until: float) -> Grant | None:
         """Wait for a push, or until it is worth asking again; None means: ask again."""
         rt = self._rt
+        if self._queued is None:
+            self._due_at = first_due(rt, self._ask, self._on_wait)
         self._queued, self._ahead = answer, reply.position
         pause = reply.recheck_in + CLOCKS_DIFFER
         if reply.position >= FRONT:
@@ -235,29 +130,67 @@ class Acquiring:
             return None  # ask again, so that the store learns where to push
         if not self._inbox:
             pause = min(pause, UNHEARD)
-        signal = rt.signal()
-        rt.mail.expect(fingerprint(self._id), signal)
-        left = until - rt.now()
-        if await signal.wait(max(min(pause, left), 0.0)):
-            push = signal.value
-            if isinstance(push, Wakeup) and push.event == "granted":
-                return self._pushed(push, answer.sent, reply.now)
-        return None
+        return await self._wait_for_push(answer, reply, rt.now() + pause, until)
+
+    async def _wait_for_push(
+        self, answer: Answer, reply: Queued, again_at: float, until: float
+    ) -> Grant | None:
+        """Wait until `again_at`, and see to the lookout meanwhile."""
+        rt, place = self._rt, fingerprint(self._id)
+        end = min(again_at, until)
+        while True:
+            now = rt.now()
+            if self._due_at <= now:
+                await self._look_out(place)
+                now = rt.now()
+            signal = rt.signal()
+            rt.mail.expect(place, signal)
+            if await signal.wait(max(min(end, self._due_at) - now, 0.0)):
+                push = signal.value
+                if isinstance(push, Wakeup) and push.event == "granted":
+                    return self._pushed(push, answer.sent, reply.now)
+                return None
+            if rt.now() >= end or not rt.mail.pause(place):
+                return None
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
         """There was no place to be had: try again when time may have changed that."""
         if reply.reason == "too_large":
             self._over = True
             raise refusal(self._ask, reply)
+        if self._on_wait is not None and self._due_at == inf:
+            self._due_at = self._rt.now()
+        if self._due_at <= self._rt.now():
+            self._ahead = None
+            await self._look_out("")
         left = until - self._rt.now()
         pause = min(max(reply.recheck_in, 0.05), 1.0)
         await self._rt.signal().wait(max(min(pause, left), 0.0))
+
+    async def _look_out(self, place: str) -> None:
+        """Do what is due besides waiting."""
+        lookout = self._lookout
+        if lookout is None:
+            lookout = self._lookout = Lookout(self._rt, self._ask, self._on_wait, self._due_at)
+        try:
+            self._due_at = await lookout.look(place, self._ahead)
+        except Deadlock:
+            with suppress(LeaseholdError):  # then it is left in the background
+                await self._leave_queue()
+            raise
 
     def _begin_anew(self) -> None:
         """Our id ended: its grant went unclaimed while we were paused. Queue again, as another."""
         self._rt.mail.forget(fingerprint(self._id))
         self._id = new_id()
         self._doubtful = False
+
+    def _stop_waiting(self) -> None:
+        """However it ended, nothing is expected, and nobody is told that we wait."""
+        if self._queued is not None:
+            self._rt.mail.forget(fingerprint(self._id))
+        if self._lookout is not None:
+            self._lookout.end()
 
     # -- ends ---------------------------------------------------------------------------------------
 
@@ -284,65 +217,5 @@ class Acquiring:
 
     async def _withdraw(self, wait: float | None) -> None:
         """The time is over: leave the queue, and say who is in the way."""
-        rt, key = self._rt, self._ask.key
-        await rt.call(Release(key, self._id, bury=self._burial()))
-        self._over = True
-        try:
-            status = (await rt.call(Inspect(key))).reply
-        except LeaseholdError:
-            status = None
-        holders = status.holders if isinstance(status, Status) else ()
-        raise AcquireTimeout(
-            f"{contention(key, holders, self._ahead)}; gave up after {wait:g} s",
-            key=key,
-            holders=holders[:8],
-            position=self._ahead,
-            retry_after=_soonest(holders),
-        )
-
-    def _burial(self) -> float:
-        """A late copy of our Acquire must find the id buried; without one there is nothing to bury."""
-        if self._doubtful or self._in_flight:
-            return burial(self._rt.call_timeout)
-        return 0.0
-
-
-def refusal(ask: Ask, reply: Refused) -> LeaseholdError:
-    """The error for units that are not to be had now, or ever."""
-    if reply.reason == "too_large":
-        return LeaseholdError(
-            f"{ask.units} units of {key_shown(ask.key)} can't be had: "
-            f"the capacity it was last declared with is smaller",
-            key=ask.key,
-        )
-    return AcquireTimeout(
-        contention(ask.key, reply.holders, None),
-        key=ask.key,
-        holders=reply.holders,
-        retry_after=reply.recheck_in,
-    )
-
-
-def _soonest(holders: tuple[Holder, ...]) -> float | None:
-    return min((holder.expires_in for holder in holders), default=None)
-
-
-def _not_busy(answer: Answer, key: bytes) -> Answer:
-    """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
-    reply = answer.reply
-    if type(reply) is Failed and reply.reason in ("busy", "away"):
-        raise unexpected(reply, key)
-    return answer
-
-
-def unexpected(reply: Reply, key: bytes) -> LeaseholdError:
-    """The error for a reply that is none of those that a command should get."""
-    if not isinstance(reply, Failed):
-        return LeaseholdError(f"the store answered with {reply!r}", key=key)
-    message = f"{key_shown(key)}: {reply.detail}"
-    if reply.reason in ("busy", "away"):
-        error = BackendUnavailable(message, key=key)
-        error.busy = reply.reason == "busy"
-        return error
-    kinds = {"forbidden": Forbidden, "corrupt": Corrupt}
-    return kinds.get(reply.reason, LeaseholdError)(message, key=key)
+        await self._leave_queue()
+        raise await timed_out(self._rt, self._ask.key, wait, self._ahead)

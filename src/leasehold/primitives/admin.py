@@ -17,9 +17,10 @@ from leasehold.model import (
     Revoked,
     Status,
 )
-from leasehold.primitives.acquire import Grant, unexpected
+from leasehold.primitives.acquire import Grant
 from leasehold.primitives.handle import unpack
 from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.refusals import unexpected
 from leasehold.primitives.telling import key_shown, span
 from leasehold.runtime.port import Runtime
 

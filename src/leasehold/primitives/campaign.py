@@ -191,7 +191,7 @@ class CampaignBase[TermT: TermBase]:
         for signal in list(self._hopeful):
             signal.set()
         try:
-            await term._begin()
+            await term._tell_started()
             ended = self._way.signal()
             term._watch(ended)
             await ended.wait(None)

@@ -3,15 +3,17 @@
 from math import inf
 from typing import Literal
 
-from leasehold.errors import AcquireTimeout, LeaseholdError
+from leasehold.errors import AcquireTimeout, Deadlock, LeaseholdError
 from leasehold.fork import generation
 from leasehold.primitives.acquire import Ask, Grant
 from leasehold.primitives.cohort import Cohort, Gift
-from leasehold.primitives.cohort_place import SharedPlace, TimeIsUp, timed_out
+from leasehold.primitives.cohort_place import SharedPlace, TimeIsUp
 from leasehold.primitives.cohort_turn import Turn
 from leasehold.primitives.kept import KeptLease
 from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.refusals import timed_out
 from leasehold.primitives.terms import Terms
+from leasehold.primitives.watching import OnWait
 from leasehold.runtime.port import Runtime, Signal
 
 
@@ -32,6 +34,7 @@ class Member[LeaseT: LeaseBase]:
         "_lease_type",
         "_looked",
         "_me",
+        "_on_wait",
         "_own",
         "_rt",
         "_signal",
@@ -39,13 +42,20 @@ class Member[LeaseT: LeaseBase]:
     )
 
     def __init__(
-        self, rt: Runtime, lease_type: type[LeaseT], ask: Ask, terms: Terms, me: object
+        self,
+        rt: Runtime,
+        lease_type: type[LeaseT],
+        ask: Ask,
+        terms: Terms,
+        me: object,
+        on_wait: OnWait | None = None,
     ) -> None:
         self._rt = rt
         self._lease_type = lease_type
         self._ask = ask
         self._terms = terms
         self._me = me
+        self._on_wait = on_wait
         self._generation = generation.number
         self._signal: Signal | None = None
         self._box: dict[Literal["gift"], Gift | None] = {}
@@ -149,7 +159,7 @@ class Member[LeaseT: LeaseBase]:
         self._own = place
         cohort.borne_by(place)
         try:
-            grant = await place.stand(wait, until)
+            grant = await place.stand(wait, until, self._on_wait)
         except TimeIsUp:
             self._own = None  # before anybody else has it
             if not cohort.hand(lambda _: place, place.abandon):
@@ -184,7 +194,8 @@ def _leave_lease(lease: KeptLease) -> None:
 
 
 def _leave_place(cohort: Cohort, place: SharedPlace, error: BaseException) -> None:
-    if isinstance(error, LeaseholdError):  # the store's answer may be another one for others
+    # the store's answer may be another one for others; who gives way in a circle leaves the place to them
+    if isinstance(error, LeaseholdError) and not isinstance(error, Deadlock):
         place.abandon()
         cohort.scatter()
     elif place.granted:  # a lease may have been made of it, and dropped: its id is spent

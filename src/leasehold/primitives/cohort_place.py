@@ -1,10 +1,10 @@
 """A place in the store's queue that a cohort shares: whoever leaves it can leave it to another."""
 
-from leasehold.core.names import fingerprint
-from leasehold.errors import AcquireTimeout, LeaseholdError
-from leasehold.model import Granted, Inspect, Release, Status
+from math import inf
+
+from leasehold.model import Granted
 from leasehold.primitives.acquire import Acquiring, Ask, Grant
-from leasehold.primitives.telling import contention
+from leasehold.primitives.watching import OnWait
 from leasehold.runtime.port import Runtime
 
 
@@ -32,13 +32,14 @@ class SharedPlace(Acquiring):
         """It has not been given up."""
         return not self._over
 
-    async def stand(self, wait: float | None, until: float) -> Grant:
+    async def stand(self, wait: float | None, until: float, on_wait: OnWait | None = None) -> Grant:
         """Wait here for a grant. Raises `TimeIsUp`; with `wait` 0 it is one try.
 
         Whoever stood here before may have left while it was being answered, so the store is asked
         again: the same id is granted once.
         """
         self._doubtful = self._doubtful or self._in_flight
+        self._on_wait = on_wait
         try:
             answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
             if wait == 0 and not isinstance(answer.reply, Granted):
@@ -47,17 +48,20 @@ class SharedPlace(Acquiring):
             self.granted = True
             return grant
         finally:
-            if self._queued is not None:
-                self._rt.mail.forget(fingerprint(self._id))
+            self._stop_waiting()
+            self._queued = self._lookout = None  # who stands here next looks out for itself
+            self._due_at = inf
 
     async def _withdraw(self, wait: float | None) -> None:
         raise TimeIsUp  # who comes next decides what becomes of the place
 
+    async def _leave_queue(self) -> None:
+        """As above."""
+
     async def withdraw(self) -> None:
         """Leave the queue: nobody wants the place any more."""
         try:
-            await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()))
-            self._over = True
+            await super()._leave_queue()
         except BaseException:
             self.abandon()
             raise
@@ -67,21 +71,3 @@ class SharedPlace(Acquiring):
         if not self._over:
             self._over = True
             self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
-
-
-async def timed_out(
-    rt: Runtime, key: bytes, wait: float | None, ahead: int | None
-) -> AcquireTimeout:
-    """What a member of a cohort is told whose time is up: who is in the way."""
-    try:
-        status = (await rt.call(Inspect(key))).reply
-    except LeaseholdError:
-        status = None
-    holders = status.holders if isinstance(status, Status) else ()
-    return AcquireTimeout(
-        f"{contention(key, holders, ahead)}; gave up after {wait:g} s",
-        key=key,
-        holders=holders[:8],
-        position=ahead,
-        retry_after=min((holder.expires_in for holder in holders), default=None),
-    )

@@ -13,7 +13,8 @@ from leasehold.model import Holder
 from leasehold.primitives.acquire import Acquiring
 from leasehold.primitives.complaints import Complaints
 from leasehold.primitives.election_config import JITTER, LeaderConfig, leader_configured
-from leasehold.primitives.primitive import Block, PrimitiveBase
+from leasehold.primitives.entering import Block
+from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.ready import announce
 from leasehold.primitives.stoppable import Stoppable
 from leasehold.primitives.telling import key_shown
@@ -38,6 +39,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         priority: int | Unset = UNSET,
         note: str | Unset = UNSET,
         label: str | Unset = UNSET,
+        lock_delay: Duration | Unset = UNSET,
         on_started: Callback | None = None,
         on_stopped: Callback | None = None,
         require: Iterable[str] = (),
@@ -52,6 +54,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             "priority": priority,
             "note": note,
             "label": label,
+            "lock_delay": lock_delay,
         }
         config = leader_configured(name, given, env_prefix=env_prefix, env_load=env_load)
         self._describe_election(name, config, on_started, on_stopped, require, client)
@@ -90,7 +93,11 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
         hold = LockConfig(
-            ttl=config.ttl, priority=config.priority, note=config.note, label=config.label
+            ttl=config.ttl,
+            priority=config.priority,
+            note=config.note,
+            label=config.label,
+            lock_delay=config.lock_delay,
         )
         self._describe(name, hold, None, require, client)
 
@@ -104,7 +111,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         """Win, and tell that it has."""
         term = self._register(await super()._acquire(*about))
         try:
-            await term._begin()
+            await term._tell_started()
         except BaseException:
             term._drop()
             raise

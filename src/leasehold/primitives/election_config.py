@@ -1,13 +1,13 @@
 """A leader election's settings: its deadlines, and what must hold between them."""
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from leasehold.config import UNSET, Duration, own_prefix, safe_ttl, seconds
+from leasehold.config import Duration, safe_lock_delay, safe_ttl, seconds, whole
 from leasehold.core.timing import trusted
 from leasehold.errors import UnsafeTiming
+from leasehold.settings import configured_together
 
 JITTER = 1.2
 """A pause between two tries is `retry` times 1 to this, so that candidates don't come all at once."""
@@ -29,6 +29,8 @@ class LeaderConfig:
     """Why; for people."""
     label: str = ""
     """What to add to the owner's name; for people."""
+    lock_delay: Duration = 0.0
+    """After a leader that was not heard of any more nobody leads for so long."""
 
     def __post_init__(self) -> None:
         ttl = safe_ttl(self.ttl)
@@ -37,6 +39,7 @@ class LeaderConfig:
             seconds(self.retry, "retry"),
         )
         _check(ttl, deadline, retry)
+        object.__setattr__(self, "lock_delay", safe_lock_delay(self.lock_delay))
         for field, value in (("ttl", ttl), ("renew_deadline", deadline), ("retry", retry)):
             object.__setattr__(self, field, value)
 
@@ -57,32 +60,24 @@ def _check(ttl: float, deadline: float, retry: float) -> None:
         )
 
 
-_READERS: Mapping[str, Any] = {"priority": int}
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "ttl": str,
+    "renew_deadline": str,
+    "retry": str,
+    "priority": whole,
+    "note": str,
+    "label": str,
+    "lock_delay": str,
+}
 
 
 def leader_configured(
-    name: str | bytes,
-    given: Mapping[str, Any],
-    *,
-    env_prefix: str | None = None,
-    env_load: bool = True,
-    environ: Mapping[str, str] = os.environ,
+    name: str | bytes, given: Mapping[str, Any], *, env_prefix: str | None, env_load: bool
 ) -> LeaderConfig:
-    """Settings by keyword, then from `LEASEHOLD_LEADER__<NAME>__<SETTING>`, then defaults.
+    """Settings by keyword, `LEASEHOLD_LEADER__<NAME>__<SETTING>`, `[leader.<name>]` of the file, default.
 
     What is set for all locks (`LEASEHOLD_TTL`) is not for leaders, whose durations go together.
     """
-    values = {key: value for key, value in given.items() if value is not UNSET}
-    prefix = own_prefix("leader", name, env_prefix) if env_load else None
-    found = []
-    for field in fields(LeaderConfig) if prefix else ():
-        variable = f"{prefix}{field.name.upper()}"
-        if field.name not in values and variable in environ:
-            values[field.name] = _READERS.get(field.name, str)(environ[variable])
-            found.append(variable)
-    try:
-        return LeaderConfig(**values)
-    except ValueError as error:
-        if not found:
-            raise
-        raise type(error)(f"with {', '.join(found)} set: {error}") from error
+    return configured_together(
+        LeaderConfig, READERS, "leader", name, given, env_prefix=env_prefix, env_load=env_load
+    )

@@ -7,9 +7,10 @@ from leasehold.config import Duration, Unset, optional_seconds
 from leasehold.core.timing import burial, trusted
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Command, Granted, Refused, Reply
-from leasehold.primitives.acquire import Ask, Grant, refusal, unexpected
+from leasehold.primitives.acquire import Ask, Grant
 from leasehold.primitives.ids import new_id
 from leasehold.primitives.pending import Pending
+from leasehold.primitives.refusals import refusal, unexpected
 from leasehold.runtime.port import Answer, Runtime
 
 
@@ -47,7 +48,7 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     await way.open()
     lease_id = new_id()
     try:
-        answer = await ask_within(rt, way, _acquire(ask, lease_id, rt.inbox))
+        answer = await ask_within(rt, way, ask_once(ask, lease_id, rt.inbox))
     except BaseException as error:
         # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
@@ -70,8 +71,8 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     raise unexpected(reply, ask.key)
 
 
-def _acquire(ask: Ask, lease_id: str, inbox: str) -> Acquire:
-    """What asks for it: for one token, as it is no cohort's."""
+def ask_once(ask: Ask, lease_id: str, inbox: str) -> Acquire:
+    """What asks for it once: for one token, as it is no cohort's."""
     return Acquire(
         ask.key,
         lease_id,

@@ -244,6 +244,16 @@ class KeptLease:
 
     # -- within -------------------------------------------------------------------------------------
 
+    def _hold_on(self, terms: Terms) -> None:
+        """It was kept for its holder, who has it from now on, on these terms."""
+        now = self._rt.now()
+        self._terms = terms
+        if terms.max_hold is not None:
+            self._hold_until = now + terms.max_hold
+            self._deadline = min(self._deadline, self._hold_until)
+        if self._end is None:
+            self._watch_from(now, 0.0)
+
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
         self._claim_by = None

@@ -9,12 +9,12 @@ from leasehold.config import Duration, safe_ttl, seconds
 from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
 from leasehold.fork import generation
 from leasehold.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
-from leasehold.primitives.acquire import unexpected
 from leasehold.primitives.handle import Handle, pack
 from leasehold.primitives.kept import LOSSES, KeptLease
 from leasehold.primitives.pending import Pending
+from leasehold.primitives.refusals import unexpected
 from leasehold.primitives.telling import key_shown, span
-from leasehold.runtime.port import Runtime
+from leasehold.runtime.port import Answer, Runtime, Signal, Told
 
 if TYPE_CHECKING:
     from leasehold.primitives.joining import Way
@@ -81,10 +81,7 @@ class LeaseBase(KeptLease):
     def adopt(self) -> Self:
         """Make the calling task or thread the one that holds it, and that a loss would interrupt."""
         self.ensure()
-        self._let_go()
-        self._me = me = self._rt.me()
-        if self._terms.exclusive and self._end is None:
-            self._rt.holding[self.key, me] = ref(self)
+        self._belong_to(self._rt.me())
         if self._guard is not None:
             self._guard.leave(None)
             guard = self._guard = self._rt.guard()
@@ -92,6 +89,13 @@ class LeaseBase(KeptLease):
             if self._end in LOSSES:
                 guard.fire()
         return self
+
+    def _belong_to(self, me: object) -> None:
+        """From now on it is that task or thread that holds it."""
+        self._let_go()
+        self._me = me
+        if self._terms.exclusive and self._end is None:
+            self._rt.holding[self.key, me] = ref(self)
 
     def detach(self) -> str:
         """Stop looking after it here, and return a handle with which another process can attach it.
@@ -110,6 +114,13 @@ class LeaseBase(KeptLease):
 
     def _go_on_from(self, handle: Handle) -> None:
         """It was detached elsewhere, and attached here."""
+
+    def __reduce__(self) -> Any:
+        """Never works: two copies would not know of each other. Raises `TypeError`."""
+        raise TypeError(
+            "a lease can't be copied or sent to another process: send lease.detach(), and there "
+            "client.attach(handle)"
+        )
 
     def __repr__(self) -> str:
         parting = "given up in a transaction" if self._is_parting else ""
@@ -169,27 +180,36 @@ class LeaseBase(KeptLease):
 
     async def _release(self) -> bool:
         """Give it up; True if it was held until now. Never raises because the store is away."""
-        if not self._finish("released"):
-            self._hand_back()
-            return False
-        if generation.number != self._generation:
+        if self._part() is None:
             return False
         if self._turn is not None and self._turn.pass_on(self):
             return True
-        rt = self._rt
         try:
-            answer = await rt.call(self._farewell())
+            answer = await self._rt.call(self._farewell())
         except BackendUnavailable as error:
-            log.warning("%s will be given up in the background: %s", key_shown(self.key), error)
-            self._abandon()
-            return False
+            return self._parted(error)
         except BaseException:
             self._abandon()
             raise
-        if isinstance(answer.reply, Failed):
-            log.warning("%s could not be given up: %s", key_shown(self.key), answer.reply.detail)
-            self._abandon()
-        return isinstance(answer.reply, Released)
+        return self._parted(answer)
+
+    def _part(self) -> "LeaseBase | None":
+        """It is given up here; the lease that the store has to be told of, if one has ended by that."""
+        if not self._finish("released"):
+            self._hand_back()
+            return None
+        return self if generation.number == self._generation else None
+
+    def _parted(self, told: Told) -> bool:
+        """What the store said to the farewell; whether it was held until then."""
+        if isinstance(told, Answer):
+            if not isinstance(told.reply, Failed):
+                return isinstance(told.reply, Released)
+            log.warning("%s could not be given up: %s", key_shown(self.key), told.reply.detail)
+        else:
+            log.warning("%s will be given up in the background: %s", key_shown(self.key), told)
+        self._abandon()
+        return False
 
     async def _release_within(self, connection: Any) -> bool:
         """Give it up with the commit of a transaction; should that roll back, it never was given up."""
@@ -218,16 +238,30 @@ class LeaseBase(KeptLease):
     async def _wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until it is lost; False at the timeout, or once it was given up."""
         signal = self._rt.signal()
-        watchers = self._watchers
-        if watchers is None:
-            watchers = self._watchers = []
-        watchers.append(signal)
         try:
-            if self._end is None and not self.lost:
-                await signal.wait(timeout)
+            self._watch(signal)
+            await signal.wait(timeout)
         finally:
-            watchers.remove(signal)
+            self._unwatch(signal)
         return self.lost
+
+    def _watch(self, watcher: Signal) -> None:
+        """Set `watcher` when it ends; also if that has happened already."""
+        if self._watchers is None:
+            self._watchers = []
+        self._watchers.append(watcher)
+        if self._end is not None or self.lost:
+            watcher.set()
+
+    def _unwatch(self, watcher: Signal) -> None:
+        if self._watchers is not None and watcher in self._watchers:
+            self._watchers.remove(watcher)
+
+    async def _begin(self) -> None:
+        """The body begins, once a transaction that it was acquired in has committed."""
+        if self._pending is not None:
+            await self._confirm()
+        self._enter()
 
     def _enter(self) -> None:
         """The body begins. Raises `LeaseLost` if the lease is lost already."""
@@ -240,21 +274,34 @@ class LeaseBase(KeptLease):
 
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
+        ours = self._disarm(exc)
+        if self._end is None and self._rt.now() < self._deadline and not self._is_parting:
+            await self._release()
+        elif (loss := self._conclude()) is not None:
+            tell_loss(loss, exc, ours)
+
+    def _disarm(self, exc: BaseException | None) -> bool:
+        """Nothing interrupts the body any more; tell whether nothing but a loss has ended it."""
         guard, self._guard = self._guard, None
-        ours = guard is None or guard.leave(exc)
+        return guard is None or guard.leave(exc)
+
+    def _conclude(self) -> LeaseLost | None:
+        """It has ended before its body did: clean up, and tell how it was lost, if it was."""
         if self._is_parting:
             if self._finish("released"):  # now for good, whichever way its transaction ends
                 self._rt.keeper.abandon(self.key, self._id, self._burial())
-            return
-        if self._end is None and self._rt.now() < self._deadline:
-            await self._release()
-            return
+            return None
         reason = self.reason
         if reason is None:
-            return
+            return None
         self._finish(reason)
         self._hand_back()
-        if ours:
-            raise self._loss(reason) from exc
-        if exc is not None and not isinstance(exc, LeaseLost):
-            exc.add_note(str(self._loss(reason)))
+        return self._loss(reason)
+
+
+def tell_loss(loss: LeaseLost, exc: BaseException | None, ours: bool) -> None:
+    """Raise it where a body ended by it; what else the body ended with passes, with a note."""
+    if ours:
+        raise loss from exc
+    if exc is not None and not isinstance(exc, LeaseLost):
+        exc.add_note(str(loss))

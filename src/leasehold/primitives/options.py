@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypedDict
 
 from leasehold.config import Duration, Unset
+from leasehold.primitives.watching import Waiting
 
 
 class HoldOptions(TypedDict, total=False):
@@ -17,7 +18,11 @@ class HoldOptions(TypedDict, total=False):
     auto_renew: bool | Unset
     max_hold: Duration | Unset | None
     cohort: int | Unset | None
+    reentrant: bool | Unset
+    lock_delay: Duration | Unset
+    detect_deadlocks: bool | Unset
     on_lost: Callable[[Any], object] | None
+    on_wait: Callable[[Waiting], object] | None
     require: Iterable[str]
     env_prefix: str | None
     env_load: bool
@@ -32,11 +37,13 @@ class Options(HoldOptions, total=False):
 class TaskOptions(TypedDict, total=False):
     """How a task lock is held."""
 
-    cancel: bool
-    note: str
-    label: str
+    cancel: bool | Unset
+    note: str | Unset
+    label: str | Unset
     on_lost: Callable[[Any], object] | None
     require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool
 
 
 class ElectionOptions(TypedDict, total=False):
@@ -48,6 +55,7 @@ class ElectionOptions(TypedDict, total=False):
     priority: int | Unset
     note: str | Unset
     label: str | Unset
+    lock_delay: Duration | Unset
     on_started: Callable[[Any], object] | None
     on_stopped: Callable[[Any], object] | None
     require: Iterable[str]

@@ -14,9 +14,10 @@ from typing import Any, Literal
 from leasehold.config import optional_seconds
 from leasehold.errors import BackendUnavailable
 from leasehold.model import MANY, Command, Granted, Lost, Refused, Resize
-from leasehold.primitives.acquire import Grant, unexpected
+from leasehold.primitives.acquire import Grant
 from leasehold.primitives.handle import Handle
 from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.refusals import unexpected
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import NO_CARE, Answer, Care, Runtime

@@ -5,7 +5,7 @@ in their order of arrival: a writer that waits keeps later readers behind it, an
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
 from leasehold.config import LockConfig
 from leasehold.core.names import Kind
@@ -17,6 +17,7 @@ from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.resizing import ResizableLease
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
+from leasehold.primitives.watching import OnWait
 
 READER, WRITER = 1, MANY
 """How many units each takes."""
@@ -29,6 +30,7 @@ class SideBase[LeaseT: ResizableLease](PrimitiveBase[LeaseT]):
     # Whoever reads may not wait to read again: a writer that queued in between would wait for it.
     _for_one: ClassVar[bool] = True
     _advice: ClassVar[str]
+    _mode: ClassVar[Literal["read", "write"]]
 
     @property
     def _capacity(self) -> int:
@@ -47,6 +49,9 @@ class SideBase[LeaseT: ResizableLease](PrimitiveBase[LeaseT]):
             raise AcquireTimeout(told, key=self.key)
         raise Reentrant(f"{told}, so waiting for it may never end: {self._advice}", key=self.key)
 
+    def _again(self, held: Any) -> LeaseT | None:
+        return super()._again(held) if getattr(held, "mode", None) == self._mode else None
+
     async def _locked(self) -> bool:
         holders = (await self._status()).holders
         return sum(holder.units for holder in holders) + self._units > MANY
@@ -56,6 +61,7 @@ class ReadSideBase[LeaseT: ResizableLease](SideBase[LeaseT]):
     """For reading, beside other readers."""
 
     _units: ClassVar[int] = READER
+    _mode: ClassVar[Literal["read", "write"]] = "read"
     _advice: ClassVar[str] = "pass the lease on instead of acquiring it again"
 
 
@@ -63,6 +69,7 @@ class WriteSideBase[LeaseT: ResizableLease](SideBase[LeaseT]):
     """For writing, alone."""
 
     _units: ClassVar[int] = WRITER
+    _mode: ClassVar[Literal["read", "write"]] = "write"
     _advice: ClassVar[str] = "upgrade() the lease that is held, or pass it on"
 
 
@@ -84,6 +91,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
             name,
             reading.config,
             on_lost=reading._on_lost,
+            on_wait=reading._on_wait,
             require=reading._require,
             client=reading._client,
         )
@@ -95,6 +103,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         config: LockConfig,
         *,
         on_lost: Callable[[Any], object] | None = None,
+        on_wait: OnWait | None = None,
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
@@ -103,7 +112,12 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         required = frozenset({require} if isinstance(require, str) else require)
         for attribute, side in (("_reading", cls._read_type), ("_writing", cls._write_type)):
             described = side.from_config(
-                name, config, on_lost=on_lost, require=required, client=client
+                name,
+                config,
+                on_lost=on_lost,
+                on_wait=on_wait,
+                require=required,
+                client=client,
             )
             setattr(self, attribute, described)
         return self

@@ -12,6 +12,7 @@ from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.options import Options
 from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.telling import key_shown
+from leasehold.primitives.watching import OnWait
 
 
 class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
@@ -21,6 +22,8 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 
     def __init__(self, name: str | bytes, capacity: int, **options: Unpack[Options]) -> None:
         self.capacity = _checked(capacity)
+        if capacity > 1:
+            _refuse_reentrant(options.setdefault("reentrant", False))
         super().__init__(name, **options)
 
     @classmethod
@@ -31,12 +34,17 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         config: LockConfig,
         *,
         on_lost: Callable[[Any], object] | None = None,
+        on_wait: OnWait | None = None,
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
         """Describe it by a config; no environment is read."""
         capacity = _checked(capacity)
-        self = super().from_config(name, config, on_lost=on_lost, require=require, client=client)
+        if capacity > 1:
+            _refuse_reentrant(config.reentrant)
+        self = super().from_config(
+            name, config, on_lost=on_lost, on_wait=on_wait, require=require, client=client
+        )
         self.capacity = capacity
         return self
 
@@ -54,10 +62,13 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
         try:
             return await super()._acquire(*asked)
         except AcquireTimeout as refusal:
-            highest = max((slot for each in refusal.holders for slot in each.slots), default=-1)
-            if highest >= self.capacity:
-                self._warn_of(f"slot {highest} is held, so it was of at least {highest + 1}")
+            self._look_at(refusal)
             raise
+
+    def _look_at(self, refusal: AcquireTimeout) -> None:
+        highest = max((slot for each in refusal.holders for slot in each.slots), default=-1)
+        if highest >= self.capacity:
+            self._warn_of(f"slot {highest} is held, so it was of at least {highest + 1}")
 
     async def _status(self) -> Status:
         status = await super()._status()
@@ -71,6 +82,14 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
             "counts for all, so let them agree",
             CapacityWarning,
             stacklevel=2,
+        )
+
+
+def _refuse_reentrant(wanted: object) -> None:
+    if wanted is True:
+        raise TypeError(
+            "reentrant= is for what one task or thread can hold alone: a semaphore with a capacity above "
+            "1 gives whoever acquires it again another slot"
         )
 
 

@@ -1,14 +1,15 @@
 """A task lock: one try, no renewal, and kept for a while after the task, so that it isn't run twice."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
-from leasehold.config import Duration, LockConfig, safe_ttl, seconds
+from leasehold.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
 from leasehold.core.names import Kind
 from leasehold.errors import UnsafeTiming
 from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.tasklease import TaskLeaseBase
+from leasehold.settings import configured_together
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +44,38 @@ class TaskLockConfig:
         object.__setattr__(self, "max_hold", longest)
 
 
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "min_hold": str,
+    "max_hold": str,
+    "cancel": flag,
+    "note": str,
+    "label": str,
+}
+
+
+def task_configured(
+    name: str | bytes, given: Mapping[str, Any], *, env_prefix: str | None, env_load: bool
+) -> TaskLockConfig:
+    """Settings by keyword, `LEASEHOLD_TASKLOCK__<NAME>__<SETTING>`, `[tasklock.<name>]` of the file.
+
+    What is set for all locks is not for task locks, whose durations go together. Raises `TypeError` where
+    one of them is nowhere.
+    """
+    return configured_together(
+        _complete, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load
+    )
+
+
+def _complete(**values: Any) -> TaskLockConfig:
+    missing = [field for field in ("min_hold", "max_hold") if field not in values]
+    if missing:
+        raise TypeError(
+            f"{' and '.join(missing)} of the task lock not given: say how long it stays closed at least, "
+            "and for how long at most, by keyword or by settings"
+        )
+    return TaskLockConfig(**values)
+
+
 class TaskTerms(NamedTuple):
     """What the leases of a task lock have to know."""
 
@@ -60,19 +93,26 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     def __init__(
         self,
         name: str | bytes,
-        min_hold: Duration,
-        max_hold: Duration,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
         *,
-        cancel: bool = False,
-        note: str = "",
-        label: str = "",
+        cancel: bool | Unset = UNSET,
+        note: str | Unset = UNSET,
+        label: str | Unset = UNSET,
         on_lost: Callable[[Any], object] | None = None,
         require: Iterable[str] = (),
         client: Any = None,
+        env_prefix: str | None = None,
+        env_load: bool = True,
     ) -> None:
-        config = TaskLockConfig(
-            min_hold=min_hold, max_hold=max_hold, cancel=cancel, note=note, label=label
-        )
+        given = {
+            "min_hold": min_hold,
+            "max_hold": max_hold,
+            "cancel": cancel,
+            "note": note,
+            "label": label,
+        }
+        config = task_configured(name, given, env_prefix=env_prefix, env_load=env_load)
         self._describe_task(name, config, on_lost, require, client)
 
     @classmethod
@@ -85,7 +125,7 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         require: Iterable[str] = (),
         client: Any = None,
     ) -> Self:
-        """Describe it by a config."""
+        """Describe it by a config; no environment is read."""
         self = cls.__new__(cls)
         self._describe_task(name, config, on_lost, require, client)
         return self

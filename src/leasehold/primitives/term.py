@@ -14,7 +14,7 @@ from leasehold.primitives.acquire import Grant
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
-from leasehold.runtime.port import Runtime, Signal
+from leasehold.runtime.port import Runtime
 
 log = logging.getLogger("leasehold")
 
@@ -77,7 +77,7 @@ class TermBase(LeaseBase):
 
     # -- its beginning and its end ------------------------------------------------------------------
 
-    async def _begin(self) -> None:
+    async def _tell_started(self) -> None:
         """Tell that it has started."""
         self._begun = True
         await self._tell(self._terms.more.on_started, "on_started")
@@ -134,20 +134,6 @@ class TermBase(LeaseBase):
         else:
             if isinstance(answer.reply, Failed):
                 self._abandon()
-
-    # -- who waits for its end ----------------------------------------------------------------------
-
-    def _watch(self, watcher: Signal) -> None:
-        """Set `watcher` when it ends; also if that has happened already."""
-        if self._watchers is None:
-            self._watchers = []
-        self._watchers.append(watcher)
-        if not self._stands:
-            watcher.set()
-
-    def _unwatch(self, watcher: Signal) -> None:
-        if self._watchers is not None and watcher in self._watchers:
-            self._watchers.remove(watcher)
 
     # -- what it is not for -------------------------------------------------------------------------
 

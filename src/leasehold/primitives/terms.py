@@ -17,3 +17,5 @@ class Terms(NamedTuple):
     on_lost: Callable[[Any], object] | None = None
     more: Any = None
     """What its kind of primitive says besides."""
+    detects: bool = True
+    """Whoever waits to change it looks for a circle of waiters that it is in."""

@@ -15,11 +15,13 @@ the two, or a store that keeps keys in several places, could leave half taken.
 
 from math import inf
 
+from leasehold.core.names import fingerprint
 from leasehold.core.timing import burial
 from leasehold.errors import AcquireTimeout, BackendUnavailable, Deadlock
 from leasehold.model import (
     MANY,
     Acquire,
+    Gone,
     Granted,
     Queued,
     Refused,
@@ -27,8 +29,10 @@ from leasehold.model import (
     Renew,
     Reply,
 )
-from leasehold.primitives.acquire import unexpected
+from leasehold.primitives.ask import Ask
 from leasehold.primitives.ids import new_id
+from leasehold.primitives.lookout import Lookout, first_due
+from leasehold.primitives.refusals import unexpected
 from leasehold.primitives.resizing import ResizableLease
 from leasehold.primitives.telling import contention, key_shown
 from leasehold.runtime.port import Runtime
@@ -43,14 +47,26 @@ SOONEST, LATEST = 0.005, 0.1
 class Upgrading:
     """One upgrade, from the first try to the last."""
 
-    __slots__ = ("_lease", "_limit", "_place", "_refused", "_rt", "_speak_at", "_until", "_wait")
+    __slots__ = (
+        "_lease",
+        "_limit",
+        "_look_at",
+        "_lookout",
+        "_place",
+        "_refused",
+        "_rt",
+        "_speak_at",
+        "_until",
+        "_wait",
+    )
 
     def __init__(self, rt: Runtime, lease: ResizableLease) -> None:
         self._rt = rt
         self._lease = lease
         self._place = ""
         """The id that waits at the front of the queue."""
-        self._speak_at = inf
+        self._speak_at = self._look_at = inf
+        self._lookout: Lookout | None = None
         self._refused: Refused | None = None
         self._limit: float | None = None
 
@@ -71,16 +87,22 @@ class Upgrading:
         except BaseException:
             self._abandon_place()
             raise
+        finally:
+            if self._lookout is not None:
+                self._lookout.end()
         await self._leave_place()
 
     async def _try_until_alone(self) -> None:
         pause = SOONEST
+        self._look_at = first_due(self._rt, self._ask, None)
         while not await self._try():
             left = self._until - self._rt.now()
             if left <= 0:
                 raise self._timeout()
             if self._rt.now() >= self._speak_at:
                 await self._speak_up()
+            if self._rt.now() >= self._look_at:
+                await self._look_out()
             quiet = max(self._speak_at - self._rt.now(), SOONEST)
             await self._rt.signal().wait(min(pause, left, quiet))
             self._lease.ensure()
@@ -104,9 +126,26 @@ class Upgrading:
         if now >= self._limit:
             raise error
 
+    async def _look_out(self) -> None:
+        """For a circle of those who wait for each other over other keys. Raises `Deadlock`."""
+        if self._lookout is None:
+            self._lookout = Lookout(self._rt, self._ask, None, self._look_at)
+        self._look_at = await self._lookout.look(fingerprint(self._place), 0)
+
+    @property
+    def _ask(self) -> Ask:
+        lease, terms = self._lease, self._lease._terms
+        return Ask(lease.key, terms.owner, terms.ttl, MANY, MANY, FRONT, detects=terms.detects)
+
     # -- the place in the queue ---------------------------------------------------------------------
 
     async def _take_place(self) -> None:
+        """Queue at the very front. A place that has ended, as this process was paused, is taken anew."""
+        while isinstance(reply := await self._ask_for_place(), Gone):
+            self._lease.ensure()  # it may have ended as well
+        self._placed(reply)
+
+    async def _ask_for_place(self) -> Reply:
         lease, terms = self._lease, self._lease._terms
         self._place = new_id()
         ask = Acquire(
@@ -123,12 +162,10 @@ class Upgrading:
         )
         while True:
             try:
-                reply = (await self._rt.call(ask)).reply
+                return (await self._rt.call(ask)).reply
             except BackendUnavailable as error:
                 self._endure(error)
                 await self._rt.signal().wait(LATEST)
-                continue
-            return self._placed(reply)
 
     def _placed(self, reply: Reply) -> None:
         if isinstance(reply, Queued):

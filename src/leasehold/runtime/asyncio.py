@@ -151,6 +151,7 @@ class AsyncRuntime:
         self._loop = loop
         self._batcher = Batcher(self.backend, loop, clock, call_timeout)
         self.call = self._batcher.call
+        self.call_all = self._batcher.call_all
         self._opening: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         deliver_to = getattr(self.backend, "deliver_to", None)

@@ -18,7 +18,8 @@ from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Acquire, Command
 from leasehold.runtime.flight import Call, Flight, Watch, as_leasehold
 from leasehold.runtime.halving import Outcome, apply_in_halves
-from leasehold.runtime.port import Answer
+from leasehold.runtime.port import Answer, Told
+from leasehold.runtime.several import told_of
 
 ALONE = 0.002
 """So long a task goes on in place, in seconds, before it lets the loop turn to see who else is there."""
@@ -77,6 +78,15 @@ class Batcher:
         call = Call(command, self._loop.create_future())
         self._gather(call)
         return await call.future if patience is None else await _within(patience, call)
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """What came of each of these, which leave together, behind all that gathers in this turn."""
+        calls = [Call(command, self._loop.create_future()) for command in commands]
+        for call in calls:
+            self._gather(call)
+        return await told_of(calls, patience)
 
     def _gather(self, call: Call) -> None:
         self._gathering.append(call)

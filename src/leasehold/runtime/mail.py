@@ -28,6 +28,10 @@ class Mailroom:
         if early is not None:
             self.deliver(early)
 
+    def pause(self, lease: str) -> bool:
+        """Expect nothing for a while: what comes is kept. False if a push has come just now."""
+        return self._waiting.pop(lease, None) is not None
+
     def forget(self, lease: str) -> None:
         """Nobody waits for it any more."""
         self._waiting.pop(lease, None)

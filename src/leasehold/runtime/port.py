@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
+from leasehold.errors import LeaseholdError
 from leasehold.model import Capabilities, Command, Finding, Reply, Wakeup, record
 
 
@@ -19,6 +20,10 @@ class Answer:
     sent: float
     resent: bool = False
     """More than one copy of the command may be under way."""
+
+
+type Told = Answer | LeaseholdError
+"""What came of one command of several."""
 
 
 class Signal(Protocol):
@@ -97,6 +102,8 @@ class Standing(Protocol):
 class Nesting(Standing, Protocol):
     """The same of a lease, which may have to ask."""
 
+    _id: str
+
     async def _still_stands(self) -> bool:
         """By the store's word, where nobody here can know."""
 
@@ -127,6 +134,9 @@ class Mail(Protocol):
 
     def expect(self, lease: str, signal: Signal) -> None:
         """Set `signal` to the next push for that fingerprint, also if it is here already."""
+
+    def pause(self, lease: str) -> bool:
+        """Keep what comes, until it is expected again. False if a push has come just now."""
 
     def forget(self, lease: str) -> None:
         """Nobody waits for it any more."""
@@ -190,6 +200,11 @@ class Runtime(Protocol):
 
         An event loop waits for `patience` seconds at most, where that is less than a call may take.
         """
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """What came of each of these, which travel together: as `call` would have told it."""
 
     async def examine(self) -> Sequence[Finding]:
         """What the store has to say about itself."""

@@ -6,16 +6,16 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
-from leasehold.backends.port import Store
+from leasehold.backends.port import MAX_BATCH, Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
-from leasehold.model import Command, Finding, Status
+from leasehold.model import Command, Finding, Reply, Status
 from leasehold.runtime.gate import Gate
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
 from leasehold.runtime.pool import Pool
-from leasehold.runtime.port import Answer, Nesting
+from leasehold.runtime.port import Answer, Nesting, Told
 from leasehold.runtime.step import step
 from leasehold.runtime.thread_job import ThreadJob
 
@@ -116,9 +116,28 @@ class ThreadRuntime:
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         sent = self._clock.now()
+        return Answer(self._applied((command,))[0], sent)
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """What came of each of these: a round trip for as many as may travel together."""
+        told: list[Told] = []
+        for start in range(0, len(commands), MAX_BATCH):
+            told += self._call_batch(commands[start : start + MAX_BATCH])
+        return told
+
+    def _call_batch(self, batch: Sequence[Command]) -> Sequence[Told]:
+        sent = self._clock.now()
+        try:
+            return [Answer(reply, sent) for reply in self._applied(batch)]
+        except LeaseholdError as error:
+            return [error] * len(batch)
+
+    def _applied(self, batch: Sequence[Command]) -> Sequence[Reply]:
         backend = self._pool.take()
         try:
-            reply = step(backend.apply((command,)))[0]
+            replies = step(backend.apply(batch))
         except LeaseholdError:
             self._pool.give(backend)
             raise
@@ -126,7 +145,7 @@ class ThreadRuntime:
             self._pool.discard(backend)  # interrupted: nobody knows in what state
             raise
         self._pool.give(backend)
-        return Answer(reply, sent)
+        return replies
 
     async def examine(self) -> Sequence[Finding]:
         """What the store has to say about itself."""

@@ -13,17 +13,19 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 import pytest
 
 _PARTS = (
-    "batches clients contending electing holding naming pushes queueing readers reading"
-    " revoking sharing tasking tokens users world"
+    "batches circling clients contending electing holding naming nesting pushes queueing readers reading"
+    " revoking sharing tasking together tokens users world"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from leasehold.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
+from leasehold.testing.conformance.circling import CircleClients  # noqa: E402
 from leasehold.testing.conformance.clients import Clients  # noqa: E402
 from leasehold.testing.conformance.contending import Contending  # noqa: E402
 from leasehold.testing.conformance.electing import LeaderClients  # noqa: E402
 from leasehold.testing.conformance.holding import Holding  # noqa: E402
 from leasehold.testing.conformance.naming import Naming  # noqa: E402
+from leasehold.testing.conformance.nesting import NestingClients  # noqa: E402
 from leasehold.testing.conformance.pushes import Pushes  # noqa: E402
 from leasehold.testing.conformance.queueing import Queueing  # noqa: E402
 from leasehold.testing.conformance.readers import ReaderClients  # noqa: E402
@@ -32,6 +34,7 @@ from leasehold.testing.conformance.revoking import Revoking  # noqa: E402
 from leasehold.testing.conformance.sharing import Sharing  # noqa: E402
 from leasehold.testing.conformance.suite import Suite, case, needing  # noqa: E402
 from leasehold.testing.conformance.tasking import TaskClients  # noqa: E402
+from leasehold.testing.conformance.together import TogetherClients  # noqa: E402
 from leasehold.testing.conformance.tokens import Tokens  # noqa: E402
 from leasehold.testing.conformance.world import World  # noqa: E402
 
@@ -49,8 +52,11 @@ class BackendConformance(
     Contending,
     Clients,
     ReaderClients,
+    NestingClients,
     TaskClients,
     LeaderClients,
+    CircleClients,
+    TogetherClients,
 ):
     """Every case: of the port (see `leasehold.backends.port`), and of the clients over it."""
 

@@ -1,0 +1,152 @@
+"""Several leases, all or nothing."""
+
+from typing import Any, ClassVar
+
+from leasehold.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
+from leasehold.errors import AcquireTimeout
+from leasehold.primitives.allof_gathering import Gathering
+from leasehold.primitives.allof_leases import LeasesBase
+from leasehold.primitives.allof_parts import Part, Wish, checked, in_order
+from leasehold.primitives.entering import Entering
+from leasehold.primitives.primitive import NO_TIMEOUT, PrimitiveBase, check_promises
+from leasehold.primitives.telling import key_shown
+from leasehold.primitives.watching import OnWait, check_on_wait
+from leasehold.runtime.port import Runtime
+
+
+class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
+    """Several resources that are acquired together; like every primitive, without state."""
+
+    _leases_type: type[LeasesT]
+    _takes: ClassVar[type[PrimitiveBase[Any]]]
+    _world: ClassVar[str]
+    _may_await: ClassVar[bool] = True
+    """Its callbacks may be coroutine functions."""
+
+    def __init__(
+        self,
+        *members: Any,
+        wait: Duration | Unset | None = UNSET,
+        ttl: Duration | Unset = UNSET,
+        on_wait: OnWait | None = None,
+        timeout: Unset = UNSET,
+    ) -> None:
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
+        self._named = self._flat(members, None if isinstance(ttl, Unset) else safe_ttl(ttl))
+        if not self._named:
+            raise ValueError(
+                "AllOf is given nothing: name what is to be held, as AllOf(lock, other)"
+            )
+        self._parts = in_order(self._named)
+        self._wait = self._shortest() if isinstance(wait, Unset) else optional_seconds(wait, "wait")
+        self._require = frozenset[str]().union(*(part.primitive._require for part in self._parts))
+        by_client = {id(part.primitive._client): part.primitive for part in self._parts}
+        self._of_each_client = list(by_client.values())
+        self._on_wait = self._checked(on_wait)
+        self._entered = {}
+
+    def _flat(self, members: tuple[Any, ...], ttl: float | None) -> list[Part]:
+        """The parts as they were named, those of another AllOf among them."""
+        parts: list[Part] = []
+        for member in members:
+            if isinstance(member, AllOfBase):
+                within: list[Part] = member._named
+                for part in within:
+                    checked(part.primitive, self._takes, self._world)
+                parts += within
+            else:
+                parts.append(checked(member, self._takes, self._world))
+        return parts if ttl is None else [part._replace(ttl=ttl) for part in parts]
+
+    def _checked(self, on_wait: OnWait | None) -> OnWait | None:
+        if on_wait is not None:
+            check_on_wait(on_wait, may_await=self._may_await)
+        return on_wait
+
+    def _shortest(self) -> float | None:
+        """How long those wait that would wait the shortest; None: for ever."""
+        waits = [part.primitive._wait for part in self._named]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    # -- where --------------------------------------------------------------------------------------
+
+    def _runtime(self) -> Runtime:
+        return self._of_each_client[0]._runtime()
+
+    def _only_runtime(self) -> Runtime:
+        rt = self._runtime()
+        if any(each._runtime() is not rt for each in self._of_each_client[1:]):
+            raise ValueError(
+                f"{self._called} are not all of one client, and only one store can give all or nothing: "
+                "make all of them by the same client"
+            )
+        return rt
+
+    @property
+    def _called(self) -> str:
+        return ", ".join(key_shown(part.key) for part in self._parts)
+
+    def __repr__(self) -> str:
+        return f"<AllOf {self._called}>"
+
+    # -- acquiring ----------------------------------------------------------------------------------
+
+    async def _acquire(
+        self,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        on_wait: OnWait | None = None,
+    ) -> LeasesT:
+        rt = self._only_runtime()
+        patience = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
+        if self._require:
+            check_promises(self._require, rt.capabilities.names(), "the store")
+        me = rt.me()
+        watch = self._checked(on_wait) or self._on_wait
+        leases: dict[bytes, Any] = {}
+        try:
+            await self._take_again(rt, me, patience, leases)
+            rest = [part for part in self._parts if part.key not in leases]
+            wishes = [part.wish(priority, note, watch) for part in rest]
+            leases |= await self._gathered(Gathering(rt, wishes, me), wishes, patience)
+            return self._leases_type(rt, [leases[part.key] for part in self._named], me)
+        except BaseException:
+            for lease in leases.values():
+                lease._drop()
+            raise
+
+    async def _take_again(
+        self, rt: Runtime, me: object, patience: float | None, leases: dict[bytes, Any]
+    ) -> None:
+        """What our task or thread holds already: another lease of it, where it may be held twice."""
+        for part in self._parts:
+            held = rt.holding.get((part.key, me))
+            lease = None if held is None else held()
+            if lease is None or not await lease._still_stands():
+                continue
+            again = part.primitive._again(lease) if part.primitive._reentrant else None
+            if again is not None:
+                leases[part.key] = again
+            elif lease._stands:
+                part.primitive._refuse_reentry(patience)
+
+    async def _gathered(
+        self, gathering: Gathering, wishes: list[Wish], patience: float | None
+    ) -> dict[bytes, Any]:
+        """What nobody of us holds yet."""
+        try:
+            holds = await gathering.run(patience)
+        except AcquireTimeout as refusal:
+            for wish in wishes:
+                if wish.ask.key == refusal.key:
+                    wish.primitive._look_at(refusal)
+            raise
+        return {wish.ask.key: wish.lease(hold) for wish, hold in zip(wishes, holds, strict=True)}
+
+    async def _try(self, priority: int | None = None, note: str | None = None) -> LeasesT | None:
+        try:
+            return await self._acquire(0, priority, note)
+        except AcquireTimeout:
+            return None

@@ -1,0 +1,68 @@
+"""What an acquire raises that ends without a grant: who is in the way, and what the store meant."""
+
+from leasehold.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    Corrupt,
+    Forbidden,
+    LeaseholdError,
+)
+from leasehold.model import Failed, Inspect, Refused, Reply, Status
+from leasehold.primitives.ask import Ask
+from leasehold.primitives.telling import contention, key_shown
+from leasehold.runtime.port import Answer, Runtime
+
+
+def refusal(ask: Ask, reply: Refused) -> LeaseholdError:
+    """The error for units that are not to be had now, or ever."""
+    if reply.reason == "too_large":
+        return LeaseholdError(
+            f"{ask.units} units of {key_shown(ask.key)} can't be had: "
+            f"the capacity it was last declared with is smaller",
+            key=ask.key,
+        )
+    return AcquireTimeout(
+        contention(ask.key, reply.holders, None),
+        key=ask.key,
+        holders=reply.holders,
+        retry_after=reply.recheck_in,
+    )
+
+
+async def timed_out(
+    rt: Runtime, key: bytes, wait: float | None, ahead: int | None
+) -> AcquireTimeout:
+    """The error for who has waited for so long, with so many ahead at last."""
+    try:
+        status = (await rt.call(Inspect(key))).reply
+    except LeaseholdError:
+        status = None
+    holders = status.holders if isinstance(status, Status) else ()
+    return AcquireTimeout(
+        f"{contention(key, holders, ahead)}; gave up after {wait:g} s",
+        key=key,
+        holders=holders[:8],
+        position=ahead,
+        retry_after=min((holder.expires_in for holder in holders), default=None),
+    )
+
+
+def not_busy(answer: Answer, key: bytes) -> Answer:
+    """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
+    reply = answer.reply
+    if type(reply) is Failed and reply.reason in ("busy", "away"):
+        raise unexpected(reply, key)
+    return answer
+
+
+def unexpected(reply: Reply, key: bytes) -> LeaseholdError:
+    """The error for a reply that is none of those that a command should get."""
+    if not isinstance(reply, Failed):
+        return LeaseholdError(f"the store answered with {reply!r}", key=key)
+    message = f"{key_shown(key)}: {reply.detail}"
+    if reply.reason in ("busy", "away"):
+        error = BackendUnavailable(message, key=key)
+        error.busy = reply.reason == "busy"
+        return error
+    kinds = {"forbidden": Forbidden, "corrupt": Corrupt}
+    return kinds.get(reply.reason, LeaseholdError)(message, key=key)

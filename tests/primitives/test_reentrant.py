@@ -1,0 +1,594 @@
+"""Reentrant locks: who holds one acquires it again, and gives it up with the last of its leases."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import leasehold
+import leasehold.sync
+from leasehold import AcquireTimeout, LeaseLost, LockConfig, NotHeld, Reentrant
+from leasehold.model import Acquire, Command
+from leasehold.primitives.roll import Roll
+from leasehold.testing import ManualClock
+from tests.primitives.elections import eventually, outage, site
+from tests.primitives.worlds import World, in_both_worlds
+
+
+def lock_of(w: World, client: Any = None, **options: Any) -> Any:
+    return (client or w.client).lock("a", reentrant=True, **options)
+
+
+async def free(w: World) -> bool:
+    """As others see it."""
+    lease = await w.get(w.another().lock("a").try_acquire())
+    if lease is not None:
+        await w.get(lease.release())
+    return lease is not None
+
+
+@in_both_worlds
+async def test_it_is_acquired_again_without_asking_the_store(w: World) -> None:
+    store, client = site(w)
+    asked: list[Command] = []
+    store.before = asked.extend
+    lock = lock_of(w, client)
+    outer = await w.enter(lock)
+    inner = await w.enter(lock)
+    assert [type(command) for command in asked] == [Acquire]
+    assert inner is not outer
+    for what in ("token", "slots", "slot", "key", "owner", "ttl", "remaining", "lost", "reason"):
+        assert getattr(inner, what) == getattr(outer, what), what
+    await w.leave(lock)
+    assert len(asked) == 1
+    outer.ensure()
+    assert not await free(w)
+    await w.leave(lock)
+    assert await free(w)
+
+
+@in_both_worlds
+async def test_a_lease_that_is_released_twice_takes_no_other_ones_hold(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.try_acquire())
+    assert [await w.get(inner.release()) for _ in range(3)] == [True, False, False]
+    with pytest.raises(NotHeld, match="was released"):
+        inner.ensure()
+    outer.ensure()
+    assert not await free(w)
+    assert await w.get(outer.release()) is True
+    assert await free(w)
+
+
+@in_both_worlds
+async def test_the_outer_one_may_go_first(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    assert await w.get(outer.release()) is True
+    assert (outer.remaining, outer.lost) == (0, False)
+    inner.ensure()
+    again = await w.get(lock.acquire())
+    assert again.token == inner.token
+    assert not await free(w)
+    assert [await w.get(each.release()) for each in (inner, again)] == [True, True]
+    assert await free(w)
+    fresh = await w.get(lock.acquire())
+    assert fresh.token > again.token
+    await w.get(fresh.release())
+
+
+@in_both_worlds
+async def test_it_is_the_name_and_the_task_that_count_not_the_object(w: World) -> None:
+    outer = await w.get(lock_of(w).acquire())
+    inner = await w.get(lock_of(w, ttl="5m").acquire())
+    assert (inner.token, inner.ttl) == (outer.token, outer.ttl)
+    plain = w.client.lock("a")
+    with pytest.raises(Reentrant, match="reentrant=True"):
+        await w.get(plain.acquire())
+    assert await w.get(plain.try_acquire()) is None
+    assert not await free(w), "nor has anybody else got it"
+    await w.get(inner.release())
+    await w.get(outer.release())
+
+
+@in_both_worlds
+async def test_what_was_acquired_plainly_is_not_acquired_again(w: World) -> None:
+    plain = await w.get(w.client.lock("a").acquire())
+    with pytest.raises(Reentrant, match="already held by this very task or thread"):
+        await w.get(lock_of(w).acquire())
+    with pytest.raises(AcquireTimeout):
+        await w.get(lock_of(w, wait=0).acquire())
+    await w.get(plain.release())
+
+
+async def test_another_task_waits_its_turn(client: leasehold.Client) -> None:
+    lock = client.lock("a", reentrant=True)
+    async with lock as outer:
+        other = asyncio.create_task(lock.acquire())
+        async with lock:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)
+        assert not other.done()
+    theirs = await other
+    assert theirs.token > outer.token
+    await theirs.release()
+
+
+def test_another_thread_waits_its_turn() -> None:
+    lock = World("sync").client.lock("a", reentrant=True)
+    tokens: list[int] = []
+
+    def other() -> None:
+        with lock as lease, lock:
+            tokens.append(lease.token)
+
+    with lock as outer, lock:
+        thread = threading.Thread(target=other)
+        thread.start()
+        while not lock.status().waiting:
+            threading.Event().wait(0.002)
+        assert not tokens
+    thread.join()
+    assert tokens[0] > outer.token
+
+
+@in_both_worlds
+async def test_renewed_by_one_it_is_renewed_for_all(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    w.clock.advance(3600)
+    assert not outer.lost
+    await w.get(inner.renew("2m"))
+    assert outer.remaining == inner.remaining > 60
+    assert outer.ttl == 120
+    await w.get(outer.release())
+    await w.get(inner.release())
+    with pytest.raises(NotHeld):
+        await w.get(inner.renew())
+
+
+@in_both_worlds
+async def test_a_loss_ends_all_of_them_and_tells_each(w: World) -> None:
+    told: list[Any] = []
+    lock = lock_of(w, on_lost=told.append)
+    mute = lock_of(w)
+    leases = [await w.get(each.acquire()) for each in (lock, mute, lock)]
+    w.clock.advance(2)  # so that threads have an inbox
+    await w.get(w.client.revoke("a", reason="enough", now=True))
+    for lease in leases:
+        assert await w.get(lease.wait_lost(10)) is True
+        assert lease.reason == "revoked"
+        with pytest.raises(LeaseLost, match="enough"):
+            lease.ensure()
+    await eventually(w, lambda: len(told) == 2)
+    assert {id(lease) for lease in told} == {id(leases[0]), id(leases[2])}
+    assert await free(w)
+    fresh = await w.get(lock.acquire())
+    assert fresh.token > leases[0].token, "it holds nothing any more, so it acquires anew"
+    assert [await w.get(lease.release()) for lease in leases] == [False] * 3
+    fresh.ensure()
+    await w.get(fresh.release())
+
+
+@in_both_worlds
+async def test_whoever_waits_for_the_loss_of_one_hears_of_its_release(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    if w.is_async:
+        waiting = asyncio.create_task(inner.wait_lost())
+        await w.turn()
+        await inner.release()
+        assert await waiting is False
+    else:
+        inner.release()
+        assert inner.wait_lost(1000) is False
+    outer.ensure()
+    await w.get(outer.release())
+
+
+async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
+    client: leasehold.Client,
+) -> None:
+    lock = client.lock("a", reentrant=True)
+    caught: list[str] = []
+    task = asyncio.current_task()
+    assert task is not None
+    with pytest.raises(LeaseLost) as outermost:
+        async with lock:
+            try:
+                async with lock, lock:
+                    await client.revoke("a", reason="enough")
+                    await asyncio.sleep(3600)
+            except LeaseLost as lost:
+                caught.append(str(lost.reason))
+                assert task.cancelling() == 0
+                await asyncio.sleep(0.01)  # cleaning up is interrupted by nothing
+                caught.append("cleaned up")
+    assert caught == ["revoked", "cleaned up"]
+    assert outermost.value.reason == "revoked"
+    assert task.cancelling() == 0
+    assert await asyncio.sleep(0, "not cancelled") == "not cancelled"
+
+
+async def test_a_lost_hold_lets_the_bodys_own_error_pass(client: leasehold.Client) -> None:
+    lock = client.lock("a", reentrant=True)
+    with pytest.raises(LookupError, match="mine") as caught:
+        async with lock, lock:
+            try:
+                await client.revoke("a", reason="enough")
+                await asyncio.sleep(3600)
+            finally:
+                raise LookupError("mine")
+    assert any("enough" in note for note in caught.value.__notes__)
+
+
+async def test_anothers_cancellation_passes_as_well(client: leasehold.Client) -> None:
+    lock, inside = client.lock("a", reentrant=True), asyncio.Event()
+
+    async def body() -> None:
+        async with lock, lock:
+            inside.set()
+            await asyncio.sleep(3600)
+
+    task = asyncio.create_task(body())
+    await inside.wait()
+    await client.revoke("a", reason="enough")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_block_of_another_task_is_interrupted_too(client: leasehold.Client) -> None:
+    """Where each has a block of its own, on leases of one hold."""
+    lock = client.lock("a", reentrant=True)
+    outer, inner = await lock.acquire(), await lock.acquire()
+    inside = asyncio.Event()
+
+    async def theirs() -> None:
+        async with inner:
+            inside.set()
+            await asyncio.sleep(3600)
+
+    other = asyncio.create_task(theirs())
+    await inside.wait()
+    with pytest.raises(LeaseLost):
+        async with outer:
+            await client.revoke("a", reason="enough")
+            await asyncio.sleep(3600)
+    with pytest.raises(LeaseLost):
+        await other
+
+
+async def test_an_expiry_interrupts_the_innermost_block(
+    client: leasehold.Client, clock: ManualClock
+) -> None:
+    lock = client.lock("a", reentrant=True, auto_renew=False)
+    with pytest.raises(LeaseLost, match="auto_renew is off"):
+        async with lock, lock:
+            asyncio.get_running_loop().call_soon(clock.advance, 31)
+            await asyncio.sleep(3600)
+
+
+def test_a_thread_hears_of_a_loss_on_leaving() -> None:
+    w = World("sync")
+    lock = lock_of(w, auto_renew=False)
+    left: list[str] = []
+    with pytest.raises(LeaseLost):
+        with lock:
+            with pytest.raises(LeaseLost):
+                with lock:
+                    w.clock.advance(31)
+            left.append("inner")
+    assert left == ["inner"]
+
+
+@in_both_worlds
+async def test_the_count_moves_with_whoever_adopts(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    tokens: list[int] = []
+
+    async def elsewhere() -> None:
+        inner.adopt()
+        third = await w.get(lock.acquire())
+        tokens.append(third.token)
+        for lease in (third, inner, outer):
+            await w.get(lease.release())
+
+    if w.is_async:
+        await asyncio.create_task(elsewhere())
+    else:
+        thread = threading.Thread(target=lambda: w.run(elsewhere()))
+        thread.start()
+        thread.join()
+    assert tokens == [outer.token]
+    assert await free(w)
+
+
+@in_both_worlds
+async def test_the_old_holder_of_an_adopted_hold_is_as_any_other(w: World) -> None:
+    lock = lock_of(w)
+    outer = await w.get(lock.acquire())
+    if w.is_async:
+
+        async def adopts() -> None:
+            outer.adopt()
+
+        await asyncio.create_task(adopts())
+    else:
+        thread = threading.Thread(target=outer.adopt)
+        thread.start()
+        thread.join()
+    assert await w.get(lock.try_acquire()) is None
+    await w.get(outer.release())
+
+
+@in_both_worlds
+async def test_only_the_last_one_can_be_detached(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    with pytest.raises(Reentrant, match=r"held 2 times over.* can't be detached"):
+        inner.detach()
+    await w.get(outer.release())
+    handle = inner.detach()
+    with pytest.raises(NotHeld, match="detached"):
+        inner.ensure()
+    assert not await free(w)
+    attached = await w.get(w.another().attach(handle))
+    assert attached.token == inner.token
+    await w.get(attached.release())
+
+
+@in_both_worlds
+async def test_a_forgotten_one_does_not_take_the_others_along(w: World) -> None:
+    lock = lock_of(w)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        del inner
+    outer.ensure()
+    assert not await free(w)
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        del outer
+    looks = w.another().lock("a")
+
+    async def let_go() -> bool:
+        return not (await w.get(looks.status())).holders
+
+    for _ in range(2000):
+        if await let_go():
+            break
+        await asyncio.sleep(0.001) if w.is_async else threading.Event().wait(0.001)
+    assert await let_go()
+
+
+@in_both_worlds
+async def test_closing_the_client_ends_all_of_them(w: World) -> None:
+    client = w.another()
+    lock = lock_of(w, client)
+    leases = [await w.get(lock.acquire()) for _ in range(2)]
+    await w.get(client.close())
+    assert [lease.reason for lease in leases] == ["closed", "closed"]
+    assert await free(w)
+
+
+@in_both_worlds
+async def test_released_during_an_outage_it_goes_in_the_background(w: World) -> None:
+    store, client = site(w)
+    lock = lock_of(w, client)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    with outage(store):
+        again = await w.get(lock.acquire())
+        assert [await w.get(each.release()) for each in (again, inner)] == [True, True]
+        assert await w.get(outer.release()) is False
+    for _ in range(2000):
+        w.clock.advance(0.01)
+        if await free(w):
+            break
+        await asyncio.sleep(0.001) if w.is_async else threading.Event().wait(0.001)
+    assert await free(w)
+
+
+@in_both_worlds
+async def test_with_a_cohort_it_is_passed_on_by_the_last_lease(w: World) -> None:
+    lock = lock_of(w, cohort=3)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    assert inner.token == outer.token
+    tokens: list[int] = []
+
+    async def other() -> None:
+        lease = await w.get(lock.acquire())
+        tokens.append(lease.token)
+        await w.get(lease.release())
+
+    if w.is_async:
+        waiting = asyncio.create_task(other())
+        await w.turn()
+        await outer.release()
+        await w.turn()
+        assert not tokens
+        await inner.release()
+        await waiting
+    else:
+        thread = threading.Thread(target=lambda: w.run(other()))
+        outer.release()
+        assert not tokens
+        thread.start()
+        inner.release()
+        thread.join()
+    assert tokens[0] > outer.token
+
+
+@in_both_worlds
+async def test_readers_read_again_though_a_writer_waits(w: World) -> None:
+    lock = w.client.rwlock("a", reentrant=True)
+    outer = await w.get(lock.read().acquire())
+    writer, others = w.another().rwlock("a").write(), w.another().rwlock("a")
+    got: list[Any] = []
+
+    async def write() -> None:
+        got.append(await w.get(writer.acquire()))
+        await w.get(got[0].release())
+
+    waiting: Any
+    if w.is_async:
+        waiting = asyncio.create_task(write())
+    else:
+        waiting = threading.Thread(target=lambda: w.run(write()))
+        waiting.start()
+    while not (await w.get(others.status())).waiting:
+        await asyncio.sleep(0.001) if w.is_async else threading.Event().wait(0.001)
+    inner = await w.get(lock.read().acquire())
+    assert (inner.token, inner.mode) == (outer.token, "read")
+    with pytest.raises(Reentrant, match="upgrade"):
+        await w.get(lock.write().acquire())
+    with pytest.raises(Reentrant, match="can't be upgraded"):
+        await w.get(inner.upgrade())
+    await w.get(outer.release())
+    assert not got
+    await w.get(inner.release())
+    await waiting if w.is_async else waiting.join()
+    assert got[0].token > inner.token
+
+
+@in_both_worlds
+async def test_writers_write_again_and_change_only_alone(w: World) -> None:
+    lock = w.client.rwlock("a", reentrant=True)
+    outer, inner = await w.get(lock.write().acquire()), await w.get(lock.write().acquire())
+    with pytest.raises(Reentrant, match="can't be downgraded"):
+        await w.get(outer.downgrade())
+    with pytest.raises(Reentrant):
+        await w.get(lock.read().acquire())
+    await w.get(outer.release())
+    await w.get(inner.downgrade())
+    assert inner.mode == "read"
+    again = await w.get(lock.read().acquire())
+    await w.get(inner.release())
+    before = again.token
+    await w.get(again.upgrade())
+    assert (again.mode, again.token > before) == ("write", True)
+    await w.get(again.release())
+
+
+@in_both_worlds
+async def test_within_a_transaction_is_refused(w: World) -> None:
+    lock = lock_of(w)
+    with pytest.raises(TypeError, match="within="):
+        await w.get(lock.acquire(within=object()))
+    lease = await w.get(lock.acquire())
+    with pytest.raises(TypeError, match="never given up in a transaction"):
+        await w.get(lease.release(within=object()))
+    await w.get(lease.release())
+
+
+@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+def test_it_is_refused_where_it_means_nothing(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match="another slot"):
+        module.Semaphore("a", 2, reentrant=True)
+    with pytest.raises(TypeError, match="another slot"):
+        module.Semaphore.from_config("a", 2, LockConfig(reentrant=True))
+    with pytest.raises(TypeError, match="reentrant"):
+        module.TaskLock("a", 0, 1, reentrant=True)
+    with pytest.raises(TypeError, match="reentrant"):
+        module.LeaderElection("a", reentrant=True)
+    with pytest.raises(TypeError, match="reentrant is 'yes': give True or False"):
+        module.Lock("a", reentrant="yes")
+    monkeypatch.setenv("LEASEHOLD_REENTRANT", "yes")
+    assert module.Lock("a").config.reentrant
+    assert module.RWLock("a").config.reentrant
+    assert not module.Lock("a", reentrant=False).config.reentrant
+    assert not module.Semaphore("a", 2).config.reentrant, "what is for all is not for these"
+    assert module.Semaphore("a", 1).config.reentrant
+
+
+@in_both_worlds
+async def test_a_semaphore_of_one_is_as_a_lock(w: World) -> None:
+    slot = w.client.semaphore("a", 1, reentrant=True)
+    outer, inner = await w.get(slot.acquire()), await w.get(slot.acquire())
+    assert inner.token == outer.token
+    await w.get(outer.release())
+    assert await w.get(slot.locked())
+    await w.get(inner.release())
+    assert not await w.get(slot.locked())
+
+
+@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+def test_a_decorated_function_may_call_itself(module: Any) -> None:
+    w = World("async" if module is leasehold else "sync")
+
+    @module.Lock.wraps("count:{what}", reentrant=True, client=w.client)
+    async def down(what: str, number: int) -> list[int]:
+        token = leasehold.current_lease().token
+        return [token, *(await down(what, number - 1))] if number else [token]
+
+    @module.Lock.wraps("count:{what}", reentrant=True, client=w.client)
+    def plain(what: str, number: int) -> list[int]:
+        token = leasehold.current_lease().token
+        return [token, *plain(what, number - 1)] if number else [token]
+
+    assert len(set(plain("a", 3))) == 1
+    assert len(set(asyncio.run(down("a", 3)))) == 1
+    w.client.hub.close()
+
+
+@in_both_worlds
+async def test_a_deadline_that_nobody_has_noticed_yet_is_a_loss(w: World) -> None:
+    """As after a pause: the body goes on before the thread that tells the time has woken up."""
+    lock = lock_of(w, auto_renew=False)
+    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
+    w.clock.advance(26)
+    hold = w.client.hub.keeper.leases()[0]
+    hold._deadline = w.clock.now()
+    assert (outer.reason, inner.reason) == ("expired", "expired")
+    assert await w.get(inner.release()) is False
+    assert await w.get(inner.wait_lost(1000)) is True
+    assert await w.get(outer.release()) is False
+    for _ in range(2000):
+        if await free(w):
+            break
+        await asyncio.sleep(0.001) if w.is_async else threading.Event().wait(0.001)
+    assert await free(w)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_holds_nothing_of_it(tmp_path: Path) -> None:
+    with leasehold.sync.connect(f"sqlite:///{tmp_path}/leases.db") as client:
+        lock = client.lock("a", reentrant=True)
+        with lock as outer, lock as inner:
+            pid = os.fork()
+            if pid == 0:
+                told = [outer.reason, inner.reason, inner.release(), lock.try_acquire()]
+                os._exit(0 if told == ["closed", "closed", False, None] else 1)
+            assert os.waitpid(pid, 0)[1] == 0
+            outer.ensure()
+            assert [holder.token for holder in lock.status().mine] == [inner.token]
+
+
+def test_a_roll_ends_once_however_many_threads_are_on_it() -> None:
+    roll, late, begin = Roll(0), threading.Event(), threading.Barrier(4)
+    joined = [0, 0, 0]
+
+    def work(number: int) -> None:
+        begin.wait()
+        for _ in range(2000):
+            if not roll.join(number):
+                assert late.is_set()
+                return
+            assert len(roll)
+            joined[number - 1] += 1
+            roll.leave(number)
+            roll.leave(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    late.set()
+    roll.leave(0)
+    for thread in threads:
+        thread.join()
+    assert len(roll) == 0
+    assert not roll.join(9)
