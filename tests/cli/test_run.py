@@ -114,6 +114,7 @@ def test_waiting_is_told_as_json_too(cli: Cli) -> None:
     done = cli("run", "x", "--wait", "0.5", "--json", "--", "true")
     events = [json.loads(text) for text in done.stderr.splitlines()]
     assert [event["event"] for event in events] == ["waiting", "error"]
+    assert (events[0]["ahead"], events[0]["estimate"]) == (0, None)
     assert events[1]["error"] == "AcquireTimeout"
     assert events[1]["exit_code"] == done.returncode == 75
     assert events[1]["holders"][0]["token"] == cli.show("x")["holders"][0]["token"]

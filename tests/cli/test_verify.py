@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from leasehold.testing.torture.naming import PRIMITIVES
 from tests.cli.processes import Cli, alive, end, until
 from tests.cli.test_terminal import session
 from tests.torture.planted import PASSWORD, announce
 
 ROOT = Path(__file__).resolve().parents[2]
-SHORT = ("--ttl", "0.6s", "--processes", "4")
+SHORT = ("--ttl", "0.6s", "--processes", "4", "--tasks", "1")
 PATIENT = 120.0
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess, pytest.mark.timeout(PATIENT)]
@@ -75,7 +76,10 @@ def test_a_store_that_is_not_there(cli: Cli) -> None:
         (("--seconds", "0"), "a second to a week"),
         (("--cycles", "0"), "give at least 1"),
         (("--tasks", "0"), "give each process 1 to 64"),
-        (("--tasks", "4", "--locks", "2"), "24 tasks need 12 to 256"),
+        (("--locks", "0"), "24 tasks need 1 to 236"),
+        (("--primitives", "lock", "--locks", "2"), "24 tasks need 12 to 256"),
+        (("--primitives", "lock,mutex"), "there is no 'mutex'; give some of lock, semaphore"),
+        (("--primitives", ","), "none are given"),
         (("--seconds", "soon"), "write it as"),
         (("sqlite:///x", "--url", "sqlite:///x"), "given twice"),
     ],
@@ -106,6 +110,9 @@ def test_it_tells_what_was_done_and_leaves_nothing(cli: Cli) -> None:
     assert sum(verdict["faults"].values()) >= sum(verdict["holders_hit"].values())
     assert verdict["violations_per_cycle_below"] == pytest.approx(3 / verdict["cycles"])
     assert verdict["handoff_under_faults"]["p50"] <= verdict["handoff_under_faults"]["p99"]
+    assert set(verdict["primitives"]) == set(PRIMITIVES)
+    assert sum(each["cycles"] for each in verdict["primitives"].values()) <= verdict["cycles"]
+    assert all(each["violations"] == 0 for each in verdict["primitives"].values())
     assert verdict["left"] is None
     assert cli("list", verdict["prefix"], "--json").stdout == ""
     assert not [pid for pid in started if alive(pid)]
@@ -114,15 +121,16 @@ def test_it_tells_what_was_done_and_leaves_nothing(cli: Cli) -> None:
 @pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.serial
-@pytest.mark.parametrize("fixture", ["redis_url", "postgres_url"])
-def test_on_a_server(cli: Cli, fixture: str, request: pytest.FixtureRequest) -> None:
-    url = request.getfixturevalue(fixture)
-    process = cli.start("verify", url, "--json", "--seconds", "15", *SHORT)
+def test_some_primitives_on_a_server(cli: Cli, redis_url: str) -> None:
+    some = ("--primitives", "tasklock, lock")
+    process = cli.start("verify", redis_url, "--json", "--seconds", "6", *some, *SHORT)
     out, err = process.communicate(timeout=PATIENT)
     assert out, err
     verdict = json.loads(out)
     assert verdict["violations"] == []
-    assert verdict["cycles"] > 50
+    assert verdict["cycles"] > 20
+    assert list(verdict["primitives"]) == ["lock", "tasklock"]
+    assert verdict["primitives"]["tasklock"]["resources"] == 2
     assert verdict["doubts"] == [] or process.returncode == 2
 
 
@@ -130,7 +138,8 @@ def test_on_a_server(cli: Cli, fixture: str, request: pytest.FixtureRequest) -> 
 @pytest.mark.serial
 def test_a_planted_bug_is_told(cli: Cli, planted: dict[str, str], tmp_path: Path) -> None:
     url = f"planted://{tmp_path / 'planted.db'}?bug=two-at-once"
-    process = cli.start("verify", url, "--seconds", "6", *SHORT, env=planted)
+    few = ("--primitives", "lock", "--locks", "2")
+    process = cli.start("verify", url, "--seconds", "4", *few, *SHORT, env=planted)
     out, err = process.communicate(timeout=PATIENT)
     assert process.returncode == 1, err
     assert out.startswith("VIOLATED: planted://")

@@ -133,6 +133,93 @@ def test_a_downgrade_counts_from_its_question() -> None:
     assert rules(writer, granted(2, "s", 2, until=9, capacity=many), shrunk) == ["overlap"]
 
 
+def test_a_writer_is_told_as_such() -> None:
+    many = 1 << 30
+    reader = granted(1, "r", 1, until=9, capacity=many)
+    writer = granted(2, "w", 2, until=9, capacity=many, units=many)
+    (violation,) = check([reader, writer])
+    assert violation.message.startswith("a writer was not alone: ")
+    later = [releasing(1.9, "r"), writer]
+    assert not check([reader, *later])
+    two = [writer._replace(at=1.0, lease="v", token=1), writer]
+    assert [violation.rule for violation in check(two)] == ["overlap"]
+
+
+def test_an_upgrade_has_a_token_of_its_own() -> None:
+    many = 1 << 30
+    reader = granted(1, "r", 5, until=9, capacity=many)
+    grown = Event(5, "resized", KEY, "r", 6, invoked=3, units=many, capacity=many)
+    assert not rules(reader, grown)
+    assert rules(reader, grown._replace(token=5)) == ["token"]
+    assert rules(reader, grown._replace(token=4)) == ["token"]
+
+
+def test_terms_do_not_overlap() -> None:
+    """Who could not renew leads until its own deadline, however long the store would keep it."""
+    first = granted(1, "a", 1, until=5, key="leader:main")
+    second = granted(5, "b", 2, until=9, key="leader:main")
+    assert not rules(first, second)
+    assert not rules(first, second._replace(at=3.1), releasing(3, "a"))
+    (violation,) = check(merge([first, second, renewed(4.5, "a", 5.1)]))
+    assert violation.message.startswith("two led: ")
+
+
+def test_a_slot_for_each_unit() -> None:
+    two = granted(1, "a", 1, until=9, capacity=3, slots=(0, 2), units=2)
+    assert not rules(two)
+    assert rules(two._replace(slots=(2,))) == ["slot"]
+    assert rules(two._replace(slots=(2, 2))) == ["slot"]
+    assert rules(two._replace(slots=(0, 1, 2))) == ["slot"]
+
+
+def started(at: float, lease: str, token: int, **more: Any) -> Event:
+    return granted(at, lease, token, until=at + 1, min_hold=3, **more)
+
+
+def test_a_task_starts_once_in_its_min_hold() -> None:
+    """It was asked for half a second before, and may have begun then, on a clock that ran fast."""
+    first, over = started(1, "a", 1), releasing(1.5, "a")
+    assert not rules(first, over, started(3.48, "b", 2))
+    assert rules(first, over, started(3.46, "b", 2)) == ["too soon"]
+    assert rules(first, over, started(2.5, "b", 2), releasing(2.6, "b"), started(3.1, "c", 3)) == [
+        "too soon",
+        "too soon",
+    ]
+
+
+def test_the_longest_min_hold_counts() -> None:
+    long = granted(1, "a", 1, until=2, min_hold=30)
+    short = granted(40, "b", 2, until=41, min_hold=1)
+    assert not rules(long, short, granted(42, "c", 3, until=43, min_hold=1))
+    assert rules(long, short._replace(at=5, until=6, invoked=4.5)) == ["too soon"]
+    early = short._replace(at=5, until=6, invoked=4.5)
+    assert rules(long, early, granted(20, "c", 3, until=21)) == ["too soon", "too soon"]
+
+
+def test_a_task_that_is_started_twice_at_once() -> None:
+    assert set(rules(started(1, "a", 1), started(1.5, "b", 2))) == {"overlap", "too soon"}
+
+
+def test_all_of_several_are_checked_each_for_itself() -> None:
+    both = [granted(1, f"a{key}", 5, until=9, key=f"lock:{key}") for key in "bc"]
+    one = granted(2, "b", 6, until=9, key="lock:c")
+    assert not rules(*both, one._replace(at=9.0, until=12))
+    assert rules(*both, one) == ["overlap"]
+
+
+def test_who_wants_less_relies_on_no_more_from_then_on() -> None:
+    """Also if it dies before the answer."""
+    many = 1 << 30
+    writer = granted(1, "w", 1, until=9, capacity=many, units=many)
+    shrinks = Event(3, "shrinking", KEY, "w", 1, units=1, capacity=many)
+    reader = granted(3.1, "r", 2, until=9, capacity=many)
+    assert not rules(writer, shrinks, reader)
+    assert rules(writer, shrinks, reader._replace(at=2.9)) == ["overlap"]
+    other = granted(4, "v", 2, until=9, capacity=many, units=many)
+    assert rules(writer, shrinks, other) == ["overlap"], "it reads still"
+    assert not rules(writer, shrinks, releasing(3.5, "w"), other)
+
+
 def test_a_repeated_token() -> None:
     assert rules(granted(1, "a", 7, until=2), granted(3, "b", 7, until=4)) == ["token"]
 

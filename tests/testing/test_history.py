@@ -29,19 +29,23 @@ def test_what_is_recorded_is_read_again(tmp_path: Path) -> None:
         recorder.believed(lease, recorder.now())
         recorder.wrote("file", lease, recorder.now())
         recorder.releasing(lease)
-        recorder.gave_up(lease.key, recorder.asked(lease.key))
+        recorder.gave_up(lease.key, recorder.asked(lease.key, b"lock:b"))
+        recorder.refused(lease.key, recorder.now())
+        recorder.granted(lease, recorder.now(), min_hold=0.5)
         recorder.disturbed(7)
         end = recorder.now()
     events = read(tmp_path / "one")
     assert [event.what for event in events] == [
-        "asked", "granted", "renewed", "believed", "wrote", "releasing", "asked", "gave_up",
-        "disturbed",
+        "asked", "granted", "renewed", "believed", "wrote", "releasing", "asked", "asked", "gave_up",
+        "refused", "granted", "disturbed",
     ]  # fmt: skip
     grant = events[1]
     assert (grant.key, grant.token, grant.slots, grant.invoked) == ("lock:a", 5, (0,), invoked)
     assert invoked + 10 <= grant.until <= end + 10
     assert grant.process == os.getpid()
-    assert not check(events)
+    assert (grant.min_hold, events[-2].min_hold) == (0, 0.5)
+    assert [event.key for event in events[6:8]] == ["lock:a", "lock:b"]
+    assert not check(events[:9])
 
 
 def test_a_lease_that_grows_and_shrinks_is_recorded(tmp_path: Path) -> None:
@@ -58,6 +62,10 @@ def test_a_lease_that_grows_and_shrinks_is_recorded(tmp_path: Path) -> None:
     assert (change.what, change.token, change.units, change.capacity) == ("resized", 6, 9, 9)
     assert change.invoked == invoked
     assert change.lease == events[1].lease
+    with Recorder(tmp_path / "two") as recorder:
+        recorder.shrinking(lease, units=1, capacity=9)
+    (shrinks,) = read(tmp_path / "two")
+    assert (shrinks.what, shrinks.token, shrinks.units, shrinks.capacity) == ("shrinking", 6, 1, 9)
     assert [violation.rule for violation in check(events)] == ["overlap"], (
         "a reader beside a writer"
     )

@@ -50,7 +50,46 @@ def test_giving_up_on_a_free_key() -> None:
     assert not starved(granted(1, "a", invoked=0, until=4), gave_up(5, invoked=0))
 
 
-def test_a_key_with_many_slots_is_left_out() -> None:
+def test_a_key_with_many_slots_is_free_when_nobody_has_any() -> None:
     first = granted(1, "a", invoked=0, until=10)._replace(capacity=2)
     late = granted(20, "b", invoked=2, until=30)._replace(capacity=2)
-    assert not starved(first, late)
+    assert starved(first, late) == 1
+    other = granted(3, "c", invoked=2, until=17.5)._replace(capacity=2)
+    assert not starved(first, late, other), "it may have waited for both"
+
+
+def test_a_call_for_several_waits_for_the_last_of_them() -> None:
+    """They are granted at one time, and were asked for at one time."""
+    here = granted(9, "a", invoked=0, until=20)
+    there = here._replace(key="lock:b", lease="b", token=1)
+    assert starved(here, there) == 1
+    held = granted(1, "c", invoked=0.5, until=7)._replace(key="lock:b")
+    assert not starved(held, here, there)
+    late = [each._replace(at=10.1) for each in (here, there)]
+    assert starved(held, *late) == 1
+
+
+def refused(at: float) -> Event:
+    return Event(at, "refused", KEY, invoked=at - 0.1)
+
+
+def test_a_try_that_is_refused_though_nobody_has_held_it_for_long() -> None:
+    first = granted(1, "a", invoked=0, until=10)
+    freed = Event(2, "releasing", KEY, "a")
+    assert not starved(first, freed, refused(4.9))
+    assert starved(first, freed, refused(5.1)) == 1
+    assert not starved(first, refused(12.9))
+    assert starved(first, refused(13.1)) == 1
+
+
+def test_a_try_that_is_refused_while_the_key_is_kept_closed() -> None:
+    first = granted(1, "a", invoked=0, until=10)._replace(min_hold=6)
+    freed = Event(2, "releasing", KEY, "a")
+    assert not starved(first, freed, refused(9.9))
+    assert starved(first, freed, refused(10.1)) == 1
+
+
+def test_who_died_before_it_could_tell_is_waited_for() -> None:
+    first, killed = refused(1), Event(5, "disturbed", process=7)
+    assert starved(first, refused(4.1)) == 1
+    assert not starved(first, killed, refused(7.9))

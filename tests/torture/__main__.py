@@ -4,6 +4,7 @@ import argparse
 import signal
 import sys
 import tempfile
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.torture.simulate import RUN, Result, simulate
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     verbs = parser.add_subparsers(required=True)
-    sim = verbs.add_parser("simulate", help="many clients in virtual time, bad weather")
+    sim = verbs.add_parser("simulate", help="all primitives in virtual time, bad weather")
     sim.add_argument("--cycles", type=int, default=1_000_000)
     sim.add_argument("--seed", type=int, default=1, help="of the first history")
     sim.add_argument("--jobs", type=int, default=2)
@@ -42,12 +43,22 @@ def run_simulation(arguments: argparse.Namespace) -> int:
     seeds = range(arguments.seed, arguments.seed + -(-arguments.cycles // size))
     total = Result()
     with ProcessPoolExecutor(arguments.jobs) as pool:
-        for result in pool.map(partial(simulate, cycles=size, bug=arguments.bug), seeds):
+        one = partial(simulate, cycles=size, bug=arguments.bug)
+        for seed, result in zip(seeds, pool.map(one, seeds), strict=True):
             total.add(result)
-    print(f"{total.cycles:,} cycles, {sum(total.faults.values()):,} faults {dict(total.faults)}")
+            for violation in result.violations[:3]:
+                print(f"seed {seed}: {violation}", flush=True)
+    print(f"{total.cycles.total():,} cycles: {listed(total.cycles)}")
+    print(f"{total.faults.total():,} faults: {listed(total.faults)}")
     print(f"{total.virtual:,.0f} virtual seconds in {total.real:,.0f} s of CPU")
     print(f"stale writes that only fencing stopped: {total.stale:,}")
+    print(f"all histories together: {total.digest[:16]}")
     return report(total.violations, bit=total.stale > 0)
+
+
+def listed(counts: Counter[str]) -> str:
+    """The greatest first."""
+    return ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
 
 
 def run_processes(arguments: argparse.Namespace) -> int:
@@ -75,8 +86,6 @@ def run_processes(arguments: argparse.Namespace) -> int:
 
 def report(violations: list[Violation], *, bit: bool) -> int:
     """Tell the verdict; the exit code of the run."""
-    for violation in violations[:20]:
-        print(violation)
     print(f"{len(violations)} violations")
     if not bit:
         print("no stale write reached the unfenced resource: the faults did not bite")

@@ -2,11 +2,13 @@
 
 import heapq
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from itertools import count
 from typing import Any
 
 from leasehold.testing import ManualClock
+from leasehold.testing.clock import EPOCH
+from tests.torture.tasks import Task
 
 type Call = Callable[[Any], None]
 
@@ -24,6 +26,10 @@ class Process:
         self.offset = offset
         self.alive = True
         self.paused_until = 0.0
+        self.disturbed = -1.0
+        """When it was last paused, or went on."""
+        self.running: Task | None = None
+        self.tasks: dict[Task, None] = {}
 
     def now(self) -> float:
         """What its clock shows."""
@@ -41,40 +47,36 @@ class Process:
         """Call in its next moment."""
         self.engine.at(self.engine.now, call, value, self)
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, coroutine: Any) -> Task | None:
         """Run a coroutine in it, from now on; the dead do nothing."""
-        if self.alive:
-            Task(coroutine).step(None)
-        else:
+        if not self.alive:
             coroutine.close()
+            return None
+        task, before = Task(self, coroutine), self.running
+        self.tasks[task] = None
+        task.step(None)
+        self.running = before
+        return task
 
     def pause(self, seconds: float) -> None:
         """Stand still."""
         self.paused_until = max(self.paused_until, self.engine.now + seconds)
+        self.disturbed = max(self.disturbed, self.paused_until)
 
-
-class Task:
-    """A coroutine on its way through virtual time; it awaits nothing but `Signal.wait`."""
-
-    __slots__ = ("_coroutine",)
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
-
-    def step(self, value: Any) -> None:
-        try:
-            signal = self._coroutine.send(value)
-        except StopIteration:
-            return
-        signal.wake = self.step
+    def die(self) -> None:
+        """Nothing of it has any effect from now on."""
+        self.alive = False
+        for task in list(self.tasks):
+            task.close()
 
 
 class Engine:
     """All events, in the order of true time."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, stamp: int = EPOCH) -> None:
         self.random = random.Random(seed)
-        self.clock = ManualClock(now=0.0)
+        self.clock = ManualClock(now=0.0, stamp=stamp)
+        """The store's, which may have been set forward."""
         self.now = 0.0
         self._heap: list[tuple[float, float, int, Call, Any, Process | None]] = []
         self._numbers = count()

@@ -1,14 +1,16 @@
 """The way to the store and back: messages are lost, late and doubled, the store is away."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from leasehold.backends import store_for
 from leasehold.backends.port import Backend
 from leasehold.core.names import fingerprint
-from leasehold.model import Acquire, Command, Reply, Wakeup
+from leasehold.model import Acquire, Command, Inspect, Reply, Status, Wakeup
 from leasehold.runtime.step import step
 from tests.torture.engine import Engine
-from tests.torture.simruntime import SimRuntime, SimSignal
+from tests.torture.simruntime import SimRuntime
+from tests.torture.tasks import SimSignal
 
 LATEST = 20.0
 """No copy of a message is later than this, which is well within a burial."""
@@ -28,28 +30,55 @@ class Weather:
     latency: float = 0.004
 
 
+CALM = Weather(lose=0, double=0, slow=0, late=0, lose_push=0)
+
+
+@dataclass
+class Message:
+    """A command on its way, when it was sent, and where its answer is waited for."""
+
+    runtime: SimRuntime
+    command: Command
+    answer: SimSignal
+    sent: float
+
+
+def nothing(message: Message, reply: Reply) -> None:
+    """Nobody watches."""
+
+
 class Network:
     """Delivers commands to the real memory store, and its replies and pushes to the clients."""
 
-    def __init__(self, engine: Engine, weather: Weather) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        weather: Weather,
+        seen: Callable[[Message, Reply], None] = nothing,
+    ) -> None:
         self.engine = engine
         self.weather = weather
+        self.seen = seen
         self.backend: Backend = store_for("memory://", clock=engine.clock).backend(blocking=True)
         step(self.backend.open())
         self.inbox = self.backend.inbox
         self.away_until = 0.0
-        self._addresses: dict[str, SimRuntime] = {}
+        self.doubled: set[str] = set()
+        """The notes of those whose Acquire was doubled on its way: a late copy may have been granted."""
+        self._addresses: dict[str, tuple[SimRuntime, str]] = {}
 
     def send(self, runtime: SimRuntime, command: Command, answer: SimSignal) -> None:
         """Send a command on its way; the answer is set when a reply arrives, if one does."""
         if isinstance(command, Acquire):
-            self._addresses[fingerprint(command.id)] = runtime
+            self._addresses[fingerprint(command.id)] = runtime, command.id
         draw, weather = self.engine.random.random, self.weather
         copies = 2 if draw() < weather.double else 1
+        if copies == 2 and isinstance(command, Acquire):
+            self.doubled.add(command.note)
+        message = Message(runtime, command, answer, self.engine.now)
         for _ in range(copies):
             if draw() >= weather.lose:
-                when = self.engine.now + self._delay()
-                self.engine.at(when, self._arrive, (runtime, command, answer))
+                self.engine.at(self.engine.now + self._delay(), self._arrive, message)
 
     def _delay(self) -> float:
         fate = self.engine.random.random()
@@ -59,16 +88,16 @@ class Network:
             return self.engine.random.uniform(0, 1)
         return self.engine.random.expovariate(1 / self.weather.latency)
 
-    def _arrive(self, message: tuple[SimRuntime, Command, SimSignal]) -> None:
-        runtime, command, answer = message
+    def _arrive(self, message: Message) -> None:
         if self.engine.now < self.away_until:
             return
-        reply = self.apply(command)
+        reply = self.apply(message.command)
+        self.seen(message, reply)
         for wakeup in step(self.backend.wakeups(0.0)):
             self._push(wakeup)
         if self.engine.random.random() >= self.weather.lose:
             when = self.engine.now + self._delay()
-            self.engine.at(when, answer.set, reply, runtime.process)
+            self.engine.at(when, message.answer.set, reply, message.runtime.process)
 
     def apply(self, command: Command) -> Reply:
         """What the store makes of a command."""
@@ -76,14 +105,29 @@ class Network:
         assert replies is not None
         return replies[0]
 
+    def peek(self, key: bytes) -> Status:
+        """What the store has of a key; no message is needed for that."""
+        replies = self.backend.apply_now([Inspect(key)])
+        assert replies is not None
+        assert isinstance(replies[0], Status)
+        for wakeup in step(self.backend.wakeups(0.0)):
+            self._push(wakeup)
+        return replies[0]
+
+    def held(self) -> Sequence[Status]:
+        """All that somebody holds or waits for."""
+        return step(self.backend.scan(b"", None, 1000)).items
+
     def _push(self, wakeup: Wakeup) -> None:
-        runtime = self._addresses.get(wakeup.lease)
-        if runtime is None or self.engine.random.random() < self.weather.lose_push:
+        address = self._addresses.get(wakeup.lease)
+        if address is None or self.engine.random.random() < self.weather.lose_push:
             return
+        runtime, lease_id = address
         copies = 2 if self.engine.random.random() < self.weather.double else 1
         for _ in range(copies):
             when = self.engine.now + self._delay()
-            self.engine.at(when, runtime.mail.deliver, wakeup, runtime.process)
+            push = lease_id, self.engine.now, wakeup
+            self.engine.at(when, runtime.deliver, push, runtime.process)
 
     def forget(self, lease_id: str) -> None:
         """Nothing more is pushed for that id."""

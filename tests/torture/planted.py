@@ -11,7 +11,19 @@ from urllib.parse import parse_qs, urlsplit
 from leasehold.backends.port import Backend
 from leasehold.backends.sqlite import SqliteStore
 from leasehold.clock import Clock
-from leasehold.model import Acquire, Command, Granted, Page, Renew, Renewed, Reply, Wakeup
+from leasehold.model import (
+    Acquire,
+    Command,
+    Granted,
+    Page,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Reply,
+    Resize,
+    Wakeup,
+)
 
 PASSWORD = "hunter2"
 
@@ -39,6 +51,37 @@ def one_more(command: Command) -> Command:
     if isinstance(command, Acquire):
         return replace(command, capacity=command.capacity + 1)
     return command
+
+
+def one_more_of(what: bytes) -> Callable[[Command], Command]:
+    """The same, where the key has that in it."""
+    return lambda command: one_more(command) if what in command.key else command
+
+
+def downgrades_release(command: Command) -> Command:
+    if isinstance(command, Resize) and command.units == 1:
+        return Release(command.key, command.id)
+    return command
+
+
+def told_as_downgrades(reply: Reply, command: Command) -> Reply:
+    if isinstance(command, Resize) and isinstance(reply, Released):
+        return Granted(0, (), 0.0)
+    return reply
+
+
+def closed_no_longer(command: Command) -> Command:
+    return replace(command, keep=0.0) if isinstance(command, Release) else command
+
+
+def the_first_slots(reply: Reply, command: Command) -> Reply:
+    if not isinstance(reply, Granted):
+        return reply
+    return replace(reply, slots=tuple(range(len(reply.slots))))
+
+
+def pushed_the_first_slots(push: Wakeup) -> Wakeup:
+    return replace(push, slots=tuple(range(len(push.slots))))
 
 
 def keeps(times: float) -> Bug:
@@ -81,6 +124,11 @@ BUGS = {
     "forgets-early": keeps(0.3),
     "the-dead-hold-on": keeps(1000),
     "tokens-fall": Bug(reply=token_falls, push=pushed_token_falls),
+    "slots-repeat": Bug(reply=the_first_slots, push=pushed_the_first_slots),
+    "a-downgrade-gives-all-up": Bug(command=downgrades_release, reply=told_as_downgrades),
+    "too-soon": Bug(command=closed_no_longer),
+    "two-lead": Bug(command=one_more_of(b"leader:")),
+    "not-all": Bug(command=one_more_of(b"/allof-")),
     "crashes": Bug(command=crash_where_it_would_queue),
 }
 

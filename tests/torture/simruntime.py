@@ -1,13 +1,16 @@
 """The runtime port in virtual time: the real primitives run over it as they do over asyncio."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
+from leasehold.core.timing import trusted
 from leasehold.errors import BackendUnavailable, LeaseholdError
-from leasehold.model import Capabilities, Command, Release, Wakeup
+from leasehold.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
 from leasehold.runtime.mail import Mailroom
-from leasehold.runtime.port import Answer, Watched
+from leasehold.runtime.port import Answer, Nesting, Told, Watched
 from tests.torture.engine import Process
+from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
 
 if TYPE_CHECKING:
     from tests.torture.network import Network
@@ -15,63 +18,8 @@ if TYPE_CHECKING:
 CALL_TIMEOUT = 1.0
 
 
-class SimSignal:
-    """Set at most once; awaited by one task of its process."""
-
-    __slots__ = ("_done", "_process", "value", "wake")
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._done = False
-        self.value: Any = None
-        self.wake: Callable[[Any], None] | None = None
-
-    def set(self, value: object = None) -> None:
-        if not self._done:
-            self.value = value
-            self._finish(told=True)
-
-    def _finish(self, *, told: bool) -> None:
-        self._done = True
-        wake, self.wake = self.wake, None
-        if wake is not None:
-            self._process.soon(wake, told)
-
-    def _time_out(self, _: object) -> None:
-        if not self._done:
-            self._finish(told=False)
-
-    async def wait(self, timeout: float | None) -> bool:
-        if self._done:
-            return True
-        if timeout is not None:
-            self._process.at(self._process.now() + timeout, self._time_out)
-        return await _Suspended(self)
-
-
-class _Suspended:
-    __slots__ = ("_signal",)
-
-    def __init__(self, signal: SimSignal) -> None:
-        self._signal = signal
-
-    def __await__(self) -> Generator[SimSignal, bool, bool]:
-        return (yield self._signal)
-
-
-class SimGuard:
-    """Nobody is interrupted: bodies ask."""
-
-    def enter(self) -> None: ...
-
-    def fire(self) -> None: ...
-
-    def leave(self, exc: BaseException | None) -> bool:
-        return exc is None
-
-
 class SimKeeper:
-    """Renews and abandons, each message on its own."""
+    """Renews and abandons, each message on its own. It holds leases weakly, as the real one."""
 
     def __init__(self, runtime: "SimRuntime") -> None:
         self._runtime = runtime
@@ -80,7 +28,7 @@ class SimKeeper:
     def watch(self, lease: Watched, when: float, lead: float) -> None:
         early = self._process.engine.random.random() * lead / 16
         lease._bucket = ticket = object()
-        self._process.at(when - early, self._look, (lease, ticket))
+        self._process.at(when - early, self._look, (ref(lease), ticket))
 
     def unwatch(self, lease: Watched) -> None:
         lease._bucket = None
@@ -88,32 +36,44 @@ class SimKeeper:
     def held(self, key: bytes) -> frozenset[str]:
         return frozenset()
 
-    def _look(self, watched: tuple[Watched, object]) -> None:
-        lease, ticket = watched
-        if lease._bucket is not ticket:
+    def _look(self, watched: tuple[Callable[[], Watched | None], object]) -> None:
+        reference, ticket = watched
+        lease = reference()
+        if lease is None or lease._bucket is not ticket:
             return
         now = self._process.now()
         care = lease._check(now)
         if care.again_at is not None:
             self.watch(lease, care.again_at, max(care.again_at - now, 0.0))
         if care.renew:
-            self._process.spawn(self._renew(lease))
+            self._process.spawn(self._renew(reference, lease._renewal()))
 
-    async def _renew(self, lease: Watched) -> None:
+    async def _renew(self, reference: Callable[[], Watched | None], command: Command) -> None:
+        answer: Answer | LeaseholdError
         try:
-            answer = await self._runtime.call(lease._renewal())
+            answer = await self._runtime.call(command)
         except LeaseholdError as error:
-            lease._not_renewed(error)
+            answer = error
+        lease = reference()
+        if lease is None:
+            return
+        if isinstance(answer, LeaseholdError):
+            lease._not_renewed(answer)
         else:
             lease._renewed(answer)
 
-    def abandon(self, key: bytes, lease_id: str, bury: float) -> None:
-        self._process.spawn(self._give_up(Release(key, lease_id, bury=bury)))
+    def abandon(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+    ) -> None:
+        self._process.spawn(self._give_up(key, lease_id, bury, keep_until))
 
-    async def _give_up(self, release: Release) -> None:
+    async def _give_up(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None
+    ) -> None:
         for attempt in range(8):
+            keep = 0.0 if keep_until is None else max(keep_until - self._process.now(), 0.0)
             try:
-                await self._runtime.call(release)
+                await self._runtime.call(Release(key, lease_id, keep, bury))
             except BackendUnavailable:
                 await self._runtime.signal().wait(0.1 * 2**attempt)
             else:
@@ -130,21 +90,65 @@ class SimRuntime:
         self.mail = Mailroom(self._revoked)
         self.connect_timeout = 10.0
         self.call_timeout = CALL_TIMEOUT
-        self.holding: dict[tuple[bytes, object], int] = {}
+        self.holding: dict[tuple[bytes, object], ref[Nesting]] = {}
+        self.cohorts: dict[Any, Any] = {}
         self.now = process.now
         self.inbox = network.inbox
         self.is_ready = True
         self.is_over = False
+        self.word: dict[str, tuple[float, float]] = {}
+        """By id: when its last confirmation was sent, and until when the store's word can be relied on."""
         self._network = network
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
+        if not self.process.alive:
+            raise Dead
         sent, answer = self.now(), self.signal()
         self._network.send(self, command, answer)
+        return await self._answer(command, sent, answer)
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """They leave at the same time, and each has a fate of its own."""
+        if not self.process.alive:
+            raise Dead
+        sent, told = self.now(), list[Told]()
+        answers = [self.signal() for _ in commands]
+        for command, answer in zip(commands, answers, strict=True):
+            self._network.send(self, command, answer)
+        for command, answer in zip(commands, answers, strict=True):
+            try:
+                told.append(await self._answer(command, sent, answer))
+            except BackendUnavailable as error:
+                told.append(error)
+        return told
+
+    async def _answer(self, command: Command, sent: float, answer: SimSignal) -> Answer:
         if isinstance(command, Release):
             self._network.forget(command.id)
-        if not await answer.wait(CALL_TIMEOUT):
+        if not await answer.wait(max(sent + CALL_TIMEOUT - self.now(), 0.0)):
             raise BackendUnavailable("no answer")
-        return Answer(answer.value, sent)
+        reply = answer.value
+        if isinstance(reply, Granted | Renewed):
+            self._confirmed(command, sent, reply)
+        return Answer(reply, sent)
+
+    def _confirmed(self, command: Any, sent: float, reply: Granted | Renewed) -> None:
+        if hasattr(command, "ttl"):  # a change of units confirms nothing
+            self._believe(command.id, sent, sent + trusted(reply.ttl))
+
+    def _believe(self, lease_id: str, sent: float, until: float) -> None:
+        before = self.word.get(lease_id, (sent, until))
+        self.word[lease_id] = max(sent, before[0]), max(until, before[1])
+
+    def deliver(self, push: tuple[str, float, Wakeup]) -> None:
+        """A push has come, for that id, about what happened at that (true) time."""
+        lease_id, at, wakeup = push
+        if wakeup.event == "granted":
+            granted = self.process.offset + self.process.rate * at
+            self._believe(lease_id, granted, granted + trusted(wakeup.window))
+        self.mail.deliver(wakeup)
 
     async def ready(self) -> None: ...
 
@@ -154,10 +158,16 @@ class SimRuntime:
         return SimSignal(self.process)
 
     def guard(self) -> SimGuard:
-        return SimGuard()
+        return SimGuard(self.process)
+
+    def spawn(self, body: Coroutine[Any, Any, None], name: str) -> Task:
+        task = self.process.spawn(body)
+        if task is None:
+            raise Dead
+        return task
 
     def me(self) -> object:
-        return self
+        return self.process.running
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self.process.soon(lambda _: callback())

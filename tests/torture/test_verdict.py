@@ -11,7 +11,18 @@ from leasehold.testing.torture.handoffs import handoffs
 from leasehold.testing.torture.judging import Judge
 
 HIT = Counter({"kill": 20, "pause 3": 30})
-CLEAN = {"url": "x://", "cycles": 3000, "grants": 3001, "writes": 9, "stale": 7, "hit": HIT}
+EACH = Counter({"lock": 30, "semaphore": 20})
+CLEAN = {
+    "url": "x://",
+    "cycles": 3000,
+    "grants": 3001,
+    "writes": 9,
+    "stale": 7,
+    "hit": HIT,
+    "hit_by": EACH,
+    "done": EACH,
+    "resources": {"lock": 6, "semaphore": 1},
+}
 
 
 def clean(**changes: object) -> Verdict:
@@ -50,6 +61,7 @@ def test_none_in_n_bounds_the_rate_by_three_over_n() -> None:
         ({"cycles": 0}, "no process completed a single cycle"),
         ({"hit": Counter()}, "no fault struck a process that held a lease"),
         ({"stale": 0}, "the faults did not bite"),
+        ({"hit_by": Counter(lock=1)}, "no fault struck a holder of semaphore"),
         ({"trouble": "2 processes ended by themselves"}, "2 processes ended by themselves"),
     ],
 )
@@ -81,13 +93,14 @@ def test_rates_are_written_as_people_write_them(trials: int, rate: str) -> None:
 
 
 def test_it_says_how_many_cycles_and_faults_there_were() -> None:
-    told = str(clean(processes=6, tasks=8, locks=48, semaphores=8, cycles=212_345))
+    many = {"lock": 48, "semaphore": 8}
+    told = str(clean(processes=6, threads=3, tasks=8, resources=many, cycles=212_345))
     assert "212,345 cycles" in told
     assert "100 faults, of which 50 struck a holder" in told
     assert "6 processes on this machine (3 with threads, 3 with asyncio, 8 in each)" in told
-    assert "on 48 locks and 8 semaphores of 2" in told
+    assert "on 48 locks, 8 semaphores of 3" in told
     assert "in each" not in str(clean(processes=6))
-    assert "a semaphore of 2" in str(clean(locks=6))
+    assert "on 6 locks, 1 semaphore of 3" in str(clean())
 
 
 def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
@@ -100,6 +113,37 @@ def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
     assert "two held the same slot at once" in told
     assert "and 2 more" in told
     assert "exclusion: nobody" not in told
+
+
+def test_each_primitive_has_an_outcome_of_its_own() -> None:
+    found = Violation("overlap", "rwlock:leasehold-verify-1/rwlock-2", "a writer was not alone", ())
+    some = {"lock": 1, "rwlock": 2, "leader": 1}
+    verdict = clean(violations=[found], resources=some, hit_by=Counter(lock=3, rwlock=4))
+    assert [verdict.outcome_of(each) for each in some] == ["clean", "violation", "inconclusive"]
+    shape = verdict.shape()["primitives"]
+    assert shape["lock"] == {
+        "outcome": "clean",
+        "resources": 1,
+        "cycles": 30,
+        "holders_hit": 3,
+        "violations": 0,
+    }
+    assert (shape["rwlock"]["outcome"], shape["rwlock"]["violations"]) == ("violation", 1)
+    told = str(verdict)
+    assert "lock: 30 cycles, 3 faults struck a holder: no violation" in told
+    assert (
+        "readers-writer lock: 0 cycles, 4 faults struck a holder: VIOLATED, 1 promise broken"
+        in told
+    )
+    assert "leader election: 0 cycles, 0 faults struck a holder: nothing shown" in told
+    assert "long leases, semaphores, task locks, sets of locks and priorities" in told
+
+
+def test_a_set_of_locks_is_told_from_locks() -> None:
+    found = Violation("overlap", "lock:leasehold-verify-1/allof-2-b", "2 units held of 1", ())
+    verdict = clean(violations=[found], resources={"lock": 1, "allof": 1})
+    assert verdict.broken("allof") == [found]
+    assert verdict.broken("lock") == []
 
 
 def test_without_calm_it_says_that_waiting_was_not_tried() -> None:
@@ -207,16 +251,14 @@ def test_a_short_plan_has_no_calm_and_a_long_one_has_rounds() -> None:
 
 def test_cycles_and_tasks_have_sensible_surroundings() -> None:
     plan = TorturePlan()
-    assert (plan.seconds, plan.cycles, plan.tasks, plan.locks, plan.semaphores) == (
-        60,
-        None,
-        1,
-        6,
-        1,
-    )
+    assert (plan.seconds, plan.cycles, plan.tasks) == (60, None, 4)
+    assert set(plan.resources.values()) == {4}
     large = TorturePlan(cycles=200_000, tasks=8)
-    assert (large.seconds, large.locks, large.semaphores) == (3600, 48, 8)
-    assert len(large.names) == 56
+    assert (large.seconds, large.resources["lock"]) == (3600, 8)
+    assert len(large.names) == 48
+    only = TorturePlan(tasks=8, primitives=["lock", "semaphore"], locks=40)
+    assert only.resources == {"lock": 40, "semaphore": 24}
+    assert only.names[38:42] == ["lock-39", "lock-40", "semaphore-1", "semaphore-2"]
     assert TorturePlan(cycles=200_000, seconds="20m").seconds == 1200
 
 
@@ -226,7 +268,19 @@ def test_what_can_t_be_planned() -> None:
     with pytest.raises(ValueError, match="1 to 64"):
         TorturePlan(tasks=65)
     with pytest.raises(ValueError, match="48 tasks need 24 to 256"):
-        TorturePlan(tasks=8, locks=23)
+        TorturePlan(tasks=8, locks=23, primitives=["lock"])
+    with pytest.raises(ValueError, match="locks is 217: 48 tasks need 1 to 216"):
+        TorturePlan(tasks=8, locks=217)
+    with pytest.raises(ValueError, match="4096 tasks: give 512 in all at most"):
+        TorturePlan(tasks=64, processes=64)
+    with pytest.raises(ValueError, match="there is no 'mutex'; give some of lock, semaphore"):
+        TorturePlan(primitives=["lock", "mutex"])
+    with pytest.raises(ValueError, match="none are given"):
+        TorturePlan(primitives=[])
+    with pytest.raises(ValueError, match="lock is not among the primitives"):
+        TorturePlan(primitives=["leader"], locks=3)
+    with pytest.raises(ValueError, match="give threads or asyncio, or both"):
+        TorturePlan(worlds=["trio"])  # type: ignore[list-item]
     with pytest.raises(UnsafeTiming):
         TorturePlan(ttl=0.01)
     with pytest.raises(ValueError, match="2 to 64"):

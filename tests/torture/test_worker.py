@@ -6,26 +6,31 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing import check, read
+from leasehold.testing import check, check_liveness, read
 from leasehold.testing.torture import worker as working
-from leasehold.testing.torture.board import HOLDING, IDLE, Board
+from leasehold.testing.torture.board import Board
+from leasehold.testing.torture.hands import Hand
+from leasehold.testing.torture.naming import PRIMITIVES, names_of
 from leasehold.testing.torture.orders import Orders
+from leasehold.testing.torture.turns.turns import Turns
 from leasehold.testing.torture.worker import Worker
+from leasehold.testing.torture.worlds import WORLDS
 
-TURNS = 60
+TURNS = 90
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Worker:
+@pytest.fixture(params=WORLDS)
+def worker(tmp_path: Path, request: pytest.FixtureRequest) -> Worker:
     return Worker(
         Orders(
             number=0,
+            world=request.param,
             seed=1,
             url=f"memory://{tmp_path.name}",
             prefix="t/",
             tasks=3,
-            names={"lock-1": 1, "lock-2": 1, "semaphore-1": 2},
-            ttl=1.0,
+            names=names_of(dict.fromkeys(PRIMITIVES, 1)),
+            ttl=0.4,
             wait=5.0,
             folder=str(tmp_path),
             parent=0,
@@ -33,34 +38,35 @@ def worker(tmp_path: Path) -> Worker:
     )
 
 
-def run(worker: Worker, mode: str) -> None:
-    if mode == "tasks":
+def run(worker: Worker) -> None:
+    if worker.orders.world == "asyncio":
         asyncio.run(working.run_async(worker))
     else:
         working.run_blocking(worker)
 
 
-@pytest.mark.parametrize("mode", ["tasks", "threads"])
 def test_all_hands_take_turns_until_it_is_told_to_stop(
-    worker: Worker, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = Board(tmp_path / "board")
-    holds, seen = worker.holds, set[int]()
+    holds, seen = worker.holds, set[str]()
 
-    def watched(change: int, **more: int) -> None:
-        holds(change, **more)
-        seen.add(board.state(0))
+    def watched(*about: Any, **more: Any) -> None:
+        holds(*about, **more)
+        seen.update(board.held(0))
         if board.cycles(0) >= TURNS:
             worker.stopping = True
 
     monkeypatch.setattr(worker, "holds", watched)
-    run(worker, mode)
+    run(worker)
     history = read(worker.orders.history)
     holders = {event.lease for event in history if event.what == "granted"}
-    assert TURNS <= board.cycles(0) == len(holders) < TURNS + 3
-    assert seen == {IDLE, HOLDING}
-    assert board.state(0) == IDLE
+    calls = {(event.process, event.invoked) for event in history if event.what == "granted"}
+    assert TURNS <= board.cycles(0) == len(calls) < TURNS + 3
+    assert seen == set(PRIMITIVES)
+    assert board.held(0) == ()
     assert check(history) == []
+    assert check_liveness(history, 5.0) == []
     held = {event.lease: event.at for event in history if event.what == "granted"}
     ends = {event.lease: event.at for event in history if event.what == "releasing"}
     assert any(held[one] < held[other] < ends[one] for one in holders for other in holders), (
@@ -69,17 +75,16 @@ def test_all_hands_take_turns_until_it_is_told_to_stop(
     board.close()
 
 
-@pytest.mark.parametrize("mode", ["tasks", "threads"])
 def test_a_hand_that_fails_ends_its_process(
-    worker: Worker, mode: str, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turn: Any = working._async_turn if mode == "tasks" else working._turn
+    take = Turns.take
 
-    def fails(hand: object, wanted: object) -> Any:
+    async def fails(turns: Turns, hand: Hand) -> None:
         if hand is worker.hands[-1]:
             raise RuntimeError("planted")
-        return turn(hand, wanted)
+        await take(turns, hand)
 
-    monkeypatch.setattr(working, turn.__name__, fails)
+    monkeypatch.setattr(Turns, "take", fails)
     with pytest.raises(RuntimeError, match="planted"):
-        run(worker, mode)
+        run(worker)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from leasehold.testing.faults import Faults as Faults
     from leasehold.testing.faults import FaultyStore as FaultyStore
     from leasehold.testing.history import Event as Event
-    from leasehold.testing.history import Recorder as Recorder
     from leasehold.testing.history import merge as merge
     from leasehold.testing.history import read as read
     from leasehold.testing.liveness import check_liveness as check_liveness
     from leasehold.testing.mishaps import expire as expire
     from leasehold.testing.mishaps import steal as steal
     from leasehold.testing.proxy import FaultProxy as FaultProxy
+    from leasehold.testing.recorder import Recorder as Recorder
     from leasehold.testing.torture.plan import TorturePlan as TorturePlan
     from leasehold.testing.torture.progress import TortureProgress as TortureProgress
     from leasehold.testing.torture.supervise import Torture as Torture
@@ -50,7 +50,6 @@ else:
             ),
             "leasehold.testing.history": (
                 "Event",
-                "Recorder",
                 "merge",
                 "read",
             ),
@@ -64,6 +63,7 @@ else:
             "leasehold.testing.torture.supervise": ("Torture",),
             "leasehold.testing.torture.verdict": ("Verdict",),
             "leasehold.testing.proxy": ("FaultProxy",),
+            "leasehold.testing.recorder": ("Recorder",),
         },
     )
     del from_modules

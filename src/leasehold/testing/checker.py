@@ -9,12 +9,15 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
+from leasehold.core.timing import DRIFT
+from leasehold.model import MANY
 from leasehold.testing.history import Event
 from leasehold.testing.intervals import Hold, Holds
 
-type Rule = Literal["overlap", "slot", "token", "stale write", "starved"]
+type Rule = Literal["overlap", "slot", "token", "too soon", "stale write", "starved"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +26,10 @@ class Violation:
 
     | rule | broken promise |
     |---|---|
-    | overlap | no more units are held than the key has |
-    | slot | a slot has one holder |
+    | overlap | no more units are held than the key has: a writer is alone, and so is a leader |
+    | slot | a slot has one holder, and a holder has one for each unit |
     | token | tokens of a key are used once, and rise from each grant to those asked for after it |
+    | too soon | a task starts once in its `min_hold` |
     | stale write | a fenced resource accepts no token below one that it has accepted |
     | starved | whoever waits for free units gets them in time |
     """
@@ -43,8 +47,8 @@ class Violation:
 def check(events: Iterable[Event]) -> list[Violation]:
     """Find what a history (in the order of time, see `history.read`) shows to be broken.
 
-    Exclusion, slots, tokens and fenced resources are checked; see `liveness.check_liveness` for
-    waiting. A million cycles take some seconds.
+    Exclusion, slots, tokens, starts of tasks and fenced resources are checked; see
+    `liveness.check_liveness` for waiting. A million cycles take some seconds.
     """
     events = events if isinstance(events, Sequence) else list(events)
     holds = Holds(events)
@@ -52,7 +56,9 @@ def check(events: Iterable[Event]) -> list[Violation]:
     for key, of_key in holds.by_key.items():
         found += check_exclusion(key, of_key)
     for key, grants in holds.grants.items():
+        found += check_slots(key, grants)
         found += check_tokens(key, grants)
+        found += check_starts(key, grants)
     found += check_writes(events)
     return found
 
@@ -83,8 +89,14 @@ def _crowd(key: str, hold: Hold, others: list[Hold], used: int) -> Iterator[Viol
     if used + hold.units > capacity:
         holds = (*others, hold)
         told = "; ".join(map(str, holds))
-        message = f"{used + hold.units} units held of {capacity}: {told}"
+        message = f"{_too_many(key, used + hold.units, capacity)}: {told}"
         yield Violation("overlap", key, message, tuple(each.grant for each in holds))
+
+
+def _too_many(key: str, units: int, capacity: int) -> str:
+    if capacity == MANY:
+        return "a writer was not alone"
+    return "two led" if key.startswith("leader:") else f"{units} units held of {capacity}"
 
 
 def _same_slot(key: str, hold: Hold, others: list[Hold]) -> Iterator[Violation]:
@@ -93,6 +105,31 @@ def _same_slot(key: str, hold: Hold, others: list[Hold]) -> Iterator[Violation]:
         if twice and hold.grant.capacity > 1:
             message = f"slots {sorted(twice)} have two holders: {other}; {hold}"
             yield Violation("slot", key, message, (other.grant, hold.grant))
+
+
+def check_slots(key: str, grants: Iterable[Event]) -> Iterator[Violation]:
+    """Find grants that have not one slot for each unit, where slots are told."""
+    for grant in grants:
+        if grant.slots and len(set(grant.slots)) != grant.units:
+            message = f"slots {list(grant.slots)} were given for {grant.units} units"
+            yield Violation("slot", key, message, (grant,))
+
+
+def check_starts(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
+    """Find grants before the `min_hold` of an earlier one was over.
+
+    It began when that one was asked for, at the earliest; clocks may run a little apart.
+    """
+    closed_until, closer = -inf, None
+    if not any(grant.min_hold for grant in grants):
+        return
+    for grant in sorted(grants, key=lambda grant: grant.token):
+        if closer is not None and grant.at < closed_until:
+            message = f"closed until {closed_until:.6f}, and started {grant.at:.6f}"
+            yield Violation("too soon", key, message, (closer, grant))
+        until = grant.invoked + (1 - DRIFT) * grant.min_hold if grant.min_hold else -inf
+        if until > closed_until:
+            closed_until, closer = until, grant
 
 
 def check_tokens(key: str, grants: Sequence[Event]) -> Iterator[Violation]:

@@ -38,6 +38,7 @@ class Holds:
             "believed": self._believed,
             "releasing": self._releasing,
             "resized": self._resized,
+            "shrinking": self._resized,
         }
         for event in events:
             step = steps.get(event.what)
@@ -76,6 +77,7 @@ class Holds:
         grows = event.units > hold.units
         if grows:
             self.grants[event.key].append(event)
-        change = event.at if grows else max(event.invoked, hold.start)
+        asked = event.at if event.what == "shrinking" else event.invoked
+        change = event.at if grows else max(asked, hold.start)
         end, hold.end = hold.end, min(hold.end, change)
         self._begin(event, change, end)

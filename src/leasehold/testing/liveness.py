@@ -11,21 +11,22 @@ from leasehold.testing.intervals import Hold, Holds
 
 
 def check_liveness(events: Sequence[Event], bound: float) -> list[Violation]:
-    """Find calls that waited longer than `bound` seconds for a key that nobody held.
+    """Find calls that waited longer than `bound` seconds for a key of which nobody held anything.
 
-    Keys of capacity 1 are looked at. The time begins when the call has begun, the last hold has
-    ended (for a killed holder: its deadline) and the last disturbance is over; it ends when the
-    call was granted or gave up. Somebody else's grant in between begins it anew.
+    The time begins when the call has begun, the last hold has ended (for a killed holder: its
+    deadline) and the last disturbance is over; it ends when the call was granted or gave up. Somebody
+    else's grant in between begins it anew. A call for several keys at once waits for the one that is
+    free last. A try that is refused did not wait: it is late where nobody has held the key for so long, nor
+    kept it closed.
     """
-    holds = Holds(events)
     disturbed = _disturbances(events)
-    single = {key for key, grants in holds.grants.items() if all(g.capacity == 1 for g in grants)}
-    found: list[Violation] = []
+    holds = Holds(events)
+    calls: defaultdict[tuple[int, float], list[tuple[Event, float]]] = defaultdict(list)
     for key, ends in _ends_of_waiting(events).items():
-        if key in single or key not in holds.grants:
-            calm = sorted(disturbed[""] + disturbed[key]) if key else disturbed[""]
-            found += _late(key, ends, holds.by_key[key], calm, bound)
-    return found
+        calm = sorted(disturbed[""] + disturbed[key]) if key else disturbed[""]
+        for event, free_since in _with_free_since(ends, holds.by_key[key], calm):
+            calls[event.process, event.invoked].append((event, free_since))
+    return list(_late(calls.values(), bound))
 
 
 def _disturbances(events: Iterable[Event]) -> defaultdict[str, list[float]]:
@@ -40,27 +41,37 @@ def _disturbances(events: Iterable[Event]) -> defaultdict[str, list[float]]:
 def _ends_of_waiting(events: Iterable[Event]) -> dict[str, list[Event]]:
     ends: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
-        if event.what in ("granted", "gave_up") and event.invoked > -inf:
+        if event.what in ("granted", "gave_up", "refused") and event.invoked > -inf:
             ends[event.key].append(event)
     return ends
 
 
-def _late(
-    key: str, ends: list[Event], holds: list[Hold], disturbed: list[float], bound: float
-) -> Iterator[Violation]:
+def _with_free_since(
+    ends: list[Event], holds: list[Hold], disturbed: list[float]
+) -> Iterator[tuple[Event, float]]:
     """Sweep over the ends of waiting with the latest end of any hold that began before."""
+    ends.sort(key=lambda event: event.at)
     earlier = iter(sorted(holds, key=lambda hold: hold.start))
     upcoming = next(earlier, None)
-    free_since = -inf
-    for event in sorted(ends, key=lambda event: event.at):
+    free_since = min(event.invoked for event in ends)  # whatever was before that, nobody saw
+    for event in ends:
         while upcoming is not None and upcoming.start < event.at:
-            free_since = max(free_since, upcoming.end)
+            closed_until = upcoming.start + upcoming.grant.min_hold
+            free_since = max(free_since, upcoming.end, closed_until)
             upcoming = next(earlier, None)
         calm = bisect_right(disturbed, event.at)
         calm_since = disturbed[calm - 1] if calm else -inf
-        since = max(event.invoked, free_since, calm_since)
+        yield event, max(free_since, calm_since)
+
+
+def _late(calls: Iterable[list[tuple[Event, float]]], bound: float) -> Iterator[Violation]:
+    """Those that all of their keys were free for."""
+    for call in calls:
+        event, since = max(call, key=lambda each: each[1])
+        if event.what != "refused":
+            since = max(since, event.invoked)
         if event.at - since > bound:
             message = (
                 f"free since {since:.6f}, and {event.at - since:.3f} s later only {event.what}"
             )
-            yield Violation("starved", key, message, (event,))
+            yield Violation("starved", event.key, message, (event,))

@@ -2,11 +2,10 @@
 
 import mmap
 import struct
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
 
-IDLE: Final = 0
-HOLDING: Final = 1
+from leasehold.testing.torture.naming import PRIMITIVES
 
 MOST = 64
 """So many workers have a row."""
@@ -15,7 +14,7 @@ _ROW = struct.Struct("=III")
 
 
 class Board:
-    """A row for each worker: its state, the cycles it has done, and how often the store was away."""
+    """A row for each worker: what it holds, the cycles it has done, and how often the store was away."""
 
     def __init__(self, path: Path) -> None:
         if not path.exists():
@@ -23,13 +22,16 @@ class Board:
         with path.open("r+b") as file:
             self._memory = mmap.mmap(file.fileno(), 0)
 
-    def show(self, worker: int, state: int, *, done: int = 0, cut_off: int = 0) -> None:
-        """A worker tells its state, and what came to pass since it told last."""
+    def show(self, worker: int, held: Iterable[str], *, done: int = 0, cut_off: int = 0) -> None:
+        """A worker tells which primitives it holds, and what came to pass since it told last."""
         _, cycles, outages = self._row(worker)
-        _ROW.pack_into(self._memory, worker * _ROW.size, state, cycles + done, outages + cut_off)
+        bits = sum(1 << PRIMITIVES.index(each) for each in held)
+        _ROW.pack_into(self._memory, worker * _ROW.size, bits, cycles + done, outages + cut_off)
 
-    def state(self, worker: int) -> int:
-        return self._row(worker)[0]
+    def held(self, worker: int) -> tuple[str, ...]:
+        """Which primitives it holds at this moment."""
+        bits = self._row(worker)[0]
+        return tuple(each for place, each in enumerate(PRIMITIVES) if bits >> place & 1)
 
     def cycles(self, worker: int) -> int:
         return self._row(worker)[1]

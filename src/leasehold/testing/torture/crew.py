@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from leasehold.testing.history import Recorder
+from leasehold.testing.recorder import Recorder
 from leasehold.testing.torture.board import Board
 from leasehold.testing.torture.orders import Orders
 from leasehold.testing.torture.plan import TorturePlan
@@ -53,6 +53,7 @@ class Crew:
         plan = self._plan
         return Orders(
             number=number,
+            world=plan.world(number),
             seed=plan.seed * 10_000 + self._started,
             url=self._url,
             prefix=self._prefix,
@@ -103,25 +104,25 @@ class Crew:
             stdin.close()
         self._workers[number] = self._start(number)
 
-    def kill(self, number: int) -> int:
-        """As `kill -9`; returns what it was doing."""
+    def kill(self, number: int) -> tuple[str, ...]:
+        """As `kill -9`; returns what it held."""
         worker = self._workers[number]
         worker.kill()
         worker.wait()
-        state = self.board.state(number)
+        held = self.board.held(number)
         self.recorder.disturbed(worker.pid)
         self._replace(number)
-        return state
+        return held
 
-    def pause(self, number: int, seconds: float) -> int:
-        """Stop it for a while (see `resume`); returns what it was doing."""
+    def pause(self, number: int, seconds: float) -> tuple[str, ...]:
+        """Stop it for a while (see `resume`); returns what it held."""
         worker = self._workers[number]
         worker.send_signal(signal.SIGSTOP)
         if hasattr(os, "waitid"):  # until it really stands still
             os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         self.recorder.disturbed(worker.pid)
         self._paused[number] = time.monotonic() + seconds
-        return self.board.state(number)
+        return self.board.held(number)
 
     @property
     def next_resume(self) -> float:

@@ -1,5 +1,6 @@
 """From what everybody recorded to a verdict."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -7,6 +8,7 @@ from leasehold.testing.checker import check, check_writes
 from leasehold.testing.history import Event, merge, read
 from leasehold.testing.liveness import check_liveness
 from leasehold.testing.torture.handoffs import handoffs
+from leasehold.testing.torture.naming import primitive_of
 from leasehold.testing.torture.plan import TorturePlan
 from leasehold.testing.torture.resources import UNFENCED
 from leasehold.testing.torture.verdict import Verdict
@@ -27,11 +29,13 @@ class Judge:
         unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
         rest = [event for event in events if not event.resource.startswith(UNFENCED)]
         rest = merge([*self._newest.values(), *rest, *(Event(at, "disturbed") for at in lapses)])
-        calm, rough = handoffs(rest, quiet=2 * self._plan.ttl)
+        one_at_a_time = [event for event in rest if primitive_of(event.key) != "allof"]
+        calm, rough = handoffs(one_at_a_time, quiet=2 * self._plan.ttl)
         grants = sum(event.what == "granted" for event in rest) - len(self._newest)
         self._remember(rest)
         return Verdict(
             grants=grants,
+            done=_done(rest),
             writes=sum(event.what == "wrote" for event in rest),
             stale=sum(1 for _ in check_writes(unfenced)),
             violations=check(rest) + check_liveness(rest, self._plan.bound),
@@ -42,8 +46,22 @@ class Judge:
 
     def _remember(self, events: Iterable[Event]) -> None:
         for event in events:
-            if event.what == "granted":
+            if event.what in ("granted", "resized"):
                 known = self._newest.get(event.key)
                 if known is None or event.token > known.token:
                     # a grant that is over: it counts for the tokens to come, and for nothing else
-                    self._newest[event.key] = event._replace(until=event.at)
+                    self._newest[event.key] = event._replace(
+                        what="granted", invoked=event.at, until=event.at, min_hold=0.0
+                    )
+
+
+def _done(events: Iterable[Event]) -> Counter[str]:
+    """How many calls got what they asked for and gave it up again, by primitive."""
+    calls: dict[str, tuple[int, float]] = {}
+    done = set[tuple[str, int, float]]()
+    for event in events:
+        if event.what == "granted":
+            calls[event.lease] = event.process, event.invoked
+        elif event.what == "releasing" and event.lease in calls:
+            done.add((primitive_of(event.key), *calls[event.lease]))
+    return Counter(primitive for primitive, *_ in done)

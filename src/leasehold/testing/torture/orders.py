@@ -5,21 +5,24 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from leasehold.testing.torture.worlds import WorldName
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Orders:
     """One worker's part."""
 
     number: int
-    """Its row on the board. Even ones block, odd ones are asyncio."""
+    """Its row on the board."""
+    world: WorldName
     seed: int
     url: str
     """With its password, should it have one."""
     prefix: str
     tasks: int
     """So many tasks or threads take turns."""
-    names: dict[str, int]
-    """What to contend for, without the prefix, and its capacity."""
+    names: list[str]
+    """What to contend for, without the prefix: `lock-1`, `semaphore-2`."""
     ttl: float
     wait: float
     """The longest that a call waits in a queue."""

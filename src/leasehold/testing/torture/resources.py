@@ -8,7 +8,7 @@ import os
 import threading
 from pathlib import Path
 
-from leasehold.testing.history import Held, Recorder
+from leasehold.testing.recorder import Held, Recorder
 
 UNFENCED = "unfenced"
 FENCED = "fenced"
@@ -42,13 +42,27 @@ class Resource:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
-class Pair:
-    """The fenced and the unfenced resource of one unit."""
+class Pairs:
+    """A fenced and an unfenced resource for each unit of each key."""
 
-    def __init__(self, folder: Path, unit: str, recorder: Recorder) -> None:
-        self.unfenced = Resource(folder / f"{UNFENCED}-{unit}", recorder, fenced=False)
-        self.fenced = Resource(folder / f"{FENCED}-{unit}", recorder, fenced=True)
+    def __init__(self, folder: Path, recorder: Recorder) -> None:
+        self._folder = folder
+        self._recorder = recorder
+        self._known: dict[str, tuple[Resource, Resource]] = {}
+        self._here = threading.Lock()
 
     def write(self, lease: Held) -> None:
-        self.unfenced.write(lease)
-        self.fenced.write(lease)
+        """Write what each unit protects that a lease has; where they have no numbers it is one for all."""
+        name = lease.key.decode().rpartition("/")[2]
+        for slot in lease.slots or ("all",):
+            for resource in self._of(f"{name}-{slot}"):
+                resource.write(lease)
+
+    def _of(self, unit: str) -> tuple[Resource, Resource]:
+        with self._here:
+            if unit not in self._known:
+                self._known[unit] = (
+                    Resource(self._folder / f"{UNFENCED}-{unit}", self._recorder, fenced=False),
+                    Resource(self._folder / f"{FENCED}-{unit}", self._recorder, fenced=True),
+                )
+            return self._known[unit]

@@ -3,10 +3,9 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from leasehold.testing.torture.board import HOLDING
 from leasehold.testing.torture.crew import Crew
 from leasehold.testing.torture.plan import TorturePlan
 from leasehold.testing.torture.progress import Doing
@@ -16,12 +15,14 @@ WARM_UP = 20.0
 """Seconds in which each process has done its first cycle, or something is wrong."""
 GAPS = (0.1, 0.5)
 """Seconds between two faults; more where a process has many tasks, as all of them are struck."""
-GLANCE = 0.02
+GLANCE = 0.005
 """Seconds between two looks for a holder to strike."""
+GLANCES = 60
+"""So often is looked for who holds what was struck least; then any holder will do."""
 KILLS = 0.25
 """The part of faults that are kills, while few are paused."""
-ANYBODY = 0.02
-"""The chance, at each look, to strike whoever it is: also those who wait deserve it."""
+ANYBODY = 0.1
+"""The chance to strike whoever it is: also those who wait deserve it."""
 TICK = 0.1
 """Seconds between two looks at what can only be looked at."""
 FULL = 64 << 20
@@ -46,6 +47,8 @@ class Round:
     ) -> None:
         self.faults: Counter[str] = Counter()
         self.hit: Counter[str] = Counter()
+        self.struck: Counter[str] = Counter()
+        """How often somebody was struck who held it, by primitive."""
         self.calm = 0.0
         self.idle: list[int] = []
         """Who did not do a single cycle before faults began."""
@@ -93,10 +96,13 @@ class Round:
         self.doing = "faults"
         crew = self._crew
         strike_at = time.monotonic()
+        glances = 0
         while (now := time.monotonic()) < until and not self._over:
             if now >= strike_at:
                 crew.replace_dead()
-                strike_at = now + (self._gap() if self._strike() else GLANCE)
+                struck = self._strike(glances)
+                glances = 0 if struck else glances + 1
+                strike_at = now + (self._gap() if struck else GLANCE)
             crew.resume()
             if not wait(max(0.0, min(strike_at, crew.next_resume, until) - time.monotonic())):
                 return
@@ -104,15 +110,23 @@ class Round:
     def _gap(self) -> float:
         return self._draw.uniform(*GAPS) * (1 + self._plan.tasks) / 2
 
-    def _strike(self) -> bool:
+    def _strike(self, glances: int) -> bool:
         """Kill or pause somebody: mostly a holder, if there is one; whether anybody was struck."""
-        awake, draw = self._crew.awake, self._draw
-        holding = [number for number in awake if self._crew.board.state(number) == HOLDING]
-        chosen = awake if draw.random() < ANYBODY else holding
+        awake = self._crew.awake
+        anybody = not glances and self._draw.random() < ANYBODY
+        chosen = awake if anybody else self._holding(awake, choosy=glances < GLANCES)
         if not chosen:
             return False
-        self._strike_one(draw.choice(chosen))
+        self._strike_one(self._draw.choice(chosen))
         return True
+
+    def _holding(self, awake: list[int], *, choosy: bool) -> list[int]:
+        """Who holds something, or what was struck least so far."""
+        held = {number: self._crew.board.held(number) for number in awake}
+        if choosy:
+            least = min(self._plan.resources, key=lambda each: self.struck[each])
+            return [number for number, of_one in held.items() if least in of_one]
+        return [number for number, of_one in held.items() if of_one]
 
     def _strike_one(self, number: int) -> None:
         crew, draw = self._crew, self._draw
@@ -123,9 +137,10 @@ class Round:
             ttls = draw.choice(PAUSES)
             self._count(pause_name(ttls), crew.pause(number, ttls * self._plan.ttl))
 
-    def _count(self, kind: str, state: int) -> None:
+    def _count(self, kind: str, held: Sequence[str]) -> None:
         self.faults[kind] += 1
-        if state == HOLDING:
+        self.struck.update(held)
+        if held:
             self.hit[kind] += 1
 
     def _be_calm(self, wait: Wait) -> None:

@@ -105,8 +105,8 @@ class Torture:
             processes=plan.processes,
             ttl=plan.ttl,
             tasks=plan.tasks,
-            locks=plan.locks,
-            semaphores=plan.semaphores,
+            threads=plan.threads,
+            resources=plan.resources,
         )
 
     def _run_rounds(self, prefix: str, pulse: Pulse) -> None:
@@ -217,6 +217,7 @@ def _done(turns: Round, crew: Crew, *, early: bool) -> Verdict:
         cycles=crew.cycles,
         faults=turns.faults,
         hit=turns.hit,
+        hit_by=turns.struck,
         calm=turns.calm,
         outages=crew.outages,
         trouble="; ".join(_trouble(turns, crew, early=early)),

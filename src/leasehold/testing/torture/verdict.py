@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from leasehold.testing.checker import Violation
+from leasehold.testing.torture.naming import primitive_of
 
 type Outcome = Literal["clean", "violation", "inconclusive"]
 
@@ -31,13 +32,19 @@ class Verdict:
     ttl: float = 0.0
     tasks: int = 1
     """Of each process."""
-    locks: int = 0
-    semaphores: int = 1
+    threads: int = 0
+    """So many processes used threads, the others asyncio."""
+    resources: Mapping[str, int] = field(default_factory=dict[str, int])
+    """So many of each primitive were contended for."""
     seconds: float = 0.0
     cycles: int = 0
     faults: Counter[str] = field(default_factory=Counter[str])
     hit: Counter[str] = field(default_factory=Counter[str])
     """The faults that struck a process which held a lease."""
+    hit_by: Counter[str] = field(default_factory=Counter[str])
+    """The same by what it held, by primitive."""
+    done: Counter[str] = field(default_factory=Counter[str])
+    """The cycles of each primitive, as histories tell them."""
     grants: int = 0
     """As many tokens were seen."""
     writes: int = 0
@@ -72,6 +79,8 @@ class Verdict:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.faults += other.faults
         self.hit += other.hit
+        self.hit_by += other.hit_by
+        self.done += other.done
         self.violations += other.violations
         self.handoffs += other.handoffs
         self.takeovers += other.takeovers
@@ -93,10 +102,23 @@ class Verdict:
         if not self.cycles:
             return [*doubts, "no process completed a single cycle"]
         if not self.struck:
-            doubts.append("no fault struck a process that held a lease")
-        elif not self.stale:
+            return [*doubts, "no fault struck a process that held a lease"]
+        if not self.stale:
             doubts.append("no late write reached the unfenced control, so the faults did not bite")
+        spared = [each for each in self.resources if not self.hit_by[each]]
+        if spared:
+            doubts.append(f"no fault struck a holder of {', '.join(spared)}")
         return doubts
+
+    def broken(self, primitive: str) -> list[Violation]:
+        """The promises of one primitive that were broken."""
+        return [each for each in self.violations if primitive_of(each.key) == primitive]
+
+    def outcome_of(self, primitive: str) -> Outcome:
+        """As `outcome`, for one primitive; whether late writes got anywhere is a question to all."""
+        if self.broken(primitive):
+            return "violation"
+        return "clean" if self.done[primitive] and self.hit_by[primitive] else "inconclusive"
 
     @property
     def struck(self) -> int:
@@ -105,9 +127,11 @@ class Verdict:
 
     def shape(self) -> dict[str, Any]:
         """For JSON. Fields are only ever added."""
-        plain = ["url", "prefix", "seed", "processes", "tasks", "ttl", "locks", "semaphores"]
-        plain += ["cycles", "writes"]
+        plain = ["url", "prefix", "seed", "processes", "tasks", "ttl", "cycles", "writes"]
         return {name: getattr(self, name) for name in plain} | {
+            "locks": self.resources.get("lock", 0),
+            "semaphores": self.resources.get("semaphore", 0),
+            "primitives": {each: self._shape_of(each) for each in self.resources},
             "outcome": self.outcome,
             "ended_early": self.ended_early,
             "seconds": round(self.seconds, 3),
@@ -127,6 +151,16 @@ class Verdict:
             "wrote": self.wrote or None,
             "left": self.left or None,
             "history": self.history or None,
+        }
+
+    def _shape_of(self, primitive: str) -> dict[str, Any]:
+        violations = self.broken(primitive)
+        return {
+            "outcome": self.outcome_of(primitive),
+            "resources": self.resources[primitive],
+            "cycles": self.done[primitive],
+            "holders_hit": self.hit_by[primitive],
+            "violations": len(violations),
         }
 
     def __str__(self) -> str:

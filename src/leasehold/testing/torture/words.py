@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from leasehold.testing.torture.plan import SEMAPHORE
+from leasehold.testing.torture.naming import PRIMITIVES
+from leasehold.testing.torture.turns.semaphore import CAPACITY
 from leasehold.testing.torture.verdict import KILL, PAUSES, Verdict, pause_name, spread
 
 FEW = 3
@@ -10,11 +11,23 @@ FEW = 3
 
 _MEANING = {
     "overlap": "more held it at once than may",
-    "slot": "two held the same slot at once",
+    "slot": "two held the same slot at once, or one had not a slot for each unit",
     "token": "fencing tokens did not rise, so they can't tell an old holder from a new one",
+    "too soon": "a task was started again before its min_hold was over",
     "stale write": "a resource that compares tokens took a write from an old holder",
     "starved": "it was free, somebody waited, and nobody got it in time",
 }
+
+
+_NAME = {
+    "lock": "lock",
+    "semaphore": "semaphore",
+    "rwlock": "readers-writer lock",
+    "tasklock": "task lock",
+    "leader": "leader election",
+    "allof": "set of locks",
+}
+_PLURAL = {each: f"{name}s" for each, name in _NAME.items()} | {"allof": "sets of locks"}
 
 
 def told(verdict: Verdict) -> Iterator[str]:
@@ -47,15 +60,15 @@ def _headline(verdict: Verdict) -> str:
 
 def _tried(verdict: Verdict) -> Iterator[str]:
     early = ", ended early" if verdict.ended_early else ""
-    blocking = (verdict.processes + 1) // 2
     yield f"Tried, in {verdict.seconds:.0f} s{early} (seed {verdict.seed}):"
     each = f", {verdict.tasks} in each" if verdict.tasks > 1 else ""
     yield (
-        f"  {verdict.processes} processes on this machine ({blocking} with threads, "
-        f"{verdict.processes - blocking} with asyncio{each}), ttl {verdict.ttl:g} s,"
+        f"  {verdict.processes} processes on this machine ({verdict.threads} with threads, "
+        f"{verdict.processes - verdict.threads} with asyncio{each}), ttl {verdict.ttl:g} s,"
     )
-    semaphores = "a semaphore" if verdict.semaphores == 1 else f"{verdict.semaphores} semaphores"
-    yield f"  on {verdict.locks} locks and {semaphores} of {SEMAPHORE}, named {verdict.prefix}*"
+    resources = ", ".join(_resources(what, many) for what, many in verdict.resources.items())
+    yield f"  on {resources},"
+    yield f"  named {verdict.prefix}*"
     yield f"  {verdict.cycles:,} cycles: acquire, check, write, release"
     yield f"  {verdict.faults.total():,} faults, of which {verdict.struck:,} struck a holder:"
     yield f"    kill -9: {_faults(verdict, KILL)}"
@@ -68,6 +81,11 @@ def _tried(verdict: Verdict) -> Iterator[str]:
         )
 
 
+def _resources(primitive: str, many: int) -> str:
+    of = f" of {CAPACITY}" if primitive == "semaphore" else ""
+    return f"{many} {_NAME[primitive] if many == 1 else _PLURAL[primitive]}{of}"
+
+
 def _faults(verdict: Verdict, kind: str) -> str:
     return f"{verdict.faults[kind]:,}, of which {verdict.hit[kind]:,} struck a holder"
 
@@ -78,8 +96,9 @@ def _faults(verdict: Verdict, kind: str) -> str:
 def _found(verdict: Verdict) -> Iterator[str]:
     yield "Found:"
     broken = {violation.rule for violation in verdict.violations}
-    if not broken & {"overlap", "slot"}:
-        yield "  exclusion: nobody held what another held"
+    yield from _by_primitive(verdict)
+    if not broken & {"overlap", "slot", "too soon"}:
+        yield "  exclusion: nobody held what another held, no task was started too soon"
     if "token" not in broken:
         yield f"  fencing tokens: {verdict.grants:,}, each above those given before it was asked for"
     if "stale write" not in broken:
@@ -97,6 +116,17 @@ def _found(verdict: Verdict) -> Iterator[str]:
         yield f"  and {len(verdict.violations) - FEW} more"
     if verdict.history:
         yield f"  what every process recorded is in {verdict.history}"
+
+
+def _by_primitive(verdict: Verdict) -> Iterator[str]:
+    for each in verdict.resources:
+        done, struck = verdict.done[each], verdict.hit_by[each]
+        found = {
+            "violation": f"VIOLATED, {_count(verdict.broken(each), 'promise')} broken",
+            "inconclusive": "nothing shown",
+            "clean": "no violation",
+        }[verdict.outcome_of(each)]
+        yield f"  {_NAME[each]}: {done:,} cycles, {struck:,} faults struck a holder: {found}"
 
 
 def _control(verdict: Verdict) -> str:
@@ -168,7 +198,8 @@ def _not_tried(verdict: Verdict) -> Iterator[str]:
         yield "  clients on several machines, and clocks that run apart or are set;"
     else:
         yield "  crashes of this machine, loss of power, a full disk, a suspended machine;"
-    yield "  long leases, priorities, and other primitives than locks and semaphores."
+    others = [_PLURAL[each] for each in PRIMITIVES if each not in verdict.resources]
+    yield f"  {', '.join(['long leases', *others])} and priorities."
 
 
 def _time(seconds: float) -> str:

@@ -7,9 +7,8 @@ import asyncio
 import logging
 import signal
 import threading
-import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,17 @@ from typing import Any
 
 import leasehold
 import leasehold.sync
-from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseLost
-from leasehold.testing.history import Recorder
-from leasehold.testing.torture.board import HOLDING, IDLE, Board
-from leasehold.testing.torture.hands import Hand, Stopped
+from leasehold.runtime.step import step
+from leasehold.testing.recorder import Recorder
+from leasehold.testing.torture.board import Board
+from leasehold.testing.torture.hands import Hand
 from leasehold.testing.torture.leash import hold_to
+from leasehold.testing.torture.naming import primitive_of
 from leasehold.testing.torture.orders import Orders, read_orders
-from leasehold.testing.torture.resources import Pair
+from leasehold.testing.torture.resources import Pairs
+from leasehold.testing.torture.turns import TURNS
+from leasehold.testing.torture.turns.turns import Turns
+from leasehold.testing.torture.worlds import Stopped, Tasks, Threads, World
 
 TOGETHER = 2
 """So many hands of a process at most want the same: else all would gather in the queue that moves slowest,
@@ -37,65 +40,62 @@ class Worker:
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self.recorder = Recorder(orders.history)
+        self.world: World = Tasks() if orders.world == "asyncio" else Threads()
         self.stopping = False
         self.hands = [Hand(self, number) for number in range(orders.tasks)]
+        self.write = Pairs(Path(orders.folder), self.recorder).write
         self._board = Board(Path(orders.folder, "board"))
-        self._board.show(orders.number, IDLE)  # the one before may have died a holder
-        self._held = 0
-        self._wanted = Counter[bytes]()
-        self._pairs: dict[str, Pair] = {}
+        self._board.show(orders.number, ())  # the one before may have died a holder
+        self._held = Counter[str]()
+        self._wanted = Counter[Turns]()
         self._lock = threading.Lock()
 
     def stop(self, number: int, frame: FrameType | None) -> None:
         """A signal's handler: let every hand finish its turn."""
         self.stopping = True
 
-    def holds(self, change: int, *, done: int = 0, cut_off: int = 0) -> None:
-        """So many leases more, or less, are held here; the board says whether there are any."""
+    def holds(self, primitive: str, change: int, *, done: bool = False) -> None:
+        """So many leases more, or less, are held here; the last of what one call gave ends a cycle."""
         with self._lock:
-            self._held += change
-            state = HOLDING if self._held else IDLE
-            self._board.show(self.orders.number, state, done=done, cut_off=cut_off)
+            self._held[primitive] += change
+            self._board.show(self.orders.number, +self._held, done=int(done))
 
-    def resources(self, client: Any) -> list[Any]:
-        """The locks and semaphores of a client of either world, the locks more often."""
-        orders = self.orders
-        how = {"ttl": orders.ttl, "wait": orders.wait, "env_load": False}
-        found: list[Any] = []
-        for name, capacity in orders.names.items():
-            full = orders.prefix + name
-            if capacity == 1:
-                found += [client.lock(full, **how)] * 2
-            else:
-                found.append(client.semaphore(full, capacity, **how))
-        return found
+    def cut_off(self) -> None:
+        """A call was given up, as the store was away."""
+        with self._lock:
+            self._board.show(self.orders.number, +self._held, cut_off=1)
+
+    def resources(self, client: Any) -> list[Turns]:
+        """All that is contended for, by way of a client of either world."""
+        return [TURNS[primitive_of(each)](client, each, self.orders) for each in self.orders.names]
 
     @contextmanager
-    def chosen(self, hand: Hand, resources: list[Any]) -> Generator[Any]:
+    def chosen(self, hand: Hand, resources: Sequence[Turns]) -> Generator[Turns]:
         """What a hand wants for one turn."""
         while True:
-            resource = hand.draw.choice(resources)
+            chosen = hand.draw.choice(resources)
             with self._lock:
-                if self._wanted[resource.key] < TOGETHER:
-                    self._wanted[resource.key] += 1
+                if self._wanted[chosen] < TOGETHER:
+                    self._wanted[chosen] += 1
                     break
+        hand.primitive = primitive_of(chosen.name)
         try:
-            yield resource
+            yield chosen
         finally:
             with self._lock:
-                self._wanted[resource.key] -= 1
+                self._wanted[chosen] -= 1
 
-    def pair(self, lease: Any) -> Pair:
-        """The resources of the unit that a lease has."""
-        name = lease.key.decode().rpartition("/")[2]
-        unit = f"{name}-{lease.slots[0]}"
-        with self._lock:
-            if unit not in self._pairs:
-                self._pairs[unit] = Pair(Path(self.orders.folder), unit, self.recorder)
-            return self._pairs[unit]
-
-
-# ---- threads --------------------------------------------------------------------------------------
+    async def take_turns(self, hand: Hand, resources: Sequence[Turns]) -> None:
+        """One hand's work, until all are to stop."""
+        try:
+            while not self.stopping:
+                with self.chosen(hand, resources) as chosen:
+                    await chosen.take(hand)
+        except (Stopped, asyncio.CancelledError):
+            pass
+        except BaseException:
+            self.stopping = True
+            raise
 
 
 def run_blocking(worker: Worker) -> None:
@@ -110,54 +110,17 @@ def run_blocking(worker: Worker) -> None:
     client = leasehold.sync.connect(worker.orders.url)
     with client, ThreadPoolExecutor(len(worker.hands)) as pool:
         resources = worker.resources(client)
-        started = [pool.submit(_turns, worker, hand, resources) for hand in others]
-        _turns(worker, first, resources)
+        started = [pool.submit(step, worker.take_turns(hand, resources)) for hand in others]
+        step(worker.take_turns(first, resources))
         for each in started:
             each.result()  # which raises what went wrong there
-
-
-def _turns(worker: Worker, hand: Hand, resources: list[Any]) -> None:
-    try:
-        while not worker.stopping:
-            with worker.chosen(hand, resources) as wanted:
-                _turn(hand, wanted)
-    except Stopped:
-        pass
-    except BaseException:
-        worker.stopping = True
-        raise
-
-
-def _turn(hand: Hand, wanted: Any) -> None:
-    invoked = hand.asking(wanted.key)
-    try:
-        lease = wanted.acquire()
-        hand.interruptible = False
-    except (AcquireTimeout, Stopped):
-        return hand.gave_up(wanted.key, invoked)
-    except BackendUnavailable:
-        return hand.cut_off()
-    hand.granted(lease, invoked, getattr(wanted, "capacity", 1))
-    try:
-        for seconds in hand.steps(lease):
-            time.sleep(seconds)
-    except LeaseLost:
-        pass
-    hand.releasing(lease)
-    try:
-        lease.release()
-    except BackendUnavailable:
-        hand.cut_off()
-
-
-# ---- tasks ----------------------------------------------------------------------------------------
 
 
 async def run_async(worker: Worker) -> None:
     """Take turns in an event loop."""
     client = leasehold.connect(worker.orders.url)  # and not `async with`: the store may be away now
     resources = worker.resources(client)
-    turns = {hand: _async_turns(worker, hand, resources) for hand in worker.hands}
+    turns = {hand: worker.take_turns(hand, resources) for hand in worker.hands}
     tasks = {hand: asyncio.create_task(turn) for hand, turn in turns.items()}
 
     def stop() -> None:
@@ -174,40 +137,6 @@ async def run_async(worker: Worker) -> None:
         task.result()  # which raises what went wrong there
 
 
-async def _async_turns(worker: Worker, hand: Hand, resources: list[Any]) -> None:
-    try:
-        while not worker.stopping:
-            with worker.chosen(hand, resources) as wanted:
-                await _async_turn(hand, wanted)
-    except (Stopped, asyncio.CancelledError):
-        pass
-    except BaseException:
-        worker.stopping = True
-        raise
-
-
-async def _async_turn(hand: Hand, wanted: Any) -> None:
-    invoked = hand.asking(wanted.key)
-    try:
-        lease = await wanted.acquire()
-        hand.interruptible = False
-    except (AcquireTimeout, asyncio.CancelledError):
-        return hand.gave_up(wanted.key, invoked)
-    except BackendUnavailable:
-        return hand.cut_off()
-    hand.granted(lease, invoked, getattr(wanted, "capacity", 1))
-    try:
-        for seconds in hand.steps(lease):
-            await asyncio.sleep(seconds)
-    except LeaseLost:
-        pass
-    hand.releasing(lease)
-    try:
-        await lease.release()
-    except BackendUnavailable:
-        hand.cut_off()
-
-
 def main() -> None:
     """Do as ordered."""
     orders = read_orders()
@@ -216,7 +145,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.stop)
     hold_to(orders.parent)
-    if orders.number % 2:
+    if orders.world == "asyncio":
         asyncio.run(run_async(worker))
     else:
         run_blocking(worker)

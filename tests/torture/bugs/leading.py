@@ -1,0 +1,59 @@
+"""Bugs of elections: how long a leader believes in itself, and in which order a term ends."""
+
+from typing import Any
+
+from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.term import TermBase
+from tests.torture.bugs.bug import Bug, patched
+
+WHERE = ("leader", "campaign", "run")
+
+
+def by_the_store_s_time(self: TermBase, sent: float, ttl: float) -> None:
+    """The election's own deadline is nearer."""
+    LeaseBase._extend(self, sent, ttl)
+
+
+async def nobody_is_guarded(self: Any, term: TermBase, rt: Any) -> bool:
+    return True
+
+
+def resigns_some_time(self: TermBase) -> bool:
+    return self._end is None
+
+
+async def others_may_lead_first(self: TermBase, exc: BaseException | None) -> None:
+    await LeaseBase._leave(self, exc)
+    await self._stop()
+
+
+@property  # type: ignore[misc]
+def until_it_hears_otherwise(self: TermBase) -> bool:
+    return self._end is None
+
+
+BUGS = {
+    "a leader believes the store's ttl": Bug(
+        frozenset({"deadline"}),
+        WHERE,
+        patches=patched("term.TermBase._extend", by_the_store_s_time),
+    ),
+    "a term ends before its blocks": Bug(
+        frozenset({"order"}),
+        WHERE,
+        patches=patched("campaign.CampaignBase._until_unguarded", nobody_is_guarded),
+    ),
+    "a term survives its resignation": Bug(
+        frozenset({"order"}), WHERE, patches=patched("term.TermBase._resign", resigns_some_time)
+    ),
+    "a term is handed over before on_stopped": Bug(
+        frozenset({"order", "overlap"}),
+        WHERE,
+        patches=patched("term.TermBase._leave", others_may_lead_first),
+    ),
+    "a leader leads until it hears otherwise": Bug(
+        frozenset({"deadline", "overlap"}),
+        WHERE,
+        patches=patched("term.TermBase._stands", until_it_hears_otherwise),
+    ),
+}

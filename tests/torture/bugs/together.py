@@ -1,0 +1,67 @@
+"""Bugs of those who hold several: what a failure leaves behind, and who waits for whom."""
+
+from dataclasses import replace
+from typing import Any
+
+from leasehold.model import Acquire, Command, Reply
+from leasehold.primitives.allof_gathering import Gathering
+from leasehold.primitives.allof_leases import LeasesBase
+from tests.torture.bugs.bug import Apply, Bug, patched, twisted
+from tests.torture.bugs.readwrite import nobody_looks
+
+ALLOF = ("allof",)
+
+
+async def the_first_stay(self: Gathering, wait: float | None) -> list[Any]:
+    """What was had when the time was over."""
+    try:
+        await self._gather(wait)
+    except BaseException:
+        self._rt.cohorts[self] = list(self._held)
+        raise
+    return self._held
+
+
+def as_named(named: Any) -> list[Any]:
+    return list({part.key: part for part in named}.values())
+
+
+def of_the_first(self: LeasesBase[Any], needs: Any = 0) -> None:
+    """One for all."""
+    self._once[0].ensure(needs)
+
+
+async def with_the_first(self: Any) -> bool:
+    """The hold is given up with the first of its leases."""
+    self._finish("released")
+    return bool(await self._hold._release())
+
+
+def no_delay(command: Command, apply: Apply) -> Reply:
+    return apply(replace(command, lock_delay=0.0) if isinstance(command, Acquire) else command)
+
+
+GATHERING = "allof_gathering.Gathering"
+
+BUGS = {
+    "AllOf leaves what it had": Bug(
+        frozenset({"left"}), ALLOF, patches=patched(f"{GATHERING}.run", the_first_stay)
+    ),
+    "AllOf takes in the order of its arguments": Bug(
+        frozenset({"error", "stuck"}), ALLOF, patches=patched("allof.in_order", as_named)
+    ),
+    "AllOf asks the first of its leases only": Bug(
+        frozenset({"deadline", "overlap"}),
+        ALLOF,
+        patches=patched("allof_leases.LeasesBase.ensure", of_the_first),
+    ),
+    "the first release ends a reentrant hold": Bug(
+        frozenset({"overlap", "error"}),
+        ("reentrant",),
+        patches=patched("reentry.NestedLease._release", with_the_first),
+    ),
+    "circles are not looked for": Bug(
+        frozenset({"stuck"}), ("crossed",), patches=patched("circles.Detective.look", nobody_looks)
+    ),
+    "no lock delay": Bug(frozenset({"early"}), ("delayed",), store=twisted(no_delay)),
+}

@@ -1,0 +1,187 @@
+"""One task of a simulated process: what all of its deeds have in common."""
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from leasehold.errors import AcquireTimeout, BackendUnavailable, Deadlock, LeaseholdError, LeaseLost
+from leasehold.model import MANY
+from tests.torture.tasks import Cancelled, Task
+
+if TYPE_CHECKING:
+    from tests.torture.life import Life
+
+EXPECTED = (AcquireTimeout, BackendUnavailable, Deadlock, LeaseLost)
+"""What may become of any deed in bad weather."""
+
+CIRCULAR = ("crossed", "rwlock")
+"""Only there somebody may wait for somebody who waits for them."""
+
+PATIENCES = (0.0, 0.5, 5.0, 120.0, None)
+
+type Body = Callable[[Any], Awaitable[object]]
+
+
+class Hand:
+    """One task of a process, which does one deed after the other."""
+
+    def __init__(self, life: "Life", number: int) -> None:
+        self.life = life
+        self.world = life.world
+        self.process = life.process
+        self.engine = life.process.engine
+        self.draw = life.process.engine.random
+        self.runtime = life.runtime
+        self.number = number
+        self.keys: list[str] = []
+        """Those that it is about at this moment."""
+        self.deed = ""
+        self.tries = 0
+        self.task: Task | None = None
+
+    async def live(self) -> None:
+        self.task = self.process.running
+        while not self.world.closing:
+            await self.sleep(self.draw.expovariate(1 / 0.1))
+            if self.world.closing:
+                break
+            name, deed = self.life.draw_deed()
+            self.deed = name
+            try:
+                await deed(self)
+            except EXPECTED as error:
+                if isinstance(error, Deadlock) and name not in CIRCULAR:
+                    self.world.record("error", self.about, resource=f"{name}: {error!r}")
+            except Cancelled as interrupt:
+                if interrupt.by is not None:
+                    self.world.record(
+                        "error", self.about, resource="cancelled by a lease that is over"
+                    )
+            except Exception as error:
+                self.world.record("error", self.about, resource=f"{name}: {error!r}")
+            self.deed = ""
+            self.keys.clear()
+
+    @property
+    def about(self) -> str:
+        return self.keys[-1] if self.keys else ""
+
+    async def sleep(self, seconds: float) -> None:
+        await self.runtime.signal().wait(seconds)
+
+    # -- acquiring ------------------------------------------------------------------------------------
+
+    async def acquire(self, primitive: Any, units: int = 1, **more: Any) -> Any:
+        """Acquire for some patience, and write down what comes of it."""
+        wait = more["wait"] if "wait" in more else self.draw.choice(PATIENCES)
+        key, invoked = primitive.key.decode(), self.engine.now
+        self.keys.append(key)
+        self.tries += 1
+        note = None if primitive._cohort else f"{self.process.number}.{self.number}.{self.tries}"
+        try:
+            lease = await primitive._acquire(units, wait, None, note)
+        except BaseException as error:
+            if self.process.alive:
+                if isinstance(error, LeaseholdError):
+                    self.record("gave_up", key, invoked=invoked)
+                if note is not None:
+                    self.world.look_for(self.process, primitive.key, note, primitive._ttl)
+            raise
+        held = MANY if lease._terms.units == MANY else units
+        capacity = more.get("most", primitive._capacity)
+        self.granted(lease, invoked, units=held, capacity=capacity)
+        return lease
+
+    def granted(self, lease: Any, invoked: float, units: int = 1, capacity: int = 1) -> None:
+        """A cycle has begun."""
+        self.life.leases += 1
+        lease.called = f"{self.process.number}-{self.life.leases}"
+        lease.teller = self
+        if hasattr(lease, "_hold"):  # one of several leases of a hold, which is what is renewed
+            lease._hold.called, lease._hold.teller = lease.called, self
+        self.world.called[lease._id] = lease.called
+        self.tell("granted", lease, invoked=invoked, units=units, capacity=capacity)
+        self.tell(
+            "trusts", lease, until=self.allowed(lease), invoked=self.process.real(lease._deadline)
+        )
+        self.world.tally[self.deed] += 1
+
+    # -- holding --------------------------------------------------------------------------------------
+
+    async def within(self, lease: Any, body: Body) -> None:
+        """Hold as a `with` block does: whoever loses the lease is interrupted."""
+        lease._enter()
+        try:
+            await body(lease)
+        except BaseException as error:
+            self.tell("releasing", lease)
+            await lease._leave(error)
+            raise
+        self.tell("releasing", lease)
+        await lease._leave(None)
+
+    async def without(self, lease: Any, body: Body) -> None:
+        """Hold without a block."""
+        try:
+            await body(lease)
+        finally:
+            self.tell("releasing", lease)
+            await lease._release()
+
+    async def hold(self, lease: Any, body: Body | None = None) -> None:
+        """Either way."""
+        way = self.within if self.draw.random() < 0.5 else self.without
+        await way(lease, body or self.use)
+
+    async def use(self, lease: Any) -> None:
+        """Most holds are short, some last several ttls, some are paused between check and write."""
+        ttl, draw = lease.ttl, self.draw
+        length = draw.choices((0.0, 0.02, 0.3 * ttl, 1.5 * ttl, 3 * ttl), (45, 45, 6, 2, 2))[0]
+        for _ in range(draw.randint(1, 3)):
+            await self.sleep(0.0 if self.world.closing else length / 3)
+            if not await self.check(lease):
+                return
+            self.write(lease)
+
+    async def check(self, lease: Any) -> bool:
+        """Whether it may go on; sometimes it stands still right after it was told."""
+        try:
+            lease.ensure()
+        except LeaseholdError:
+            return False
+        self.believed(lease)
+        if self.draw.random() < 0.01 and not self.world.closing:
+            self.life.stop(self.draw.choice((0.5, 1, 3)) * min(lease.ttl, 10.0))
+            await self.sleep(0)
+        return True
+
+    def write(self, lease: Any) -> None:
+        """Late as it may be: only the fenced resource can tell."""
+        key = lease.key.decode()
+        self.tell("wrote", lease, resource=f"unfenced {key}")
+        if self.world.resources.accepts(key, lease.token, lease.slots):
+            self.tell("wrote", lease, resource=f"fenced {key}")
+
+    # -- writing down ---------------------------------------------------------------------------------
+
+    def believed(self, lease: Any) -> None:
+        """It was told that it holds, and here is until when it may be told so at most."""
+        self.tell("believed", lease, until=self.allowed(lease))
+
+    def allowed(self, lease: Any) -> float:
+        """Until when a lease may be relied on, as the messages tell that its process has got."""
+        sent, until = self.runtime.word[lease._id]
+        more = lease._terms.more
+        if hasattr(more, "renew_deadline"):
+            until = min(until, sent + more.renew_deadline)
+        return self.process.real(until)
+
+    def tell(self, what: Any, lease: Any, **more: Any) -> None:
+        """Record an event of a lease; the dead tell nothing."""
+        more.setdefault("until", self.process.real(lease._deadline))
+        more.setdefault("slots", lease.slots)
+        more.setdefault("token", lease.token)
+        self.record(what, lease.key.decode(), lease=lease.called, **more)
+
+    def record(self, what: Any, key: str, **more: Any) -> None:
+        if self.process.alive:
+            self.world.record(what, key, process=self.process.number, **more)

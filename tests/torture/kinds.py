@@ -1,0 +1,152 @@
+"""The primitives themselves, over the simulated runtime; their leases tell what becomes of them."""
+
+from typing import Any
+
+from leasehold.primitives.allof import AllOfBase
+from leasehold.primitives.allof_leases import LeasesBase
+from leasehold.primitives.campaign import CampaignBase
+from leasehold.primitives.election import ElectionBase
+from leasehold.primitives.guarded import GuardedBase
+from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.lock import LockBase
+from leasehold.primitives.primitive import PrimitiveBase
+from leasehold.primitives.resizing import ResizableLease
+from leasehold.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
+from leasehold.primitives.semaphore import SemaphoreBase
+from leasehold.primitives.stoppable import Stoppable
+from leasehold.primitives.tasklease import TaskLeaseBase
+from leasehold.primitives.tasklock import TaskLockBase
+from leasehold.primitives.term import TermBase
+from tests.torture.simruntime import SimRuntime
+
+
+class Told(LeaseBase):
+    """Tells somebody, once it has a holder, of the deadlines that follow from confirmed renewals."""
+
+    teller: Any = None
+    called: str = ""
+    """Its name in the history."""
+
+    def _extend(self, sent: float, ttl: float) -> None:
+        super()._extend(sent, ttl)
+        if self._end is None and self.teller is not None:
+            self.teller.tell("renewed", self)
+
+    def _finish(self, how: str) -> bool:
+        if how == "forgotten" and self.teller is not None:
+            self.teller.tell("releasing", self)
+        return super()._finish(how)
+
+
+class SimLease(Told):
+    """Of a lock or a semaphore."""
+
+
+class SimRWLease(Told, ResizableLease):
+    """Of a readers-writer lock."""
+
+    confirmed = True
+    """The store has answered to its last downgrade."""
+
+
+class SimTaskLease(Told, TaskLeaseBase):
+    """Of a task lock."""
+
+
+class SimTerm(Told, TermBase):
+    """Of an election; tells when the product itself hands it over."""
+
+    async def _release(self) -> bool:
+        self.teller.tell("releasing", self)
+        return await super()._release()
+
+    async def _hand_over(self) -> None:
+        self.teller.tell("releasing", self)
+        await super()._hand_over()
+
+    def _hand_back(self) -> None:
+        self.teller.tell("releasing", self)
+        super()._hand_back()
+
+
+class Here:
+    """A primitive of one simulated process."""
+
+    runtime: SimRuntime
+
+    def _runtime(self) -> Any:
+        return self.runtime
+
+
+class SimLock(Here, LockBase[SimLease]):
+    """Alone, or with a cohort."""
+
+    _lease_type = SimLease
+
+
+class SimSemaphore(Here, SemaphoreBase[SimLease]):
+    """Units with numbers."""
+
+    _lease_type = SimLease
+
+
+class SimReading(Here, ReadSideBase[SimRWLease]):
+    """For reading."""
+
+    _lease_type = SimRWLease
+
+
+class SimWriting(Here, WriteSideBase[SimRWLease]):
+    """For writing."""
+
+    _lease_type = SimRWLease
+
+
+class SimRWLock(RWLockBase[SimReading, SimWriting]):
+    """Both sides."""
+
+    _read_type = SimReading
+    _write_type = SimWriting
+
+
+class SimAllOf(AllOfBase[LeasesBase[SimLease]]):
+    """Several at once."""
+
+    _leases_type = LeasesBase[SimLease]
+    _takes = PrimitiveBase
+    _world = "here"
+
+
+class SimTaskLock(Here, TaskLockBase[SimTaskLease]):
+    """One start at a time."""
+
+    _lease_type = SimTaskLease
+
+
+class SimElection(Here, ElectionBase[SimTerm]):
+    """One candidate, which tells its hand of its terms before anybody else."""
+
+    _lease_type = SimTerm
+    hand: Any
+    invoked: float
+
+    async def _acquire(self, *about: Any) -> SimTerm:
+        self.invoked = self.hand.engine.now
+        return await super()._acquire(*about)
+
+    async def _win(self, way: Stoppable) -> SimTerm:
+        self.invoked = self.hand.engine.now
+        return await super()._win(way)
+
+    def _register(self, term: SimTerm) -> SimTerm:
+        registered = super()._register(term)
+        self.hand.granted(registered, self.invoked)
+        return registered
+
+
+class SimCampaign(CampaignBase[SimTerm]):
+    """A candidate in the background."""
+
+    def guard(self) -> GuardedBase[SimTerm]:
+        """A block for the leader only."""
+        return GuardedBase(self)

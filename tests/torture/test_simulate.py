@@ -1,0 +1,90 @@
+"""Small runs of the simulation, and proof that it would find what it is for; see `__main__` for full ones."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from tests.torture.bugs import BUGS
+from tests.torture.deeds import DEEDS
+from tests.torture.simulate import Result, simulate
+
+KINDS = {
+    "lock": {"lock", "nested", "crossed", "reentrant", "delayed"},
+    "cohort": {"cohort"},
+    "semaphore": {"semaphore", "elastic"},
+    "rwlock": {"rwlock"},
+    "tasklock": {"tasklock"},
+    "leader": {"leader", "campaign", "run"},
+    "allof": {"allof"},
+}
+"""What is done with each primitive."""
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ten_thousand_cycles_in_bad_weather(seed: int) -> None:
+    """Of all primitives together, in one world."""
+    result = simulate(seed, 10_000)
+    assert result.violations == []
+    assert result.cycles.total() >= 10_000
+    assert result.stale > 5, "the faults did not bite"
+    assert min(result.faults[kind] for kind in ("kill", "stop", "away", "step", "cancel")) > 3
+    assert min(result.cycles[deed] for deed in DEEDS) > 50, "something was hardly done"
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_found(bug: str) -> None:
+    shown, planted = Counter[str](), BUGS[bug]
+    for seed in range(1, 9):
+        shown.update(each.rule for each in simulate(seed, planted.cycles, bug).violations)
+        if planted.shows & set(shown):
+            return
+    pytest.fail(f"{bug}: not found, but {shown}")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("primitive", KINDS)
+def test_bugs_are_planted_in_every_primitive(primitive: str) -> None:
+    deeds = KINDS[primitive]
+    planted = [name for name, bug in BUGS.items() if deeds & set(bug.kinds)]
+    assert len(planted) >= 3
+    assert deeds <= set(DEEDS)
+
+
+# ---- the same seed ----------------------------------------------------------------------------------
+
+PRINTED = "from tests.torture.simulate import simulate; print(simulate(3, 400).digest)"
+
+
+@cache
+def here() -> Result:
+    return simulate(3, 400)
+
+
+@pytest.mark.once
+def test_the_same_seed_is_the_same_history() -> None:
+    assert simulate(3, 400).digest == here().digest
+    assert simulate(4, 400).digest != here().digest
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("hashes", ["0", "4711"])
+def test_and_in_every_process(hashes: str) -> None:
+    path = os.pathsep.join(filter(None, sys.path))
+    told = subprocess.run(
+        [sys.executable, "-c", PRINTED],
+        env={**os.environ, "PYTHONHASHSEED": hashes, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert told.stdout.strip() == here().digest
