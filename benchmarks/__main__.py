@@ -8,13 +8,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import acceptance, costs, crowd, cycles, fifo, handoff, leases, table
+from benchmarks import acceptance, costs, crowd, cycles, fifo, handoff, leases, queues, table
 from benchmarks.place import disk_folder
 from benchmarks.plan import Plan
 from benchmarks.results import Results
 from benchmarks.servers import Servers
 
-SECTIONS = (cycles, handoff, fifo, crowd, leases, costs)
+SECTIONS = (cycles, handoff, fifo, queues, crowd, leases, costs)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from benchmarks import costs, cycles, fifo, handoff, leases
+from benchmarks import costs, cycles, fifo, handoff, leases, queues
 from benchmarks.results import Results, multiple
 
 
@@ -40,8 +40,11 @@ NONE = (
 )
 """What must not have happened once."""
 
-START = 150.0
-"""In how many ms of the processor's time the command line has to start."""
+LIMITS = (
+    ("`leasehold version`", costs.STARTING, "leasehold version", "ms of CPU", 150.0),
+    ("`Lock.from_config` a request", costs.CONSTRUCTING, "leasehold.Lock.from_config", "µs", 10.0),
+)
+"""Small costs, and how much each may be."""
 
 BARS = (
     Bar("SQLite, 1 task, against grelmicro", _CYCLES, _ONE, _UNIT, _SQLITE, _GREL, least=6),
@@ -71,6 +74,17 @@ BARS = (
             ("Postgres", "64 tasks", "leasehold postgres", "grelmicro postgres", 5),
             ("Postgres", "1 task", "leasehold postgres", "grelmicro postgres", 1.2),
         )
+    ),
+    Bar(
+        "Redis, a semaphore of 64 in 64 tasks, against 64 locks",
+        *(_CYCLES, "all primitives on redis, 64 tasks", _UNIT),
+        *("leasehold redis, semaphore of 64", "leasehold redis, lock"),
+        least=0.5,
+    ),
+    Bar(
+        "Redis, a semaphore's cycle with 1,024 waiters against 64",
+        *(queues.SECTION, "leasehold redis", queues.UNIT, queues.MANY, queues.FEW),
+        most=1.5,
     ),
     Bar(
         "hand-off on Redis, p50 against a bare grant and publish",
@@ -104,10 +118,11 @@ def judge(results: Results) -> list[Verdict]:
         row = results.find(section, setting, name, unit)
         count = None if row is None else sum(row.values)
         verdicts.append(Verdict(f"{told}: none", count, None if count is None else count == 0))
-    start = results.find(costs.SECTION, costs.STARTING, "leasehold version", "ms of CPU")
-    spent = None if start is None else start.median
-    fast = None if spent is None else spent < START
-    verdicts.append(Verdict(f"`leasehold version`: < {START:g} ms of CPU", spent, fast))
+    for told, setting, name, unit, most in LIMITS:
+        row = results.find(costs.SECTION, setting, name, unit)
+        spent = None if row is None else row.median
+        fast = None if spent is None else spent < most
+        verdicts.append(Verdict(f"{told}: < {most:g} {unit}", spent, fast))
     return verdicts
 
 

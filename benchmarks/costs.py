@@ -48,6 +48,9 @@ def _constructors() -> dict[str, Callable[[str], object]]:
         "leasehold.Lock.from_config": lambda name: leasehold.Lock.from_config(
             name, config, client=client
         ),
+        "leasehold.Lock.from_config, named store": lambda name: leasehold.Lock.from_config(
+            name, config, client="constructed"
+        ),
         "asyncio.Lock()": lambda name: asyncio.Lock(),
         "grelmicro Lock(name)": lambda name: make(name, backend=backend),
         "grelmicro Lock.from_config": lambda name: from_config(name, peers, backend=backend),

@@ -12,6 +12,7 @@ from benchmarks.leases import STORES
 from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
+from benchmarks.traffic import Traffic
 
 SECTION = "waiters on one key"
 SIZES = (10, 10_000)
@@ -70,13 +71,16 @@ async def _queue(url: str, waiters: int) -> dict[str, Any]:
         while (await lock.status()).waiting < waiters:
             await asyncio.sleep(0.05)
         queued = time.perf_counter() - begun
+        traffic = Traffic(url)
         left = time.perf_counter()
         await first.release()
         await over.wait()
+        counted = traffic.since(turns=len(took))
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
         return {
             "µs to queue up, each": queued / waiters * 1e6,
             "µs a turn, p50": median(took) * 1e6,
+            **counted,
         }

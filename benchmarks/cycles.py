@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.contestants import contestant
+from benchmarks.contestants.family import PRIMITIVES
 from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Run
 from benchmarks.crew import Crew, Line, wait_for
 from benchmarks.crews import Crews, turned
@@ -49,7 +50,7 @@ _POSTGRES = ("leasehold postgres", "leasehold postgres, async with", "leasehold 
 _POSTGRES_PEERS = ("grelmicro postgres", "tooz postgres, sync", "advisory lock, sync")
 _RPAIR, _PPAIR = "bare Redis pair", "bare Postgres pair"
 
-GROUPS = (
+GROUPS: tuple[Group, ...] = (
     Group("memory, 1 task", 1, 1, _LEDGER, (*_MEMORY, *_OTHERS)),
     Group("memory, 64 tasks", 1, 64, _LEDGER, (*_MEMORY, *_OTHERS)),
     Group("memory, 4 processes × 1 task", 4, 1, _LEDGER, (_MEMORY[0], *_OTHERS)),
@@ -63,6 +64,23 @@ GROUPS = (
     Group(
         "Postgres, 64 tasks", 1, 64, _PPAIR, (*_POSTGRES, _PPAIR, _POSTGRES_PEERS[0]), "postgres"
     ),
+)
+
+
+def _family(store: str, server: str = "") -> tuple[Group, ...]:
+    """Every primitive on a store, beside its lock."""
+    names = [f"leasehold {store}, {name}" for name in PRIMITIVES]
+    return tuple(
+        Group(f"all primitives on {store}, {told}", 1, tasks, names[0], names, server)
+        for told, tasks in (("1 task", 1), ("64 tasks", 64))
+    )
+
+
+GROUPS += (
+    *_family("memory"),
+    *_family("sqlite"),
+    *_family("redis", "redis"),
+    *_family("postgres", "postgres"),
 )
 
 

@@ -7,9 +7,11 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
+from functools import partial
 
 import leasehold
 import leasehold.sync
+from benchmarks.contestants.family import family
 from benchmarks.contestants.kinds import Async, AsyncRun, Blocking, Contestant, Run
 from benchmarks.place import Place
 
@@ -86,6 +88,7 @@ CYCLES: dict[str, Contestant] = {
     name: contestant
     for store in ("memory", "sqlite", "redis", "postgres")
     for name, contestant in {
+        **family(store, partial(_url, store)),
         f"leasehold {store}": Async(_acquiring(store)),
         f"leasehold {store}, async with": Async(_entering(store)),
         f"leasehold {store}, sync": Blocking(_blocking(store)),
