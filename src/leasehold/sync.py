@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from leasehold.faces.blocking import Lock as Lock
     from leasehold.faces.blocking import Semaphore as Semaphore
     from leasehold.faces.blocking import connect as connect
+    from leasehold.faces.blocking_allof import AllOf as AllOf
+    from leasehold.faces.blocking_allof import Leases as Leases
     from leasehold.faces.blocking_election import Campaign as Campaign
     from leasehold.faces.blocking_election import LeaderElection as LeaderElection
     from leasehold.faces.blocking_election import Term as Term

@@ -114,6 +114,10 @@ class Side:
         self._clients.append(client)
         return client
 
+    def all_of(self, *members: Any) -> Any:
+        """Several at once."""
+        return self._module.AllOf(*members)
+
     async def get(self, value: Any) -> Any:
         """What a face of this world returns."""
         return await value if self.mode == "async" else value

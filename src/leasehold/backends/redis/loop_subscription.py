@@ -13,7 +13,9 @@ from leasehold.model import Wakeup
 class LoopSubscription:
     """A connection on which one inbox's pushes arrive, and which is asked whether it is still there."""
 
-    def __init__(self, link: LoopLink, inbox: str, hear: Callable[[list[Wakeup] | None], None]) -> None:
+    def __init__(
+        self, link: LoopLink, inbox: str, hear: Callable[[list[Wakeup] | None], None]
+    ) -> None:
         self.link = link
         self.error: LeaseholdError | None = None
         self._hear = hear

@@ -36,7 +36,18 @@ __all__ = (
 _SHORT_WAY = ("forms", "short", "call")
 """Where most calls end."""
 
-_LONG_WAY = ("values", "book", "slots", "queue", "flush", "replies", "turn", "views", "flaws", "ledger")
+_LONG_WAY = (
+    "values",
+    "book",
+    "slots",
+    "queue",
+    "flush",
+    "replies",
+    "turn",
+    "views",
+    "flaws",
+    "ledger",
+)
 """`core/*.py`, in the order in which one needs the other."""
 
 
