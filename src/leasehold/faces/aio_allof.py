@@ -8,7 +8,7 @@ from leasehold.faces.aio import Acquirable, Acquisition, Lease, Semaphore
 from leasehold.faces.aio_entering import Enterable, HeldByTask
 from leasehold.primitives.allof import AllOfBase
 from leasehold.primitives.allof_leases import LeasesBase
-from leasehold.primitives.primitive import NO_TIMEOUT
+from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.watching import Waiting
 
 type Member = Acquirable[Any] | tuple[Semaphore, int] | AllOf

@@ -15,10 +15,10 @@ from leasehold.faces.opening import ConnectOptions, Opened, opened
 from leasehold.hub import Hub
 from leasehold.model import Capabilities, Finding, Status
 from leasehold.primitives import admin
+from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.lock import LockBase
 from leasehold.primitives.options import ElectionOptions, HoldOptions, TaskOptions
-from leasehold.primitives.primitive import NO_TIMEOUT
 from leasehold.primitives.semaphore import SemaphoreBase
 from leasehold.primitives.watching import Waiting
 from leasehold.runtime.step import step

@@ -9,7 +9,7 @@ from leasehold.faces.blocking_entering import Enterable, HeldByThread
 from leasehold.faces.loops import refuse_in_loop
 from leasehold.primitives.allof import AllOfBase
 from leasehold.primitives.allof_leases import LeasesBase
-from leasehold.primitives.primitive import NO_TIMEOUT
+from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.watching import Waiting
 from leasehold.runtime.step import step
 

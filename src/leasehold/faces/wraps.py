@@ -11,7 +11,7 @@ from leasehold.config import LockConfig
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.faces import blocking
 from leasehold.faces.callables import is_async, refuse_generator, refuse_late_body
-from leasehold.primitives.primitive import NO_CLIENT, NO_TIMEOUT
+from leasehold.primitives.description import NO_CLIENT, NO_TIMEOUT
 from leasehold.primitives.template import NameTemplate
 from leasehold.settings import configured
 from leasehold.stores import NamedStore

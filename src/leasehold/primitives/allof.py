@@ -7,8 +7,9 @@ from leasehold.errors import AcquireTimeout
 from leasehold.primitives.allof_gathering import Gathering
 from leasehold.primitives.allof_leases import LeasesBase
 from leasehold.primitives.allof_parts import Part, Wish, checked, in_order
+from leasehold.primitives.description import NO_TIMEOUT, check_promises
 from leasehold.primitives.entering import Entering
-from leasehold.primitives.primitive import NO_TIMEOUT, PrimitiveBase, check_promises
+from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.watching import OnWait, check_on_wait
 from leasehold.runtime.port import Runtime
