@@ -5,8 +5,8 @@ from typing import overload
 
 from leasehold.config import Duration
 from leasehold.primitives.allof_release import release_together
-from leasehold.primitives.kept import LossReason
 from leasehold.primitives.lease import LeaseBase, tell_loss
+from leasehold.primitives.losses import LossReason
 from leasehold.primitives.telling import key_shown, span
 from leasehold.runtime.port import Runtime
 

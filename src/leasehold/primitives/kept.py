@@ -2,7 +2,7 @@
 
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from leasehold.core.timing import burial, renew_after, trusted
@@ -10,6 +10,7 @@ from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.fork import generation
 from leasehold.model import Command, Granted, Lost, Release, Renew, Renewed
 from leasehold.primitives.acquire import Grant
+from leasehold.primitives.losses import FORGOTTEN, LOSSES, LossReason, loss_of
 from leasehold.primitives.pending import NEVER_WAS
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms
@@ -19,30 +20,6 @@ if TYPE_CHECKING:
     from leasehold.primitives.cohort_turn import Turn
 
 log = logging.getLogger("leasehold")
-
-type LossReason = Literal["expired", "revoked", "max_hold", "closed", "resigned"]
-
-LOSSES = frozenset({"expired", "revoked", "max_hold", "closed", "resigned"})
-_WHY = {
-    "expired": "no renewal got through before its deadline",
-    "revoked": "it was revoked",
-    "max_hold": "it was held for as long as max_hold allows",
-    "closed": "its client was closed",
-    "resigned": "its leader resigned",
-}
-
-FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
-"""A holder within its deadline was told so by the store itself."""
-TOLD = frozenset({FORGOTTEN, NEVER_WAS})
-"""These say all that there is to say."""
-
-_SINCE = {
-    "expired": "; others may hold it by now",
-    "revoked": "; others may hold it by now or soon",
-    "max_hold": "; it is given up with the end of its block, or its ttl",
-    "closed": "; it is given up",
-    "resigned": "; it is given up",
-}
 
 HEARD_AFTER = 1.0
 """A holder whose runtime has no inbox yet gets one after so many seconds, with its first renewal.
@@ -306,18 +283,9 @@ class KeptLease:
             if held is not None and (held() is None or held() is self):
                 holding.pop(place, None)
 
-    def _loss(self, reason: str | None = None) -> LeaseLost:
+    def _loss(self, reason: LossReason | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
-        detail = f" ({self._detail})" if self._detail else ""
-        cause = self._detail if self._detail in TOLD else f"{_WHY[why]}{detail}"
-        if cause == _WHY["expired"] and not self._terms.auto_renew:
-            cause = "it was not renewed in time (auto_renew is off)"
-        return LeaseLost(
-            f"the lease on {key_shown(self.key)} (token {self.token}) was lost: "
-            f"{cause}{_SINCE[why]}",
-            reason=why,
-            key=self.key,
-        )
+        return loss_of(self.key, self.token, why, self._detail, renews=self._terms.auto_renew)
 
     def _told_by(self, reply: Lost) -> str:
         """What the store had to say of a loss."""

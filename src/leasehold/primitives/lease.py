@@ -10,7 +10,8 @@ from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotH
 from leasehold.fork import generation
 from leasehold.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
 from leasehold.primitives.handle import Handle, pack
-from leasehold.primitives.kept import LOSSES, KeptLease
+from leasehold.primitives.kept import KeptLease
+from leasehold.primitives.losses import LOSSES
 from leasehold.primitives.pending import Pending
 from leasehold.primitives.refusals import unexpected
 from leasehold.primitives.telling import key_shown, span

@@ -16,8 +16,8 @@ from weakref import ref
 from leasehold.config import Duration
 from leasehold.errors import Reentrant
 from leasehold.fork import generation
-from leasehold.primitives.kept import LOSSES
 from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.losses import LOSSES
 from leasehold.primitives.roll import Roll
 from leasehold.primitives.telling import key_shown
 

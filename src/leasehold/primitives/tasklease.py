@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 from leasehold.config import Duration
 from leasehold.model import Release
 from leasehold.primitives.acquire import Grant
-from leasehold.primitives.kept import LossReason
 from leasehold.primitives.lease import LeaseBase
+from leasehold.primitives.losses import LossReason
 from leasehold.primitives.telling import key_shown, span
 from leasehold.primitives.terms import Terms
 from leasehold.runtime.port import Runtime
