@@ -6,13 +6,13 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leasehold.faces.aio import Client as Client
     from leasehold.faces.aio import Lease as Lease
     from leasehold.faces.aio import Lock as Lock
     from leasehold.faces.aio import Semaphore as Semaphore
-    from leasehold.faces.aio import connect as connect
     from leasehold.faces.aio_allof import AllOf as AllOf
     from leasehold.faces.aio_allof import Leases as Leases
+    from leasehold.faces.aio_client import Client as Client
+    from leasehold.faces.aio_client import connect as connect
     from leasehold.faces.aio_election import Campaign as Campaign
     from leasehold.faces.aio_election import LeaderElection as LeaderElection
     from leasehold.faces.aio_election import Term as Term

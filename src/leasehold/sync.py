@@ -6,13 +6,13 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from leasehold.faces.blocking import Client as Client
     from leasehold.faces.blocking import Lease as Lease
     from leasehold.faces.blocking import Lock as Lock
     from leasehold.faces.blocking import Semaphore as Semaphore
-    from leasehold.faces.blocking import connect as connect
     from leasehold.faces.blocking_allof import AllOf as AllOf
     from leasehold.faces.blocking_allof import Leases as Leases
+    from leasehold.faces.blocking_client import Client as Client
+    from leasehold.faces.blocking_client import connect as connect
     from leasehold.faces.blocking_election import Campaign as Campaign
     from leasehold.faces.blocking_election import LeaderElection as LeaderElection
     from leasehold.faces.blocking_election import Term as Term

@@ -1,12 +1,15 @@
 """The asyncio face of the task lock."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.config import UNSET, Duration, Unset
-from leasehold.faces.aio import Acquisition, Client, Lease, Resource
+from leasehold.faces.aio import Acquisition, Lease, Resource
 from leasehold.primitives.tasklease import TaskLeaseBase
 from leasehold.primitives.tasklock import TaskLockBase
+
+if TYPE_CHECKING:
+    from leasehold.faces.aio_client import Client
 
 
 class TaskLease(TaskLeaseBase, Lease):

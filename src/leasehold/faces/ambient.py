@@ -9,10 +9,10 @@ from leasehold.overrides import overriding
 from leasehold.store_names import store_name
 
 if TYPE_CHECKING:
-    from leasehold.faces import aio, blocking
+    from leasehold.faces import aio_client, blocking_client
 
 
-def set_default(store: "str | aio.Client | blocking.Client | None") -> None:
+def set_default(store: "str | aio_client.Client | blocking_client.Client | None") -> None:
     """What bare primitives use from now on: a URL, a client of either world, or None for none."""
     if isinstance(store, str):
         set_default_hub(hub_for(store))
@@ -21,7 +21,7 @@ def set_default(store: "str | aio.Client | blocking.Client | None") -> None:
 
 
 def override(
-    client: "aio.Client | blocking.Client", *, name: str | None = None
+    client: "aio_client.Client | blocking_client.Client", *, name: str | None = None
 ) -> AbstractContextManager[None]:
     """Whatever names no store (or that store) uses this client's meanwhile; for tests.
 

@@ -1,14 +1,17 @@
 """The blocking face of the task lock."""
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from leasehold.config import UNSET, Duration, Unset
-from leasehold.faces.blocking import Client, Lease, Resource
+from leasehold.faces.blocking import Lease, Resource
 from leasehold.faces.loops import refuse_in_loop
 from leasehold.primitives.tasklease import TaskLeaseBase
 from leasehold.primitives.tasklock import TaskLockBase
 from leasehold.runtime.step import step
+
+if TYPE_CHECKING:
+    from leasehold.faces.blocking_client import Client
 
 
 class TaskLease(TaskLeaseBase, Lease):

@@ -69,7 +69,8 @@ COMMON = {
 }
 
 WORLD = {
-    "": ("Client", "Lease", "Lock", "Semaphore", "connect"),
+    "": ("Lease", "Lock", "Semaphore"),
+    "_client": ("Client", "connect"),
     "_allof": ("AllOf", "Leases"),
     "_rwlock": ("RWLease", "RWLock"),
     "_tasklock": ("TaskLease", "TaskLock"),

@@ -183,11 +183,15 @@ def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
         return {**extra, "client": NamedStore(client)}
     if not hasattr(client, "hub"):
         raise TypeError(NO_CLIENT.format(client))
-    client_type: type[Any] = blocking.Client
+    client_type: type[Any]
     if asynchronous:
-        from leasehold.faces import aio
+        from leasehold.faces import aio_client
 
-        client_type = aio.Client
+        client_type = aio_client.Client
+    else:
+        from leasehold.faces import blocking_client
+
+        client_type = blocking_client.Client
     return (
         extra if isinstance(client, client_type) else {**extra, "client": client_type(client.hub)}
     )
