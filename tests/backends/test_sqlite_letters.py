@@ -1,8 +1,10 @@
 """Datagrams: what is written is read, and what somebody else made up is not."""
 
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -115,12 +117,19 @@ def test_a_forged_grant_is_not_believed(tmp_path: Path) -> None:
     run(other.close())
 
 
+@pytest.fixture
+def short_path() -> Iterator[str]:
+    """A folder of few letters: a socket's path has room for a hundred or so."""
+    with TemporaryDirectory(dir="/tmp", prefix="lh") as folder:
+        yield folder
+
+
 def test_a_socket_that_is_a_file_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, short_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on systems without abstract names."""
     monkeypatch.setattr("sys.platform", "darwin")
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", short_path)
     holder, waiter = blocking(tmp_path / "leases.db"), blocking(tmp_path / "leases.db")
     monkeypatch.undo()
     inbox = Path(waiter.inbox)

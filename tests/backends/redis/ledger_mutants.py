@@ -50,7 +50,7 @@ MUTANTS = {
         "local heard = ",
         "if true then return false end\n  local heard = ",
     ),
-    "the place left in the queue": ("add(calls, 'ZREM', 'queue', member_of(old))", ""),
+    "the place left in the queue": ("add(removals, 'ZREM', 'queue', member_of(old))", ""),
     "units counted twice": ("self.used = self.used - entry.units", ""),
     "another's slot": ("bit.band(byte, mask) == 0 then", "true then"),
     "a slot that is never free again": (

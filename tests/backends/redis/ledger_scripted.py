@@ -38,14 +38,15 @@ class Scripted:
         raw = self.evaluate(script.call_for(batch, inbox="here", **options))
         replies, wakeups = script.read_answer(raw, batch)
         assert all(wakeup.inbox == "here" for wakeup in wakeups)
-        return replies, wakeups + self._published()
+        return replies, wakeups + self.published()
 
     def ask(self, *batch: Command, **options: Any) -> Any:
         """The reply to one command, or the replies to some; typed loosely, as tests look inside."""
         replies, _ = self.apply(batch, **options)
         return replies if len(batch) > 1 else replies[0]
 
-    def _published(self) -> list[Wakeup]:
+    def published(self) -> list[Wakeup]:
+        """What "there" has been sent since it was last asked."""
         self.redis.publish("there", b"the end")
         found: list[Wakeup] = []
         while True:

@@ -52,6 +52,7 @@ for i = 1, count do
 end
 
 local function attempt(i, more)
+  news[i] = nil -- of an earlier attempt, which came to nothing
   local raw, key = ARGV[i + 1], KEYS[i]
   local row = rows[key] or row_at(key)
   local reply, new_row, wakeups, waits

@@ -18,29 +18,30 @@ local function add(calls, command, suffix, one, two)
   arguments[#arguments + 1] = two
 end
 
--- What must be said to Redis that it has these entries as they should be.
+-- What must be said to Redis that it has these entries as they should be. What goes is struck out first: should
+-- that be forbidden, nothing has been written.
 function Book:calls()
-  local calls = {}
+  local removals, additions = {}, {}
   for id, old in pairs(self.stored) do
     local entry = self.known[id]
     if old and old ~= entry then
       if not entry or entry.kind ~= old.kind then
-        add(calls, 'HDEL', old.kind, id)
-        add(calls, 'ZREM', 'due', old.kind .. ' ' .. id)
+        add(removals, 'HDEL', old.kind, id)
+        add(removals, 'ZREM', 'due', old.kind .. ' ' .. id)
       end
       if old.kind == 'place' then
-        add(calls, 'ZREM', 'queue', member_of(old))
+        add(removals, 'ZREM', 'queue', member_of(old))
       end
     end
     if entry then
-      add(calls, 'HSET', entry.kind, id, Write[entry.kind](entry))
-      add(calls, 'ZADD', 'due', due_of(entry.expires), entry.kind .. ' ' .. id)
+      add(additions, 'HSET', entry.kind, id, Write[entry.kind](entry))
+      add(additions, 'ZADD', 'due', due_of(entry.expires), entry.kind .. ' ' .. id)
       if entry.kind == 'place' and old ~= entry then
-        add(calls, 'ZADD', 'queue', urgency(entry), member_of(entry))
+        add(additions, 'ZADD', 'queue', urgency(entry), member_of(entry))
       end
     end
   end
-  return calls
+  return removals, additions
 end
 
 -- The keys that exist beside the row's own, once all is written.
@@ -71,14 +72,18 @@ function Book:begins_a_key()
 end
 
 function Book:write_entries()
-  local calls = self:calls()
-  if self.was_simple and #calls > 0 then
+  local removals, additions = self:calls()
+  if self.was_simple and #removals + #additions > 0 then
     local key = self.key -- what is there is of an earlier life, whose row was lost
     redis.call('DEL', key .. 'hold', key .. 'place', key .. 'tomb', key .. 'queue', key .. 'due')
   end
-  for _, call in ipairs(calls) do
-    call_with_all(call.command, self.key .. call.suffix, call)
+  for _, calls in ipairs({removals, additions}) do
+    for _, call in ipairs(calls) do
+      call_with_all(call.command, self.key .. call.suffix, call)
+    end
   end
+  -- what has lost its last member, and got another one, is a new key to Redis
+  self.is_further = self.is_further or #removals > 0 and #additions > 0
 end
 
 function Book:row()

@@ -257,9 +257,10 @@ local function apply(raw, key, row, now, stamp, expires, closed_for, more)
   local command = Command[letter](raw)
   letter = string.upper(letter)
   local flaw = Flaws[letter] and Flaws[letter](command)
-  local book, reply, wakeups = flaw and books[key], nil, {}
+  local book, reply, wakeups = nil, nil, {}
   if flaw then
     reply = Reply.failed('invalid', flaw)
+    book = books[key] and books[key].raw == row and books[key] -- what it has to write is to be written
   else
     book = take_book(key, row)
     local turn = setmetatable({

@@ -5,22 +5,40 @@ local function bit_of(slot)
   return math.floor(slot / 8) + 1, bit.lshift(1, slot % 8)
 end
 
-local function with_slot(taken, slot, is_taken)
-  local at, mask = bit_of(slot)
-  if at > #taken then
-    taken = taken .. string.rep('\0', at - #taken)
+local function marked(byte, mask, is_taken)
+  return is_taken and bit.bor(byte, mask) or bit.band(byte, bit.bnot(mask))
+end
+
+-- What is to be marked in each byte, and the last of these.
+local function masks_of(slots)
+  local masks, last = {}, 0
+  for _, slot in ipairs(slots) do
+    local at, mask = bit_of(slot)
+    masks[at], last = bit.bor(masks[at] or 0, mask), math.max(last, at)
   end
-  local byte = string.byte(taken, at)
-  byte = is_taken and bit.bor(byte, mask) or bit.band(byte, bit.bnot(mask))
-  return string.sub(taken, 1, at - 1) .. string.char(byte) .. string.sub(taken, at + 1)
+  return masks, last
+end
+
+-- However many slots there are, the string is made anew once.
+local function with_slots(taken, slots, is_taken)
+  local masks, last = masks_of(slots)
+  taken = taken .. string.rep('\0', last - #taken)
+  local pieces, copied = {}, 0
+  for at = 1, last do
+    if masks[at] then
+      pieces[#pieces + 1] = string.sub(taken, copied + 1, at - 1)
+      pieces[#pieces + 1] = string.char(marked(string.byte(taken, at), masks[at], is_taken))
+      copied = at
+    end
+  end
+  pieces[#pieces + 1] = string.sub(taken, copied + 1)
+  return table.concat(pieces)
 end
 
 -- A hold comes or goes. Nothing is noted where nothing has been asked, and nothing lies in the row.
 function Book:mark_slots(hold, is_taken)
   if self.taken then
-    for _, slot in ipairs(Slots.read(hold.slots)) do
-      self.taken = with_slot(self.taken, slot, is_taken)
-    end
+    self.taken = with_slots(self.taken, Slots.read(hold.slots), is_taken)
   end
 end
 
