@@ -31,7 +31,7 @@ def write(database: sqlite3.Connection, new: str) -> None:
 def write_guarded(database: sqlite3.Connection, lease: Lease, new: str) -> None:
     """The same, in one transaction with the check of the token."""
     with database:  # commits, or rolls back if anything is raised
-        fence.check(database, lease)
+        fence.check(lease, database)
         database.execute("UPDATE orders SET state = ? WHERE id = 42", (new,))
 
 

@@ -4,7 +4,7 @@
 
 Prints: polled by …, with token
 Prints: polled by …, with token
-Prints: of 2 ticks each was won once, and lost once
+Prints: of 2 ticks each was won by one, and left to it by the other
 Prints: broken failed: ValueError: this one never works
 Prints: healthy: True
 """
@@ -48,11 +48,11 @@ async def main() -> None:
                 await asyncio.sleep(0.05)
                 one, other = here.status(), there.status()
                 won = one["poll"].won + other["poll"].won
-                lost = one["poll"].lost + other["poll"].lost
+                elsewhere = one["poll"].elsewhere + other["poll"].elsewhere
                 failed = one["broken"].last_error or other["broken"].last_error
-                if won == lost == 2 and failed:
+                if won == elsewhere == 2 and failed:
                     break
-            print(f"of {won} ticks each was won once, and lost once")
+            print(f"of {won} ticks each was won by one, and left to it by the other")
             print(f"broken failed: {failed}")
             print("healthy:", here.healthy() and there.healthy())
 

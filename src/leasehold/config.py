@@ -11,6 +11,8 @@ from leasehold.core.timing import MIN_TTL, margin
 from leasehold.errors import UnsafeTiming
 
 type Duration = float | int | str | timedelta
+
+FOREVER = "forever"
 """Seconds, a `timedelta`, or a text such as "30s", "1.5h", "250ms"."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -57,8 +59,8 @@ def _read(text: str, what: str) -> float:
 
 
 def optional_seconds(value: Duration | None, what: str) -> float | None:
-    """A duration, or None for without end."""
-    if value is None:
+    """A duration, or None for without end, which is "forever" where settings are texts."""
+    if value is None or value == FOREVER:
         return None
     result = seconds(value, what)
     return None if result == inf else result

@@ -8,31 +8,55 @@ from leasehold.errors import ImplicitStoreWarning, NotConfigured
 from leasehold.fork import FreshLock
 from leasehold.hub import Hub, hub_for, implicit_url
 from leasehold.overrides import overridden
-from leasehold.settings_file import VARIABLE
-from leasehold.settings_stores import default_store
-from leasehold.stores import opened_by
+from leasehold.settings_stores import configured_store
+from leasehold.stores import hub_by_settings
 
 _lock = FreshLock()
-_default: Hub | None = None
-_by_setting: dict[str, Hub] = {}
-"""By the URL or the file that the environment names; the implicit one by nothing."""
+_said: "tuple[DefaultStore, ...]" = ()
+"""What was said to be the default store and has not ended: the last is it."""
+
+
+class DefaultStore:
+    """A store's turn as the default one: until it ends, or `set_default` says otherwise.
+
+    What was the default before is it again then, whichever of several ends first.
+    """
+
+    __slots__ = ("_lasts", "hub")
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._lasts = False
+
+    def begin(self, hub: Hub) -> None:
+        """Be it from now on, with this store; its turn may have begun already."""
+        global _said
+        with _lock:
+            if not self._lasts:
+                self._lasts, self.hub = True, hub
+                _said = (*_said, self)
+
+    def end(self) -> None:
+        """Be it no longer."""
+        global _said
+        with _lock:
+            self._lasts = False
+            _said = tuple(each for each in _said if each is not self)
 
 
 def default_hub() -> Hub:
-    """An override, else what `set_default` said, $LEASEHOLD_URL, the settings file, the implicit store."""
-    hub = overridden(None) or _default
-    if hub is not None:
-        return hub
-    key = os.environ.get("LEASEHOLD_URL") or os.environ.get(VARIABLE) or ""
-    hub = _by_setting.get(key)
-    if hub is not None:
-        return hub
-    with _lock:
-        hub = _by_setting.get(key)
-        if hub is None:
-            found = default_store()
-            hub = _by_setting[key] = _implicit() if found is None else opened_by(found)
-    return hub
+    """An override, else what was said last, $LEASEHOLD_URL, the settings file, the implicit store."""
+    return overridden(None) or _last_said() or hub_by_settings(None, _implicit)
+
+
+def default_is_named() -> bool:
+    """Whether the default store is one that somebody named, and not the implicit one."""
+    return bool(overridden(None) or _last_said() or configured_store())
+
+
+def _last_said() -> Hub | None:
+    said = _said  # which another thread may replace
+    return said[-1].hub if said else None
 
 
 def _implicit() -> Hub:
@@ -55,5 +79,6 @@ def _implicit() -> Hub:
 
 def set_default_hub(hub: Hub | None) -> None:
     """What bare primitives use from now on; None for what they would use by themselves."""
-    global _default
-    _default = hub
+    global _said
+    with _lock:
+        _said = () if hub is None else (DefaultStore(hub),)

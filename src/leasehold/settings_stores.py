@@ -3,7 +3,9 @@
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 from leasehold import settings_file
 from leasehold.config import seconds
@@ -12,30 +14,44 @@ from leasehold.settings import Source, Variables, blaming, told
 _VARIABLE = re.compile(r"LEASEHOLD_STORES__(.+?)__URL", re.ASCII)
 
 
-class StoreSettings(NamedTuple):
+type Told = tuple[str | None, ...]
+"""What the variables say that decide over one store."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
     """A store, as settings name it."""
 
-    url: str
+    url: str = field(repr=False)
+    """With its password."""
     options: dict[str, Any]
     place: str
     """Where the URL stands."""
 
 
-def default_store(environ: Mapping[str, str] = os.environ) -> StoreSettings | None:
-    """The store of whoever names none; None where no setting says which that is."""
+def configured_store(
+    name: str | None = None, environ: Mapping[str, str] = os.environ
+) -> StoreSettings | None:
+    """The store of that name, else of whoever names none; None where no setting says which that is."""
     file = settings_file.named_in(environ)
-    return _store("LEASEHOLD_", environ, file.top if file is not None else None)
+    table = None if file is None else file.top if name is None else file.stores.get(name)
+    return _store(prefix_of(name), environ, table)
 
 
-def named_store(name: str, environ: Mapping[str, str] = os.environ) -> StoreSettings | None:
-    """The store of that name; None where no setting has it."""
-    file = settings_file.named_in(environ)
-    return _store(prefix_of(name), environ, file.stores.get(name) if file is not None else None)
+def variables_of(name: str | None, environ: Mapping[str, str] = os.environ) -> Told:
+    """What tells one outcome of `configured_store` from another."""
+    return tuple(map(environ.get, _variables_for(name)))
 
 
-def prefix_of(name: str) -> str:
-    """What the variables of a named store begin with."""
-    return f"LEASEHOLD_STORES__{name.upper()}__"
+@cache
+def _variables_for(name: str | None) -> tuple[str, ...]:
+    own = (prefix_of(name) + key.upper() for key in settings_file.STORE_KEYS)
+    return *own, settings_file.VARIABLE
+
+
+def prefix_of(name: str | None) -> str:
+    """What the variables of a named store, or of the default one, begin with."""
+    return "LEASEHOLD_" if name is None else f"LEASEHOLD_STORES__{name.upper()}__"
 
 
 def names_of_stores(environ: Mapping[str, str] = os.environ) -> set[str]:

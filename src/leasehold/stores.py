@@ -1,9 +1,8 @@
 """Stores by name: those that are connected under one in this process, and those that settings name."""
 
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from leasehold.config import seconds
 from leasehold.errors import NotConfigured
@@ -12,7 +11,14 @@ from leasehold.hub import Hub, hub_for
 from leasehold.model import Capabilities
 from leasehold.overrides import overridden
 from leasehold.settings_file import STORE_TIMES, VARIABLE
-from leasehold.settings_stores import StoreSettings, named_store, names_of_stores, prefix_of
+from leasehold.settings_stores import (
+    StoreSettings,
+    Told,
+    configured_store,
+    names_of_stores,
+    prefix_of,
+    variables_of,
+)
 from leasehold.store_names import store_name
 
 _lock = FreshLock()
@@ -30,8 +36,8 @@ class _Entry:
 
 
 _connected: dict[str, _Entry] = {}
-_by_settings: dict[tuple[str, str | None, str | None], _Entry] = {}
-"""By name, and by the variables that said so."""
+_by_settings: dict[tuple[str | None, Told], _Entry] = {}
+"""By name (None: the default store), and by the variables that said so."""
 
 
 class NamedStore:
@@ -101,7 +107,7 @@ class Claim:
             return not entry.users and self._may_close
 
     def _begun(self) -> _Entry:
-        settled = _by_settings.get(_settings_key(self._name))
+        settled = _by_settings.get((self._name, variables_of(self._name)))
         if settled is None:
             return _Entry(self._hub, self._source)
         return _Entry(settled.hub, settled.source, kept=True)
@@ -123,28 +129,25 @@ def hub_named(name: str) -> Hub:
     if hub is not None:
         return hub
     entry = _connected.get(name)
-    return (entry or _settled(name)).hub
+    return entry.hub if entry is not None else hub_by_settings(name, lambda: _unknown(name))
 
 
-def _settled(name: str) -> _Entry:
-    """A store that settings name, opened when it is first used, and left open."""
-    key = _settings_key(name)
+def hub_by_settings(name: str | None, otherwise: Callable[[], Hub]) -> Hub:
+    """A store that settings name (None: the default one), opened when it is first used, and left open.
+
+    `otherwise` is asked for the store where no setting names it.
+    """
+    key = name, variables_of(name)
     entry = _by_settings.get(key)
     if entry is not None:
-        return entry
+        return entry.hub
     with _lock:
         entry = _by_settings.get(key)
         if entry is None:
-            found = named_store(name)
-            if found is None:
-                raise NotConfigured(_unknown(name))
-            source = source_of(found.url, found.options)
-            entry = _by_settings[key] = _Entry(opened_by(found), source, kept=True)
-    return entry
-
-
-def _settings_key(name: str) -> tuple[str, str | None, str | None]:
-    return name, os.environ.get(f"{prefix_of(name)}URL"), os.environ.get(VARIABLE)
+            found = configured_store(name)
+            hub, source = (otherwise(), None) if found is None else _opened_by(found)
+            entry = _by_settings[key] = _Entry(hub, source, kept=True)
+    return entry.hub
 
 
 def source_of(url: str | None, options: Mapping[str, Any]) -> object:
@@ -155,18 +158,18 @@ def source_of(url: str | None, options: Mapping[str, Any]) -> object:
     return url, tuple(sorted(told.items()))
 
 
-def opened_by(found: StoreSettings) -> Hub:
+def _opened_by(found: StoreSettings) -> tuple[Hub, object]:
     """The store that settings name. Raises `NotConfigured`, which says where they stand."""
     try:
-        return hub_for(found.url, **found.options)
+        return hub_for(found.url, **found.options), source_of(found.url, found.options)
     except NotConfigured as error:
         raise NotConfigured(f"{found.place}: {error}") from error
 
 
-def _unknown(name: str) -> str:
+def _unknown(name: str) -> NoReturn:
     known = sorted({*_connected, *names_of_stores()})
     named = f"there are {', '.join(map(repr, known))}" if known else "no store has a name yet"
-    return (
+    raise NotConfigured(
         f"no store is named {name!r} here: {named}. Name one with connect(url, name={name!r}), "
         f"{prefix_of(name)}URL, or [stores.{name}] url in the file that {VARIABLE} names"
     )

@@ -67,7 +67,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "hub": Rule(BELOW | names("backends backends.port runtime.*")),
     "overrides": Rule(BELOW | names("hub")),
-    "defaults": Rule(BELOW | names("hub overrides settings_file settings_stores stores")),
+    "defaults": Rule(BELOW | names("hub overrides settings_stores stores")),
     "stores": Rule(BELOW | names("hub overrides settings_file settings_stores store_names")),
     "faces.*": Rule(
         BELOW | names("hub defaults overrides settings store_names stores runtime.* primitives.*"),
@@ -77,11 +77,13 @@ RULES: Mapping[str, Rule] = {
     "sync": Rule(BASE | names("lazy config faces.*")),
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
-    "tasks.*": Rule(PUBLIC | {"config"}, siblings=True, theirs=names("cronsim")),
-    "contrib.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
+    "tasks.*": Rule(PUBLIC | names("config store_names"), siblings=True, theirs=names("cronsim")),
+    "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
     "server.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
     "__main__": Rule(names("cli")),
-    "cli.*": Rule(PUBLIC | names("testing"), siblings=True, theirs=names("click rich")),
+    "cli.*": Rule(
+        PUBLIC | names("settings_stores testing"), siblings=True, theirs=names("click rich")
+    ),
     "testing.*": Rule(
         PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),
         siblings=True,

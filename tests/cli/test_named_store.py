@@ -3,8 +3,10 @@
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
 
+import click
 import pytest
 
+from leasehold.cli import options
 from tests.cli.processes import Cli
 
 
@@ -47,9 +49,12 @@ def test_a_name_that_is_unknown_or_too_much_is_told(reports: Reports) -> None:
     assert "--url and --store: choose one" in done.stderr
 
 
-def test_verify_says_that_it_needs_the_password(reports: Reports) -> None:
-    """The processes that it starts are not told it by the URL that may be shown."""
-    reports.url = "redis://me:secret@localhost:1"
-    done = reports("verify", "--seconds", "1s")
-    assert done.returncode == 64
-    assert "the password of redis://me:***@localhost:1: give the URL itself" in done.stderr
+def test_verify_knows_the_password_of_a_named_store() -> None:
+    with (
+        click.Context(click.Command("leasehold"), obj="reports"),
+        pytest.MonkeyPatch.context() as settings,
+    ):
+        settings.setenv("LEASEHOLD_STORES__REPORTS__URL", "redis://me:secret@localhost:1")
+        assert options.full_url(None) == "redis://me:secret@localhost:1"
+        with pytest.raises(click.UsageError, match="--url and --store: choose one"):
+            options.full_url("sqlite:///x.db")

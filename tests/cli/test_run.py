@@ -37,6 +37,7 @@ def test_the_command_finds_its_lease_in_the_environment(cli: Cli) -> None:
     script = "import os, json; print(json.dumps({k: v for k, v in os.environ.items() if k[:6] == 'LEASE_'}))"
     done = cli("run", "a/b c", "--", *PYTHON, script)
     found = json.loads(done.stdout)
+    assert found.pop("LEASE_KEY") == "lock:a/b c"
     assert set(found) == {"LEASE_NAME", "LEASE_TOKEN", "LEASE_SLOT", "LEASE_SLOTS", "LEASE_OWNER"}
     assert found["LEASE_NAME"] == "a/b c"
     assert found["LEASE_SLOT"] == found["LEASE_SLOTS"] == "0"

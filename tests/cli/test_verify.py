@@ -56,7 +56,7 @@ def planted(cli: Cli, tmp_path: Path) -> dict[str, str]:
 def test_a_store_of_one_process_is_refused(cli: Cli) -> None:
     done = cli("verify", "memory://")
     assert done.returncode == 64
-    assert "the memory of one process" in done.stderr
+    assert "a memory:// store ends with this command" in done.stderr
     assert done.stdout == ""
 
 
@@ -187,11 +187,17 @@ def test_killed_it_takes_its_processes_along(cli: Cli, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.serial
+@pytest.mark.parametrize("place", ["variable", "file"])
 def test_no_command_line_shows_the_password(
-    cli: Cli, planted: dict[str, str], tmp_path: Path
+    cli: Cli, planted: dict[str, str], tmp_path: Path, place: str
 ) -> None:
     url = f"planted://me:{PASSWORD}@{tmp_path / 'planted.db'}"
-    environment = planted | {"LEASEHOLD_URL": url}
+    if place == "file":
+        (tmp_path / "leasehold.toml").write_text(f'url = "{url}"')
+        environment = planted | {"LEASEHOLD_CONFIG": str(tmp_path / "leasehold.toml")}
+        del environment["LEASEHOLD_URL"]
+    else:
+        environment = planted | {"LEASEHOLD_URL": url}
     process = cli.start("verify", "--json", "--seconds", "600", *SHORT, env=environment)
     progress(process)
     shown = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)]

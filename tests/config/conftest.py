@@ -17,17 +17,13 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("KUBERNETES_SERVICE_HOST", *os.environ):
         if name.startswith(("LEASEHOLD_", "KUBERNETES_")):
             monkeypatch.delenv(name, raising=False)
-    by_setting: dict[str, Any] = {}
     by_settings: dict[Any, Any] = {}
     connected: dict[str, Any] = {}
-    monkeypatch.setattr(defaults, "_by_setting", by_setting)
-    monkeypatch.setattr(defaults, "_default", None)
+    monkeypatch.setattr(defaults, "_said", ())
     monkeypatch.setattr(stores, "_by_settings", by_settings)
     monkeypatch.setattr(stores, "_connected", connected)
     monkeypatch.setattr(settings_file, "_read", {})
     yield
-    for hub in by_setting.values():
-        hub.close()
     for entry in (*by_settings.values(), *connected.values()):
         entry.hub.close()
 

@@ -11,6 +11,7 @@ import pytest
 import leasehold
 import leasehold.sync
 from leasehold import ImplicitStoreWarning, NotConfigured, defaults
+from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
 
@@ -151,3 +152,95 @@ def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
 def test_a_url_that_nobody_serves_is_told(url: str) -> None:
     with pytest.raises(NotConfigured):
         leasehold.connect(url)
+
+
+# -- the default store of a client, while that is open --------------------------------------------------
+
+
+def test_what_was_the_default_before_a_client_is_it_again_after() -> None:
+    sync = leasehold.sync
+    leasehold.set_default("memory://before")
+    with sync.connect("memory://outer", default=True) as outer:
+        with sync.connect("memory://inner", default=True):
+            assert url_in_use() == "memory://inner"
+        assert url_in_use() == "memory://outer"
+        outer.close()
+        outer.close()
+        assert url_in_use() == "memory://before"
+    assert url_in_use() == "memory://before"
+    with outer:  # it is opened again
+        assert url_in_use() == "memory://outer"
+    assert url_in_use() == "memory://before"
+
+
+async def test_an_async_client_is_the_default_until_it_is_closed() -> None:
+    leasehold.set_default("memory://before")
+    async with leasehold.connect("memory://a", default=True):
+        assert url_in_use() == "memory://a"
+    assert url_in_use() == "memory://before"
+
+
+def test_of_two_that_overlap_either_may_end_first() -> None:
+    leasehold.set_default("memory://before")
+    one = leasehold.sync.connect("memory://1", default=True)
+    two = leasehold.sync.connect("memory://2", default=True)
+    one.close()
+    assert url_in_use() == "memory://2"
+    two.close()
+    assert url_in_use() == "memory://before", "and not the first, which is closed"
+
+
+def test_what_is_said_meanwhile_stays() -> None:
+    leasehold.set_default("memory://before")
+    with leasehold.sync.connect("memory://a", default=True) as client:
+        leasehold.set_default("memory://said")
+        with client:
+            assert url_in_use() == "memory://said"
+        client.close()
+    assert url_in_use() == "memory://said"
+
+
+def test_a_client_of_a_named_store_is_the_default_until_it_is_closed() -> None:
+    sync = leasehold.sync
+    leasehold.set_default("memory://before")
+    with sync.connect("memory://reports", name="reports"):
+        with sync.connect(name="reports", default=True):
+            assert url_in_use() == "memory://reports"
+        assert url_in_use() == "memory://before"
+        assert sync.connect(name="reports").url == "memory://reports", "and it is open"
+
+
+def test_a_client_of_the_default_store_changes_nothing() -> None:
+    leasehold.set_default("memory://before")
+    with memory() as double, leasehold.override(double):
+        leasehold.sync.connect(default=True)
+    assert url_in_use() == "memory://before"
+
+
+def test_settings_that_change_are_followed_the_timeouts_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_URL", "memory://a")
+    first = defaults.default_hub()
+    assert defaults.default_hub() is first
+    monkeypatch.setenv("LEASEHOLD_CALL_TIMEOUT", "3s")
+    second = defaults.default_hub()
+    assert (second.thread_runtime().call_timeout, first.thread_runtime().call_timeout) == (3, 10)
+    monkeypatch.setenv("LEASEHOLD_CONNECT_TIMEOUT", "4s")
+    assert defaults.default_hub().thread_runtime().connect_timeout == 4
+    monkeypatch.delenv("LEASEHOLD_CONNECT_TIMEOUT")
+    assert defaults.default_hub() is second
+
+
+def test_whether_somebody_named_it(monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
+    assert not defaults.default_is_named()
+    write('ttl = "20s"')
+    assert not defaults.default_is_named()
+    write('url = "memory://file"')
+    assert defaults.default_is_named()
+    monkeypatch.delenv("LEASEHOLD_CONFIG")
+    with memory() as client, leasehold.override(client):
+        assert defaults.default_is_named()
+    with leasehold.sync.connect("memory://", default=True):
+        assert defaults.default_is_named()
+    assert not defaults.default_is_named()

@@ -250,6 +250,14 @@ def test_settings_name_stores_that_connect_by_themselves(
     assert (runtime.connect_timeout, runtime.call_timeout) == (4, 3)
 
 
+def test_a_timeout_that_changes_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__URL", url)
+    first = leasehold.sync.connect(name="reports").hub
+    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__CALL_TIMEOUT", "3s")
+    second = leasehold.sync.connect(name="reports").hub
+    assert (first.thread_runtime().call_timeout, second.thread_runtime().call_timeout) == (10, 3)
+
+
 def test_what_a_program_connects_comes_before_settings(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,9 +42,10 @@ def test_an_override_comes_before_what_is_connected_meanwhile() -> None:
     """As where a test starts the application, whose lifespan connects."""
     double = memory()
     with leasehold.override(double), leasehold.override(double, name="reports"):
-        with leasehold.sync.connect("memory://real", name="reports", default=True):
-            assert hub_named("reports").url == default_url() == double.url
-    assert default_url() == "memory://real"
+        real = leasehold.sync.connect("memory://real", name="reports", default=True)
+        assert hub_named("reports").url == default_url() == double.url
+    with real:
+        assert default_url() == "memory://real"
 
 
 async def test_two_tests_at_once_have_each_their_own() -> None:

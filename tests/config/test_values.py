@@ -58,3 +58,8 @@ def test_a_given_value_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPat
     assert leasehold.Lock("cart", env_load=False).config.ttl == 30
     with pytest.raises(UnsafeTiming, match=r"^ttl is"):
         leasehold.Lock("cart", ttl=0.01)
+
+
+def test_a_wait_without_end_may_be_said_in_words() -> None:
+    assert LockConfig(wait="forever").wait is None
+    assert LockConfig(max_hold="forever").max_hold is None

@@ -7,7 +7,7 @@ import pytest
 
 import leasehold
 import leasehold.sync
-from leasehold import ImplicitStoreWarning, defaults
+from leasehold import ImplicitStoreWarning, defaults, stores
 
 
 @pytest.fixture(autouse=True)
@@ -20,11 +20,11 @@ async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("leasehold.hub._home", lambda: tmp_path)
-    monkeypatch.setattr(defaults, "_by_setting", {})
-    monkeypatch.setattr(defaults, "_default", None)
+    monkeypatch.setattr(stores, "_by_settings", {})
+    monkeypatch.setattr(defaults, "_said", ())
     yield
-    for hub in defaults._by_setting.values():
-        await leasehold.Client(hub).close()
+    for entry in stores._by_settings.values():
+        await leasehold.Client(entry.hub).close()
 
 
 def line_of(warned: pytest.WarningsRecorder) -> str:
@@ -51,7 +51,7 @@ async def test_in_a_wrapped_function() -> None:
 
 async def test_in_a_client_of_the_default_store() -> None:
     for connect in (leasehold.connect, leasehold.sync.connect):
-        defaults._by_setting.clear()
+        stores._by_settings.clear()
         with pytest.warns(ImplicitStoreWarning) as warned:
             connect()
         assert line_of(warned) == "connect()"

@@ -71,7 +71,7 @@ def retried_by_celery() -> str:
 
 
 @app.task
-@locked("pool", capacity=2, client=client, countdown=0.05)
+@locked("pool", capacity=2, client=client, countdown="50ms")
 def of_two() -> int:
     return current_lease().slot
 

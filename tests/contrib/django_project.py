@@ -50,14 +50,14 @@ class Project:
         (folder / "settings.py").write_text(SETTINGS + "".join(lines))
         self._started: list[subprocess.Popen[str]] = []
 
-    def start(self, *command: str) -> "subprocess.Popen[str]":
+    def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
         """`manage.py`, as a process of its own."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD")}
         path = os.pathsep.join(map(str, (self.folder, ROOT / "src")))
         mine = {"PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "settings"}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "django", *command],
-            env=clean | mine | {"PROJECT": str(self.folder), "LEASEHOLD_TTL": "1s"},
+            env=clean | mine | {"PROJECT": str(self.folder), "LEASEHOLD_TTL": "1s"} | environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

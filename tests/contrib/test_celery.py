@@ -91,6 +91,7 @@ def test_a_lost_lease_fails_the_task() -> None:
         ({"timeout": 3}, TypeError, "did you mean wait="),
         ({"ttl": 0}, ValueError, "ttl is 0"),
         ({"capacity": 0}, ValueError, "capacity is 0"),
+        ({"countdown": "soon"}, ValueError, "countdown is 'soon'"),
         ({"template": "a:{user}"}, ValueError, "names 'user'"),
     ],
 )

@@ -75,6 +75,26 @@ def test_the_lock_lies_in_the_database_itself_where_no_store_is_named(
 
 @pytest.mark.once
 @pytest.mark.multiprocess
+def test_the_lock_lies_in_the_store_of_the_settings_file(new_project: NewProject) -> None:
+    project = new_project()
+    url = f"sqlite:///{project.folder}/elsewhere.db"
+    file = project.folder / "leasehold.toml"
+    file.write_text(f'url = "{url}"')
+    first = project.start("locked_migrate", LEASEHOLD_CONFIG=str(file))
+    project.begun()
+    with connect(url) as client:
+        [status] = client.list()
+    assert status.name.startswith(b"django-migrate:sqlite:")
+    project.may_go_on()
+    assert end(first)[0] == 0
+    assert not (project.folder / "app.sqlite3.leases").exists()
+    file.write_text("url = 3")
+    code, _, err = end(project.start("locked_migrate", LEASEHOLD_CONFIG=str(file)))
+    assert (code, f"not migrated: {file}: url is 3" in err.splitlines()[-1]) == (1, True), err
+
+
+@pytest.mark.once
+@pytest.mark.multiprocess
 def test_who_kills_the_one_that_migrates_lets_the_next_go_on(new_project: NewProject) -> None:
     project = new_project()
     first = project.start("locked_migrate")

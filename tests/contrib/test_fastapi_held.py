@@ -8,7 +8,7 @@ import pytest
 from fastapi import APIRouter, Depends, Query
 
 from leasehold import Lease
-from leasehold.contrib.fastapi import Held
+from leasehold.contrib.fastapi import Held, problems
 from tests.contrib.site import Site
 
 Order = Annotated[Lease, Depends(Held("order:{order_id}", wait=0))]
@@ -114,6 +114,8 @@ def test_wrong_options_are_told_where_they_are_written(
 
 
 def test_a_semaphore(site: Site) -> None:
+    site.app.exception_handlers.update(problems(disclose=True))
+
     @site.app.get("/gpu")
     async def gpu(lease: Annotated[Lease, Depends(Held("g", capacity=3, units=2, wait=0))]) -> Any:
         return lease.slots

@@ -88,6 +88,43 @@ def test_two_applications_each_have_their_store() -> None:
         assert second.get("/").json() == urls[1]
 
 
+@pytest.mark.parametrize("last_first", [True, False])
+def test_what_was_the_default_store_before_is_it_again_after(last_first: bool) -> None:
+    leasehold.sync.set_default("memory://before")
+    try:
+        apps = [FastAPI(lifespan=lifespan(f"memory://{n}")) for n in (1, 2)]
+        first, second = (TestClient(app) for app in apps)
+        first.__enter__()
+        second.__enter__()
+        assert connect().url == "memory://2"
+        one, other = (second, first) if last_first else (first, second)
+        one.__exit__(None, None, None)
+        assert connect().url == ("memory://1" if last_first else "memory://2")
+        other.__exit__(None, None, None)
+        assert connect().url == "memory://before"
+    finally:
+        leasehold.sync.set_default(None)
+
+
+def test_one_that_fails_to_start_leaves_the_default_store_as_it_was(site: Site) -> None:
+    @asynccontextmanager
+    async def broken(app: FastAPI) -> AsyncIterator[None]:
+        raise ZeroDivisionError
+        yield
+
+    app = FastAPI(lifespan=lifespan(f"memory://{uuid4()}", then=broken))
+    with site.client:
+        with pytest.raises(ZeroDivisionError), TestClient(app):
+            pass
+        assert connect().url == site.other.url
+
+
+def test_a_named_store_may_be_the_default_one(site: Site) -> None:
+    app = FastAPI(lifespan=lifespan(name="reports"))
+    with leasehold.sync.connect(site.other.url, name="reports"), TestClient(app):
+        assert connect().url == site.other.url
+
+
 def test_who_forgot_the_handlers_is_warned_at_the_start(site: Site) -> None:
     site.app.exception_handlers.pop(AcquireTimeout)
 
@@ -109,7 +146,7 @@ def test_starlette_has_the_lifespan_and_the_problems_too(site: Site) -> None:
     app = Starlette(
         routes=[Route("/{order_id:int}", hold)],
         lifespan=lifespan(site.other.url),
-        exception_handlers=problems(),
+        exception_handlers=problems(disclose=True),
     )
     with TestClient(app) as client:
         assert client.get("/7").text == "order:7"

@@ -15,6 +15,8 @@ Order = Annotated[Lease, Depends(Held("order:{order_id}"))]
 
 
 def test_contention_is_a_problem_with_retry_after(site: Site) -> None:
+    site.app.exception_handlers.update(problems(disclose=True))
+
     @site.app.post("/orders/{order_id}/pay")
     async def pay(order_id: int, lease: Order) -> None:
         raise AssertionError("it is not called")
@@ -39,15 +41,15 @@ def test_contention_is_a_problem_with_retry_after(site: Site) -> None:
 
 
 def test_strangers_are_not_told_who_holds_it(site: Site) -> None:
-    site.app.exception_handlers.update(problems(disclose=False))
-
     @site.app.post("/orders/{order_id}/pay")
     async def pay(order_id: int, lease: Order) -> None: ...
 
     with site.client as client, site.other.lock("order:42", note="secret") as lease:
         answer = client.post("/orders/42/pay")
     assert answer.status_code == 409
-    assert "holders" not in answer.json()
+    problem = answer.json()
+    assert problem.keys() == {"type", "title", "status", "detail", "instance", "retry_after"}
+    assert problem["detail"] == "It is in use."
     assert lease.owner not in answer.text
     assert "secret" not in answer.text
     assert answer.headers["retry-after"]
@@ -81,6 +83,7 @@ def test_a_store_that_is_away_is_a_problem_of_its_own(tmp_path: Any) -> None:
     with TestClient(app) as client:  # an outage keeps no application from starting
         answer = client.get("/")
     assert answer.status_code == 503
+    assert "127.0.0.1" not in answer.text
     assert answer.json()["type"] == "urn:leasehold:problem:unavailable"
     assert int(answer.headers["retry-after"]) >= 1
 

@@ -17,7 +17,7 @@ def test_a_missing_framework(package: str, framework: str) -> None:
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = f"leasehold.contrib.{package} needs {framework}: pip install {package}\n"
+    told = f"leasehold.contrib.{package} needs {framework}: pip install 'leasehold[{package}]'\n"
     assert done.stdout == told
 
 

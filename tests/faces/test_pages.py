@@ -1,13 +1,10 @@
 """The examples of the pages about task locks and leaders, as they stand there."""
 
-import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.pages import blocks, run
 
 
 @pytest.mark.multiprocess
@@ -22,15 +19,5 @@ DOCS = Path(__file__).parents[2] / "docs"
     ],
 )
 def test_a_pages_example_works(page: str, told: str, tmp_path: Path) -> None:
-    [example] = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
-        env={"LEASEHOLD_URL": f"sqlite:///{tmp_path}/leases.db"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert told in done.stdout
-    assert not done.stderr
+    [example] = blocks(page)
+    assert told in run(example, tmp_path)

@@ -111,3 +111,11 @@ def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
         module.Lock("a", client="redis://h")
     with pytest.raises(leasehold.NotConfigured, match=r"client= is a builtins\.NoneType"):
         module.connect(client=None)
+
+
+def test_what_is_no_callback_or_config_is_refused_at_once(aio: Any) -> None:
+    with pytest.raises(TypeError, match=r"on_lost is 5: give a function"):
+        aio.lock("a", on_lost=5)
+    settings: Any = {"ttl": 3}
+    with pytest.raises(TypeError, match=r"give a LockConfig"):
+        leasehold.Lock.from_config("a", settings)

@@ -40,7 +40,7 @@ class Sql:
 
     def write(self, by: Stamped, text: str) -> None:
         try:
-            self.fence.check(self.connection, by)
+            self.fence.check(by, self.connection)
             self.connection.execute(self._update, (text, "guarded"))
             self.connection.commit()
         except BaseException:
@@ -68,7 +68,7 @@ class Redis:
         self._fence = RedisFence(self._client)
 
     def write(self, by: Stamped, text: str) -> None:
-        self._fence.set(by, "thing:guarded", text)
+        self._fence.call(by, "SET", "thing:guarded", text)
 
     def write_unguarded(self, text: str) -> None:
         self._client.set("thing:unguarded", text)

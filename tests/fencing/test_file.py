@@ -1,6 +1,8 @@
 """The guard for files: replaced at once, in order, whoever dies in between."""
 
 import multiprocessing
+import os
+import signal
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -146,3 +148,17 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_whole_file(path: Path) -
         fence.replace((KEY, token), f"{token:>{LARGE}}")
         ours.close()
         theirs.close()
+
+
+def test_a_child_forked_meanwhile_keeps_nobody_out(path: Path) -> None:
+    fence = FileFence(path)
+    with fence.guard((KEY, 1)):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+    try:
+        fence.replace((KEY, 2), b"after it")
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert path.read_bytes() == b"after it"

@@ -1,39 +1,18 @@
 """The examples of the page about fencing, as they stand there, but for the server's address."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "fencing.md"
+from tests.pages import blocks, run
+
 SERVER = "redis://localhost:6379/0"
 
 
 def example(about: str) -> str:
-    [found] = [
-        block
-        for block in re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-        if about in block
-    ]
-    text: str = found
-    return text
-
-
-def run(code: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={"LEASEHOLD_URL": f"sqlite:///{folder}/leases.db"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout
+    [found] = [block for block in blocks("fencing.md") if about in block]
+    return found
 
 
 @pytest.mark.multiprocess
@@ -51,4 +30,4 @@ def test_the_example_for_redis_works(redis_url: str, tmp_path: Path) -> None:
 
 
 def test_every_example_of_the_page_is_run() -> None:
-    assert PAGE.read_text("utf-8").count("```python") == 3
+    assert len(blocks("fencing.md")) == 3

@@ -23,13 +23,13 @@ def client(request: pytest.FixtureRequest, redis_url: str) -> Iterator[Any]:
 def test_tokens_may_rise_and_repeat_but_not_fall(client: Any) -> None:
     fence = RedisFence(client)
     for token in (5, 5, 9, 2**53 - 2, 2**53 - 1):
-        fence.set((KEY, token), "cart:42", str(token))
+        fence.call((KEY, token), "SET", "cart:42", str(token))
     with pytest.raises(StaleToken) as caught:
-        fence.set((KEY, 2**53 - 2), "cart:42", "late")
+        fence.call((KEY, 2**53 - 2), "SET", "cart:42", "late")
     assert (caught.value.token, caught.value.seen) == (2**53 - 2, 2**53 - 1)
     assert int(client.get("cart:42")) == 2**53 - 1
-    fence.set((KEY, 1, 1), "cart:42", "another slot")
-    fence.set((b"lock:cart:43", 1), "cart:42", "another key")
+    fence.call((KEY, 1, 1), "SET", "cart:42", "another slot")
+    fence.call((b"lock:cart:43", 1), "SET", "cart:42", "another key")
 
 
 def test_any_command_on_one_key(client: Any) -> None:
@@ -48,37 +48,49 @@ def test_of_a_lease_every_slot_counts(client: Any) -> None:
     with leasehold.sync.connect("memory://fencing-redis") as store:
         semaphore = store.semaphore("gpu", 3)
         first, both = semaphore.acquire(), semaphore.acquire(units=2)
-        fence.set(both, "gpu", "both")
-        fence.set(first, "gpu", "a lower token, for another slot")
+        fence.call(both, "SET", "gpu", "both")
+        fence.call(first, "SET", "gpu", "a lower token, for another slot")
         both.release()
         with semaphore.acquire() as newer:
             assert newer.slots == (1,)
-            fence.set(newer, "gpu", "newer")
+            fence.call(newer, "SET", "gpu", "newer")
         with pytest.raises(StaleToken, match="semaphore gpu, slot 1 is stale"):
-            fence.set(both, "gpu", "late")
+            fence.call(both, "SET", "gpu", "late")
         first.release()
     assert client.get("gpu") in ("newer", b"newer")
 
 
-def test_a_command_that_fails_raises_no_token(client: Any) -> None:
+def test_a_command_that_fails_has_been_seen_all_the_same(client: Any) -> None:
+    """Whoever has a token below it is stale, whatever came of the command."""
     fence = RedisFence(client)
     client.lpush("list", "a")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         fence.call((KEY, 9), "INCR", "list")
-    fence.set((KEY, 8), "cart:42", "fine")
+    with pytest.raises(StaleToken):
+        fence.call((KEY, 8), "SET", "cart:42", "late")
+
+
+def test_nothing_is_written_where_the_token_can_not_be(client: Any, redis_url: str) -> None:
+    client.execute_command("ACL", "SETUSER", "few", "on", "nopass", "~*", "&*", "+@all", "-set")
+    user = redis.Redis.from_url(redis_url, username="few", password="any", decode_responses=True)
+    with pytest.raises(redis.ResponseError):
+        RedisFence(user).call((KEY, 9), "HSET", "cart:42", "apples", 3)
+    assert not client.exists("cart:42")
+    user.close()
+    client.execute_command("ACL", "DELUSER", "few")
 
 
 def test_a_server_that_has_forgotten_the_script_gets_it_again(client: Any) -> None:
     fence = RedisFence(client)
-    fence.set((KEY, 8), "cart:42", "one")
+    fence.call((KEY, 8), "SET", "cart:42", "one")
     client.script_flush()
-    fence.set((KEY, 9), "cart:42", "two")
+    fence.call((KEY, 9), "SET", "cart:42", "two")
     with pytest.raises(StaleToken):
-        fence.set((KEY, 8), "cart:42", "three")
+        fence.call((KEY, 8), "SET", "cart:42", "three")
 
 
 def test_the_fence_lies_where_it_is_wanted(client: Any) -> None:
-    RedisFence(client, prefix="{cart:42}:fence:").set((KEY, 8), "{cart:42}", "x")
+    RedisFence(client, prefix="{cart:42}:fence:").call((KEY, 8), "SET", "{cart:42}", "x")
     assert int(client.get("{cart:42}:fence:lock:cart:42#0")) == 8
     assert client.ttl("{cart:42}:fence:lock:cart:42#0") == -1
 
@@ -87,10 +99,10 @@ async def test_by_an_asyncio_client(redis_url: str) -> None:
     client: Any = redis.asyncio.Redis.from_url(redis_url)
     try:
         fence = AsyncRedisFence(client)
-        await fence.set((KEY, 9), "cart:42", "mine")
+        await fence.call((KEY, 9), "SET", "cart:42", "mine")
         assert await fence.call((KEY, 9), "APPEND", "cart:42", "!") == 5
         with pytest.raises(StaleToken) as caught:
-            await fence.set((KEY, 8), "cart:42", "late")
+            await fence.call((KEY, 8), "SET", "cart:42", "late")
         assert caught.value.seen == 9
         assert await client.get("cart:42") == b"mine!"
         with pytest.raises(TypeError, match="AsyncRedisFence"):

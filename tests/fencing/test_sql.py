@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 import leasehold.sync
 from leasehold import LeaseholdError
@@ -53,9 +54,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 def test_tokens_may_rise_and_repeat_but_not_fall(database: Database) -> None:
     connection, fence = database.connect(), SqlFence()
     for token in (5, 5, 9, 1_700_000_000_000_000, 2**53 - 1, 2**53 - 1):
-        fence.check(connection, (KEY, token))
+        fence.check((KEY, token), connection)
     with pytest.raises(StaleToken) as caught:
-        fence.check(connection, (KEY, 9))
+        fence.check((KEY, 9), connection)
     connection.rollback()
     assert (caught.value.token, caught.value.seen, caught.value.key) == (9, 2**53 - 1, KEY)
     assert str(caught.value).startswith(f"token 9 of lock order:42 is stale: token {2**53 - 1} ")
@@ -63,13 +64,13 @@ def test_tokens_may_rise_and_repeat_but_not_fall(database: Database) -> None:
 
 def test_keys_and_slots_are_apart(database: Database) -> None:
     connection, fence = database.connect(), SqlFence()
-    fence.check(connection, (KEY, 9))
-    fence.check(connection, (KEY, 1, 1))
-    fence.check(connection, (b"lock:order:4", 1))
-    fence.check(connection, (b"lock:order%3A42\x00\xff", 1))
-    fence.check(connection, (KEY, 2, 1))
+    fence.check((KEY, 9), connection)
+    fence.check((KEY, 1, 1), connection)
+    fence.check((b"lock:order:4", 1), connection)
+    fence.check((b"lock:order%3A42\x00\xff", 1), connection)
+    fence.check((KEY, 2, 1), connection)
     with pytest.raises(StaleToken, match="slot 1 is stale"):
-        fence.check(connection, (KEY, 1, 1))
+        fence.check((KEY, 1, 1), connection)
     connection.rollback()
 
 
@@ -80,17 +81,17 @@ def test_of_a_lease_every_slot_counts(database: Database) -> None:
         first = semaphore.acquire()
         both = semaphore.acquire(units=2)
         assert both.slots == (1, 2)
-        fence.check(connection, both)
-        fence.check(connection, first)  # a lower token, for another slot
+        fence.check(both, connection)
+        fence.check(first, connection)  # a lower token, for another slot
         both.release()
         newer = semaphore.acquire()
         assert newer.slots == (1,)
-        fence.check(connection, newer)
+        fence.check(newer, connection)
         connection.commit()
         with pytest.raises(StaleToken, match="semaphore gpu, slot 1 is stale"):
-            fence.check(connection, both)
+            fence.check(both, connection)
         connection.rollback()
-        fence.check(connection, first)
+        fence.check(first, connection)
         connection.commit()
         first.release()
         newer.release()
@@ -98,20 +99,20 @@ def test_of_a_lease_every_slot_counts(database: Database) -> None:
 
 def test_a_refused_write_is_undone_with_its_transaction(database: Database) -> None:
     connection, fence = database.connect(), SqlFence()
-    fence.check(connection, (KEY, 9))
+    fence.check((KEY, 9), connection)
     connection.commit()
     with pytest.raises(StaleToken), connection:
         connection.execute("INSERT INTO orders VALUES ('paid')")
-        fence.check(connection, (KEY, 8))
+        fence.check((KEY, 8), connection)
     connection = database.connect()
     assert connection.execute("SELECT * FROM orders").fetchall() == []
 
 
 def test_a_token_that_was_rolled_back_was_not_seen(database: Database) -> None:
     connection, fence = database.connect(), SqlFence()
-    fence.check(connection, (KEY, 9))
+    fence.check((KEY, 9), connection)
     connection.rollback()
-    fence.check(connection, (KEY, 8))
+    fence.check((KEY, 8), connection)
     connection.commit()
 
 
@@ -122,12 +123,12 @@ def test_others_wait_until_the_transaction_ends(database: Database, second: int)
     if not database.is_sqlite:
         theirs.execute("SET lock_timeout = '50ms'")
         theirs.commit()
-    fence.check(mine, (KEY, 8))
+    fence.check((KEY, 8), mine)
     with pytest.raises((sqlite3.OperationalError, psycopg.errors.LockNotAvailable)):
-        fence.check(theirs, (KEY, second))
+        fence.check((KEY, second), theirs)
     theirs.rollback()
     mine.commit()
-    fence.check(theirs, (KEY, second))
+    fence.check((KEY, second), theirs)
     theirs.commit()
 
 
@@ -138,22 +139,22 @@ def test_without_a_transaction_it_is_refused(database: Database) -> None:
     )
     connection, fence = database.connect(**alone), SqlFence()
     with pytest.raises(LeaseholdError, match="in the transaction that writes"):
-        fence.check(connection, (KEY, 8))
-    connection.execute("BEGIN")
-    fence.check(connection, (KEY, 8))
+        fence.check((KEY, 9), connection)
+    connection.execute("BEGIN")  # and the token of that has not been seen
+    fence.check((KEY, 8), connection)
     connection.execute("COMMIT")
 
 
 def test_a_table_of_another_name(database: Database) -> None:
     connection, fence = database.connect(), SqlFence("my_fences")
     fence.create(connection)
-    fence.check(connection, (KEY, 9))
+    fence.check((KEY, 9), connection)
     connection.commit()
     assert connection.execute("SELECT resource, slot, token FROM my_fences").fetchall() == [
         ("lock:order:42", 0, 9)
     ]
     connection.rollback()
-    SqlFence().check(connection, (KEY, 8))
+    SqlFence().check((KEY, 8), connection)
     connection.rollback()
 
 
@@ -161,15 +162,17 @@ async def test_over_an_async_connection(postgres_url: str) -> None:
     fence = AsyncSqlFence()
     async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
         await fence.create(connection)
-        await fence.check(connection, (KEY, 9))
+        await fence.check((KEY, 9), connection)
         await connection.commit()
         with pytest.raises(StaleToken) as caught:
             async with connection.transaction():
-                await fence.check(connection, (KEY, 8))
+                await fence.check((KEY, 8), connection)
         assert caught.value.seen == 9
         await connection.set_autocommit(True)
         with pytest.raises(LeaseholdError, match="in the transaction that writes"):
-            await fence.check(connection, (KEY, 9))
+            await fence.check((KEY, 10), connection)
+        await connection.set_autocommit(False)
+        await fence.check((KEY, 9), connection)  # the token of that has not been seen
 
 
 class Dumb:
@@ -193,15 +196,37 @@ class Dumb:
         return Cursor()
 
 
+def test_a_stale_token_is_refused_in_a_pipeline(postgres_url: str) -> None:
+    """Where the driver doesn't know yet how many rows there were."""
+    fence = SqlFence()
+    with psycopg.connect(postgres_url) as connection:
+        fence.create(connection)
+        fence.check((KEY, 100), connection)
+        connection.commit()
+        with pytest.raises(StaleToken), connection.pipeline():
+            fence.check((KEY, 50), connection)
+        connection.rollback()
+        with connection.pipeline():
+            fence.check((KEY, 101), connection)
+
+
+def test_rows_may_be_mappings(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, row_factory=dict_row) as connection:
+        SqlFence().create(connection)
+        SqlFence().check((KEY, 100), connection)
+        with pytest.raises(StaleToken, match="100"):
+            SqlFence().check((KEY, 50), connection)
+
+
 def test_a_connection_that_tells_no_paramstyle() -> None:
     connection = Dumb(sqlite3.connect(":memory:"))
     with pytest.raises(TypeError, match='paramstyle="format"'):
-        SqlFence().check(connection, (KEY, 8))
-    fence = SqlFence(paramstyle="format")
+        SqlFence(assume_transaction=True).check((KEY, 8), connection)
+    fence = SqlFence(paramstyle="format", assume_transaction=True)
     fence.create(connection)
-    fence.check(connection, (KEY, 8))
+    fence.check((KEY, 8), connection)
     with pytest.raises(StaleToken):
-        fence.check(connection, (KEY, 7))
+        fence.check((KEY, 7), connection)
     connection._connection.close()
 
 

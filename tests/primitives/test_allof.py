@@ -88,6 +88,49 @@ async def test_another_one_among_them_is_its_members(w: World) -> None:
 
 
 @in_both_worlds
+async def test_the_wait_of_one_among_them_counts_with_the_others(w: World) -> None:
+    c, all_of = w.client, w.module.AllOf
+    inner = all_of(c.lock("c", wait=1), c.lock("a", wait=None), wait=7)
+    assert all_of(c.lock("b", wait=9), inner)._wait == 7
+    assert all_of(c.lock("b", wait=2), inner)._wait == 2
+    assert all_of(c.lock("b", wait=9), inner, wait=30)._wait == 30
+    assert all_of(c.lock("b", wait=9), all_of(inner, wait=None))._wait == 9
+    assert all_of(all_of(inner)).__dict__["_wait"] == 7
+    held = await w.get(w.another().lock("b").acquire())
+    with pytest.raises(AcquireTimeout):
+        await w.get(all_of(c.lock("b"), all_of(c.lock("a"), wait=0)).acquire())
+    await w.get(held.release())
+
+
+@in_both_worlds
+async def test_the_on_wait_of_one_among_them_is_told_of_its_own(w: World) -> None:
+    c, others, all_of = w.client, w.another(), w.module.AllOf
+    told: list[tuple[str, bytes]] = []
+
+    def teller(name: str) -> Any:
+        return lambda wait: told.append((name, wait.key))
+
+    a, b, x = c.lock("a"), c.lock("b", on_wait=teller("b")), c.lock("x")
+    inner = all_of(a, b, on_wait=teller("inner"))
+    for both, key, expected in (
+        (all_of(x, inner), "a", ["inner"]),
+        (all_of(inner, x), "x", []),
+        (all_of(a, inner), "a", ["inner"]),
+        (all_of(inner, x, on_wait=teller("outer")), "a", ["outer"]),
+        (all_of(x, b), "b", ["b"]),
+    ):
+        held = await w.get(others.lock(key).acquire())
+        hand = Hand(w, "all", both, [])
+        await in_time(w, lambda key=key: waiting(w, others.lock(key)))
+        await in_time(w, lambda expected=expected: len(told) >= len(expected))
+        await w.get(held.release())
+        await hand.holds()
+        await hand.lets_go()
+        assert {*told} == {(name, b"lock:" + key.encode()) for name in expected}
+        told.clear()
+
+
+@in_both_worlds
 async def test_the_least_time_is_what_remains(w: World) -> None:
     c = w.client
     each = w.module.AllOf(c.lock("a", ttl=30), c.lock("b", ttl=3))

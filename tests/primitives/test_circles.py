@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
-from weakref import ref
 
 import pytest
 
@@ -14,6 +13,7 @@ from leasehold import AcquireTimeout, BackendUnavailable, Deadlock
 from leasehold.core.names import fingerprint, wait_key
 from leasehold.model import MANY, Holder, Inspect, Status, Waiter
 from leasehold.primitives.circles import Detective, Wait, _advert, _in_the_way, _written
+from tests.primitives.test_on_wait import FullStore
 from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -189,6 +189,65 @@ async def test_two_circles_are_each_opened_once(w: World) -> None:
     )
     await time_passes(w, all_done(crossers))
     assert await outcomes(crossers) == [None, Deadlock, None, Deadlock]
+
+
+async def knot(w: World, order: str) -> dict[str, Any]:
+    """`t` waits for two readers, `p` and `q`, and each of them waits for it; how each ended."""
+    clients = {name: w.another() for name in order}
+    pairs = {
+        name: (c.lock("a"), c.rwlock("r").write())
+        if name == "t"
+        else (c.rwlock("r").read(), c.lock("a"))
+        for name, c in clients.items()
+    }
+    crossers = [Crosser(w, *pairs[name]) for name in order]
+    for each in crossers:
+        await until(w, lambda each=each: each.held is not None)  # type: ignore[misc]
+    queued = {"a": 0, "r": 0}
+    for name, each in zip(order, crossers, strict=True):
+        each.may_go = True
+        key = "r" if name == "t" else "a"
+        queued[key] += 1
+        await until_queued(w, key, queued[key], "rwlock" if name == "t" else "lock")
+        w.clock.advance(0.1)
+    await time_passes(w, all_done(crossers))
+    found = dict(zip(order, await outcomes(crossers), strict=True))
+    await nothing_left(w, *crossers)
+    return found
+
+
+@in_both_worlds
+async def test_the_youngest_of_two_circles_through_one_task_opens_both(w: World) -> None:
+    assert await knot(w, "pqt") == {"p": None, "q": None, "t": Deadlock}
+
+
+@in_both_worlds
+async def test_two_circles_that_only_the_oldest_has_in_common_are_each_opened(w: World) -> None:
+    assert await knot(w, "tpq") == {"t": None, "p": Deadlock, "q": Deadlock}
+
+
+@in_both_worlds
+async def test_whoever_is_not_the_youngest_of_one_circle_gives_way_in_the_other(w: World) -> None:
+    found = await knot(w, "ptq")  # `q` may or may not have to, as that depends on who looks first
+    assert (found["p"], found["t"]) == (None, Deadlock)
+
+
+async def test_whoever_waited_for_a_place_in_the_queue_has_waited_since_then() -> None:
+    w = World("async")
+    store = FullStore(w)
+    one, two = w.another(store), w.another()
+    older = Crosser(w, one.lock("b", ttl=60), one.lock("a", ttl=60))
+    younger = Crosser(w, two.lock("a", ttl=60), two.lock("b", ttl=60))
+    await until(w, lambda: older.held is not None and younger.held is not None)
+    older.may_go = True
+    await until(w, lambda: store.refused > 0)
+    w.clock.advance(0.5)
+    younger.may_go = True
+    await until_queued(w, "b", 1)
+    w.clock.advance(0.25)
+    store.full = False
+    await time_passes(w, all_done([older, younger]))
+    assert await outcomes([older, younger]) == [None, Deadlock]
 
 
 @in_both_worlds
@@ -526,9 +585,8 @@ async def test_a_member_of_a_cohort_that_gives_way_leaves_its_place_to_the_next(
 
     acquiring = two.lock("a", cohort=5).acquire(on_wait=wait_behind_us)
     waiting = asyncio.create_task(acquiring)
-    two.hub.loop_runtime().holding[b"lock:b", waiting] = ref(
-        held
-    )  # as if that task had acquired it
+    # as if that task had acquired it
+    two.hub.loop_runtime().holding.put(b"lock:b", waiting, held)
     await until(w, lambda: next_in_line is not None)
     place = (await w.client.status("a")).waiters[0].lease
     await time_passes(w, waiting.done)

@@ -53,7 +53,7 @@ class Site:
         runtime = self.mine.hub.loop_runtime()
         assert runtime.cohorts == {}
         assert self.mine.hub.keeper.leases() == []
-        assert runtime.holding == {}
+        assert len(runtime.holding) == 0
 
     async def close(self) -> None:
         await self.mine.close()

@@ -333,6 +333,29 @@ async def test_a_full_queue_is_waited_for_in_sight() -> None:
     await (await task).release()
 
 
+async def test_who_comes_in_from_outside_goes_on_with_its_wait() -> None:
+    """It is told as often as others, and has waited since it began to."""
+    w = World("async")
+    held = await w.client.lock("a", ttl=600).acquire()
+    store = FullStore(w)
+    store.recheck_in = 0.5
+    told: list[Waiting] = []
+    task = asyncio.create_task(w.another(store).lock("a", ttl=600).acquire(on_wait=told.append))
+    await until(w, lambda: len(told) == 1)
+    store.full = False
+    w.clock.advance(0.6)  # it is sooner let in than told again
+    await until_queued(w, "a", 1)
+    for _ in range(20):
+        await pause(w)
+    assert [waiting.waited for waiting in told] == [0]
+    w.clock.advance(0.4)
+    await until(w, lambda: len(told) == 2)
+    assert told[1].waited == pytest.approx(1)
+    assert told[1].position == 0
+    await held.release()
+    await (await task).release()
+
+
 class FullStore:
     """A store whose queues are full."""
 
@@ -341,6 +364,8 @@ class FullStore:
         self.url = w.store.url
         self.capabilities = w.store.capabilities
         self.full = True
+        self.recheck_in = 1.0
+        self.refused = 0
 
     def backend(self, *, blocking: bool) -> Any:
         backend = self._store.backend(blocking=blocking)
@@ -362,8 +387,11 @@ class FullBackend:
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Acquire) and isinstance(reply, Queued):
                 self._backend.apply_now([leasehold.model.Release(command.key, command.id)])
+                self._store.refused += 1
         return [
-            Refused("queue_full", (), 1.0) if isinstance(reply, Queued) else reply
+            Refused("queue_full", (), self._store.recheck_in)
+            if isinstance(reply, Queued)
+            else reply
             for reply in replies
         ]
 

@@ -12,6 +12,8 @@ import leasehold
 import leasehold.sync
 from leasehold import AcquireTimeout, LeaseLost, LockConfig, NotHeld, Reentrant
 from leasehold.model import Acquire, Command
+from leasehold.primitives.reentry import NEVER_ASKED_FOR, NestedLease, _OfTheHold
+from leasehold.primitives.resizing import ResizableLease
 from leasehold.primitives.roll import Roll
 from leasehold.testing import ManualClock
 from tests.primitives.elections import eventually, outage, site
@@ -20,6 +22,28 @@ from tests.primitives.worlds import World, in_both_worlds
 
 def lock_of(w: World, client: Any = None, **options: Any) -> Any:
     return (client or w.client).lock("a", reentrant=True, **options)
+
+
+def slots_of(kind: type) -> set[str]:
+    return {slot for each in kind.__mro__ for slot in getattr(each, "__slots__", ())}
+
+
+@in_both_worlds
+async def test_each_slot_of_a_lease_is_the_holds_or_its_own_or_never_asked_for(w: World) -> None:
+    """A slot that is new has to be put into one of the three."""
+    for lock in (lock_of(w), w.client.rwlock("r", reentrant=True).write()):
+        lease: Any = await w.get(lock.acquire())
+        hold = lease._hold
+        slots = slots_of(type(hold)) - {"__weakref__"}
+        forwarded = {s for s in slots if isinstance(vars(NestedLease).get(s), _OfTheHold)}
+        own = {s for s in slots - forwarded if s in lease.__dict__ or hasattr(lease, s)}
+        assert forwarded <= slots_of(ResizableLease) - {"__weakref__"}
+        assert slots - forwarded - own == NEVER_ASKED_FOR & slots
+        assert not NEVER_ASKED_FOR & (forwarded | own)
+        for slot in forwarded:
+            assert getattr(lease, slot) is getattr(hold, slot)
+        await w.get(lease.release())
+    assert slots_of(ResizableLease) >= NEVER_ASKED_FOR
 
 
 async def free(w: World) -> bool:

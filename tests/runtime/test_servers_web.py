@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,8 @@ import pytest
 import leasehold.sync
 from tests.runtime.real_stores import SHARED, url_of
 from tests.servers.ports import HOST, free_port
-from tests.servers.process import ServerProcess
+from tests.servers.process import ServerFailed, ServerProcess
+from tests.servers.server import TRIES
 from tests.servers.waiting import wait_until
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
@@ -24,6 +27,7 @@ pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 30.0
 AT_ONCE, REQUESTS = 8, 40
+PORT_IS_TAKEN = re.compile("address already in use|connection in use", re.IGNORECASE)
 
 
 @pytest.fixture(params=SHARED)
@@ -49,7 +53,15 @@ class Site:
 
     def start(self, *command: str) -> None:
         """Start a server by its module, its arguments, and `{port}` among them."""
-        port = free_port()
+        for _ in range(TRIES):
+            try:
+                return self._start_at(free_port(), command)
+            except ServerFailed as failure:
+                if not PORT_IS_TAKEN.search(str(failure)):
+                    raise
+        raise ServerFailed(f"no free port in {TRIES} tries")
+
+    def _start_at(self, port: int, command: Sequence[str]) -> None:
         self.url = f"http://{HOST}:{port}/"
         told = [part.format(port=port) for part in command]
         log = self.folder / "server.log"
@@ -59,9 +71,13 @@ class Site:
         self.process.wait_until(self._answers, "answered")
 
     def _answers(self) -> bool:
+        """Whether it serves, and it is this one and not somebody else's on that port."""
         try:
             self.ask()
-        except OSError:
+        except (OSError, ValueError):
+            return False
+        if self.counter.read_text() == "0":
+            self._asked = 0
             return False
         return True
 
@@ -103,6 +119,23 @@ def test_uvicorns_workers_take_turns(site: Site) -> None:
     assert int(site.counter.read_text()) == site._asked
     site.process.stop()
     assert [status.name for status in site.client.list()] == []
+
+
+@pytest.mark.parametrize("server", ["uvicorn", "gunicorn"])
+def test_a_port_that_is_taken_meanwhile_is_left_to_who_has_it(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(tmp_path, f"sqlite:///{tmp_path}/leases.db", monkeypatch)
+    with socket.socket() as somebody:
+        somebody.bind((HOST, 0))
+        ports = iter([somebody.getsockname()[1], free_port()])
+        monkeypatch.setattr("tests.runtime.test_servers_web.free_port", lambda: next(ports))
+        where = ("--port", "{port}") if server == "uvicorn" else ("-b", f"{HOST}:{{port}}")
+        app = "app" if server == "uvicorn" else "wsgi"
+        site.start(server, *where, f"tests.runtime.serving:{app}")
+    assert site.ask()["token"]
+    site.process.end()
+    site.client.close()
 
 
 @pytest.mark.parametrize("worker", ["gthread", "asgi"])

@@ -147,6 +147,8 @@ def test_what_can_t_be_is_refused_where_it_is_written(
 def test_what_tasks_can_t_be_given() -> None:
     with pytest.raises(TypeError, match=r"what leasehold\.connect\(\) returned"):
         Tasks(client=leasehold.sync.connect("memory://"))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="name"):
+        Tasks(client="re ports")
     with pytest.raises(ValueError, match="doesn't know"):
         Tasks(timezone="Nowhere")
     with pytest.raises(TypeError, match="on_error is 5"):

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ pytestmark = pytest.mark.multiprocess
 
 ALONE = """
 import asyncio
+import signal
 from leasehold.tasks import Tasks
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 
 tasks = Tasks()
 
@@ -70,15 +75,21 @@ app = FastAPI(lifespan=lifespan)
 """
 
 
-def start(tmp_path: Path, *command: str) -> "subprocess.Popen[str]":
-    return subprocess.Popen(
+@contextmanager
+def program(tmp_path: Path, *command: str) -> "Generator[subprocess.Popen[str]]":
+    """One that runs, and is gone after the block, whatever becomes of the test."""
+    with subprocess.Popen(
         [sys.executable, *command],
         cwd=tmp_path,
         env=os.environ | {"LEASEHOLD_URL": f"sqlite:///{tmp_path}/leases.db"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def until_it_runs(process: "subprocess.Popen[str]") -> None:
@@ -95,20 +106,21 @@ def until_it_runs(process: "subprocess.Popen[str]") -> None:
 def test_a_signal_ends_it_after_what_runs(
     tmp_path: Path, number: signal.Signals, last: str
 ) -> None:
-    process = start(tmp_path, "-c", ALONE)
-    until_it_runs(process)
-    process.send_signal(number)
-    told, wrong = process.communicate(timeout=60)
+    with program(tmp_path, "-c", ALONE) as process:
+        until_it_runs(process)
+        process.send_signal(number)
+        told, wrong = process.communicate(timeout=60)
     assert told.splitlines() == ["beside ends", "is done", last]
     assert (process.returncode, wrong) == (0, "")
 
 
 def test_in_an_application_s_lifespan(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APPLICATION)
-    process = start(tmp_path, "-m", "uvicorn", "app:app", "--port", "0", "--log-level", "warning")
-    until_it_runs(process)
-    process.send_signal(signal.SIGTERM)
-    told, wrong = process.communicate(timeout=60)
+    quiet = ("--port", "0", "--log-level", "warning")
+    with program(tmp_path, "-m", "uvicorn", "app:app", *quiet) as process:
+        until_it_runs(process)
+        process.send_signal(signal.SIGTERM)
+        told, wrong = process.communicate(timeout=60)
     assert told.splitlines() == ["is cancelled", "stopped"]
     assert "Traceback" not in wrong
     assert "did not end within 0.2 s" in wrong
@@ -129,14 +141,14 @@ def job():
 asyncio.run(tasks.run())
 print("ended")
 """
-    process = start(tmp_path, "-c", code)
-    until_it_runs(process)
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=60)[0] == "ended\n"
+    with program(tmp_path, "-c", code) as process:
+        until_it_runs(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=60)[0] == "ended\n"
     assert process.returncode == 0
 
 
 def test_importing_it_imports_no_cron(tmp_path: Path) -> None:
     code = "import sys, leasehold.tasks; print('cronsim' in sys.modules)"
-    done = start(tmp_path, "-c", code).communicate(timeout=60)
-    assert done == ("False\n", "")
+    with program(tmp_path, "-c", code) as process:
+        assert process.communicate(timeout=60) == ("False\n", "")

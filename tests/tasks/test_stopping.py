@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from leasehold import TaskLock
-from leasehold.tasks import TaskRouter, Tasks
+from leasehold.tasks import TaskFailure, TaskRouter, Tasks
 from tests.tasks.places import Cluster, cluster, eventually, turn
 from tests.tasks.test_ticks import Job, counts, status
 
@@ -163,7 +163,8 @@ async def test_a_lasting_task_goes_on_and_is_cancelled_at_once(place: Cluster) -
 async def test_a_lasting_task_that_fails_is_told_and_unhealthy(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    job, tasks = Job(place), place.tasks()
+    told: list[TaskFailure] = []
+    job, tasks = Job(place), place.tasks(on_error=told.append)
 
     @tasks.add
     async def poll() -> None:
@@ -174,6 +175,13 @@ async def test_a_lasting_task_that_fails_is_told_and_unhealthy(
         assert not tasks.healthy()
     assert job.seconds == [60]
     assert "test_stopping:" in caplog.text
+    [failure] = told
+    assert failure.task.endswith("poll")
+    assert (failure.tick, failure.outcome, repr(failure.error)) == (
+        None,
+        "failed",
+        "LookupError('gone')",
+    )
 
 
 async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> None:

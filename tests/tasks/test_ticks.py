@@ -3,13 +3,14 @@
 import asyncio
 import logging
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from leasehold import NotHeld, TaskLock, current_lease
+from leasehold import NotConfigured, NotHeld, TaskLock, current_lease, override
 from leasehold.model import Acquire
-from leasehold.tasks import Tasks, TaskStatus
+from leasehold.tasks import TaskFailure, Tasks, TaskStatus
 from tests.tasks.places import Cluster, Skewed, eventually, turn
 
 
@@ -47,7 +48,7 @@ def status(tasks: Tasks, name: str = "job") -> TaskStatus:
 
 def counts(tasks: Tasks) -> tuple[int, int, int, int]:
     it = status(tasks)
-    return it.won, it.lost, it.skipped, it.missed
+    return it.won, it.elsewhere, it.skipped, it.missed
 
 
 async def test_each_tick_is_run_once_in_the_cluster(place: Cluster) -> None:
@@ -292,6 +293,19 @@ async def test_a_plain_function_that_returns_a_coroutine_is_told(place: Cluster)
         assert "make it an `async def`" in str(status(tasks).last_error)
 
 
+async def test_a_store_is_found_by_its_name_when_it_starts(place: Cluster) -> None:
+    tasks, client = Tasks(client="reports", clock=place.clock), place.client()[1]
+    job = Job(place).on(tasks)
+    with pytest.raises(NotConfigured, match="reports"):
+        await job.start()
+    with override(client, name="reports"):
+        async with tasks:
+            await place.advance(60)
+            kept = TaskLock("job@2027-01-15T08:01:00Z", 1, 1, client=client)
+            assert await kept.locked()
+    assert counts(tasks) == (1, 0, 0, 0)
+
+
 async def test_names_may_have_braces(place: Cluster) -> None:
     tasks, ran = place.tasks(), []
 
@@ -307,11 +321,11 @@ async def test_names_may_have_braces(place: Cluster) -> None:
 async def test_an_error_leaves_the_others_alone_and_is_told(
     place: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[tuple[str, str]] = []
+    told: list[TaskFailure] = []
 
-    async def on_error(name: str, error: BaseException) -> None:
-        told.append((name, repr(error)))
-        if isinstance(error, SystemExit):
+    async def on_error(failure: TaskFailure) -> None:
+        told.append(failure)
+        if isinstance(failure.error, SystemExit):
             raise LookupError("in on_error")
 
     tasks, fine = place.tasks(on_error=on_error), []
@@ -329,16 +343,23 @@ async def test_an_error_leaves_the_others_alone_and_is_told(
         fine.append(place.second)
 
     async with tasks:
-        await place.advance(120)
-        await eventually(lambda: status(tasks, "exits").failed == 2)
+        for failed in (1, 2):
+            await place.advance(60)
+            await eventually(lambda failed=failed: status(tasks, "exits").failed == failed)  # type: ignore[misc]
         assert status(tasks, "bad").failed == 2
         assert status(tasks, "bad").last_outcome == "failed"
         assert status(tasks, "bad").last_error == "ValueError: no"
         assert tasks.healthy(), "a task that fails is no reason to restart the process"
         await eventually(lambda: len(told) == 4)
     assert fine == [60, 120]
-    assert ("bad", "ValueError('no')") in told
-    assert ("exits", "SystemExit(3)") in told
+    assert {(failure.task, repr(failure.error)) for failure in told} == {
+        ("bad", "ValueError('no')"),
+        ("exits", "SystemExit(3)"),
+    }
+    assert {failure.outcome for failure in told} == {"failed"}
+    ticks = sorted(failure.tick for failure in told if failure.task == "bad" and failure.tick)
+    assert ticks[-1] == status(tasks, "bad").last_tick
+    assert ticks[-1] - ticks[0] == timedelta(seconds=60)
     assert "task bad failed" in caplog.text
     assert "on_error failed for task exits" in caplog.text
 
@@ -372,7 +393,7 @@ async def test_an_overrun_of_max_hold_is_told(
         await place.advance(151)
         job.may_end.set()
         await turn()
-        assert status(tasks).last_outcome == "done"
+        assert status(tasks).last_outcome == "lost"
     assert "longer than its max_hold" in caplog.text
 
 

@@ -15,6 +15,14 @@ def test_stands_until_it_is_advanced() -> None:
     assert (clock.now(), clock.stamp()) == (6.5, 8_500_000)
 
 
+def test_the_wall_clock_goes_with_it_however_small_the_steps_are() -> None:
+    clock = ManualClock()
+    began = clock.stamp()
+    for _ in range(3000):
+        clock.advance(1e-3 / 3)
+    assert clock.stamp() - began == 1_000_000
+
+
 def test_the_wall_clock_steps_alone() -> None:
     clock = ManualClock(now=5.0, stamp=7_000_000)
     clock.step_stamp(-3)

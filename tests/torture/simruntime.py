@@ -7,8 +7,9 @@ from weakref import ref
 from leasehold.core.timing import trusted
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
+from leasehold.runtime.holdings import Holdings
 from leasehold.runtime.mail import Mailroom
-from leasehold.runtime.port import Answer, Nesting, Told, Watched
+from leasehold.runtime.port import Answer, Told, Watched
 from tests.torture.engine import Process
 from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
 
@@ -90,7 +91,7 @@ class SimRuntime:
         self.mail = Mailroom(self._revoked)
         self.connect_timeout = 10.0
         self.call_timeout = CALL_TIMEOUT
-        self.holding: dict[tuple[bytes, object], ref[Nesting]] = {}
+        self.holding = Holdings()
         self.cohorts: dict[Any, Any] = {}
         self.now = process.now
         self.inbox = network.inbox

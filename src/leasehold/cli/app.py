@@ -11,7 +11,7 @@ import click
 
 from leasehold.cli.exits import BUG, SIGNALLED, USAGE, code_of
 from leasehold.cli.voice import Voice
-from leasehold.errors import ImplicitStoreWarning, LeaseholdError
+from leasehold.errors import CapacityWarning, ImplicitStoreWarning, LeaseholdError
 
 _VERBS = {
     "run": "leasehold.cli.run:run",
@@ -118,12 +118,13 @@ def _warn_through(voice: Voice) -> None:
     plain = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, ImplicitStoreWarning):
+        if issubclass(category, ImplicitStoreWarning | CapacityWarning):
             voice.say("warning", str(message))
         else:
             plain(message, category, *where, **more)
 
     warnings.simplefilter("always", ImplicitStoreWarning)
+    warnings.simplefilter("always", CapacityWarning)
     warnings.showwarning = show
 
 

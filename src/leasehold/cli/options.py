@@ -15,7 +15,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind.__value__)
 store = click.option(
     "--url",
     metavar="URL",
-    help="The store, such as sqlite:////srv/leases.db. Else LEASEHOLD_URL, else this user's own store.",
+    help="The store, such as sqlite:////srv/leases.db. Else LEASEHOLD_URL, else url in the file that "
+    "LEASEHOLD_CONFIG names, else this user's own store.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
 kind = click.option(
@@ -94,3 +95,14 @@ def open_client(url: str | None) -> "Client":
             "use sqlite:////absolute/path.db"
         )
     return client
+
+
+def full_url(url: str | None) -> str:
+    """The URL of the store that `open_client` opens, with its password."""
+    from leasehold.settings_stores import configured_store
+
+    with open_client(url) as client:  # it says what is wrong with a store
+        if url:
+            return url
+        found = configured_store(store_asked())
+        return client.url if found is None else found.url

@@ -86,7 +86,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 def run(busy_code: int, as_json: bool, **wanted: Any) -> int:
     """Hold NAME while CMD runs, and exit as CMD does.
 
-    CMD finds LEASE_NAME, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its environment.
+    CMD finds LEASE_NAME, LEASE_KEY, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its environment.
     When the lease is lost, CMD and all it started are ended before the store lets anybody else in.
 
     Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 forbidden, 64 usage,
@@ -184,6 +184,7 @@ def variables(name: bytes, lease: "Lease") -> dict[str, str]:
     slots = ",".join(map(str, lease.slots))
     return {
         "LEASE_NAME": os.fsdecode(name),
+        "LEASE_KEY": os.fsdecode(lease.key),
         "LEASE_TOKEN": str(lease.token),
         "LEASE_SLOT": slots.partition(",")[0],
         "LEASE_SLOTS": slots,

@@ -1,7 +1,6 @@
 """`leasehold verify`: kill and pause processes that use a store, and tell whether it kept its word."""
 
 import logging
-import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +53,8 @@ def verify(
 
     Starts processes on this machine that contend for leases under random names of their own, kills
     and pauses them, checks what every one of them saw, and says what was tried, what was found and
-    what it means. A URL with a password is better kept in LEASEHOLD_URL, where `ps` can't see it.
+    what it means. A URL with a password is better kept in LEASEHOLD_URL or the settings file,
+    where `ps` can't see it.
 
     Exits with 0 if nothing was violated, 1 if something was, 2 if the trial says nothing.
     Ctrl-C ends it with a verdict on what was done.
@@ -71,7 +71,7 @@ def verify(
     if primitives is not None:
         size["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
     plan = _plan(**size, locks=locks, ttl=ttl, seed=seed)
-    verdict, signum = _run(_store(where or url), plan, voice)
+    verdict, signum = _run(options.full_url(where or url), plan, voice)
     if as_json:
         from leasehold.cli.output import emit
 
@@ -88,21 +88,6 @@ def _plan(**wanted: Any) -> "TorturePlan":
         return TorturePlan(**wanted)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-def _store(url: str | None) -> str:
-    """The URL with all that is in it, for the processes: else of the settings, else of this user."""
-    if not options.store_asked():
-        url = url or os.environ.get("LEASEHOLD_URL")
-        if url:
-            return url
-    with options.open_client(url) as client:
-        if ":***@" in client.url:
-            raise click.UsageError(
-                f"the processes need the password of {client.url}: give the URL itself, "
-                "best in LEASEHOLD_URL, where `ps` can't see it"
-            )
-        return client.url
 
 
 def _run(url: str, plan: "TorturePlan", voice: Voice) -> tuple["Verdict", int]:

@@ -4,5 +4,6 @@
 def needs(framework: str, package: str) -> ImportError:
     """What to raise where a framework is missing."""
     return ImportError(
-        f"leasehold.contrib.{package} needs {framework}: pip install {package}", name=package
+        f"leasehold.contrib.{package} needs {framework}: pip install 'leasehold[{package}]'",
+        name=package,
     )

@@ -6,8 +6,18 @@ from collections.abc import Callable
 from random import uniform
 from typing import Any, Literal, get_args
 
+from leasehold.config import seconds
 from leasehold.contrib import needs
-from leasehold.sync import AcquireTimeout, Client, Lease, Lock, NameTemplate, Semaphore, as_current
+from leasehold.sync import (
+    AcquireTimeout,
+    Client,
+    Duration,
+    Lease,
+    Lock,
+    NameTemplate,
+    Semaphore,
+    as_current,
+)
 
 try:
     from celery import current_task  # type: ignore[import-untyped]
@@ -24,7 +34,7 @@ def locked[F: Callable[..., Any]](
     template: str,
     *,
     on_busy: OnBusy = "retry",
-    countdown: float | None = None,
+    countdown: Duration | None = None,
     default: object = None,
     capacity: int | None = None,
     client: Client | str | None = None,
@@ -46,6 +56,7 @@ def locked[F: Callable[..., Any]](
     """
     if on_busy not in get_args(OnBusy.__value__):
         raise ValueError(f"on_busy is {on_busy!r}: write 'retry', 'skip' or 'raise'")
+    after = None if countdown is None else seconds(countdown, "countdown")
     options.setdefault("wait", 0)
     make = functools.partial(_resource, capacity=capacity, client=client, options=options)
     make(template)  # what is wrong with the options is told now
@@ -62,7 +73,7 @@ def locked[F: Callable[..., Any]](
                 if on_busy == "skip":
                     return default
                 if on_busy == "retry":
-                    _send_again(busy, countdown)
+                    _send_again(busy, after)
                 raise
             return _run(lease, function, args, kwargs)
 

@@ -155,9 +155,10 @@ def connect(
 ) -> Client:
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
-    `default` makes it what bare primitives use. With a `name`, until it is closed, primitives of both worlds
-    may name that store: `Lock("x", client="reports")`; without a URL, it is a client of the store that has
-    the name. Options, which go with a URL only: `connect_timeout`
+    `default` makes it what bare primitives use until it is closed, or `set_default` says otherwise; what was
+    that before is it again then. With a `name`, until it is closed, primitives of both worlds may name that
+    store: `Lock("x", client="reports")`; without a URL, it is a client of the store that has the name.
+    Options, which go with a URL only: `connect_timeout`
     and `call_timeout`, in seconds, and `clock`, for tests. In the stead of a URL `client` may be a client
     of redis-py's, whose addresses, login and TLS are taken for connections of our own. Closing a client
     of the default store, or of one by its name alone, leaves that store open, as others use it. Raises

@@ -5,9 +5,12 @@ from typing import Any, get_args
 
 from leasehold.config import LockConfig
 from leasehold.model import Capabilities
+from leasehold.primitives.description import check_promises
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.stores import NamedStore
+
+NO_CLIENT = "client= is {!r}: give what connect() returned, or the name of a store"
 
 _FLAGS = ("clock", "durable", "fenced", "push")
 _SCOPES = get_args(Capabilities.__annotations__["scope"])
@@ -30,15 +33,22 @@ class Described[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
     ) -> None:
         if require:
             require = _known({require} if isinstance(require, str) else require)
-        if isinstance(client, str):
-            client = NamedStore(client)
-        if isinstance(
-            client, NamedStore
-        ):  # which store that is, and what it promises, is seen later
-            super()._describe(name, config, on_lost, require, None)
-            self._client = client
-        else:
-            super()._describe(name, config, on_lost, require, client)
+        client = client_of(client)
+        super()._describe(name, config, on_lost, require, client)
+        if self._require and not isinstance(client, NamedStore | None):
+            check_promises(self._require, client.capabilities.names(), client.url)
+
+
+def client_of(given: Any) -> Any:
+    """The client that was given, or the store that a name stands for; which one that is, is seen later.
+
+    Raises `TypeError` for what is neither.
+    """
+    if isinstance(given, str):
+        return NamedStore(given)
+    if isinstance(given, NamedStore | None) or hasattr(given, "hub"):
+        return given
+    raise TypeError(NO_CLIENT.format(given))
 
 
 def _known(words: Iterable[str]) -> frozenset[str]:

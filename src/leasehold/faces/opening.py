@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from leasehold.clock import Clock
 from leasehold.config import Duration
-from leasehold.defaults import default_hub, set_default_hub
+from leasehold.defaults import DefaultStore, default_hub
 from leasehold.hub import Hub, hub_for, hub_of
 from leasehold.store_names import store_name
 from leasehold.stores import Claim, hub_named, source_of
@@ -25,13 +25,19 @@ class Opened(NamedTuple):
     hub: Hub
     claim: Claim | None = None
     shared: bool = False
+    default: DefaultStore | None = None
 
     def taken(self) -> Hub:
         """The store, with its name if it has one: a client that was closed has to take that again."""
-        return self.hub if self.claim is None else self.claim.take()
+        hub = self.hub if self.claim is None else self.claim.take()
+        if self.default is not None:
+            self.default.begin(hub)
+        return hub
 
     def given_up(self) -> bool:
         """Nobody else needs the store, so that it may be closed."""
+        if self.default is not None:
+            self.default.end()
         return not self.shared if self.claim is None else self.claim.leave()
 
 
@@ -39,13 +45,13 @@ def opened(url: str | None, default: bool, name: str | None, options: ConnectOpt
     """The store of a URL, or one that is open already, which takes no options: a named or the default one."""
     if name is not None:
         store_name(name)
-    if url is None and "client" not in options:
-        found = _open_already(name, options)
-    else:
-        found = _connected(url, name, options)
-    if default:
-        set_default_hub(found.hub)
-    return found
+    connects = url is not None or "client" in options
+    found = _connected(url, name, options) if connects else _open_already(name, options)
+    if not default or (not connects and name is None):  # the default store is that already
+        return found
+    standing = DefaultStore(found.hub)
+    standing.begin(found.hub)
+    return found._replace(default=standing)
 
 
 def _open_already(name: str | None, options: ConnectOptions) -> Opened:

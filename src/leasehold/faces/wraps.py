@@ -11,7 +11,8 @@ from leasehold.config import LockConfig
 from leasehold.errors import AcquireTimeout, NotHeld
 from leasehold.faces import blocking
 from leasehold.faces.callables import is_async, refuse_generator, refuse_late_body
-from leasehold.primitives.description import NO_CLIENT, NO_TIMEOUT
+from leasehold.faces.described import client_of
+from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.template import NameTemplate
 from leasehold.settings import configured
 from leasehold.stores import NamedStore
@@ -176,13 +177,9 @@ def _wrap_plain(
 
 def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
     """A client of either world serves a function of either, and so does a name."""
-    client = extra.get("client")
-    if client is None:
-        return extra
-    if isinstance(client, str):
-        return {**extra, "client": NamedStore(client)}
-    if not hasattr(client, "hub"):
-        raise TypeError(NO_CLIENT.format(client))
+    client = client_of(extra.get("client"))
+    if isinstance(client, NamedStore | None):
+        return {**extra, "client": client}
     client_type: type[Any]
     if asynchronous:
         from leasehold.faces import aio_client

@@ -74,11 +74,13 @@ class FileFence:
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
     """Hold `path` locked; the system lets go of it when this process ends, however it ends."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    descriptor, locker = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), os.getpid()
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        if os.getpid() == locker:  # a child that was forked meanwhile has the descriptor, too
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
         os.close(descriptor)
 
 

@@ -11,8 +11,7 @@ for slot = 1, last - 1 do
         return {'stale', slot, seen}
     end
 end
-local reply = redis.call(ARGV[2], KEYS[last], unpack(ARGV, 3))
 for slot = 1, last - 1 do
-    redis.call('SET', KEYS[slot], ARGV[1])
+    redis.call('SET', KEYS[slot], ARGV[1]) -- first: what can't be raised must let nothing through
 end
-return {'done', reply}
+return {'done', redis.call(ARGV[2], KEYS[last], unpack(ARGV, 3))}

@@ -44,15 +44,11 @@ class RedisFence(_Guarded):
     def call(self, by: Stamped, command: str, key: str | bytes, *arguments: Any) -> Any:
         """Let whoever holds the lease call one command, whose first argument is its one key.
 
-        `fence.call(lease, "HSET", "cart:42", "apples", 3)`. Returns the command's reply, as it was sent.
+        `fence.call(lease, "SET", "cart:42:state", "paid")`. Returns the command's reply, as it was sent.
         Raises `StaleToken` if a higher token was seen; then nothing has happened.
         """
         stamp = stamp_of(by)
         return _told(stamp, self._script(**self._said(stamp, command, key, arguments)))
-
-    def set(self, by: Stamped, key: str | bytes, value: Any) -> None:
-        """Let whoever holds the lease set a key. Raises `StaleToken` if a higher token was seen."""
-        self.call(by, "SET", key, value)
 
 
 class AsyncRedisFence(_Guarded):
@@ -65,10 +61,6 @@ class AsyncRedisFence(_Guarded):
         """As `RedisFence.call`. Cancelled, it may have happened or not."""
         stamp = stamp_of(by)
         return _told(stamp, await self._script(**self._said(stamp, command, key, arguments)))
-
-    async def set(self, by: Stamped, key: str | bytes, value: Any) -> None:
-        """As `RedisFence.set`."""
-        await self.call(by, "SET", key, value)
 
 
 @cache

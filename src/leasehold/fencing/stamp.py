@@ -3,6 +3,8 @@
 from typing import NamedTuple, Protocol
 from urllib.parse import quote_from_bytes
 
+from leasehold.core.names import KINDS
+
 LARGEST = 2**53
 """Tokens are below it, so that every language and store can compare them."""
 
@@ -10,7 +12,7 @@ PLAIN = "/:@,=+ -._"
 """Besides letters and digits, what is itself in a key's text."""
 
 
-class Held(Protocol):
+class Stampable(Protocol):
     """A lease, as far as its stamp goes."""
 
     @property
@@ -23,7 +25,7 @@ class Held(Protocol):
     def slots(self) -> tuple[int, ...]: ...
 
 
-type Stamped = Held | tuple[str | bytes, int] | tuple[str | bytes, int, int]
+type Stamped = Stampable | tuple[str | bytes, int] | tuple[str | bytes, int, int]
 """Who writes: a lease, or `(key, token)`, or `(key, token, slot)`. A lease's key is `b"lock:order:42"`."""
 
 
@@ -70,4 +72,9 @@ def _parts(by: tuple[object, ...]) -> tuple[bytes, int, tuple[int, ...]]:
         case _:
             raise TypeError(f"{by!r} is neither a lease nor (key, token) nor (key, token, slot)")
     raw = key.encode() if isinstance(key, str) else key
+    if raw.partition(b":")[0].decode("ascii", "replace") not in KINDS or b":" not in raw:
+        raise ValueError(
+            f"the key is {key!r}: give lease.key, which begins with its kind, as lock:order:42 does, or "
+            "nobody else would compare with it"
+        )
     return raw, token, (slot,)  # type: ignore[return-value]  # the caller looks at what they are

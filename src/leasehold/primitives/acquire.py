@@ -12,8 +12,7 @@ from leasehold.core.names import fingerprint
 from leasehold.core.timing import DRIFT, FRONT, claim_window, trusted
 from leasehold.errors import BackendUnavailable, Deadlock, LeaseholdError
 from leasehold.model import Failed, Gone, Granted, Queued, Refused, Reply, Wakeup
-from leasehold.primitives.ask import Ask as Ask
-from leasehold.primitives.ask import Grant as Grant
+from leasehold.primitives.ask import Ask, Grant
 from leasehold.primitives.asking import BRIEFLY, Asking
 from leasehold.primitives.ids import new_id
 from leasehold.primitives.lookout import Lookout, first_due
@@ -31,20 +30,16 @@ UNHEARD = 0.05
 class Acquiring(Asking):
     """One id's way to a grant."""
 
-    __slots__ = ("_ahead", "_due_at", "_lookout", "_on_wait", "_queued")
+    __slots__ = ("_ahead", "_due_at", "_lookout", "_on_wait", "_queued", "_since")
 
     def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None = None) -> None:
-        self._rt = rt
-        self._ask = ask
+        super().__init__(rt, ask)
         self._on_wait = on_wait
         self._lookout: Lookout | None = None
+        self._since: float | None = None
+        """When it began to wait, in the queue or for a place there."""
         self._due_at = inf
         """When there is something to do besides waiting."""
-        self._id = new_id()
-        self._doubtful = False
-        self._in_flight = False
-        self._inbox = ""
-        self._over = False
         self._queued: Answer | None = None
         self._ahead: int | None = None
 
@@ -116,8 +111,8 @@ class Acquiring(Asking):
     async def _wait_in_queue(self, answer: Answer, reply: Queued, until: float) -> Grant | None:
         """Wait for a push, or until it is worth asking again; None means: ask again."""
         rt = self._rt
-        if self._queued is None:
-            self._due_at = first_due(rt, self._ask, self._on_wait)
+        if self._since is None:
+            self._begin_to_wait()
         self._queued, self._ahead = answer, reply.position
         pause = reply.recheck_in + CLOCKS_DIFFER
         if reply.position >= FRONT:
@@ -158,8 +153,8 @@ class Acquiring(Asking):
         if reply.reason == "too_large":
             self._over = True
             raise refusal(self._ask, reply)
-        if self._on_wait is not None and self._due_at == inf:
-            self._due_at = self._rt.now()
+        if self._since is None:
+            self._begin_to_wait()
         if self._due_at <= self._rt.now():
             self._ahead = None
             await self._look_out("")
@@ -167,11 +162,16 @@ class Acquiring(Asking):
         pause = min(max(reply.recheck_in, 0.05), 1.0)
         await self._rt.signal().wait(max(min(pause, left), 0.0))
 
+    def _begin_to_wait(self) -> None:
+        self._since = since = self._rt.now()
+        self._due_at = first_due(self._rt, self._ask, self._on_wait, since)
+
     async def _look_out(self, place: str) -> None:
         """Do what is due besides waiting."""
         lookout = self._lookout
         if lookout is None:
-            lookout = self._lookout = Lookout(self._rt, self._ask, self._on_wait, self._due_at)
+            assert self._since is not None
+            lookout = self._lookout = Lookout(self._rt, self._ask, self._on_wait, self._since)
         try:
             self._due_at = await lookout.look(place, self._ahead)
         except Deadlock:

@@ -17,7 +17,7 @@ from leasehold.model import (
     Revoked,
     Status,
 )
-from leasehold.primitives.acquire import Grant
+from leasehold.primitives.ask import Grant
 from leasehold.primitives.handle import unpack
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.refusals import unexpected

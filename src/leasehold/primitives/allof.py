@@ -7,7 +7,7 @@ from leasehold.errors import AcquireTimeout
 from leasehold.primitives.allof_gathering import Gathering
 from leasehold.primitives.allof_leases import LeasesBase
 from leasehold.primitives.allof_parts import Part, Wish, checked, in_order
-from leasehold.primitives.description import NO_TIMEOUT, check_promises
+from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.entering import Entering
 from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.telling import key_shown
@@ -34,21 +34,26 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
     ) -> None:
         if timeout is not UNSET:
             raise TypeError(NO_TIMEOUT)
-        self._named = self._flat(members, None if isinstance(ttl, Unset) else safe_ttl(ttl))
+        given: dict[str, Any] = {}
+        if not isinstance(ttl, Unset):
+            given["ttl"] = safe_ttl(ttl)
+        if not isinstance(wait, Unset):
+            given["wait"] = optional_seconds(wait, "wait")
+        if on_wait is not None:
+            given["on_wait"] = self._checked(on_wait)
+        self._named = [part._replace(**given) for part in self._flat(members)]
         if not self._named:
             raise ValueError(
                 "AllOf is given nothing: name what is to be held, as AllOf(lock, other)"
             )
         self._parts = in_order(self._named)
-        self._wait = self._shortest() if isinstance(wait, Unset) else optional_seconds(wait, "wait")
-        self._require = frozenset[str]().union(*(part.primitive._require for part in self._parts))
+        self._wait = self._shortest()
         by_client = {id(part.primitive._client): part.primitive for part in self._parts}
         self._of_each_client = list(by_client.values())
-        self._on_wait = self._checked(on_wait)
         self._entered = {}
 
-    def _flat(self, members: tuple[Any, ...], ttl: float | None) -> list[Part]:
-        """The parts as they were named, those of another AllOf among them."""
+    def _flat(self, members: tuple[Any, ...]) -> list[Part]:
+        """The parts as they were named, those of another AllOf among them, as that has them."""
         parts: list[Part] = []
         for member in members:
             if isinstance(member, AllOfBase):
@@ -58,7 +63,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
                 parts += within
             else:
                 parts.append(checked(member, self._takes, self._world))
-        return parts if ttl is None else [part._replace(ttl=ttl) for part in parts]
+        return parts
 
     def _checked(self, on_wait: OnWait | None) -> OnWait | None:
         if on_wait is not None:
@@ -67,7 +72,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
 
     def _shortest(self) -> float | None:
         """How long those wait that would wait the shortest; None: for ever."""
-        waits = [part.primitive._wait for part in self._named]
+        waits = [part.patience for part in self._named]
         return min((wait for wait in waits if wait is not None), default=None)
 
     # -- where --------------------------------------------------------------------------------------
@@ -102,15 +107,15 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
     ) -> LeasesT:
         rt = self._only_runtime()
         patience = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
-        if self._require:
-            check_promises(self._require, rt.capabilities.names(), "the store")
+        for part in self._parts:
+            part.primitive._check_the_store(rt)
         me = rt.me()
-        watch = self._checked(on_wait) or self._on_wait
+        self._checked(on_wait)
         leases: dict[bytes, Any] = {}
         try:
             await self._take_again(rt, me, patience, leases)
             rest = [part for part in self._parts if part.key not in leases]
-            wishes = [part.wish(priority, note, watch) for part in rest]
+            wishes = [part.wish(priority, note, on_wait) for part in rest]
             leases |= await self._gathered(Gathering(rt, wishes, me), wishes, patience)
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:
@@ -123,15 +128,9 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
     ) -> None:
         """What our task or thread holds already: another lease of it, where it may be held twice."""
         for part in self._parts:
-            held = rt.holding.get((part.key, me))
-            lease = None if held is None else held()
-            if lease is None or not await lease._still_stands():
-                continue
-            again = part.primitive._again(lease) if part.primitive._reentrant else None
+            again = await part.primitive._held_already(rt, me, patience)
             if again is not None:
                 leases[part.key] = again
-            elif lease._stands:
-                part.primitive._refuse_reentry(patience)
 
     async def _gathered(
         self, gathering: Gathering, wishes: list[Wish], patience: float | None
@@ -144,7 +143,10 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
                 if wish.ask.key == refusal.key:
                     wish.primitive._look_at(refusal)
             raise
-        return {wish.ask.key: wish.lease(hold) for wish, hold in zip(wishes, holds, strict=True)}
+        return {
+            wish.ask.key: wish.primitive._given(hold)
+            for wish, hold in zip(wishes, holds, strict=True)
+        }
 
     async def _try(self, priority: int | None = None, note: str | None = None) -> LeasesT | None:
         try:

@@ -99,13 +99,7 @@ class Gathering:
             grant = await Acquiring(rt, wish.ask, wish.on_wait).run(left)
         except AcquireTimeout as error:
             raise self._gave_up(error, wait) from None
-        try:
-            terms = on_standby(wish.terms)
-            lease = wish.primitive._lease_type(rt, wish.ask.key, terms, grant, self._me)
-        except BaseException:
-            rt.keeper.abandon(wish.ask.key, grant.id, 0.0)
-            raise
-        self._held.append(lease)
+        self._held.append(wish.primitive._hold(rt, on_standby(wish.terms), grant, self._me))
 
     async def _drop_from_the_first_lost(self) -> None:
         """A lease that was lost while we waited, and all on later keys: they are to be had anew."""

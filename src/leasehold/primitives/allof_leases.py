@@ -46,7 +46,7 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
 
     @property
     def reason(self) -> LossReason | None:
-        """Why the first that was lost was lost; None unless one was."""
+        """Why one was lost: of several, the first in the order of the arguments; None unless one was."""
         return next((lease.reason for lease in self._once if lease.lost), None)
 
     @property

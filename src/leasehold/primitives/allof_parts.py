@@ -1,9 +1,9 @@
 """What an `AllOf` was given, as parts in the order of their keys, each key once."""
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn
 
+from leasehold.config import UNSET, Unset
 from leasehold.primitives.ask import Ask
 from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.telling import key_shown
@@ -26,21 +26,31 @@ class Part(NamedTuple):
     units: int = 1
     ttl: float | None = None
     """None: the primitive's own."""
+    wait: float | Unset | None = UNSET
+    """Unset: the primitive's own; None: for ever."""
+    on_wait: OnWait | None = None
+    """None: the primitive's own."""
 
     @property
     def key(self) -> bytes:
         """The key that it is about."""
         return self.primitive.key
 
+    @property
+    def differences(self) -> dict[str, Any]:
+        """All that makes a difference to its lease."""
+        found = self.primitive._differences()
+        return found if self.ttl is None else found | {"ttl": self.ttl}
+
     def wish(self, priority: int | None, note: str | None, on_wait: OnWait | None) -> "Wish":
         """What is asked of the store, and how it will be held."""
-        primitive = self.primitive
-        primitive._describe_here()
-        ask, terms = primitive._another_wish(self.units, priority, note)
-        ttl = ask.ttl if self.ttl is None else self.ttl
-        # not as one of a cohort: whoever holds several passes none of them on
-        ask, terms = ask._replace(ttl=ttl, tokens=1), terms._replace(ttl=ttl)
-        return Wish(primitive, ask, terms, on_wait or primitive._on_wait)
+        ask, terms = self.primitive._wish_for(self.units, self.ttl, priority, note)
+        return Wish(self.primitive, ask, terms, on_wait or self.on_wait or self.primitive._on_wait)
+
+    @property
+    def patience(self) -> float | None:
+        """How long it would be waited for."""
+        return self.primitive._wait if isinstance(self.wait, Unset) else self.wait
 
 
 class Wish(NamedTuple):
@@ -50,10 +60,6 @@ class Wish(NamedTuple):
     ask: Ask
     terms: Terms
     on_wait: OnWait | None
-
-    def lease(self, hold: Any) -> Any:
-        """What its holder gets of the hold: that, or the first of several leases of it."""
-        return self.primitive._counted(hold) if self.primitive._reentrant else hold
 
 
 def checked(member: object, takes: type[PrimitiveBase[Any]], world: str) -> Part:
@@ -96,6 +102,7 @@ def in_order(named: Iterable[Part]) -> list[Part]:
         known = once.setdefault(part.key, part)
         if known is not part:
             _check_same(known, part)
+            once[part.key] = known._replace(on_wait=known.on_wait or part.on_wait)
     return [once[key] for key in sorted(once)]
 
 
@@ -108,23 +115,10 @@ def _check_same(one: Part, other: Part) -> None:
             f"{name} is named twice, for {one.units} and for {other.units} units: name it once, "
             "with as many as are wanted in all"
         )
-    before, after = _described(one), _described(other)
+    before, after = one.differences, other.differences
     differing = [what for what in before if before[what] != after[what]]
     if differing:
         raise ValueError(
             f"{name} is named twice, with another {' and '.join(differing)}: one lease can't be held "
             "in two ways, so name it once"
         )
-
-
-def _described(part: Part) -> dict[str, Any]:
-    """All that makes a difference to a lease."""
-    primitive = part.primitive
-    config = primitive.config
-    described = {field.name: getattr(config, field.name) for field in fields(config)}
-    described |= {"capacity": primitive._capacity, "on_lost": primitive._on_lost}
-    if part.ttl is not None:
-        described["ttl"] = part.ttl
-    for of_the_acquire in ("wait", "cohort"):
-        del described[of_the_acquire]
-    return described

@@ -70,7 +70,7 @@ class Trial:
             grant = Grant(
                 lease_id, reply.token, reply.slots, told.sent, deadline, None, told.resent
             )
-            lease: LeaseBase = wish.primitive._lease_type(self._rt, key, terms, grant, self._me)
+            lease: LeaseBase = wish.primitive._hold(self._rt, terms, grant, self._me)
             return lease
         if told.resent:
             self._bury(key, lease_id)

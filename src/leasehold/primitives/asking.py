@@ -4,6 +4,7 @@ from leasehold.core.timing import burial
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Failed, Release
 from leasehold.primitives.ask import Ask
+from leasehold.primitives.ids import new_id
 from leasehold.primitives.refusals import not_busy, unexpected
 from leasehold.runtime.port import Answer, Runtime
 
@@ -12,20 +13,21 @@ BRIEFLY = 1.0
 
 
 class Asking:
-    """What `Acquiring` says to the store, and what it must remember of it. It sets the attributes."""
+    """What `Acquiring` says to the store, and what it must remember of it."""
 
     __slots__ = ("_ask", "_doubtful", "_id", "_in_flight", "_inbox", "_over", "_rt")
 
-    _rt: Runtime
-    _ask: Ask
-    _id: str
-    _doubtful: bool
-    """A copy of a command may still be under way."""
-    _in_flight: bool
-    _inbox: str
-    """Where the store was told to push."""
-    _over: bool
-    """There is nothing to be given up."""
+    def __init__(self, rt: Runtime, ask: Ask) -> None:
+        self._rt = rt
+        self._ask = ask
+        self._id = new_id()
+        self._doubtful = False
+        """A copy of a command may still be under way."""
+        self._in_flight = False
+        self._inbox = ""
+        """Where the store was told to push."""
+        self._over = False
+        """There is nothing to be given up."""
 
     async def _send(self, *, queue: bool, until: float, bounded: bool = True) -> Answer:
         """Ask until the store answers, or until there is no more time to ask."""

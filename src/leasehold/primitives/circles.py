@@ -15,13 +15,17 @@ or a place that has ended doesn't come back under its fingerprint. So what was s
 the while between the two reads of it. As the first reading had ended before the second began, all these
 spans have the moment in between in common, and the whole circle stood then.
 
-All who are in a circle see the same one, and agree on who began to wait last, by the store's stamps, which
-are the tokens of the adverts: that one gives way, and the others go on waiting.
+Whoever finds a circle gives way if it began to wait last of all in it, by the store's stamps, which are the
+tokens of the adverts; else it goes on waiting. One who waits may be in several circles, and finds one of
+them at a time. But of all who are knotted together by circles one is the youngest, and so the youngest of
+whichever circle it finds: it always gives way. What is left of the knot has a youngest in turn. Others of the
+knot may give way as well, each the youngest of a circle that stood when it looked.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from typing import NamedTuple
+from weakref import ref
 
 from leasehold.core.names import fingerprint, wait_key
 from leasehold.core.timing import burial
@@ -78,8 +82,7 @@ class Detective:
         self._rt = rt
         self._ask = ask
         self._since = since
-        me = rt.me()
-        self._held = [lease for (_, who), lease in list(rt.holding.items()) if who is me]
+        self._held = [ref(lease) for lease in rt.holding.of(rt.me())]
         self._ids: dict[str, str] = {}
         """Of our adverts, by the fingerprint of what is held."""
         self._mine: dict[str, Advert] = {}

@@ -20,7 +20,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from leasehold.primitives.acquire import Ask
+from leasehold.primitives.ask import Ask
 from leasehold.primitives.cohort_place import SharedPlace
 from leasehold.primitives.kept import KeptLease
 from leasehold.runtime.port import Runtime, Standing

@@ -5,7 +5,7 @@ from typing import Literal
 
 from leasehold.errors import AcquireTimeout, Deadlock, LeaseholdError
 from leasehold.fork import generation
-from leasehold.primitives.acquire import Ask, Grant
+from leasehold.primitives.ask import Ask, Grant
 from leasehold.primitives.cohort import Cohort, Gift
 from leasehold.primitives.cohort_place import SharedPlace, TimeIsUp
 from leasehold.primitives.cohort_turn import Turn

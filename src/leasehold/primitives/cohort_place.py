@@ -3,7 +3,8 @@
 from math import inf
 
 from leasehold.model import Granted
-from leasehold.primitives.acquire import Acquiring, Ask, Grant
+from leasehold.primitives.acquire import Acquiring
+from leasehold.primitives.ask import Ask, Grant
 from leasehold.primitives.watching import OnWait
 from leasehold.runtime.port import Runtime
 
@@ -50,7 +51,7 @@ class SharedPlace(Acquiring):
         finally:
             self._stop_waiting()
             self._queued = self._lookout = None  # who stands here next looks out for itself
-            self._due_at = inf
+            self._since, self._due_at = None, inf
 
     async def _withdraw(self, wait: float | None) -> None:
         raise TimeIsUp  # who comes next decides what becomes of the place

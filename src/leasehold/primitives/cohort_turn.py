@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from leasehold.core.timing import trusted
-from leasehold.primitives.acquire import Grant
+from leasehold.primitives.ask import Grant
 
 if TYPE_CHECKING:
     from leasehold.primitives.cohort import Cohort

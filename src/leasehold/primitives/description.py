@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import fields
 from socket import gethostname
 from typing import Any, ClassVar, Self
 
@@ -18,8 +19,6 @@ NO_TIMEOUT = (
     "timeout= says too little: did you mean wait= (how long to queue) or "
     "ttl= (how long the store keeps it)?"
 )
-
-NO_CLIENT = "client= is {!r}: give what connect() returned, or the name of a store"
 
 _hosts: dict[int, str] = {}
 
@@ -106,6 +105,8 @@ class Description:
         client: Any = None,
     ) -> Self:
         """Describe it by a config; no environment is read."""
+        if not isinstance(config, LockConfig):
+            raise TypeError(f"config is {config!r}: give a LockConfig")
         self = cls.__new__(cls)
         self._describe(name, config, on_lost, require, client)
         self._watch_by(on_wait)
@@ -119,6 +120,8 @@ class Description:
         require: Iterable[str],
         client: Any,
     ) -> None:
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost is {on_lost!r}: give a function that takes the lease")
         self.key = key_of(self.kind, name)
         self.name = name
         self.config = config
@@ -134,10 +137,6 @@ class Description:
         self._reentrant = config.reentrant
         self._here = ""
         self._wish: tuple[Ask, Terms]
-        if client is not None and not hasattr(client, "hub"):
-            raise TypeError(NO_CLIENT.format(client))
-        if self._require and client is not None:
-            check_promises(self._require, client.capabilities.names(), client.url)
 
     def _watch_by(self, on_wait: OnWait | None) -> None:
         """Have that called while an acquire waits."""
@@ -198,6 +197,29 @@ class Description:
             note=ask.note if note is None else note,
         )
         return ask, terms._replace(units=units)
+
+    # -- as one of several --------------------------------------------------------------------------
+
+    def _wish_for(
+        self, units: int, ttl: float | None, priority: int | None, note: str | None
+    ) -> tuple[Ask, Terms]:
+        """What is asked for together with others; without a `ttl` its own.
+
+        Not as one of a cohort: whoever holds several passes none of them on.
+        """
+        self._describe_here()
+        ask, terms = self._another_wish(units, priority, note)
+        if ttl is None:
+            ttl = ask.ttl
+        return ask._replace(ttl=ttl, tokens=1), terms._replace(ttl=ttl)
+
+    def _differences(self) -> dict[str, Any]:
+        """All that makes a difference to a lease on the same key."""
+        config = self.config
+        found = {field.name: getattr(config, field.name) for field in fields(config)}
+        for of_the_acquire in ("wait", "cohort"):
+            del found[of_the_acquire]
+        return found | {"capacity": self._capacity, "on_lost": self._on_lost}
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {key_shown(self.key)}>"

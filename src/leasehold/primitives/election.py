@@ -135,11 +135,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         rt = self._runtime()
         ask, terms = self._describe_here()
         grant = await Acquiring(way, ask).run(None)
-        try:
-            return self._register(self._lease_type(rt, self.key, terms, grant, rt.me()))
-        except BaseException:
-            rt.keeper.abandon(self.key, grant.id, 0.0)
-            raise
+        return self._register(self._hold(rt, terms, grant, rt.me()))
 
     def _register(self, term: TermT) -> TermT:
         term.number = number = next(self._numbers)

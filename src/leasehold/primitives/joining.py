@@ -7,7 +7,7 @@ from leasehold.config import Duration, Unset, optional_seconds
 from leasehold.core.timing import burial, trusted
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Command, Granted, Refused, Reply
-from leasehold.primitives.acquire import Ask, Grant
+from leasehold.primitives.ask import Ask, Grant
 from leasehold.primitives.ids import new_id
 from leasehold.primitives.pending import Pending
 from leasehold.primitives.refusals import refusal, unexpected

@@ -3,13 +3,12 @@
 import logging
 import warnings
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from leasehold.core.timing import burial, renew_after, trusted
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.fork import generation
 from leasehold.model import Command, Granted, Lost, Release, Renew, Renewed
-from leasehold.primitives.acquire import Grant
+from leasehold.primitives.ask import Grant
 from leasehold.primitives.losses import FORGOTTEN, LOSSES, LossReason, loss_of
 from leasehold.primitives.pending import NEVER_WAS
 from leasehold.primitives.telling import key_shown
@@ -97,7 +96,7 @@ class KeptLease:
         self._renew_at = renew_at
         self._end = None  # from here on, whatever interrupts us, `__del__` gives it up
         if terms.exclusive:
-            rt.holding[key, me] = ref(self)
+            rt.holding.put(key, me, self)
         if terms.auto_renew and renew_at <= self._deadline:
             rt.keeper.watch(self, renew_at, lead)
         else:
@@ -278,10 +277,7 @@ class KeptLease:
     def _let_go(self) -> None:
         """Its task or thread no longer holds the key."""
         if self._terms.exclusive:
-            holding, place = self._rt.holding, (self.key, self._me)
-            held = holding.get(place)
-            if held is not None and (held() is None or held() is self):
-                holding.pop(place, None)
+            self._rt.holding.drop(self.key, self._me, self)
 
     def _loss(self, reason: LossReason | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"

@@ -3,7 +3,6 @@
 import logging
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
-from weakref import ref
 
 from leasehold.config import Duration, safe_ttl, seconds
 from leasehold.errors import BackendUnavailable, LeaseholdError, LeaseLost, NotHeld
@@ -96,7 +95,7 @@ class LeaseBase(KeptLease):
         self._let_go()
         self._me = me
         if self._terms.exclusive and self._end is None:
-            self._rt.holding[self.key, me] = ref(self)
+            self._rt.holding.put(self.key, me, self)
 
     def detach(self) -> str:
         """Stop looking after it here, and return a handle with which another process can attach it.
@@ -183,7 +182,7 @@ class LeaseBase(KeptLease):
         """Give it up; True if it was held until now. Never raises because the store is away."""
         if self._part() is None:
             return False
-        if self._turn is not None and self._turn.pass_on(self):
+        if self._pass_on():
             return True
         try:
             answer = await self._rt.call(self._farewell())
@@ -200,6 +199,10 @@ class LeaseBase(KeptLease):
             self._hand_back()
             return None
         return self if generation.number == self._generation else None
+
+    def _pass_on(self) -> bool:
+        """It was given up: whether the next of its cohort has it, and the store needn't be told."""
+        return self._turn is not None and self._turn.pass_on(self)
 
     def _parted(self, told: Told) -> bool:
         """What the store said to the farewell; whether it was held until then."""

@@ -20,12 +20,16 @@ FIRST_LOOK = 1.0
 """Who has waited for so many seconds looks for a circle; then after twice as long, and so on."""
 
 
-def first_due(rt: Runtime, ask: Ask, on_wait: OnWait | None) -> float:
-    """When somebody who begins to wait now has something to look out for; `inf` if never."""
+def first_due(rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> float:
+    """When somebody who has waited since then has something to look out for; `inf` if never.
+
+    Nobody waits for a task or thread that holds nothing. What it adopts or acquires in its own `on_wait`
+    counts if that is before the first look; it can't come to hold anything in another way while it waits.
+    """
     if on_wait is not None:
-        return rt.now()
-    if ask.detects and rt.holding:  # else nobody here holds anything, so nobody waits for us
-        return rt.now() + FIRST_LOOK
+        return since
+    if ask.detects and rt.holding.of(rt.me()):
+        return since + FIRST_LOOK
     return inf
 
 
@@ -43,10 +47,10 @@ class Lookout:
         "_watcher",
     )
 
-    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, due_at: float) -> None:
+    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> None:
         self._rt = rt
         self._ask = ask
-        self._since = since = due_at if on_wait is not None else due_at - FIRST_LOOK
+        self._since = since
         self._watcher = None if on_wait is None else Watcher(ask.key, on_wait, since)
         self._tell_at = inf if on_wait is None else since
         self._look_at = since + FIRST_LOOK if ask.detects else inf
@@ -56,13 +60,13 @@ class Lookout:
     async def look(self, place: str, ahead: int | None) -> float:
         """Do what is due, from the place of that fingerprint; return when something will be due again.
 
-        `ahead` is how many were before it when the store was last asked. Raises `Deadlock`, and nothing
-        else.
+        Without a place (it is empty) no circle is looked for until there is one. `ahead` is how many were
+        before it when the store was last asked. Raises `Deadlock`, and nothing else.
         """
         try:
             if self._tell_at <= self._rt.now():
                 await self._tell(place, ahead)
-            if self._look_at <= self._rt.now():
+            if place and self._look_at <= self._rt.now():
                 await self._search(place)
         except Deadlock:
             raise
@@ -96,7 +100,6 @@ class Lookout:
             return
         self._interval = min(2 * self._interval, max(self._ask.ttl / 2, FIRST_LOOK))
         try:
-            if place:
-                await self._detective.look(place)
+            await self._detective.look(place)
         finally:
             self._look_at = self._rt.now() + self._interval

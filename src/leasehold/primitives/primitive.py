@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
+from leasehold.core.timing import burial
 from leasehold.errors import AcquireTimeout, Reentrant
 from leasehold.model import MANY, Status
 from leasehold.primitives import admin
@@ -59,12 +60,12 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             wait = self._one_try(wait)
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
-        if (self.key, me) in rt.holding:
-            again = await self._acquire_again(rt, me, patience)
+        if rt.holding.get(self.key, me) is not None:
+            again = await self._held_already(rt, me, patience)
             if again is not None:
                 return again
         if self._require:
-            check_promises(self._require, rt.capabilities.names(), "the store")
+            self._check_the_store(rt)
         ask, terms = self._asked(units, priority, note)
         if on_wait is None:
             on_wait = self._on_wait
@@ -76,15 +77,27 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             hold = await self._acquire_in_cohort(rt, ask, terms, me, patience, on_wait)
         else:
             hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
-        return self._counted(hold) if self._reentrant else hold
+        return self._given(hold)
+
+    def _check_the_store(self, rt: Runtime) -> None:
+        """Raises `MissingCapability` where it can't promise what is required."""
+        check_promises(self._require, rt.capabilities.names(), "the store")
 
     def _hold(self, rt: Runtime, terms: Terms, grant: Grant, me: object) -> LeaseT:
-        """What was granted, in the hands of its holder; or of nobody, should that be interrupted."""
+        """What was granted, in the hands of its holder; or of nobody, should that be interrupted.
+
+        The one door from a grant to a lease: an id whose Acquire may come once more is buried here.
+        """
         try:
             return self._lease_type(rt, self.key, terms, grant, me)
         except BaseException:
-            rt.keeper.abandon(self.key, grant.id, 0.0)
+            bury = burial(rt.call_timeout) if grant.doubtful else 0.0
+            rt.keeper.abandon(self.key, grant.id, bury)
             raise
+
+    def _given(self, hold: LeaseT) -> LeaseT:
+        """What its holder gets of a hold: that, or the first of several leases of it."""
+        return self._counted(hold) if self._reentrant else hold
 
     # -- in other ways ------------------------------------------------------------------------------
 
@@ -116,12 +129,9 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
 
     # -- by whoever holds it ------------------------------------------------------------------------
 
-    async def _acquire_again(
-        self, rt: Runtime, me: object, patience: float | None
-    ) -> LeaseT | None:
+    async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
         """What our task or thread has held until now: once more, or it is refused; None if it ended."""
-        held = rt.holding.get((self.key, me))
-        lease = None if held is None else held()
+        lease = rt.holding.get(self.key, me)
         if lease is None or not await lease._still_stands():
             return None
         again = self._again(lease) if self._reentrant else None

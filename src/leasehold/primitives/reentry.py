@@ -116,6 +116,22 @@ class _OfTheHold:
         setattr(lease._hold, self._name, value)
 
 
+NEVER_ASKED_FOR = frozenset(
+    {
+        "_asked",
+        "_bucket",
+        "_claim_by",
+        "_doubtful",
+        "_handed_back",
+        "_renew_at",
+        "_renewing",
+        "_settling",
+        "_turn",
+    }
+)
+"""What only the keeper wants of a lease, and so of the hold alone: a lease of it has nothing there."""
+
+
 class NestedLease(LeaseBase):
     """One of the leases of a hold. Mixed into the lease class of either world, for any kind of lock."""
 

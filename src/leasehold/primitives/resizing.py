@@ -14,7 +14,7 @@ from typing import Any, Literal
 from leasehold.config import optional_seconds
 from leasehold.errors import BackendUnavailable
 from leasehold.model import MANY, Command, Granted, Lost, Refused, Resize
-from leasehold.primitives.acquire import Grant
+from leasehold.primitives.ask import Grant
 from leasehold.primitives.handle import Handle
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.refusals import unexpected

@@ -11,7 +11,7 @@ from leasehold.config import LockConfig
 from leasehold.core.names import Kind
 from leasehold.errors import AcquireTimeout, Reentrant
 from leasehold.model import MANY
-from leasehold.primitives.acquire import Ask
+from leasehold.primitives.ask import Ask
 from leasehold.primitives.options import Options
 from leasehold.primitives.primitive import PrimitiveBase
 from leasehold.primitives.resizing import ResizableLease

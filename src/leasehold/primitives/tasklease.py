@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 from leasehold.config import Duration
 from leasehold.model import Release
-from leasehold.primitives.acquire import Grant
+from leasehold.primitives.ask import Grant
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.losses import LossReason
 from leasehold.primitives.telling import key_shown, span

@@ -10,7 +10,7 @@ from leasehold.core.timing import trusted
 from leasehold.errors import BackendUnavailable
 from leasehold.fork import generation
 from leasehold.model import Failed
-from leasehold.primitives.acquire import Grant
+from leasehold.primitives.ask import Grant
 from leasehold.primitives.lease import LeaseBase
 from leasehold.primitives.telling import key_shown
 from leasehold.primitives.terms import Terms

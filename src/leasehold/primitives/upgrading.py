@@ -55,6 +55,7 @@ class Upgrading:
         "_place",
         "_refused",
         "_rt",
+        "_since",
         "_speak_at",
         "_until",
         "_wait",
@@ -94,7 +95,8 @@ class Upgrading:
 
     async def _try_until_alone(self) -> None:
         pause = SOONEST
-        self._look_at = first_due(self._rt, self._ask, None)
+        self._since = since = self._rt.now()
+        self._look_at = first_due(self._rt, self._ask, None, since)
         while not await self._try():
             left = self._until - self._rt.now()
             if left <= 0:
@@ -129,7 +131,7 @@ class Upgrading:
     async def _look_out(self) -> None:
         """For a circle of those who wait for each other over other keys. Raises `Deadlock`."""
         if self._lookout is None:
-            self._lookout = Lookout(self._rt, self._ask, None, self._look_at)
+            self._lookout = Lookout(self._rt, self._ask, None, self._since)
         self._look_at = await self._lookout.look(fingerprint(self._place), 0)
 
     @property

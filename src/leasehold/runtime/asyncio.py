@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any
-from weakref import WeakMethod, ref
+from weakref import WeakMethod
 
 from leasehold.backends.port import Store
 from leasehold.clock import Clock
@@ -13,8 +13,8 @@ from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
 from leasehold.model import Finding, Status, Wakeup
 from leasehold.runtime.batcher import Batcher
+from leasehold.runtime.holdings import Holdings
 from leasehold.runtime.keeper import StoreKeeper
-from leasehold.runtime.port import Nesting
 from leasehold.runtime.task_job import TaskJob
 
 log = logging.getLogger("leasehold")
@@ -140,7 +140,7 @@ class AsyncRuntime:
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding: dict[tuple[bytes, object], ref[Nesting]] = {}
+        self.holding = Holdings()
         self.cohorts: dict[Any, Any] = {}
         self.mail = keeper.new_mail()
         self.now = clock.now

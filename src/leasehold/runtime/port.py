@@ -5,11 +5,13 @@ the same coroutine once, over ports that block instead of suspending.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, Protocol
-from weakref import ref
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from leasehold.errors import LeaseholdError
 from leasehold.model import Capabilities, Command, Finding, Reply, Wakeup, record
+
+if TYPE_CHECKING:
+    from leasehold.runtime.holdings import Holdings
 
 
 @record
@@ -161,8 +163,8 @@ class Runtime(Protocol):
     capabilities: Capabilities
     connect_timeout: float
     call_timeout: float
-    holding: dict[tuple[bytes, object], ref[Nesting]]
-    """The lease on a key of capacity 1 that each task or thread has."""
+    holding: "Holdings"
+    """The leases that each task or thread has, of those that nobody may wait for who has one."""
     cohorts: dict[Any, Any]
     """The primitives' own: whom a task or thread may join that wants the same as others here."""
 

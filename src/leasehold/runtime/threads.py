@@ -4,7 +4,7 @@ import atexit
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from leasehold.backends.port import MAX_BATCH, Store
 from leasehold.clock import Clock
@@ -12,10 +12,11 @@ from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
 from leasehold.model import Command, Finding, Reply, Status
 from leasehold.runtime.gate import Gate
+from leasehold.runtime.holdings import Holdings
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
 from leasehold.runtime.pool import Pool
-from leasehold.runtime.port import Answer, Nesting, Told
+from leasehold.runtime.port import Answer, Told
 from leasehold.runtime.step import step
 from leasehold.runtime.thread_job import ThreadJob
 
@@ -84,7 +85,7 @@ class ThreadRuntime:
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding: dict[tuple[bytes, object], ref[Nesting]] = {}
+        self.holding = Holdings()
         self.cohorts: dict[Any, Any] = {}
         self.now = clock.now
         self.me = threading.current_thread

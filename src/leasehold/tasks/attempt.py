@@ -3,13 +3,16 @@
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
-from leasehold import AcquireTimeout, LeaseLost, NotHeld, TaskLock
+from leasehold import AcquireTimeout, LeaseLost, NotHeld, TaskLock, as_current
 from leasehold import sync as blocking
+from leasehold.tasks.claim import RunLock
 from leasehold.tasks.duty import Duty
-from leasehold.tasks.functions import called, is_async, is_cancelled
+from leasehold.tasks.functions import called, is_async
 from leasehold.tasks.moments import SECOND, written
+from leasehold.tasks.outcome import outcome_of
 from leasehold.tasks.status import Outcome
 from leasehold.tasks.thread import in_thread
 
@@ -21,7 +24,9 @@ class Attempt:
     """What one process does about one tick, until `until`."""
 
     def __init__(self, duty: Duty, tick: int, until: int) -> None:
-        self._task, self._claimant, self._campaign, self._time, self._tally, self._reporter = duty
+        self._task, self._lock, self._campaign = duty.task, duty.lock, duty.campaign
+        self._claimant, self._reporter = duty.claimant, duty.reporter
+        self._time, self._tally = duty.time, duty.tally
         self._tick = tick
         self._until = until
         self._loop = asyncio.get_running_loop()
@@ -35,31 +40,21 @@ class Attempt:
 
     async def run(self) -> None:
         """Do all of it; raises nothing but a cancellation."""
-        outcome: Outcome = "done"
-        failure: BaseException | None = None
-        try:
-            await self._led()
-        except asyncio.CancelledError as error:
-            if is_cancelled():
-                outcome = "cancelled"
-                raise
-            outcome, failure = "failed", error
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # it is reported
-            outcome, failure = ("lost" if self._is_ours(error) else "failed"), error
-        finally:
-            self.decided.set()
-            if self._begun:
-                self._tally.end(self._time.now(), outcome, failure)
+        outcome, failure = await outcome_of(self._led, self._ended, is_loss=self._is_loss)
         if failure is not None and (self._begun or outcome == "failed"):
-            await self._reporter.ended(outcome, failure)
+            await self._reporter.ended(outcome, failure, self._tick)
 
-    def _is_ours(self, error: BaseException) -> bool:
+    def _ended(self, outcome: Outcome, failure: BaseException | None) -> None:
+        self.decided.set()
+        if self._begun:
+            self._tally.end(self._time.now(), outcome, failure)
+
+    def _is_loss(self, error: BaseException) -> bool:
         """The task didn't fail: the lease that it ran by was lost, or it doesn't lead."""
         if self._campaign is not None and isinstance(error, NotHeld) and not self._begun:
             return True
-        keys = {TaskLock(self._task.name, 0, 1).key}
-        if self._campaign is not None:
-            keys.add(self._campaign.election.key)
+        relied_on = [self._lock, None if self._campaign is None else self._campaign.election]
+        keys = {it.key for it in relied_on if it is not None}
         return isinstance(error, LeaseLost) and error.key in keys
 
     async def _led(self) -> None:
@@ -70,13 +65,15 @@ class Attempt:
                 await self._decide()
 
     async def _decide(self) -> None:
-        if not self._task.terms.everywhere:
+        if self._lock is not None:
             if await self._insist(self._claim):
-                await self._insist(self._run_locked)
+                await self._insist(partial(self._run_locked, self._lock))
         elif self._tally.running:
             self._tally.skipped += 1
+        elif is_async(self._task.function):
+            await self._in_loop()
         else:
-            await self._call(self._body)
+            await self._threaded(self._in_thread)
 
     # -- winning it ---------------------------------------------------------------------------------
 
@@ -102,17 +99,28 @@ class Attempt:
     async def _claim(self) -> bool:
         won = await self._claimant.claim(self._task, self._tick, again=self._again)
         if not won:
-            self._tally.lost += 1
-        elif self._time.now() > self._tick + self._task.terms.window:
-            self._tally.missed += (
-                1  # we were paused: others may have run it, and their claim be over
-            )
+            self._tally.elsewhere += 1
+        elif self._is_too_late():
             return False
         return won
 
-    async def _run_locked(self) -> bool:
+    def _is_too_late(self) -> bool:
+        """We were paused: others may have run it, and their claim, or ours, be over."""
+        late = self._time.now() > self._tick + self._task.terms.window
+        self._tally.missed += late
+        return late
+
+    async def _run_locked(self, lock: RunLock) -> bool:
+        if self._is_too_late():
+            return False
         try:
-            await self._call(self._locked())
+            if isinstance(lock, TaskLock):
+                async with lock.acquire(note=self._note) as lease:
+                    with as_current(lease):
+                        await self._in_loop()
+                    lease.ensure()  # a body that took too long may have run beside another
+            else:
+                await self._threaded(partial(self._in_thread_locked, lock))
         except AcquireTimeout as busy:
             if self._begun:  # the task's own
                 raise
@@ -121,33 +129,20 @@ class Attempt:
             return False
         return True
 
-    def _locked(self) -> Callable[[], Any]:
-        """The body, holding the run lock; it does what `current_lease()` needs."""
-        terms = self._task.terms
-        lock: Any = TaskLock if is_async(self._task.function) else blocking.TaskLock
-        decorate = lock.wraps(
-            self._task.name.replace("{", "{{").replace("}", "}}"),
-            min_hold=terms.min_hold,
-            max_hold=terms.max_hold,
-            cancel=terms.cancel,
-            note=f"the tick of {written(self._tick)}",
-            label=self._claimant.label,
-            **self._claimant.about,
-        )
-        wrapped: Callable[[], Any] = decorate(self._body)
-        return wrapped
+    @property
+    def _note(self) -> str:
+        return f"the tick of {written(self._tick)}"
 
     # -- running it ---------------------------------------------------------------------------------
 
-    @property
-    def _body(self) -> Callable[[], Any]:
-        return self._in_loop if is_async(self._task.function) else self._in_thread
+    async def _threaded(self, body: Callable[[], Any]) -> None:
+        await in_thread(body, f"leasehold-{self._task.name}", lambda: self.given_up)
 
-    async def _call(self, body: Callable[[], Any]) -> None:
-        if is_async(body):
-            await body()
-        else:
-            await in_thread(body, f"leasehold-{self._task.name}", lambda: self.given_up)
+    def _in_thread_locked(self, lock: blocking.TaskLock) -> None:
+        with lock.acquire(note=self._note) as lease:
+            with as_current(lease):
+                self._in_thread()
+            lease.ensure()
 
     async def _in_loop(self) -> None:
         self._begin()

@@ -3,8 +3,13 @@
 from secrets import token_hex
 from typing import Any
 
-from leasehold import AcquireTimeout, Client, TaskLock
+from leasehold import AcquireTimeout, Client, TaskLock, TaskLockConfig
+from leasehold import sync as blocking
 from leasehold.tasks.definition import Scheduled
+from leasehold.tasks.functions import is_async
+
+type RunLock = TaskLock | blocking.TaskLock
+"""Of the world that the task's function is of."""
 
 
 class Uncertain(Exception):
@@ -16,9 +21,25 @@ class Claimant:
 
     def __init__(self, client: Client, require: frozenset[str]) -> None:
         self.about: dict[str, Any] = {"client": client, "require": require}
+        """What each of its locks is described with."""
         self.label = f"tasks-{token_hex(3)}"
         """In the owner's name, so that it knows its own locks by it."""
         TaskLock("any", 1, 1, **self.about)  # a store that won't do is refused here, and not later
+
+    def run_lock(self, task: Scheduled) -> RunLock | None:
+        """What whoever runs a tick of it holds meanwhile; None where it runs everywhere."""
+        terms = task.terms
+        if terms.everywhere:
+            return None
+        hold = TaskLockConfig(
+            min_hold=terms.min_hold,
+            max_hold=terms.max_hold,
+            cancel=terms.cancel,
+            label=self.label,
+        )
+        if is_async(task.function):
+            return TaskLock.from_config(task.name, hold, **self.about)
+        return blocking.TaskLock.from_config(task.name, hold, **self.about)
 
     async def claim(self, task: Scheduled, tick: int, *, again: bool) -> bool:
         """Win a tick for good; False if somebody else has. One round trip where that is so.
@@ -26,7 +47,8 @@ class Claimant:
         `again`: a try before this one ended in an error, so that it may have won all the same.
         """
         keep = task.terms.keep
-        lock = TaskLock(task.tick_name(tick), keep, keep, label=self.label, **self.about)
+        hold = TaskLockConfig(min_hold=keep, max_hold=keep, label=self.label)
+        lock = TaskLock.from_config(task.tick_name(tick), hold, **self.about)
         try:
             async with lock.acquire(note="a tick that was claimed"):
                 pass  # kept from here on, by nobody

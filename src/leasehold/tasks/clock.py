@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from leasehold.tasks.moments import SECOND
 
@@ -13,13 +13,24 @@ LONGEST_NAP = 30.0
 
 
 class Clock(Protocol):
-    """What tells the time to the scheduler; `leasehold.testing.ManualClock` is one, for tests.
-
-    One that has `now()` and `at(when, callback)` as well is waited for by them.
-    """
+    """What tells the time to the scheduler."""
 
     def stamp(self) -> int:
         """Microseconds since 1970."""
+
+
+@runtime_checkable
+class SteppedClock(Clock, Protocol):
+    """One that doesn't go by itself, for tests: who waits is called back when it gets there.
+
+    `leasehold.testing.ManualClock` is one.
+    """
+
+    def now(self) -> float:
+        """Seconds since an arbitrary moment."""
+
+    def at(self, when: float, callback: Callable[[], None], /) -> Callable[[], None]:
+        """Call back, from any thread, when `now()` is that; the result cancels it."""
 
 
 class WallClock:
@@ -35,7 +46,6 @@ class Timekeeper:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._at = getattr(clock, "at", None)
         self._waiting: set[asyncio.Future[None]] = set()
         self.stopped = False
 
@@ -80,16 +90,15 @@ class Timekeeper:
 
     def _call_later(self, delay: float, waiter: "asyncio.Future[None]") -> Callable[[], None]:
         loop = asyncio.get_running_loop()
-        if self._at is None:
+        clock = self._clock
+        if not isinstance(clock, SteppedClock):
             return loop.call_later(delay, _resolve, waiter).cancel
 
         def ring() -> None:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_resolve, waiter)
 
-        when = self._clock.now() + delay  # type: ignore[attr-defined]
-        cancel: Callable[[], None] = self._at(when, ring)
-        return cancel
+        return clock.at(clock.now() + delay, ring)
 
 
 def _resolve(waiter: "asyncio.Future[None]") -> None:

@@ -48,9 +48,8 @@ class Cron:
         """The first tick later than a moment."""
         for when in _simulated(self._plan, moment, self.zone):
             tick = moment_of(when)
-            if (
-                tick > moment
-            ):  # around a change of the clocks it may give one twice, or an earlier one
+            # around a change of the clocks it may give one twice, or an earlier one
+            if tick > moment:
                 return tick
         raise ValueError(f"cron {self.expression!r} names no time within 50 years")
 

@@ -5,27 +5,15 @@ import asyncio
 from leasehold import Campaign, LeaderElection
 from leasehold.tasks.clock import Timekeeper
 from leasehold.tasks.definition import Lasting
-from leasehold.tasks.functions import is_cancelled
+from leasehold.tasks.outcome import outcome_of
 from leasehold.tasks.report import Reporter
-from leasehold.tasks.status import Outcome, Tally
+from leasehold.tasks.status import Tally
 
 
 async def last(task: Lasting, time: Timekeeper, tally: Tally, reporter: Reporter) -> None:
     """Call it once; raises nothing but a cancellation."""
-    outcome: Outcome = "done"
-    failure: BaseException | None = None
     tally.begin(time.now())
-    try:
-        await task.function()
-    except asyncio.CancelledError as error:
-        if is_cancelled():
-            outcome = "cancelled"
-            raise
-        outcome, failure = "failed", error
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # it is reported
-        outcome, failure = "failed", error
-    finally:
-        tally.end(time.now(), outcome, failure)
+    outcome, failure = await outcome_of(task.function, lambda *how: tally.end(time.now(), *how))
     if failure is not None:
         await reporter.ended(outcome, failure)
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from leasehold import Client, connect
 from leasehold.config import Duration, seconds
+from leasehold.store_names import store_name
 from leasehold.tasks.claim import Claimant
 from leasehold.tasks.clock import Clock, Timekeeper, WallClock
 from leasehold.tasks.cron import zone_of
@@ -31,25 +32,27 @@ class Tasks(Registry):
     def __init__(
         self,
         *,
-        client: Client | None = None,
+        client: Client | str | None = None,
         timezone: str | tzinfo = "UTC",
         shutdown_timeout: Duration = "30s",
         on_error: OnError | None = None,
         require: Iterable[str] = (),
         clock: Clock | None = None,
     ) -> None:
-        """`client`: where locks are kept, unset: the default store, as it is at the start.
+        """`client`: where locks are kept, or a store's name; unset: the default store.
 
-        `timezone` is what cron expressions are in. `on_error(name, error)`, which may be a coroutine
-        function, is called for each run that fails. `require` names what the store must promise, as
-        for every lock. `clock` is for tests.
+        Which store that is, is settled at the start. `timezone` is what cron expressions are in. `on_error`,
+        which may be a coroutine function, is called with a `TaskFailure` for each run that fails. `require`
+        names what the store must promise, as for every lock. `clock` is for tests.
         """
         super().__init__()
-        if client is not None and not isinstance(client, Client):
-            raise TypeError(f"client is {client!r}: give what leasehold.connect() returned")
+        if client is not None and not isinstance(client, Client | str):
+            raise TypeError(
+                f"client is {client!r}: give what leasehold.connect() returned, or a store's name"
+            )
         if on_error is not None and not callable(on_error):
-            raise TypeError(f"on_error is {on_error!r}: give a function of a name and an error")
-        self._client = client
+            raise TypeError(f"on_error is {on_error!r}: give a function of a TaskFailure")
+        self._client = store_name(client) if isinstance(client, str) else client
         self._zone = zone_of(timezone)
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         self._on_error = on_error
@@ -71,7 +74,7 @@ class Tasks(Registry):
             raise RuntimeError(
                 "these tasks run already: start them once, and stop them before again"
             )
-        claimant = Claimant(self._client or connect(), self._require)
+        claimant = Claimant(self._store(), self._require)
         time = Timekeeper(self._clock)
         session = Session(claimant, time, self._shutdown_timeout, self._on_error)
         self._session = session
@@ -81,6 +84,10 @@ class Tasks(Registry):
         except BaseException:
             await self.stop()
             raise
+
+    def _store(self) -> Client:
+        """Raises `NotConfigured` where there is none."""
+        return self._client if isinstance(self._client, Client) else connect(name=self._client)
 
     async def stop(self) -> None:
         """Try no more ticks, and wait for what runs: `shutdown_timeout` seconds, then it is cancelled.
@@ -135,17 +142,20 @@ class Tasks(Registry):
         }
 
     def _status(self, definition: Definition) -> TaskStatus:
-        tally = self._tally(definition)
-        running = tally.running
-        if isinstance(definition, Led):
-            running = definition.election.is_leader()
-        return tally.status(definition.name, str(definition.schedule), running)
+        tally = self._tallies[definition.name]
+        leads = isinstance(definition, Led) and definition.election.is_leader()
+        return tally.status(
+            definition.name,
+            str(definition.schedule),
+            running=leads or tally.running,
+            trouble=self._trouble(definition),
+        )
 
-    def _tally(self, definition: Definition) -> Tally:
-        tally, session = self._tallies[definition.name], self._session
-        if isinstance(definition, Led) and session is not None:
-            tally.trouble = session.trouble(definition.election)
-        return tally
+    def _trouble(self, definition: Definition) -> str | None:
+        """Why it can't be tried at this moment."""
+        if not isinstance(definition, Led):
+            return self._tallies[definition.name].trouble
+        return None if self._session is None else self._session.trouble(definition.election)
 
     def healthy(self) -> bool:
         """It runs, no task has trouble with its store, and no lasting task has failed.
@@ -160,9 +170,9 @@ class Tasks(Registry):
         )
 
     def _is_well(self, definition: Definition) -> bool:
-        tally = self._tally(definition)
         lasts = not isinstance(definition, Scheduled)
-        return tally.trouble is None and not (lasts and tally.ended_badly)
+        ended_badly = lasts and self._tallies[definition.name].ended_badly
+        return self._trouble(definition) is None and not ended_badly
 
     # -- tasks that come later ----------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ type Missed = Literal["skip", "latest", "all"]
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
 
-class Options(TypedDict, total=False):
+class ScheduleOptions(TypedDict, total=False):
     """What may be said of a task besides its schedule; durations are seconds, or texts such as "30s"."""
 
     name: str
@@ -70,11 +70,11 @@ class Terms:
         return self.window / SECOND + self.grace
 
 
-def checked(schedule: Schedule, given: Options) -> Terms:
+def checked(schedule: Schedule, given: ScheduleOptions) -> Terms:
     """All options of a task. Raises `TypeError`, `ValueError` or `UnsafeTiming` for what can't be."""
-    unknown = sorted(given.keys() - Options.__annotations__.keys())
+    unknown = sorted(given.keys() - ScheduleOptions.__annotations__.keys())
     if unknown:
-        known = ", ".join(Options.__annotations__)
+        known = ", ".join(ScheduleOptions.__annotations__)
         raise TypeError(f"a task has no option {', '.join(unknown)}: there are {known}")
     terms = _read(schedule.period, given)
     if terms.everywhere:
@@ -90,7 +90,7 @@ def checked(schedule: Schedule, given: Options) -> Terms:
     return terms
 
 
-def _read(period: float | None, given: Options) -> Terms:
+def _read(period: float | None, given: ScheduleOptions) -> Terms:
     shortest = seconds(given.get("min_hold", 0), "min_hold")
     longest = HOUR if period is None else min(max(5 * period, MINUTE), DAY)
     grace = 5 * MINUTE if period is None else min(max(period, MINUTE), HOUR)
@@ -111,7 +111,7 @@ def _read(period: float | None, given: Options) -> Terms:
     )
 
 
-def _check_everywhere(given: Options) -> None:
+def _check_everywhere(given: ScheduleOptions) -> None:
     senseless = sorted(given.keys() & {"min_hold", "max_hold", "cancel", "leader"})
     if senseless:
         raise ValueError(

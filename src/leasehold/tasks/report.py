@@ -3,10 +3,12 @@
 import inspect
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from leasehold.tasks.clock import Timekeeper
-from leasehold.tasks.moments import SECOND
+from leasehold.tasks.moments import SECOND, time_of
 from leasehold.tasks.status import Outcome, Tally
 
 log = logging.getLogger("leasehold.tasks")
@@ -14,7 +16,21 @@ log = logging.getLogger("leasehold.tasks")
 EVERY = 30 * SECOND
 """Trouble that goes on is told again after so long."""
 
-type OnError = Callable[[str, BaseException], Any]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskFailure:
+    """A run that ended badly; what `on_error` is called with."""
+
+    task: str
+    """The task's name."""
+    tick: datetime | None
+    """Which tick it was, in UTC; None for a task without a schedule."""
+    outcome: Outcome
+    """`failed`, or `lost`: the lease that it ran by, or the leader's term, ended before it did."""
+    error: BaseException
+
+
+type OnError = Callable[[TaskFailure], Any]
 
 
 class Reporter:
@@ -39,7 +55,7 @@ class Reporter:
         """It works."""
         self._tally.trouble = self._told_at = None
 
-    async def ended(self, outcome: Outcome, error: BaseException) -> None:
+    async def ended(self, outcome: Outcome, error: BaseException, tick: int | None = None) -> None:
         """A run ended badly; nothing else stops for that."""
         if outcome == "lost":
             log.warning("task %s was stopped: %s", self._name, error)
@@ -47,8 +63,10 @@ class Reporter:
             log.error("task %s failed", self._name, exc_info=error)
         if self._on_error is None:
             return
+        when = None if tick is None else time_of(tick)
+        failure = TaskFailure(task=self._name, tick=when, outcome=outcome, error=error)
         try:
-            answer = self._on_error(self._name, error)
+            answer = self._on_error(failure)
             if inspect.isawaitable(answer):
                 await answer
         except Exception:

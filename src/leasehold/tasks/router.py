@@ -10,7 +10,7 @@ from leasehold.config import Duration
 from leasehold.tasks.cron import Cron, needs_cronsim
 from leasehold.tasks.definition import Definition, Lasting, Led, Scheduled, check_name
 from leasehold.tasks.functions import called, check_function, default_name, is_async
-from leasehold.tasks.options import Options, checked
+from leasehold.tasks.options import ScheduleOptions, checked
 from leasehold.tasks.schedule import Every
 
 
@@ -21,7 +21,7 @@ class Registry:
         self._definitions: dict[str, Definition] = {}
 
     def every[F: Callable[[], Any]](
-        self, period: Duration, *, offset: Duration = 0, **options: Unpack[Options]
+        self, period: Duration, *, offset: Duration = 0, **options: Unpack[ScheduleOptions]
     ) -> Callable[[F], F]:
         """Run the decorated function at the multiples of `period` since 1970, each `offset` later.
 
@@ -32,7 +32,11 @@ class Registry:
         return self._decorator(Every(period, offset), options)
 
     def cron[F: Callable[[], Any]](
-        self, expression: str, *, timezone: str | tzinfo | None = None, **options: Unpack[Options]
+        self,
+        expression: str,
+        *,
+        timezone: str | tzinfo | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> Callable[[F], F]:
         """Run the decorated function at the local times that a cron expression names.
 
@@ -74,7 +78,7 @@ class Registry:
             self._define(replace(definition, name=check_name(name)))
 
     def _decorator[F: Callable[[], Any]](
-        self, schedule: Every | Cron, options: Options
+        self, schedule: Every | Cron, options: ScheduleOptions
     ) -> Callable[[F], F]:
         terms = checked(schedule, options)
 

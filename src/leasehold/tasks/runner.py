@@ -24,7 +24,8 @@ class Runner:
 
     def __init__(self, duty: Duty) -> None:
         self._duty = duty
-        self._task, _, self._campaign, self._time, self._tally, self._reporter = duty
+        self._task, self._campaign = duty.task, duty.campaign
+        self._time, self._tally, self._reporter = duty.time, duty.tally, duty.reporter
         self._terms = duty.task.terms
         self._drawn = (0, 0)
         self.attempts: dict[asyncio.Task[None], Attempt] = {}

@@ -51,7 +51,16 @@ class Session:
         else:
             leader = definition.terms.leader
             campaign = None if leader is None else await self._candidates.campaign(leader)
-            runner = Runner(Duty(definition, self._claimant, campaign, self._time, tally, reporter))
+            duty = Duty(
+                task=definition,
+                claimant=self._claimant,
+                lock=self._claimant.run_lock(definition),
+                campaign=campaign,
+                time=self._time,
+                tally=tally,
+                reporter=reporter,
+            )
+            runner = Runner(duty)
             self._runners.append(runner)
             self._spawn(runner.work(), definition, self._loops)
 

@@ -29,7 +29,7 @@ class TaskStatus:
     """Why it failed or was lost; None after it was done."""
     won: int
     """So many ticks were run here,"""
-    lost: int
+    elsewhere: int
     """tried here and won by another process,"""
     skipped: int
     """won here while the run before still went on,"""
@@ -45,7 +45,7 @@ class Tally:
     """Counts what becomes of one task."""
 
     def __init__(self) -> None:
-        self.won = self.lost = self.skipped = self.missed = self.failed = 0
+        self.won = self.elsewhere = self.skipped = self.missed = self.failed = 0
         self.next_run: int | None = None
         self.trouble: str | None = None
         self._running = 0
@@ -80,7 +80,7 @@ class Tally:
         if outcome == "failed":
             self.failed += 1
 
-    def status(self, name: str, schedule: str, running: bool) -> TaskStatus:
+    def status(self, name: str, schedule: str, *, running: bool, trouble: str | None) -> TaskStatus:
         """What others may see."""
         return TaskStatus(
             name=name,
@@ -93,11 +93,11 @@ class Tally:
             last_outcome=self._outcome,
             last_error=self._error,
             won=self.won,
-            lost=self.lost,
+            elsewhere=self.elsewhere,
             skipped=self.skipped,
             missed=self.missed,
             failed=self.failed,
-            trouble=self.trouble,
+            trouble=trouble,
         )
 
 

@@ -21,8 +21,9 @@ class ManualClock:
     """
 
     def __init__(self, now: float = 1000.0, stamp: int = EPOCH) -> None:
-        self._now = now
-        self._stamp = stamp
+        self._now = self._began = now
+        self._began_at = stamp
+        """The stamp of the moment at which it began."""
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         self._numbers = count()
@@ -37,7 +38,7 @@ class ManualClock:
 
     def stamp(self) -> int:
         """Microseconds since 1970, as a wall clock would tell them."""
-        return self._stamp
+        return self._began_at + round((self._now - self._began) * 1e6)
 
     def at(self, when: float, callback: Callback) -> Callback:
         """Call back when the clock reaches `when`; the result cancels that.
@@ -80,7 +81,7 @@ class ManualClock:
     def step_stamp(self, seconds: float) -> None:
         """Step the wall clock alone, as an administrator or a time server does; may be negative."""
         with self._lock:
-            self._stamp += round(seconds * 1e6)
+            self._began_at += round(seconds * 1e6)
 
     @property
     def next_due(self) -> float | None:
@@ -114,7 +115,6 @@ class ManualClock:
 
     def _to(self, when: float) -> None:
         if when > self._now:  # a callback may have advanced it further itself
-            self._stamp += round((when - self._now) * 1e6)
             self._now = when
 
     def _after_stop(self) -> None:

@@ -16,7 +16,8 @@ from leasehold.model import (
     Unknown,
     Wakeup,
 )
-from leasehold.primitives.acquire import Acquiring, Grant
+from leasehold.primitives.acquire import Acquiring
+from leasehold.primitives.ask import Grant
 from leasehold.primitives.lease import LeaseBase
 from leasehold.runtime.port import Answer, Care
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, twisted

@@ -7,6 +7,8 @@ from fastapi.dependencies.utils import request_params_to_args
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import HTTPConnection
 
+from leasehold.contrib.fastapi.routes import dependants
+
 _SOURCES: Mapping[str, Callable[[HTTPConnection], Any]] = {
     "path_params": lambda connection: connection.path_params,
     "query_params": lambda connection: connection.query_params,
@@ -58,11 +60,7 @@ def _raw(name: str, connection: HTTPConnection) -> object:
 
 def _declared(route: Any) -> Iterator[tuple[str, Any]]:
     """Where each declared parameter comes from, the handler's own before those of its dependencies."""
-    dependant = getattr(route, "dependant", None)
-    level = [dependant] if dependant is not None else []
-    while level:
-        for each in level:
-            for source in _SOURCES:
-                for field in getattr(each, source):
-                    yield source, field
-        level = [below for each in level for below in each.dependencies]
+    for each in dependants(route):
+        for source in _SOURCES:
+            for field in getattr(each, source):
+                yield source, field

@@ -5,10 +5,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
-import fastapi.routing
-
-from leasehold import AcquireTimeout, connect, set_default
+from leasehold import AcquireTimeout, connect
 from leasehold.contrib.fastapi.held import Held
+from leasehold.contrib.fastapi.routes import dependants, routes_of
 
 type Lifespan[State] = Callable[[Any], AbstractAsyncContextManager[State]]
 
@@ -27,23 +26,18 @@ def lifespan(
     find the client as `request.state.leasehold`. `then` is a lifespan of your own, which runs inside.
     Options are those of `connect()`; without a URL the default store is used. A `Held` that is named after
     a parameter that its route doesn't have fails the start, with `ValueError`. At shutdown what is held is
-    given up. Nothing connects before the first request that needs it, so an outage doesn't keep the
-    application from starting.
+    given up, and what was the default store before is it again. Nothing connects before the first request
+    that needs it, so an outage doesn't keep the application from starting.
     """
 
     @asynccontextmanager
     async def run(app: Any) -> AsyncGenerator[dict[str, Any]]:
         _check(app)
-        client = connect(url, **options)
-        is_default = default and (url is not None or "client" in options)
-        if is_default:
-            set_default(client)
+        client = connect(url, default=default, **options)
         try:
             async with then(app) if then is not None else nullcontext() as state:
                 yield {**({} if default else {"leasehold": client}), **(state or {})}
         finally:
-            if is_default:
-                set_default(None)
             await client.close()
 
     return run
@@ -64,13 +58,7 @@ def _check(app: Any) -> None:
 
 def _held_by(app: Any) -> Iterator[tuple[Any, Held]]:
     """Every route of an application that holds something, with what it holds."""
-    routes = app.routes
-    # FastAPI keeps included routers apart since it has this
-    each = getattr(fastapi.routing, "iter_route_contexts", iter)
-    for route in each(routes):
-        level = [getattr(route, "dependant", None)]
-        while level := [one for one in level if one is not None]:
-            for dependant in level:
-                if isinstance(dependant.call, Held):
-                    yield route, dependant.call
-            level = [below for dependant in level for below in dependant.dependencies]
+    for route in routes_of(app):
+        for dependant in dependants(route):
+            if isinstance(dependant.call, Held):
+                yield route, dependant.call

@@ -21,13 +21,13 @@ _KINDS: dict[type[LeaseholdError], tuple[str, str, int]] = {
 """The end of the problem's type, its title, and its status."""
 
 
-def problems(*, status: int = 409, disclose: bool = True) -> dict[int | type[Exception], Handler]:
+def problems(*, status: int = 409, disclose: bool = False) -> dict[int | type[Exception], Handler]:
     """Exception handlers: `FastAPI(exception_handlers=problems())`.
 
     `AcquireTimeout` is answered with `status` and `Retry-After`, `BackendUnavailable` with 503 and
     `Retry-After`, `LeaseLost` with 500, as nobody knows what the handler had done by then. The body is
-    `application/problem+json`: who holds it (never a lease's id), how many are ahead, when to try again.
-    With `disclose=False` it names neither holders nor hosts, as befits an API for strangers.
+    `application/problem+json`: what is wrong, how many are ahead, when to try again. With `disclose=True`,
+    for those who may know, it tells the key, and who holds it: hosts, processes, notes (never a lease's id).
     """
 
     def handler(kind: str, title: str, usual: int) -> Handler:
@@ -62,7 +62,7 @@ def _patience(error: LeaseholdError) -> int:
 def _about(error: LeaseholdError, disclose: bool) -> dict[str, Any]:
     """What is known besides."""
     known: dict[str, Any] = {}
-    if error.key is not None:
+    if disclose and error.key is not None:
         known["key"] = error.key.decode("utf-8", "backslashreplace")
     if disclose and error.holders:
         known["holders"] = [_holder(each) for each in error.holders]

@@ -1,16 +1,15 @@
 """`manage.py locked_migrate`: of many processes that start at once, one migrates, and the others wait."""
 
-import os
 from pathlib import Path
 from typing import Any
 
-from django.conf import settings  # type: ignore[import-untyped]
 from django.core.management.base import CommandError  # type: ignore[import-untyped]
 from django.core.management.commands import migrate  # type: ignore[import-untyped]
 from django.db import connections  # type: ignore[import-untyped]
 
 from leasehold.contrib.django.store import connect_to_database
-from leasehold.sync import AcquireTimeout, Client, Lease, LeaseholdError, LeaseLost, Lock
+from leasehold.defaults import default_is_named
+from leasehold.sync import AcquireTimeout, Lease, LeaseholdError, LeaseLost, Lock
 
 _TEMPORARY_FAILURE = 75
 """EX_TEMPFAIL, as `leasehold run` says it."""
@@ -19,9 +18,10 @@ _TEMPORARY_FAILURE = 75
 class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of its types
     """What `migrate` does, under a lock that is named after the database.
 
-    The lock lies in the store that `LEASEHOLD` or $LEASEHOLD_URL names, and without either in the
-    database itself. A process that waited runs `migrate` too, and finds nothing to do. Should the one
-    that migrates be killed, the next takes over when its lease has ended (`LEASEHOLD_TTL`, 30 s).
+    The lock lies in the default store, if `LEASEHOLD`, $LEASEHOLD_URL, the settings file or the project's
+    own code names one, and else in the database itself. A process that waited runs `migrate` too, and
+    finds nothing to do. Should the one that migrates be killed, the next takes over when its lease has
+    ended (`LEASEHOLD_TTL`, 30 s).
     """
 
     help = "Runs migrate under a lock, so that of many processes one migrates and the others wait."
@@ -47,9 +47,7 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
         if options.get("plan") or options.get("check_unapplied"):
             super().handle(*args, **options)
             return
-        database = options["database"]
-        lock = Lock(name or name_of(database), note="manage.py migrate", client=_client(database))
-        lease = self._acquired(lock, wait, no_wait)
+        lease = self._acquired(name, options["database"], wait, no_wait)
         if lease is None:
             return
         try:
@@ -58,9 +56,12 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
         except LeaseLost as lost:
             raise CommandError(f"another process may be migrating by now: {lost}") from lost
 
-    def _acquired(self, lock: Lock, wait: str | None, no_wait: bool) -> Lease | None:
+    def _acquired(
+        self, name: str | None, database: str, wait: str | None, no_wait: bool
+    ) -> Lease | None:
         """A lease; None if it should be left to whoever has it."""
         try:
+            lock = lock_for(database, name)
             try:
                 return lock.acquire(wait=0)
             except AcquireTimeout as busy:
@@ -70,6 +71,12 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
             raise CommandError(f"not migrated: {busy}", returncode=_TEMPORARY_FAILURE) from busy
         except (LeaseholdError, ValueError) as error:
             raise CommandError(f"not migrated: {error}") from error
+
+
+def lock_for(database: str, name: str | None) -> Lock:
+    """In the default store if one is named, else in the database itself."""
+    client = None if default_is_named() else connect_to_database(database)
+    return Lock(name or name_of(database), note="manage.py migrate", client=client)
 
 
 def name_of(alias: str) -> str:
@@ -83,10 +90,3 @@ def name_of(alias: str) -> str:
     if connection.vendor == "sqlite":
         name = str(Path(name).resolve())
     return f"django-migrate:{connection.vendor}:{name}"
-
-
-def _client(alias: str) -> Client | None:
-    """None for the default store, if one is named."""
-    if getattr(settings, "LEASEHOLD", None) or os.environ.get("LEASEHOLD_URL"):
-        return None
-    return connect_to_database(alias)

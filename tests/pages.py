@@ -1,0 +1,33 @@
+"""The examples of pages, as they stand there, and what they say when they are run."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The blocks of code of a page in `docs/`, from the top."""
+    text = (DOCS / page).read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
+def run(code: str, folder: Path, **settings: str) -> str:
+    """What a program prints that runs in that folder, with these settings: unset, the store is a file in it.
+
+    It must end well, and neither warn nor log.
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env=settings or {"LEASEHOLD_URL": f"sqlite:///{folder}/leases.db"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout

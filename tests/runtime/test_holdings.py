@@ -1,0 +1,167 @@
+"""What each holder has is found by the holder, whoever else holds whatever, and nothing is left of it."""
+
+import asyncio
+import gc
+import threading
+from typing import Any
+from weakref import ref
+
+from leasehold.primitives.circles import Detective
+from leasehold.primitives.lookout import Lookout
+from leasehold.runtime.holdings import SPARE, Holdings
+from tests.primitives.waits import pause
+from tests.primitives.worlds import World
+
+
+class Thing:
+    """A lease, or a holder, as far as it matters here."""
+
+    _id = "id"
+    _stands = True
+
+    async def _still_stands(self) -> bool:
+        return True
+
+
+def test_each_holder_has_its_own() -> None:
+    holdings, me, other = Holdings(), Thing(), Thing()
+    a, b, c = Thing(), Thing(), Thing()
+    holdings.put(b"a", me, a)
+    holdings.put(b"b", me, b)
+    holdings.put(b"a", other, c)
+    assert {*holdings.of(me)} == {a, b}
+    assert holdings.of(other) == [c]
+    assert holdings.of(Thing()) == []
+    assert holdings.get(b"a", me) is a
+    assert holdings.get(b"b", other) is None
+    assert len(holdings) == 3
+
+
+def test_nobody_in_particular_can_hold_too() -> None:
+    holdings, lease = Holdings(), Thing()
+    holdings.put(b"a", None, lease)
+    assert holdings.of(None) == [lease]
+    holdings.drop(b"a", None, lease)
+    assert holdings.of(None) == []
+
+
+def test_what_has_taken_its_place_stays() -> None:
+    holdings, me, old, new = Holdings(), Thing(), Thing(), Thing()
+    holdings.put(b"a", me, old)
+    holdings.put(b"a", me, new)
+    holdings.drop(b"a", me, old)
+    assert holdings.of(me) == [new]
+    holdings.drop(b"a", me, new)
+    holdings.drop(b"a", me, new)
+    assert len(holdings) == 0
+
+
+def test_neither_lease_nor_former_holder_is_kept_alive() -> None:
+    holdings, me, lease = Holdings(), Thing(), Thing()
+    holdings.put(b"a", me, lease)
+    known = ref(lease)
+    del lease
+    gc.collect()
+    assert known() is None
+    assert holdings.of(me) == []
+    holdings.drop(b"a", me, Thing())  # whoever comes by finds it dead
+    former = ref(me)
+    del me
+    gc.collect()
+    assert former() is None
+
+
+def test_the_index_does_not_grow_with_what_was_held_before() -> None:
+    holdings, me, kept = Holdings(), Thing(), Thing()
+    holdings.put(b"kept", me, kept)
+    for number in range(20 * SPARE):
+        key, who, lease = b"%d" % number, me if number % 2 else Thing(), Thing()
+        holdings.put(key, who, lease)
+        holdings.drop(key, who, lease)
+    assert sum(map(len, holdings._index.values())) <= SPARE + 4
+    assert not holdings._old
+    assert holdings.of(me) == [kept]
+
+
+def test_an_index_that_was_interrupted_is_made_again() -> None:
+    holdings, me, lease = Holdings(), Thing(), Thing()
+    holdings.put(b"a", me, lease)
+    holdings._old, holdings._index = holdings._index, {}  # and then it was interrupted
+    assert holdings.of(me) == [lease]
+    holdings._index_anew()
+    holdings._index_anew()
+    assert holdings.of(me) == [lease]
+
+
+def test_threads_find_what_they_hold_while_others_come_and_go() -> None:
+    holdings, missing = Holdings(), list[str]()
+    begin = threading.Barrier(4)
+
+    def work(number: int) -> None:
+        me, kept = threading.current_thread(), Thing()
+        begin.wait(30)
+        for turn in range(3000):
+            key, lease = b"%d of %d" % (turn, number), Thing()
+            holdings.put(b"kept", me, kept)
+            holdings.put(key, me, lease)
+            if {*holdings.of(me)} != {kept, lease}:
+                missing.append(f"turn {turn} of {number}")
+            holdings.drop(key, me, lease)
+            holdings.drop(b"kept", me, kept)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert missing == []
+    assert len(holdings) == 0
+
+
+async def test_who_holds_nothing_looks_for_nothing_however_many_others_hold(
+    monkeypatch: Any,
+) -> None:
+    """Counted: what the waiters do besides waiting, and what those see who do."""
+    w = World("async")
+    lookouts, seen = 0, list[int]()
+    lookout, detective = Lookout.__init__, Detective.__init__
+
+    def counting(self: Lookout, *about: Any) -> None:
+        nonlocal lookouts
+        lookouts += 1
+        lookout(self, *about)
+
+    def telling(self: Detective, *about: Any) -> None:
+        detective(self, *about)
+        seen.append(len(self._held))
+
+    monkeypatch.setattr(Lookout, "__init__", counting)
+    monkeypatch.setattr(Detective, "__init__", telling)
+    busy = await w.another().lock("busy", ttl=600).acquire()
+    client, over = w.client, asyncio.Event()
+
+    async def hold(number: int) -> None:
+        async with client.lock(f"held {number}", ttl=600):
+            await over.wait()
+
+    async def hold_and_wait() -> None:
+        async with client.lock("mine", ttl=600), client.lock("busy", ttl=600):
+            pass
+
+    async def wait() -> None:
+        async with client.lock("busy", ttl=600):
+            pass
+
+    tasks = [asyncio.create_task(hold(number)) for number in range(60)]
+    tasks += [asyncio.create_task(wait()) for _ in range(60)]
+    tasks.append(asyncio.create_task(hold_and_wait()))
+    while (await w.client.lock("busy").status()).waiting < 61:
+        await pause(w)
+    for _ in range(8):
+        w.clock.advance(0.5)
+        for _ in range(5):
+            await pause(w)
+    assert (lookouts, seen) == (1, [1])
+    over.set()
+    await busy.release()
+    await asyncio.gather(*tasks)
