@@ -66,7 +66,10 @@ def _implicit() -> Hub:
         raise NotConfigured(
             f"this runs in Kubernetes, where a file excludes only one pod: set {where}"
         )
-    if os.environ.get("LEASEHOLD_REQUIRE") == "cluster":
+    required = os.environ.get("LEASEHOLD_REQUIRE")
+    if required not in (None, "", "cluster"):
+        raise NotConfigured(f"LEASEHOLD_REQUIRE is {required!r}: it may be cluster, or unset")
+    if required:
         raise NotConfigured(f"LEASEHOLD_REQUIRE=cluster, and no store is named: set {where}")
     warnings.warn(
         f"no store is named, so locks are kept in {url} and exclude only this user on this host: "

@@ -72,6 +72,9 @@ def test_where_a_cluster_is_required_it_is_an_error_instead(
     monkeypatch.setenv("LEASEHOLD_REQUIRE", "cluster")
     with pytest.raises(NotConfigured, match="LEASEHOLD_REQUIRE=cluster"):
         leasehold.sync.Lock("a").acquire()
+    monkeypatch.setenv("LEASEHOLD_REQUIRE", "clusterr")
+    with pytest.raises(NotConfigured, match="it may be cluster, or unset"):
+        leasehold.sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
 

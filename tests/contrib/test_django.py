@@ -134,6 +134,16 @@ def test_who_does_not_want_to_wait(new_project: NewProject) -> None:
 
 @pytest.mark.once
 @pytest.mark.multiprocess
+def test_what_makes_no_sense_migrates_nothing(new_project: NewProject) -> None:
+    project = new_project()
+    for option in ("--wait=soon", "--wait=-5", "--lock-name="):
+        code, out, err = project.run("locked_migrate", option)
+        assert (code, out) == (1, ""), option
+        assert "not migrated: " in err
+
+
+@pytest.mark.once
+@pytest.mark.multiprocess
 def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) -> None:
     project = new_project(LEASEHOLD={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
     code, out, err = project.run(

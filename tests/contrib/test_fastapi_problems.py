@@ -70,6 +70,24 @@ def test_another_status_for_all_and_for_one(site: Site) -> None:
     assert [answer.json()["status"] for answer in answers] == [423, 429]
 
 
+def test_a_name_that_is_too_long_is_the_client_s_fault(site: Site) -> None:
+    @site.app.get("/named/{what}")
+    async def named(what: str, lease: Annotated[Lease, Depends(Held("named:{what}"))]) -> None: ...
+
+    with site.client as client:
+        answer = client.get(f"/named/{'x' * 600}")
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:leasehold:problem:name")
+    assert "retry-after" not in answer.headers
+
+
+@pytest.mark.parametrize("status", [99, 200, 600, "409", True])
+def test_a_status_that_tells_no_failure_is_refused(status: Any) -> None:
+    with pytest.raises(ValueError, match="from 400 to 599"):
+        problems(status=status)
+    with pytest.raises(ValueError, match="from 400 to 599"):
+        Held("a", status=status)
+
+
 def test_a_store_that_is_away_is_a_problem_of_its_own(tmp_path: Any) -> None:
     from tests.servers.ports import free_port
 

@@ -7,7 +7,7 @@ from starlette.requests import HTTPConnection
 
 from leasehold import AcquireTimeout, Client, Lease, Lock, NameTemplate, Semaphore
 from leasehold.contrib.fastapi.fields import declared_by, values_of
-from leasehold.contrib.fastapi.problems import answer_with
+from leasehold.contrib.fastapi.problems import answer_with, check_status
 
 
 class Held:
@@ -37,6 +37,8 @@ class Held:
         self.template = template
         self._name = NameTemplate(template)
         self._capacity, self._units, self._status = capacity, units, status
+        if status is not None:
+            check_status(status)
         self._client, self._options = client, {"wait": 0, **options}
         example = self._resource(template, client)  # what is wrong with the options is told now
         if not 1 <= units <= (capacity or 1):

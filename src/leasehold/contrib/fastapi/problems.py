@@ -7,7 +7,14 @@ from typing import Any
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
-from leasehold import AcquireTimeout, BackendUnavailable, Holder, LeaseholdError, LeaseLost
+from leasehold import (
+    AcquireTimeout,
+    BackendUnavailable,
+    Holder,
+    InvalidName,
+    LeaseholdError,
+    LeaseLost,
+)
 
 type Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 
@@ -17,18 +24,26 @@ _KINDS: dict[type[LeaseholdError], tuple[str, str, int]] = {
     AcquireTimeout: ("busy", "It is in use", 409),
     BackendUnavailable: ("unavailable", "It can't be told whether it is in use", 503),
     LeaseLost: ("lost", "The lease was lost while the request was served", 500),
+    InvalidName: ("name", "It can't be named after this request", 400),
 }
 """The end of the problem's type, its title, and its status."""
+
+_PASSING = frozenset({"busy", "unavailable"})
+"""What may be better after a while."""
 
 
 def problems(*, status: int = 409, disclose: bool = False) -> dict[int | type[Exception], Handler]:
     """Exception handlers: `FastAPI(exception_handlers=problems())`.
 
+    Raises `ValueError` for a status that tells no failure.
+
     `AcquireTimeout` is answered with `status` and `Retry-After`, `BackendUnavailable` with 503 and
-    `Retry-After`, `LeaseLost` with 500, as nobody knows what the handler had done by then. The body is
+    `Retry-After`, `LeaseLost` with 500, as nobody knows what the handler had done by then,
+    and `InvalidName`, for what a client of yours put into a path, with 400. The body is
     `application/problem+json`: what is wrong, how many are ahead, when to try again. With `disclose=True`,
     for those who may know, it tells the key, and who holds it: hosts, processes, notes (never a lease's id).
     """
+    check_status(status)
 
     def handler(kind: str, title: str, usual: int) -> Handler:
         async def answer(request: Request, error: LeaseholdError) -> Response:
@@ -41,12 +56,18 @@ def problems(*, status: int = 409, disclose: bool = False) -> dict[int | type[Ex
                 "instance": request.url.path,
                 **_about(error, disclose),
             }
-            headers = {} if kind == "lost" else {"Retry-After": str(_patience(error))}
+            headers = {"Retry-After": str(_patience(error))} if kind in _PASSING else {}
             return JSONResponse(body, code, headers, media_type="application/problem+json")
 
         return answer
 
     return {error: handler(*kind) for error, kind in _KINDS.items()}
+
+
+def check_status(status: object) -> None:
+    """Raises `ValueError` for what is no status of a failure."""
+    if type(status) is not int or not 400 <= status <= 599:
+        raise ValueError(f"status is {status!r}: give one from 400 to 599")
 
 
 def answer_with(connection: HTTPConnection, status: int) -> None:

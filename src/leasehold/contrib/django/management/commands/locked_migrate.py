@@ -61,22 +61,23 @@ class Command(migrate.Command):  # type: ignore[misc]  # Django says nothing of 
     ) -> Lease | None:
         """A lease; None if it should be left to whoever has it."""
         try:
-            lock = lock_for(database, name)
+            lock = lock_for(database, name, wait)  # what is wrong with these is told at once
             try:
                 return lock.acquire(wait=0)
             except AcquireTimeout as busy:
                 self.stderr.write(f"{busy}; {'skipped' if no_wait else 'waiting'}")
-                return None if no_wait else lock.acquire(wait=wait)
+                return None if no_wait else lock.acquire()
         except AcquireTimeout as busy:
             raise CommandError(f"not migrated: {busy}", returncode=_TEMPORARY_FAILURE) from busy
         except (LeaseholdError, ValueError) as error:
             raise CommandError(f"not migrated: {error}") from error
 
 
-def lock_for(database: str, name: str | None) -> Lock:
+def lock_for(database: str, name: str | None, wait: str | None) -> Lock:
     """In the default store if one is named, else in the database itself."""
     client = None if default_is_named() else connect_to_database(database)
-    return Lock(name or name_of(database), note="manage.py migrate", client=client)
+    name = name_of(database) if name is None else name
+    return Lock(name, wait=wait, note="manage.py migrate", client=client)
 
 
 def name_of(alias: str) -> str:
