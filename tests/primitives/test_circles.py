@@ -543,13 +543,16 @@ def test_only_who_must_leave_is_in_the_way(
     capacity: int, wanted: int, hold: Holder, counts: bool
 ) -> None:
     status = Status(b"k", capacity, (hold,), (PLACE,), 1)
-    assert bool(_in_the_way(status, Wait(b"k", wanted, "place"))) is counts
+    assert bool(_in_the_way(status, Wait(b"k", wanted, "place"), is_ours=False)) is counts
 
 
 def test_who_is_no_longer_in_the_queue_waits_for_nobody() -> None:
     gone = Wait(b"k", 1, "another")
-    assert not _in_the_way(Status(b"k", 1, (holder(),), (PLACE,), 1), gone)
-    assert _in_the_way(Status(b"k", 1, (holder(),), (PLACE,), 200), gone), "or is not named"
+    few, many = (Status(b"k", 1, (holder(),), (PLACE,), waiting) for waiting in (1, 200))
+    assert not _in_the_way(few, gone, is_ours=False)
+    assert not _in_the_way(few, gone, is_ours=True)
+    assert not _in_the_way(many, gone, is_ours=False), "it may have left its advert behind"
+    assert _in_the_way(many, gone, is_ours=True), "behind those who are named"
 
 
 def test_an_advert_is_read_as_it_was_written() -> None:

@@ -162,7 +162,7 @@ class Detective:
         self, wait: Wait, path: tuple[Step, ...], seen: set[str]
     ) -> tuple[Step, ...] | None:
         status = await self._read(wait.key)
-        for hold in _in_the_way(status, wait):
+        for hold in _in_the_way(status, wait, is_ours=not path):
             own = self._mine.get(hold.lease)
             if own is not None and not path:
                 continue  # who waits to upgrade a lease is not in its own way
@@ -187,11 +187,15 @@ class Detective:
         return Status(key, 1)
 
 
-def _in_the_way(status: Status, wait: Wait) -> list[Holder]:
-    """Those without whose leaving that place can't be granted."""
+def _in_the_way(status: Status, wait: Wait, *, is_ours: bool) -> list[Holder]:
+    """Those without whose leaving that place can't be granted.
+
+    Of others' places only those that the store names are believed in: an advert may outlive its wait.
+    """
     all_named = status.waiting <= len(status.waiters)
-    if all_named and all(waiter.lease != wait.place for waiter in status.waiters):
-        return []  # it waits no more
+    named = any(waiter.lease == wait.place for waiter in status.waiters)
+    if not named and (all_named or not is_ours):
+        return []  # it waits no more, or nobody can tell
     return [
         holder
         for holder in status.holders
@@ -231,7 +235,8 @@ def _deadlock(key: bytes, circle: tuple[Step, ...]) -> Deadlock:
     )
     return Deadlock(
         f"{told}: none of these waits can end, and yours began last, so it gives way: release what you "
-        "hold and begin again, and acquire in the same order everywhere, as AllOf does",
+        "hold and begin again, and acquire in the same order everywhere, as AllOf does; a lease that another "
+        "task or thread will release is that one's by lease.adopt() there",
         key=key,
         holders=tuple(holds),
     )
