@@ -50,7 +50,9 @@ async def downgrade(hand: Hand, lease: Any) -> None:
     hand.tell("resized", lease, invoked=hand.engine.now, units=1, capacity=MANY)
     await lease._downgrade()
     lease.confirmed = lease._settling is None
-    if lease.confirmed:
+    if (
+        lease.confirmed and lease._stands
+    ):  # past its deadline a late copy of our Acquire may hold, for nobody
         for holder in hand.world.network.peek(lease.key).holders:
             if holder.lease == fingerprint(lease._id):
                 hand.tell("seen", lease, units=holder.units)
