@@ -114,12 +114,13 @@ def _sources(
     *,
     for_all: bool,
 ) -> list[Source]:
-    found: list[Source] = []
-    prefix = own_prefix(kind, name, env_prefix)
-    if prefix is not None:
-        found.append(Variables(prefix, environ))
-    if for_all:
-        found.append(Variables("LEASEHOLD_", environ))
+    prefixes = [own_prefix(kind, name, env_prefix), "LEASEHOLD_" if for_all else None]
+    variables = "\n".join(("", *environ))  # one look costs less than to miss one for each setting
+    found: list[Source] = [
+        Variables(prefix, environ)
+        for prefix in prefixes
+        if prefix is not None and f"\n{prefix}" in variables
+    ]
     file = settings_file.named_in(environ)
     if file is not None:
         if (section := file.section(kind, name)) is not None:
