@@ -100,18 +100,17 @@ class Attempt:
         won = await self._claimant.claim(self._task, self._tick, again=self._again)
         if not won:
             self._tally.elsewhere += 1
-        elif self._is_too_late():
-            return False
-        return won
+        return won and self._is_in_time()
 
-    def _is_too_late(self) -> bool:
-        """We were paused: others may have run it, and their claim, or ours, be over."""
-        late = self._time.now() > self._tick + self._task.terms.window
-        self._tally.missed += late
-        return late
+    def _is_in_time(self) -> bool:
+        """False if we were paused: others may have run it, and their claim, or ours, be over."""
+        in_time = self._time.now() <= self._tick + self._task.terms.window
+        if not in_time:
+            self._tally.missed += 1
+        return in_time
 
     async def _run_locked(self, lock: RunLock) -> bool:
-        if self._is_too_late():
+        if not self._is_in_time():
             return False
         try:
             if isinstance(lock, TaskLock):
