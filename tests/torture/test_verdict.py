@@ -112,6 +112,13 @@ def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
     assert told.startswith("VIOLATED: x:// broke 5 promises.")
     assert "two held the same slot at once" in told
     assert "and 2 more" in told
+
+
+def test_many_of_one_rule_do_not_hide_another() -> None:
+    falls = [Violation("token", "lock:a", f"fell {n}", ()) for n in range(9)]
+    told = str(clean(violations=[*falls, Violation("overlap", "lock:a", "two at once", ())]))
+    assert told.index("fell 0") < told.index("fell 1") < told.index("two at once")
+    assert "and 7 more" in told, told
     assert "exclusion: nobody" not in told
 
 

@@ -1,7 +1,7 @@
 """Names, keys, and what may be shown of a lease's secret id."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, get_args
 
 from leasehold.errors import InvalidName
@@ -66,6 +66,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+@lru_cache(maxsize=4096)  # whoever waits asks several times
 def fingerprint(lease_id: str) -> str:
     """What a lease is called in public; its id can't be told from it."""
     digest: str = _sha256()(lease_id.encode()).hexdigest()

@@ -64,8 +64,8 @@ MUTANTS = {
         "while at > 1 and is_before(place, self.newcomers[at - 1]) do",
         "while nil do",
     ),
-    "newcomers not counted": ("+ count_before(self.newcomers, place)", ""),
-    "leavers not counted": ("- count_before(self.leavers, place)", ""),
+    "newcomers not counted": ("+ self:newcomers_before(place)", ""),
+    "leavers not counted": ("- self:leavers_before(place)", ""),
     "old news": ("if is_news(KEYS[i], wakeups[n]) then", "if true then"),
     "the granted told that they are next": ("or woken[wakeup.lease])", ")"),
     "news lost": ("local is_old = is_head and", "local is_old ="),
@@ -90,7 +90,10 @@ MUTANTS = {
     "the caller woken": ("if entry.id == self.caller then", "if false then"),
     "the head not told": ("turn:wake_new_head(head)", ""),
     "all published": ("if to == inbox then", "if false then"),
-    "the place's rank off by one": ("if is_before(other, place) then", "if true then"),
+    "the place's rank off by one": (
+        "and not is_before(self.newcomers[count], place)",
+        "and nil",
+    ),
     "the old inbox": ("entry.inbox = command.inbox -- its owner", "-- its owner"),
     "invalid numbers": ("return number > 0 and number < INFINITY", "return number > 0"),
 }

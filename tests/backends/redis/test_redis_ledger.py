@@ -3,7 +3,7 @@
 import pytest
 
 from leasehold.backends.redis import script, script_commands
-from leasehold.model import MANY, Acquire, Gone, Inspect, Release, Renew, Revoke, Revoked
+from leasehold.model import MANY, Acquire, Gone, Inspect, Queued, Release, Renew, Revoke, Revoked
 from tests.backends.redis.ledger_equal import first_difference, hold_equal
 from tests.backends.redis.ledger_mutants import MUTANTS
 from tests.backends.redis.ledger_scripted import AT, NOW, Scripted
@@ -43,6 +43,17 @@ def test_a_call_that_is_sent_twice_does_its_work_once(scripted: Scripted) -> Non
     before = scripted.everything()
     assert scripted.apply(batch, **AT) == once
     assert scripted.everything() == before
+
+
+def test_whoever_left_from_behind_was_not_ahead(scripted: Scripted) -> None:
+    """In one batch, so that the queue that Redis has does not know of it yet."""
+    waiters = [Acquire(b"lock:x", f"w{n}", "o", 30.0, queue=True) for n in range(4)]
+    scripted.ask(Acquire(b"lock:x", "holder", "o", 30.0), *waiters, **AT)
+    _, _, queued = scripted.ask(
+        Release(b"lock:x", "w0"), Release(b"lock:x", "w3"), Renew(b"lock:x", "w2", 30.0), **AT
+    )
+    assert isinstance(queued, Queued)
+    assert queued.position == 1
 
 
 def test_a_large_queue_is_never_read_whole(scripted: Scripted) -> None:

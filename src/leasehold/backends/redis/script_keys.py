@@ -24,6 +24,7 @@ def store_key(key: bytes) -> bytes:
     return b"lh:{%b}" % key
 
 
+@lru_cache(4096)
 def ledger_key(name: bytes) -> bytes | None:
     """The way back; None for a Redis key that carries no book of ours."""
     tag = name[len(PREFIX) : -1]

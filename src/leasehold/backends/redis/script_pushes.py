@@ -1,38 +1,55 @@
 """Wakeups as the script publishes them, one behind the other: a mark, the format, a struct."""
 
-from struct import error
-from typing import Any, get_args
+from struct import Struct, error
+from typing import get_args
 
 from leasehold.backends.redis.script_keys import ledger_key
-from leasehold.backends.redis.script_reader import Reader
+from leasehold.backends.redis.script_reader import slots_of
 from leasehold.backends.redis.script_replies import FORMAT
 from leasehold.model import Event, Wakeup
 
 _MARK = b"LH%c" % FORMAT
 
-_EVENTS: tuple[Event, ...] = get_args(Event.__value__)
+_EVENTS: dict[bytes, Event] = {event.encode(): event for event in get_args(Event.__value__)}
+
+
+_HEAD = Struct(f"<{len(_MARK)}s3d")
+_LENGTH = Struct("<I")
 
 
 def wakeups_of(raw: bytes) -> list[Wakeup]:
     """All of them. Raises `struct.error`, `IndexError` or `ValueError` for what is none."""
-    reader = Reader(raw, 0)
-    found = [_next(reader)]
-    while not reader.is_done:
-        found.append(_next(reader))
+    found: list[Wakeup] = []
+    at = 0
+    while at < len(raw) or not found:
+        at = _read_one(raw, at, found)
     return found
 
 
-def _next(reader: Reader) -> Wakeup:
-    if reader.raw(len(_MARK)) != _MARK:
+def _read_one(raw: bytes, at: int, found: list[Wakeup]) -> int:
+    """Add the wakeup that begins there; the answer is where it ends."""
+    mark, token, granted_at, window = _HEAD.unpack_from(raw, at)
+    at += _HEAD.size
+    fields: list[bytes] = []
+    for _ in range(6):
+        start = at + 4
+        at = start + _LENGTH.unpack_from(raw, at)[0]
+        fields.append(raw[start:at])
+    if at > len(raw):
+        raise IndexError("cut off")
+    name, lease, inbox, kind, slots, detail = fields
+    key, event = ledger_key(name), _EVENTS.get(kind)
+    if mark != _MARK or key is None or event is None:
         raise ValueError("no wakeup of this format")
-    token, granted_at, window = reader.numbers(3)
-    key = ledger_key(reader.bytes())
-    lease, inbox = reader.text(), reader.text()
-    event: Any = reader.text()
-    slots, detail = reader.slots(), reader.text()
-    if key is None or event not in _EVENTS:
-        raise ValueError("no wakeup of ours")
-    return Wakeup(key, lease, inbox, event, int(token), slots, granted_at, window, detail)
+    whose, to, told = _text(lease), _text(inbox), _text(detail)
+    taken = slots_of(slots)
+    found.append(Wakeup(key, whose, to, event, int(token), taken, granted_at, window, told))
+    return at
+
+
+def _text(raw: bytes) -> str:
+    """What others wrote there may be no UTF-8."""
+    return raw.decode(errors="replace")
 
 
 def read_pushes(payload: bytes, inbox: str) -> list[Wakeup]:

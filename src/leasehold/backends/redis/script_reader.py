@@ -14,11 +14,6 @@ class Reader:
         self._raw = raw
         self._at = at
 
-    @property
-    def is_done(self) -> bool:
-        """Nothing is left."""
-        return self._at == len(self._raw)
-
     def numbers(self, count: int) -> tuple[float, ...]:
         """The next doubles."""
         values: tuple[float, ...] = unpack_from(f"<{count}d", self._raw, self._at)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from leasehold.testing.checker import Violation
 from leasehold.testing.torture.naming import PRIMITIVES
 from leasehold.testing.torture.turns.semaphore import CAPACITY
 from leasehold.testing.torture.verdict import KILL, PAUSES, Verdict, pause_name, spread
@@ -110,12 +111,20 @@ def _found(verdict: Verdict) -> Iterator[str]:
         yield from (f"    {line}" for line in verdict.wrote.splitlines())
     if verdict.left:
         yield f"  left behind: {verdict.left}"
-    for violation in verdict.violations[:FEW]:
+    telling = _telling(verdict.violations)
+    for violation in telling:
         yield f"  BROKEN, {_MEANING[violation.rule]}: {violation}"
-    if len(verdict.violations) > FEW:
-        yield f"  and {len(verdict.violations) - FEW} more"
+    if len(verdict.violations) > len(telling):
+        yield f"  and {len(verdict.violations) - len(telling)} more"
     if verdict.history:
         yield f"  what every process recorded is in {verdict.history}"
+
+
+def _telling(violations: Sequence[Violation]) -> list[Violation]:
+    """A few of them, in their order, with the first of each rule: many of one must not hide another."""
+    firsts = {each.rule: at for at, each in reversed([*enumerate(violations)])}
+    told = dict.fromkeys([*firsts.values(), *range(len(violations))])
+    return [violations[at] for at in sorted([*told][: max(FEW, len(firsts))])]
 
 
 def _by_primitive(verdict: Verdict) -> Iterator[str]:

@@ -130,7 +130,7 @@ function Book:is_written(row)
     for _, place in ipairs(self.newcomers) do
       place.is_new = nil
     end
-    self.newcomers, self.leavers = {}, {}
+    self.newcomers, self.leavers, self.last_leaver = {}, {}, nil
   end
   self.raw, self.was_simple, self.is_further = row, self:is_simple(), nil
   self.holds_stored, self.places_stored, self.tombs_stored = self.hold, self.place, self.tomb

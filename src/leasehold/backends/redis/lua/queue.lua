@@ -71,6 +71,9 @@ end
 function Book:note_leaver(place)
   if not place.is_new then
     self.leavers[#self.leavers + 1] = place
+    if not self.last_leaver or is_before(self.last_leaver, place) then
+      self.last_leaver = place
+    end
     return
   end
   for at, newcomer in ipairs(self.newcomers) do
@@ -105,11 +108,23 @@ function Book:first()
   return self:queue()()
 end
 
--- How many of these come before a place.
-local function count_before(places, place)
+-- These are in order, and who asks has mostly come last.
+function Book:newcomers_before(place)
+  local count = #self.newcomers
+  while count > 0 and not is_before(self.newcomers[count], place) do
+    count = count - 1
+  end
+  return count
+end
+
+-- These are not in order, but mostly all of them were at the front.
+function Book:leavers_before(place)
+  if not self.last_leaver or is_before(self.last_leaver, place) then
+    return #self.leavers
+  end
   local count = 0
-  for _, other in ipairs(places) do
-    if is_before(other, place) then
+  for _, leaver in ipairs(self.leavers) do
+    if is_before(leaver, place) then
       count = count + 1
     end
   end
@@ -127,6 +142,5 @@ function Book:stored_ahead_of(place)
 end
 
 function Book:ahead_of(place)
-  return self:stored_ahead_of(place)
-    + count_before(self.newcomers, place) - count_before(self.leavers, place)
+  return self:stored_ahead_of(place) + self:newcomers_before(place) - self:leavers_before(place)
 end
