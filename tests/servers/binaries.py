@@ -1,7 +1,7 @@
 """Which server programs this machine has, and what to do where one is missing.
 
-In this order: what an environment variable names (`LEASEHOLD_REDIS_SERVER`, a program, and
-`LEASEHOLD_POSTGRES_BIN`, a folder), what is installed, what `tools/servers.py` fetched to
+In this order: what an environment variable names (`LEASEHOLD_REDIS_SERVER` and `LEASEHOLD_TEMPORAL`,
+programs, and `LEASEHOLD_POSTGRES_BIN`, a folder), what is installed, what `tools/servers.py` fetched to
 `.tools/servers/`. `make env` calls that.
 """
 
@@ -124,6 +124,17 @@ def pgbouncer_program() -> Program:
         if program is not None:
             return program
     raise MissingServer("no pgbouncer: install it, or run `make env` on Debian or Ubuntu")
+
+
+def temporal_program() -> Program:
+    """The command line tool of Temporal that is here, with its server for development."""
+    named = os.environ.get("LEASEHOLD_TEMPORAL") or shutil.which("temporal")
+    paths = [Path(named)] if named else sorted(FETCHED.glob("temporal-*/bin/temporal"))
+    for path in paths:
+        program = _probe(path)
+        if program is not None:
+            return program
+    raise MissingServer("no temporal: install its command line tool, or run `make env`")
 
 
 @cache

@@ -7,6 +7,7 @@
 | `postgres_server` | a PostgreSQL, likewise shared |
 | `postgres_url` | a fresh database in it, dropped afterwards |
 | `postgres_servers` | `postgres_servers("16")`: likewise, of that version |
+| `temporal_server` | a Temporal for development, likewise shared: each test has names of its own |
 
 A test that kills, pauses or sets up a server makes one of its own: `with RedisServer(tmp_path) as server:`.
 
@@ -23,6 +24,7 @@ import pytest
 from tests.servers.binaries import MissingServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.servers.temporal import TemporalServer
 
 # These are only for a crash of the whole machine, which would end the tests too.
 NO_POWER_CUT = {"fsync": "off", "full_page_writes": "off"}
@@ -67,6 +69,13 @@ def postgres_server(
 ) -> PostgresServer:
     """The PostgreSQL that all tests of this worker share."""
     return postgres_servers(None)
+
+
+@pytest.fixture(scope="session")
+def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
+    """A Temporal that all tests of this worker share."""
+    with TemporalServer(tmp_path_factory.mktemp("temporal")) as server:
+        yield server
 
 
 @pytest.fixture

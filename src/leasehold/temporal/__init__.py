@@ -1,0 +1,1 @@
+"""Locks for Temporal: in workflows, for activities, and the worker that serves them."""
