@@ -33,6 +33,8 @@ from leasehold.model import (
 from leasehold.testing import ManualClock
 from leasehold.testing.conformance import BackendConformance, World
 
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
 type Apply = Callable[[Command], Reply]
 type Bug = Callable[[Command, Apply], Reply]
 

@@ -5,6 +5,8 @@ import pytest
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.search import explore
 
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_mistake_is_caught(mutant: Mutant) -> None:

@@ -10,6 +10,8 @@ from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.process import ServerFailed
 
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
 
 @pytest.mark.parametrize("version", postgres_versions())
 def test_every_version_recovers_from_a_kill(tmp_path: Path, version: str) -> None:

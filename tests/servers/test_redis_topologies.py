@@ -2,9 +2,13 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.servers.redis_cluster import RedisCluster, ask
 from tests.servers.redis_sentinel import RedisSentinel
 from tests.servers.waiting import wait_until
+
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
 
 
 def test_a_cluster_shares_the_keys(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.waiting import wait_until
 
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
 KEYS = [b"lock:%d" % number for number in range(60)]
 
 

@@ -15,6 +15,8 @@ from tests.servers.redis import RedisServer
 from tests.servers.redis_sentinel import RedisSentinel
 from tests.servers.waiting import wait_until
 
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
 
 @pytest.fixture(params=["async", "blocking"])
 def side(request: pytest.FixtureRequest) -> Side:
