@@ -15,7 +15,7 @@ def from_modules(
     def get(name: str) -> Any:
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(home[name]), name)
+        value = getattr(imported(home[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
@@ -23,3 +23,17 @@ def from_modules(
         return sorted({*vars(sys.modules[package]), *home})
 
     return sorted(home), get, names_of
+
+
+def imported(name: str) -> Any:
+    """The module of that name; in the sandbox of a Temporal workflow the one outside of it.
+
+    The sandbox would take it in anew for each run of a workflow: in vain, as what a workflow may use
+    keeps nothing in its modules, and what it may not use is refused all the same.
+    """
+    workflow = sys.modules.get("temporalio.workflow")
+    if workflow is None or not workflow.unsafe.in_sandbox():
+        return import_module(name)
+    with workflow.unsafe.imports_passed_through():
+        __import__(name)  # which is the sandbox's own; import_module is not
+    return sys.modules[name]

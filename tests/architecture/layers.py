@@ -52,7 +52,7 @@ RULES: Mapping[str, Rule] = {
     "settings_stores": Rule(BASE | names("config core.* settings settings_file")),
     "backends.port": Rule(BELOW),
     "backends.redact": Rule(),
-    "backends": Rule(BELOW | names("backends.port backends.redact")),
+    "backends": Rule(BELOW | names("lazy backends.port backends.redact")),
     "backends.cas": Rule(BELOW | names("backends.port")),
     "backends.*": Rule(
         BELOW | names("backends.port backends.redact backends.cas"), theirs=names("*")
@@ -70,7 +70,8 @@ RULES: Mapping[str, Rule] = {
     "defaults": Rule(BELOW | names("hub overrides settings_stores stores")),
     "stores": Rule(BELOW | names("hub overrides settings_file settings_stores store_names")),
     "faces.*": Rule(
-        BELOW | names("hub defaults overrides settings store_names stores runtime.* primitives.*"),
+        BELOW
+        | names("hub defaults lazy overrides settings store_names stores runtime.* primitives.*"),
         siblings=True,
     ),
     "": Rule(BASE | names("lazy config faces.*")),
@@ -79,9 +80,9 @@ RULES: Mapping[str, Rule] = {
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(PUBLIC | names("config store_names"), siblings=True, theirs=names("cronsim")),
     "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
-    "temporal": Rule(names("lazy temporal.*")),
+    "temporal": Rule(names("errors lazy backends.temporal.* temporal.*")),
     "temporal.*": Rule(
-        PUBLIC | names("config core.* lazy backends.temporal.*"),
+        PUBLIC | names("config core.* lazy primitives.telling backends.temporal.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),

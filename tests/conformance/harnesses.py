@@ -9,8 +9,10 @@ from leasehold.backends import store_for
 from leasehold.backends.port import Store
 from leasehold.testing import ManualClock
 from leasehold.testing.conformance import BackendConformance
+from tests.backends.temporal.serving import brokers_for
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.servers.temporal import TemporalServer
 
 
 class Memory(BackendConformance):
@@ -68,6 +70,23 @@ class Valkeys(Redis):
     tls = True
 
 
+class Temporal(BackendConformance):
+    """All cases share a server and a worker, as they have names of their own."""
+
+    many = 50
+    rounds = 4
+    url: str
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _brokers(cls, temporal_server: TemporalServer) -> Iterator[None]:
+        with brokers_for(temporal_server) as cls.url:
+            yield
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        return store_for(self.url, clock=clock)
+
+
 HARNESSES: dict[str, type[BackendConformance]] = {
     "memory": Memory,
     "sqlite": Sqlite,
@@ -76,4 +95,5 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "valkey": Valkey,
     "valkeys": Valkeys,
     "postgresql": Postgresql,
+    "temporal": Temporal,
 }

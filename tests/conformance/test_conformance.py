@@ -9,8 +9,8 @@ from leasehold.backends import BUILTIN
 from leasehold.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
 
-ALIKE = frozenset({"rediss", "valkey", "valkeys"})
-"""These differ from `redis` in the server's build or in TLS: one version of Python tells as well as two."""
+ALIKE = frozenset({"rediss", "valkey", "valkeys", "temporal"})
+"""These differ from `redis` in the server's build or in TLS, or are slow: one Python tells enough."""
 
 for _scheme, _harness in HARNESSES.items():
     if _scheme in ALIKE:

@@ -1,12 +1,12 @@
 """Which module serves which URL scheme."""
 
-from importlib import import_module
 from types import ModuleType
 
 from leasehold.backends.port import Store
 from leasehold.backends.redact import redacted
 from leasehold.clock import Clock
 from leasehold.errors import NotConfigured
+from leasehold.lazy import imported
 
 GROUP = "leasehold.backends"
 """Third parties add a store with an entry point `scheme = "module:Class"` in this group."""
@@ -19,6 +19,7 @@ BUILTIN = {
     "valkey": "leasehold.backends.redis:RedisStore",
     "valkeys": "leasehold.backends.redis:RedisStore",
     "postgresql": "leasehold.backends.postgres:PostgresStore",
+    "temporal": "leasehold.backends.temporal.store:TemporalStore",
 }
 
 SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
@@ -29,7 +30,7 @@ HINTS = {
 }
 """What to say of schemes that others use."""
 
-EXTRAS = {"hiredis": "redis", "psycopg": "postgres"}
+EXTRAS = {"hiredis": "redis", "psycopg": "postgres", "temporalio": "temporal"}
 """Which of our extras brings a package that a store is built on."""
 
 
@@ -50,26 +51,31 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
     return store
 
 
-CLIENTS = {"redis": "leasehold.backends.redis:RedisStore"}
+CLIENTS = {
+    "redis": "leasehold.backends.redis:RedisStore",
+    "temporalio": "leasehold.backends.temporal.store:TemporalStore",
+}
 """Whose own clients a store can be made from, by the package that they are of."""
 
 
 def store_of(client: object, *, clock: Clock | None = None) -> Store:
     """The store that somebody's own client is connected to. Raises `NotConfigured` for a strange one."""
-    target = CLIENTS.get(type(client).__module__.partition(".")[0])
+    package = type(client).__module__.partition(".")[0]
+    target = CLIENTS.get(package)
     if target is None:
         raise NotConfigured(
             f"client= is a {type(client).__module__}.{type(client).__qualname__}: "
             f"no store is made from that, only from a client of {', '.join(CLIENTS)}; give a URL"
         )
     module, _, name = target.partition(":")
-    store: Store = getattr(_load("redis", module), name).from_client(client, clock=clock)
+    store: Store = getattr(_load(package, module), name).from_client(client, clock=clock)
     return store
 
 
 def _load(scheme: str, module: str) -> ModuleType:
     try:
-        return import_module(module)
+        found: ModuleType = imported(module)
+        return found
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

@@ -19,4 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     from leasehold.cli.app import serve
 
-    return serve(arguments)
+    code = serve(arguments)
+    if arguments is not None:
+        return code
+    from leasehold.cli.leaving import leave
+
+    return leave(code)

@@ -21,6 +21,7 @@ _VERBS = {
     "migrate": "leasehold.cli.migrate:migrate",
     "doctor": "leasehold.cli.doctor:doctor",
     "verify": "leasehold.cli.verify:verify",
+    "temporal": "leasehold.cli.temporal:temporal",
     "version": "leasehold.cli.version:version",
 }
 

@@ -27,7 +27,7 @@ kind = click.option(
 SCHEMES = frozenset(
     {
         *("memory", "sqlite", "redis", "rediss", "valkey", "valkeys"),
-        *("postgres", "postgresql", "postgresql+psycopg"),
+        *("postgres", "postgresql", "postgresql+psycopg", "temporal"),
     }
 )
 """What the URLs of stores begin with."""

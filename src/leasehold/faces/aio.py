@@ -9,6 +9,8 @@ from leasehold.defaults import default_hub
 from leasehold.faces.aio_entering import Enterable, HeldByTask
 from leasehold.faces.described import Described
 from leasehold.faces.joining import by_task
+from leasehold.faces.loops import refuse_in_workflow
+from leasehold.lazy import imported
 from leasehold.model import Status
 from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.entering import Held
@@ -107,6 +109,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
     _client: "Client | NamedStore | None"
 
     def _runtime(self) -> AsyncRuntime:
+        refuse_in_workflow(self)
         client = self._client
         return (default_hub() if client is None else client.hub).loop_runtime()
 
@@ -206,9 +209,10 @@ class Lock(LockBase[Lease], Primitive):
         Other options are the constructor's. Raises `ValueError` at decoration for a field that is no
         parameter, `TypeError` for a generator function.
         """
-        from leasehold.faces.wraps import wraps
-
-        return wraps(template, on_busy=on_busy, default=default, client=client, **options)
+        wrapping: Callable[[F], F] = imported("leasehold.faces.wraps").wraps(
+            template, on_busy=on_busy, default=default, client=client, **options
+        )
+        return wrapping
 
 
 class Semaphore(SemaphoreBase[Lease], Primitive):

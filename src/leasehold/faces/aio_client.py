@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 from leasehold.config import UNSET, Duration, Unset
 from leasehold.core.names import Kind
 from leasehold.faces.asked import kinds_asked, resource_key
+from leasehold.faces.loops import refuse_in_workflow
 from leasehold.faces.opening import ConnectOptions, Opened, opened
 from leasehold.hub import Hub
 from leasehold.model import Capabilities, Finding, Status
@@ -144,6 +145,7 @@ class Client:
         await self.close()
 
     async def _ready(self) -> AsyncRuntime:
+        refuse_in_workflow(self)
         runtime = self.hub.loop_runtime()
         await runtime.ready()
         return runtime

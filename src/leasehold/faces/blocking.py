@@ -9,6 +9,7 @@ from leasehold.faces.blocking_entering import Enterable, HeldByThread
 from leasehold.faces.described import Described
 from leasehold.faces.joining import by_thread
 from leasehold.faces.loops import refuse_in_loop
+from leasehold.lazy import imported
 from leasehold.model import Status
 from leasehold.primitives.description import NO_TIMEOUT
 from leasehold.primitives.lease import LeaseBase
@@ -165,9 +166,10 @@ class Lock(LockBase[Lease], Primitive):
         Other options are the constructor's. Raises `ValueError` at decoration for a field that is no
         parameter, `TypeError` for a generator function.
         """
-        from leasehold.faces.wraps import wraps
-
-        return wraps(template, on_busy=on_busy, default=default, client=client, **options)
+        wrapping: Callable[[F], F] = imported("leasehold.faces.wraps").wraps(
+            template, on_busy=on_busy, default=default, client=client, **options
+        )
+        return wrapping
 
 
 class Semaphore(SemaphoreBase[Lease], Primitive):

@@ -1,6 +1,9 @@
-"""Blocking calls in a running event loop are refused, with the right line."""
+"""Calls where they can't work are refused, with the right line: in a running loop, in a workflow."""
 
 import sys
+
+IN_WORKFLOWS = frozenset({"Lock", "Semaphore"})
+"""What `leasehold.temporal` has for workflow code."""
 
 
 def refuse_in_loop(of: object) -> None:
@@ -10,7 +13,20 @@ def refuse_in_loop(of: object) -> None:
     """
     asyncio = sys.modules.get("asyncio")
     if asyncio is not None and asyncio._get_running_loop() is not None:
+        refuse_in_workflow(of)
         raise RuntimeError(_help(type(of).__name__))
+
+
+def refuse_in_workflow(of: object = None, name: str = "") -> None:
+    """A store is I/O, and workflow code is replayed: what it is to do it has to ask Temporal for.
+
+    Who runs a workflow has imported it. The error is Temporal's own, so that it fails the workflow, and
+    doesn't try its task again for ever.
+    """
+    workflow = sys.modules.get("temporalio.workflow")
+    if workflow is not None and workflow.in_workflow():
+        error = sys.modules["temporalio.exceptions"].ApplicationError
+        raise error(_in_workflow(name or type(of).__name__), type="NotInWorkflow", non_retryable=True)
 
 
 def _help(name: str) -> str:
@@ -19,3 +35,12 @@ def _help(name: str) -> str:
     else:
         write = f"`from leasehold import {name}` and write `async with {name}(...)`"
     return f"a blocking {name} inside a running event loop would stop the loop: {write}"
+
+
+def _in_workflow(name: str) -> str:
+    name = "RWLock" if name in {"Reading", "Writing"} else name
+    if name in IN_WORKFLOWS:
+        write = f"`from leasehold.temporal import {name}` here, or use this one in an activity"
+    else:
+        write = "use it in an activity; `leasehold.temporal` has Lock and Semaphore for workflows"
+    return f"leasehold's {name} talks to a store, which workflow code can't: {write}"

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, TypedDict
 from leasehold.clock import Clock
 from leasehold.config import Duration
 from leasehold.defaults import DefaultStore, default_hub
+from leasehold.faces.loops import refuse_in_workflow
 from leasehold.hub import Hub, hub_for, hub_of
 from leasehold.store_names import store_name
 from leasehold.stores import Claim, hub_named, source_of
@@ -43,6 +44,7 @@ class Opened(NamedTuple):
 
 def opened(url: str | None, default: bool, name: str | None, options: ConnectOptions) -> Opened:
     """The store of a URL, or one that is open already, which takes no options: a named or the default one."""
+    refuse_in_workflow(name="Client")
     if name is not None:
         store_name(name)
     connects = url is not None or "client" in options

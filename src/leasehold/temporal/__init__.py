@@ -1,1 +1,62 @@
-"""Locks for Temporal: in workflows, for activities, and the worker that serves them."""
+"""Locks for Temporal: in workflows, for activities, and the worker that serves them.
+
+* `Semaphore` and `Lock` are for workflow code; what they give is a `Permit`.
+* `needs_lock` has an activity hold a lease of any store; `current_lock` is that lease.
+* `LeaseholdPlugin` sets up a client's workers for both.
+* `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `LeaseholdBroker`, `LeaseholdMailbox`),
+  as does `leasehold temporal worker`; `serve` is that as a coroutine.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from leasehold.backends.temporal.broker import LeaseholdBroker as LeaseholdBroker
+    from leasehold.backends.temporal.mailbox import LeaseholdMailbox as LeaseholdMailbox
+    from leasehold.errors import LeaseLost as LeaseLost
+    from leasehold.temporal.activity_lock import ActivityLock as ActivityLock
+    from leasehold.temporal.activity_lock import current_lock as current_lock
+    from leasehold.temporal.interceptor import LockInterceptor as LockInterceptor
+    from leasehold.temporal.lock import Lock as Lock
+    from leasehold.temporal.needs_lock_decorator import needs_lock as needs_lock
+    from leasehold.temporal.permit import Permit as Permit
+    from leasehold.temporal.permit_workflow import PermitSlotWorkflow as PermitSlotWorkflow
+    from leasehold.temporal.plugin import LeaseholdPlugin as LeaseholdPlugin
+    from leasehold.temporal.semaphore import Semaphore as Semaphore
+    from leasehold.temporal.serving import serve as serve
+    from leasehold.temporal.worker import TemporalWorker as TemporalWorker
+
+    __all__: list[str]
+else:
+    from leasehold.lazy import from_modules
+
+    # imported when asked for: the command line must not load Temporal, nor a workflow the worker
+    __all__, _get, __dir__ = from_modules(
+        __name__,
+        {
+            "leasehold.backends.temporal.broker": ("LeaseholdBroker",),
+            "leasehold.backends.temporal.mailbox": ("LeaseholdMailbox",),
+            "leasehold.errors": ("LeaseLost",),
+            "leasehold.temporal.activity_lock": ("ActivityLock", "current_lock"),
+            "leasehold.temporal.interceptor": ("LockInterceptor",),
+            "leasehold.temporal.lock": ("Lock",),
+            "leasehold.temporal.needs_lock_decorator": ("needs_lock",),
+            "leasehold.temporal.permit": ("Permit",),
+            "leasehold.temporal.permit_workflow": ("PermitSlotWorkflow",),
+            "leasehold.temporal.plugin": ("LeaseholdPlugin",),
+            "leasehold.temporal.semaphore": ("Semaphore",),
+            "leasehold.temporal.serving": ("serve",),
+            "leasehold.temporal.worker": ("TemporalWorker",),
+        },
+    )
+    del from_modules
+
+    def __getattr__(name: str) -> Any:
+        try:
+            return _get(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "temporalio":
+                raise
+            raise ModuleNotFoundError(
+                "leasehold.temporal needs the package temporalio: pip install 'leasehold[temporal]'",
+                name=error.name,
+            ) from error

@@ -133,7 +133,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> object:
         raise ModuleNotFoundError("No module named 'hiredis'", name="hiredis")
 
-    monkeypatch.setattr("leasehold.backends.import_module", missing)
+    monkeypatch.setattr("leasehold.backends.imported", missing)
     for scheme in ("redis", "rediss", "valkey", "valkeys"):
         assert scheme in BUILTIN
         with pytest.raises(NotConfigured, match=r"pip install 'leasehold\[redis\]'"):

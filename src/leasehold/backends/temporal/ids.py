@@ -29,6 +29,7 @@ _PLAIN = 200
 _HASHED = "~"
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9_./:@+=,-]")
+_ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 
 
 def permit_id(resource: str, slot: str) -> str:
@@ -48,6 +49,14 @@ def broker_id(key: bytes) -> str:
     if len(found) > _PLAIN:
         found = f"{_HASHED}{sha256(key).hexdigest()}"
     return _BROKERS + found
+
+
+def key_of(workflow_id: str) -> bytes | None:
+    """The key whose broker has this ID; None where that has only its hash, or is no broker's."""
+    text = workflow_id.removeprefix(_BROKERS)
+    if text == workflow_id or text.startswith(_HASHED):
+        return None
+    return _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode())
 
 
 def mailbox_id(inbox: str) -> str:

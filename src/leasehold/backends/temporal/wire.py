@@ -13,7 +13,7 @@ from leasehold.model import Command, Holder, Reply, Waiter, Wakeup
 FORMAT = 1
 """Of what is said to brokers and of what they carry over to their next run."""
 
-type Packed = dict[str, Any]
+Packed = dict[str, Any]  # no `type` statement: Temporal's converter would not see through it
 
 _COMMANDS = (model.Acquire, model.Renew, model.Release, model.Resize, model.Inspect, model.Revoke)
 _REPLIES = (
@@ -35,6 +35,8 @@ class Call:
     run_id: str = ""
     fast: bool = False
     """What this workflow holds is free as soon as the broker sees that its run is closed."""
+    share: bool = False
+    """From now on the broker holds the permit IDs of its slots, however it was started."""
     at: tuple[float, int] | None = None
     """Now and the stamp, in tests that move the time by hand."""
     format: int = FORMAT

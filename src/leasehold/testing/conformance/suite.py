@@ -25,6 +25,10 @@ class Suite:
     """The store tells the time by the clock it is given."""
     second: float = 1.0
     """What a case calls a second; less for a store whose time really has to pass."""
+    many: int = 2000
+    """How many keys a case uses that needs very many; fewer for a store to which each is dear."""
+    rounds: int = 12
+    """How often each of a crowd takes its turn where sets of locks are contended; fewer likewise."""
 
     def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
         """Make the store, not yet connected; made again in `tmp_path` it is the same one.

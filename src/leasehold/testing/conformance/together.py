@@ -19,7 +19,6 @@ from leasehold.testing.conformance.users import Users, call, now, using, within
 from leasehold.testing.conformance.world import World, step
 
 HANDS = 6
-ROUNDS = 12
 NAMES = b"abc"
 
 
@@ -180,7 +179,7 @@ class TogetherClients(Suite):
 
         async def hand(number: int) -> None:
             draw = Random(number)  # noqa: S311 -- to be repeatable
-            for _ in range(ROUNDS):
+            for _ in range(self.rounds):
                 names, both = wanted(draw, sites[number % 2])
                 leases = await now(both.acquire(wait=None))
                 inside.enter(names)
@@ -190,7 +189,7 @@ class TogetherClients(Suite):
 
         with passing(world):
             await all_hands(world, hand)
-        assert (inside.overlaps, inside.rounds) == (0, HANDS * ROUNDS)
+        assert (inside.overlaps, inside.rounds) == (0, HANDS * self.rounds)
         await self.are_free(sites[0], b"a", b"b", b"c")
 
 

@@ -71,7 +71,7 @@ class Tokens(Suite):
         store = await world.connect()
         first = (await world.take(store, "a")).token
         await world.release(store, "a")
-        keys = [world.key(b"idle-%d" % number) for number in range(2000)]
+        keys = [world.key(b"idle-%d" % number) for number in range(self.many)]
         for start in range(0, len(keys), 250):
             some = keys[start : start + 250]
             await store.apply([world.acquire("x", key=key) for key in some])

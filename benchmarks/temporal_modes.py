@@ -1,0 +1,518 @@
+"""What a permit costs on Temporal, by each way of getting one: milliseconds, history events, actions.
+
+`python -m benchmarks.temporal_modes` starts a server for development and a Redis, lets all take turns,
+and prints the tables of `docs/temporal.md`. As a section of `python -m benchmarks` it gives the same rows.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from statistics import median
+from time import perf_counter
+from typing import Any
+from uuid import uuid4
+
+from temporalio import activity, workflow
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+import leasehold
+from benchmarks import temporal_contended
+from benchmarks.crews import turned
+from benchmarks.place import disk_folder
+from benchmarks.plan import Plan
+from benchmarks.results import Results, Row
+from benchmarks.servers import Servers
+from benchmarks.table import shown
+from leasehold.backends.temporal.ids import broker_id, permit_id
+from leasehold.temporal import LeaseholdPlugin, Lock, Semaphore, TemporalWorker, needs_lock
+from leasehold.temporal.probing import PAUSE, PROBE, Prober
+from tests.servers.binaries import temporal_program
+from tests.servers.redis import RedisServer
+from tests.servers.temporal import TemporalServer
+from tests.temporal.guide import GuidePermit, GuideSemaphore
+
+SECTION = "Temporal"
+FREE, WAITING, CONTENDED = "nobody else wants it", "one waits", "8 × 0.5 s"
+
+GUIDE = "the guide's semaphore"
+SLOT, UNARMED = "Semaphore", "Semaphore, armed=False"
+FAIR, FAIR_LOCK = "Semaphore, fair", "Lock, fair"
+PLAIN, PLAIN_LOCK = "Semaphore, temporal://", "Lock, temporal://"
+"""Brokers of semaphores also hold the permits that slot mode takes, those of locks don't."""
+ACTIVITY = "@needs_lock, Redis"
+IN_WORKFLOWS = (GUIDE, SLOT, UNARMED, FAIR, FAIR_LOCK)
+IN_PYTHON = (PLAIN, PLAIN_LOCK)
+BARE = temporal_contended.BARE
+"""Of the contended case only: the same steps without a lock."""
+WAYS = (*IN_WORKFLOWS, *IN_PYTHON, ACTIVITY, BARE)
+
+ACQUIRE, RELEASE = "ms to acquire", "ms to release"
+HOLDER_EVENTS, LOCK_EVENTS, ACTIONS = "events, holder", "events, lock", "actions"
+ROUND, HOUR = "events a round, holder", "events in an hour, holder"
+WHOLE, HANDOFF, STEP = "s in all", "ms a hand-off", "ms for a bare activity"
+
+CYCLES = 10
+CONTENDERS, HOLD = 8, 0.5
+BACKOFF = 1.0
+WATCHED = 6.0
+"""So long a waiter is watched for what it adds to its history, in seconds."""
+
+COUNTED = {
+    EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED,
+    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_UPDATE_ACCEPTED,
+    EventType.EVENT_TYPE_TIMER_STARTED,
+    EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
+}
+"""What Temporal Cloud bills as an action, each at the one history in which it is found once."""
+
+
+# ---- workflows and activities -------------------------------------------------------------------------
+
+
+@dataclass
+class Ask:
+    """How a workflow is to get its permit."""
+
+    way: str
+    resource: str
+    queue: str
+
+
+@dataclass
+class Timed:
+    """What a workflow has seen, in milliseconds, and the number of its last event before that."""
+
+    acquire: list[float]
+    release: list[float]
+    before: int
+
+
+def entered(ask: Ask) -> Any:
+    """A block that holds a permit."""
+    if ask.way == GUIDE:
+        semaphore = GuideSemaphore(ask.resource, capacity=1, task_queue=ask.queue)
+        backoff = timedelta(seconds=BACKOFF)
+        return semaphore.acquire(lease=timedelta(minutes=10), backoff=backoff)
+    ours: Semaphore
+    if ask.way == FAIR_LOCK:
+        ours = Lock(ask.resource, task_queue=ask.queue, fair=True)
+    else:
+        how: dict[str, Any] = {"fair": ask.way == FAIR, "armed": ask.way != UNARMED}
+        ours = Semaphore(ask.resource, capacity=1, task_queue=ask.queue, **how)
+    return ours.acquire(ttl="10m", backoff=BACKOFF, max_backoff=BACKOFF)
+
+
+@workflow.defn
+class Cycles:
+    """Acquires and releases what nobody else wants; the first time is to warm up."""
+
+    @workflow.run
+    async def run(self, ask: Ask, cycles: int) -> Timed:
+        async with entered(ask):
+            pass
+        timed = Timed([], [], workflow.info().get_current_history_length())
+        for _ in range(cycles):
+            begun = workflow.time()  # the server's, so a replay gives the same
+            async with entered(ask):
+                got = workflow.time()
+            timed.acquire.append((got - begun) * 1e3)
+            timed.release.append((workflow.time() - got) * 1e3)
+        return timed
+
+
+@workflow.defn
+class Holds:
+    """Holds a permit until it is told, or while one activity runs."""
+
+    def __init__(self) -> None:
+        self.holding = self.enough = False
+
+    @workflow.run
+    async def run(self, ask: Ask, activity_name: str) -> None:
+        async with entered(ask):
+            self.holding = True
+            if activity_name:
+                await workflow.execute_activity(
+                    activity_name, start_to_close_timeout=timedelta(minutes=1)
+                )
+            else:
+                await workflow.wait_condition(lambda: self.enough)
+
+    @workflow.update
+    async def until_held(self) -> None:
+        """Until it has it."""
+        await workflow.wait_condition(lambda: self.holding)
+
+    @workflow.signal
+    def leave(self) -> None:
+        """It is enough."""
+        self.enough = True
+
+
+@workflow.defn
+class Runs:
+    """Runs an activity so many times; how long each took, in milliseconds."""
+
+    @workflow.run
+    async def run(self, activity_name: str, times: int) -> list[float]:
+        took = []
+        for _ in range(times):
+            begun = workflow.time()
+            await workflow.execute_activity(
+                activity_name, schedule_to_close_timeout=timedelta(minutes=1)
+            )
+            took.append((workflow.time() - begun) * 1e3)
+        return took
+
+
+class Work:
+    """The activities, and when those that hold something held it."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[float, float]] = []
+
+    async def hold(self) -> None:
+        """Holds it for half a second."""
+        begun = perf_counter()
+        await asyncio.sleep(HOLD)
+        self.spans.append((begun, perf_counter()))
+
+    def activities(self, redis: str) -> list[Any]:
+        """Bare ones, and ones that need a lock."""
+
+        @activity.defn(name="bare")
+        async def bare() -> None:
+            pass
+
+        @activity.defn(name="locked")
+        @needs_lock(f"free-{uuid4().hex}", backend=redis)
+        async def locked() -> None:
+            pass
+
+        @activity.defn(name="holding")
+        async def holding() -> None:
+            await self.hold()
+
+        @activity.defn(name="locked holding")
+        @needs_lock(f"wanted-{uuid4().hex}", backend=redis)
+        async def locked_holding() -> None:
+            await self.hold()
+
+        return [bare, locked, holding, locked_holding]
+
+
+# ---- the world ----------------------------------------------------------------------------------------
+
+
+class World:
+    """A server, a client, and workers on three queues: of permits, of the guide's, and of those who ask."""
+
+    def __init__(self, client: Client, address: str, work: Work) -> None:
+        self.client = client
+        self.work = work
+        self.queue = "asking"
+        self.url = f"temporal://{address}/default?task_queue=permits"
+        self.store = leasehold.connect(self.url)
+
+    def ask(self, way: str) -> Ask:
+        """On a resource of its own."""
+        return Ask(way, f"bench-{uuid4().hex[:12]}", "guides" if way == GUIDE else "permits")
+
+    async def start(self, kind: Any, *args: Any) -> Any:
+        return await self.client.start_workflow(
+            kind, args=list(args), id=f"asks-{uuid4()}", task_queue=self.queue
+        )
+
+    async def events(self, workflow_id: str) -> list[int]:
+        """The types of all events of a workflow's newest run."""
+        history = await self.client.get_workflow_handle(workflow_id).fetch_history()
+        return [event.event_type for event in history.events]
+
+
+@asynccontextmanager
+async def world(folder: Path) -> AsyncGenerator[World]:
+    """Everything started, and stopped at the end."""
+    work = Work()
+    async with AsyncExitStack() as stack:
+        server = stack.enter_context(TemporalServer(folder / "temporal"))
+        redis = stack.enter_context(RedisServer(folder / "redis"))
+        client = await Client.connect(
+            server.address, plugins=[LeaseholdPlugin(task_queue="permits")]
+        )
+        made = World(client, server.address, work)
+        await stack.enter_async_context(TemporalWorker(client, task_queue="permits"))
+        for queue, workflows, activities in (
+            ("guides", [GuidePermit], []),
+            (
+                made.queue,
+                [Cycles, Holds, Runs, temporal_contended.Told, temporal_contended.Middle],
+                [*work.activities(redis.url), temporal_contended.work],
+            ),
+        ):
+            runner = UnsandboxedWorkflowRunner()  # as ours are served
+            worker = Worker(
+                client,
+                task_queue=queue,
+                workflows=workflows,
+                activities=activities,
+                workflow_runner=runner,
+            )
+            await stack.enter_async_context(worker)
+        await stack.enter_async_context(made.store)
+        yield made
+
+
+# ---- what is measured ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Rows:
+    """Where the figures go."""
+
+    results: Results
+
+    def add(self, setting: str, way: str, unit: str, value: float) -> None:
+        baseline = GUIDE if way != GUIDE and way in (*IN_WORKFLOWS, GUIDE) else ""
+        self.results.row(SECTION, setting, way, unit, baseline).values.append(value)
+
+
+async def free(world: World, rows: Rows, way: str) -> None:
+    """One acquire and release, when nobody else wants it."""
+    if way in IN_WORKFLOWS:
+        await _free_in_workflow(world, rows, way)
+    elif way in IN_PYTHON:
+        await _free_in_python(world, rows, way)
+    elif way == ACTIVITY:
+        bare = await (await world.start(Runs.run, "bare", CYCLES)).result()
+        locked = await (await world.start(Runs.run, "locked", CYCLES)).result()
+        rows.add(FREE, way, f"{ACQUIRE} and release", median(locked) - median(bare))
+        rows.add(FREE, "an activity without a lock", STEP, median(bare))
+        for unit in (HOLDER_EVENTS, LOCK_EVENTS, ACTIONS):
+            rows.add(FREE, way, unit, 0)  # nothing of it is in any history
+
+
+async def _free_in_workflow(world: World, rows: Rows, way: str) -> None:
+    ask = world.ask(way)
+    await (await world.start(Cycles.run, ask, 1)).result()  # starts the broker, if there is one
+    lock = _lock_of(way, ask.resource)
+    lock_before = [] if lock.startswith("permit") else await world.events(lock)
+    handle = await world.start(Cycles.run, ask, CYCLES)
+    timed: Timed = await handle.result()
+    rows.add(FREE, way, ACQUIRE, median(timed.acquire))
+    rows.add(FREE, way, RELEASE, median(timed.release))
+    own = (await world.events(handle.id))[timed.before :]
+    own = own[: len(own) - 1]  # its completion
+    others = (await world.events(lock))[len(lock_before) :]
+    times = 1 if lock.startswith("permit") else CYCLES + 1  # a permit is one cycle, a broker all
+    rows.add(FREE, way, HOLDER_EVENTS, len(own) / CYCLES)
+    rows.add(FREE, way, LOCK_EVENTS, len(others) / times)
+    rows.add(FREE, way, ACTIONS, _actions(own) / CYCLES + _actions(others) / times)
+
+
+async def _free_in_python(world: World, rows: Rows, way: str) -> None:
+    primitive, lock = _of_store(world, way, f"bench-{uuid4().hex[:12]}")
+    async with primitive:
+        pass
+    before = len(await world.events(lock))
+    acquired, released = [], []
+    for _ in range(CYCLES):
+        begun = perf_counter()
+        lease = await primitive.acquire()
+        got = perf_counter()
+        await lease.release()
+        acquired.append((got - begun) * 1e3)
+        released.append((perf_counter() - got) * 1e3)
+    others = (await world.events(lock))[before:]
+    rows.add(FREE, way, ACQUIRE, median(acquired))
+    rows.add(FREE, way, RELEASE, median(released))
+    rows.add(FREE, way, HOLDER_EVENTS, 0)
+    rows.add(FREE, way, LOCK_EVENTS, len(others) / CYCLES)
+    rows.add(FREE, way, ACTIONS, _actions(others) / CYCLES)
+
+
+def _of_store(world: World, way: str, name: str) -> tuple[Any, str]:
+    """A primitive of plain Python, and the workflow behind it."""
+    if way == PLAIN_LOCK:
+        return world.store.lock(name), broker_id(f"lock:{name}".encode())
+    return world.store.semaphore(name, 1), broker_id(f"semaphore:{name}".encode())
+
+
+def _lock_of(way: str, resource: str) -> str:
+    if way in (FAIR, FAIR_LOCK):
+        kind = "lock" if way == FAIR_LOCK else "semaphore"
+        return broker_id(f"{kind}:{resource}".encode())
+    return permit_id(resource, "0")
+
+
+def _actions(events: Sequence[int]) -> int:
+    return sum(event in COUNTED for event in events)
+
+
+async def waiting(world: World, rows: Rows, way: str) -> None:
+    """What a waiter adds to its own history."""
+    if way not in IN_WORKFLOWS:
+        return
+    ask = world.ask(way)
+    holder = await world.start(Holds.run, ask, "")
+    await holder.execute_update(Holds.until_held)
+    waiter = await world.start(Holds.run, ask, "")
+    await asyncio.sleep(BACKOFF / 2)
+    before = await world.events(waiter.id)
+    await asyncio.sleep(WATCHED)
+    added = (await world.events(waiter.id))[len(before) :]
+    await holder.signal(Holds.leave)
+    await waiter.signal(Holds.leave)
+    await asyncio.gather(holder.result(), waiter.result())
+    pauses = added.count(EventType.EVENT_TYPE_TIMER_FIRED)
+    rows.add(WAITING, way, ROUND, len(added) / max(pauses, 1))
+    rows.add(WAITING, way, HOUR, _in_an_hour(way, len(added)))
+
+
+def _in_an_hour(way: str, added: int) -> float:
+    """With the pauses that each has by itself, reckoned: 5 s the guide's, ours as it paces itself."""
+    if way == GUIDE:
+        return 3600 / 5 * (PROBE + PAUSE)
+    if way in (FAIR, FAIR_LOCK):
+        return added
+    prober, now, events = Prober(["0"], Random(0), 0.0, backoff=5.0, longest=60.0), 0.0, 0
+    while now < 3600:
+        for _ in prober.round(now):
+            prober.probed()
+            events += PROBE
+        now += prober.pause(now)
+        events += PAUSE
+    return events
+
+
+async def contended(world: World, rows: Rows, way: str) -> None:
+    """Eight come at once for one slot, and each keeps it for half a second."""
+    if way == BARE:
+        whole = await temporal_contended._turns(world.client, world.queue, BARE)
+        return rows.add(CONTENDED, way, WHOLE, whole)
+    world.work.spans.clear()
+    if way in IN_PYTHON:
+        primitive, _ = _of_store(world, way, f"bench-{uuid4().hex[:12]}")
+        async with primitive:
+            pass
+        await asyncio.gather(*(_in_turn(world, primitive) for _ in range(CONTENDERS)))
+    else:
+        kind, args = (Holds.run, (world.ask(way), "holding"))
+        if way == ACTIVITY:
+            kind, args = Runs.run, ("locked holding", 1)
+        started = [await world.start(kind, *args) for _ in range(CONTENDERS)]
+        await asyncio.gather(*(each.result() for each in started))
+    spans = sorted(world.work.spans)
+    whole = spans[-1][1] - spans[0][0]
+    overlaps = [before[1] - after[0] for before, after in pairwise(spans)]
+    rows.add(CONTENDED, way, WHOLE, whole)
+    rows.add(CONTENDED, way, HANDOFF, median(-each for each in overlaps) * 1e3)
+    assert max(overlaps) <= 0, f"{way}: two held it at once"
+
+
+async def _in_turn(world: World, primitive: Any) -> None:
+    async with primitive:
+        await world.work.hold()
+
+
+# ---- the section and the command ----------------------------------------------------------------------
+
+
+def measure(plan: Plan, results: Results) -> None:
+    """All ways, by turns."""
+    chosen = [(part, plan.chosen(SECTION, name, WAYS)) for part, name in PARTS]
+    if any(ways for _, ways in chosen):
+        asyncio.run(_measure(plan, Rows(results), chosen))
+
+
+PARTS = ((free, FREE), (waiting, WAITING), (contended, CONTENDED))
+
+
+async def _measure(plan: Plan, rows: Rows, chosen: list[tuple[Any, list[str]]]) -> None:
+    folder = Path(plan.folder_for(SECTION))
+    async with world(folder) as made:
+        for number in range(plan.rounds):
+            for part, ways in chosen:
+                if part is waiting and number:
+                    continue  # the same each time
+                for way in turned(list(ways), number):
+                    begun = perf_counter()
+                    await part(made, rows, way)
+                    told = f"  round {number + 1}, {part.__name__}, {way}"
+                    print(f"{told}: {perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+
+
+def markdown(results: Results) -> str:
+    """The tables of the page: a line for each way."""
+    tables = (
+        (
+            FREE,
+            (f"{ACQUIRE} and release", ACQUIRE, RELEASE, STEP, HOLDER_EVENTS, LOCK_EVENTS, ACTIONS),
+        ),
+        (WAITING, (ROUND, HOUR)),
+        (CONTENDED, (WHOLE, HANDOFF)),
+    )
+    found = (_markdown(results, setting, units) for setting, units in tables)
+    return "\n".join(table for table in found if table)
+
+
+def _markdown(results: Results, setting: str, units: Sequence[str]) -> str:
+    rows = {(row.contestant, row.unit): row for row in results if row.setting == setting}
+    units = [unit for unit in units if any(key[1] == unit for key in rows)]
+    ways = list(dict.fromkeys(key[0] for key in rows))
+    if not units:
+        return ""
+    lines = [f"| {setting} | {' | '.join(units)} |", f"|---|{'---|' * len(units)}"]
+    for way in ways:
+        cells = (_cell(rows.get((way, unit))) for unit in units)
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    low, high = row.spread
+    told = shown(row.median)
+    return told if shown(low) == shown(high) else f"{told} ({shown(low)} … {shown(high)})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.temporal_modes", description=__doc__
+    )
+    parser.add_argument("pattern", nargs="*", help="only rows whose name has this in it")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="leasehold-bench-", dir=disk_folder()))
+    load, results = os.getloadavg()[0], Results()
+    plan = Plan(given.rounds, 0.0, tuple(given.pattern), folder, 0, False, Servers(folder))
+    try:
+        measure(plan, results)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print(markdown(results))
+    print(
+        f"`{' '.join(['python', '-m', 'benchmarks.temporal_modes', *sys.argv[1:]])}`: "
+        f"{given.rounds} rounds, {temporal_program().label}, Python {platform.python_version()}, "
+        f"{len(os.sched_getaffinity(0))} processors, "
+        f"load average {load:.1f} before and {os.getloadavg()[0]:.1f} after it."
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Where the examples of this folder run: on your Temporal server, or on one of their own."""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.envconfig import ClientConfig
+from temporalio.testing import WorkflowEnvironment
+
+from leasehold.temporal import LeaseholdPlugin, TemporalWorker
+
+CONNECT = 10.0
+"""How long a server may take to answer, in seconds."""
+
+
+@asynccontextmanager
+async def temporal() -> AsyncGenerator[Client]:
+    """A client, and a worker that serves permits and brokers, as `leasehold temporal worker` does."""
+    async with AsyncExitStack() as stack:
+        # the SDK's threads must be done before the interpreter ends: temporalio/sdk-python#300
+        stack.push_async_callback(asyncio.sleep, 0.1)
+        if "--dev" in sys.argv[1:]:
+            client = (await stack.enter_async_context(await dev_server())).client
+        else:
+            client = await connected()
+        await stack.enter_async_context(TemporalWorker(client))
+        yield client
+
+
+async def dev_server() -> WorkflowEnvironment:
+    """A server in memory, on a free port, for as long as the block."""
+    found = program()
+    if found is None:
+        sys.exit("--dev needs Temporal's command line tool, `temporal`, on the PATH")
+    return await WorkflowEnvironment.start_local(
+        dev_server_existing_path=found, dev_server_log_level="error", plugins=[LeaseholdPlugin()]
+    )
+
+
+async def connected() -> Client:
+    """To the server that TEMPORAL_ADDRESS or a profile names, else to localhost:7233."""
+    settings = {"target_host": "localhost:7233"} | ClientConfig.load_client_connect_config()
+    host, _, port = settings["target_host"].rpartition(":")
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT)
+    except OSError:  # a time-out is one, too
+        tool = "temporal" if shutil.which("temporal") else program() or "temporal"
+        sys.exit(
+            f"no Temporal server answers at {host}:{port}: start one with `{tool} server start-dev`, "
+            "or give --dev to have one started for this run"
+        )
+    writer.close()
+    return await Client.connect(**settings, plugins=[LeaseholdPlugin()])
+
+
+def program() -> str | None:
+    """Temporal's command line tool: on the PATH, or in a clone as `make env` has fetched it."""
+    fetched = Path(__file__).parents[2].glob(".tools/servers/temporal-*/bin/temporal")
+    return shutil.which("temporal") or next(map(str, fetched), None)

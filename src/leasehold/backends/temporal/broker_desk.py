@@ -1,0 +1,212 @@
+"""What a broker does with one command: the ledger, and a word for waiters that are workflows. Pure.
+
+A workflow that waits gives no signs of life, since each would stay in its history. So the broker believes
+in it until it can no longer be signalled, and claims its grant as soon as the grant was delivered.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from leasehold.backends.temporal import snapshot
+from leasehold.core import ledger
+from leasehold.core.book import Hold, MemoryBook, Place
+from leasehold.core.names import fingerprint
+from leasehold.core.timing import claim_window
+from leasehold.core.turn import Turn
+from leasehold.model import (
+    Acquire,
+    Command,
+    Failed,
+    Inspect,
+    Release,
+    Renew,
+    Reply,
+    Status,
+    Wakeup,
+)
+
+QUEUE_LIMIT = 2_000
+"""So many may wait: what a broker carries over to its next run has to fit into one message."""
+
+AGES = 3e8
+"""The patience with a workflow that waits: it is asked when its turn comes."""
+
+_WORKFLOW = "wf:"
+_RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_LONGEST = 1_000
+"""No workflow ID is longer."""
+
+type Owner = tuple[str, str]
+"""A workflow ID and a run ID."""
+
+
+def inbox_of(workflow_id: str, run_id: str) -> str:
+    """Where the pushes of a workflow's run go."""
+    return f"{_WORKFLOW}{workflow_id}:{run_id}"
+
+
+def owner_of(inbox: str) -> Owner | None:
+    """The workflow that an inbox stands for, if it stands for one.
+
+    To signal what can't be a workflow's run would fail the broker's task, again and again.
+    """
+    workflow_id, _, run_id = inbox.removeprefix(_WORKFLOW).rpartition(":")
+    if not inbox.startswith(_WORKFLOW) or not workflow_id or not _RUN_ID.fullmatch(run_id):
+        return None
+    return (workflow_id, run_id) if len(inbox) < _LONGEST and _is_unicode(inbox) else None
+
+
+def _is_unicode(text: str) -> bool:
+    """JSON may carry half of a pair of surrogates, which no message of Temporal's may."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class Desk:
+    """One key's book, and what the broker knows of the workflows in it."""
+
+    def __init__(self, key: bytes, state: dict[str, Any] | None = None) -> None:
+        state = state or {}
+        book = state.get("book")
+        self.key = key
+        self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
+        self._asked: dict[str, float] = state.get("asked", {})
+        """The ttl that each waiting workflow asked for, by id."""
+        self._fast: dict[str, Owner] = {
+            entry_id: (owner[0], owner[1]) for entry_id, owner in state.get("fast", {}).items()
+        }
+
+    def dump(self) -> dict[str, Any]:
+        """For the next run."""
+        self._forget_what_has_gone()
+        return {"book": snapshot.dump(self.book), "asked": self._asked, "fast": self._fast}
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
+        """Apply a command of the wire: nothing in it can do harm."""
+        flaw = self.flaw(command)
+        if flaw:
+            return Failed("invalid", flaw), []
+        if isinstance(command, Acquire) and owner_of(command.inbox):
+            command = replace(command, patience=AGES)
+        answer = ledger.apply(self.book, command, now, stamp)
+        self._speak_for(getattr(command, "id", ""))
+        return answer
+
+    def flaw(self, command: Command) -> str | None:
+        """Of what came as JSON no type is sure, and a wrong one would sit in the book."""
+        for each in fields(command):
+            value, wanted = getattr(command, each.name), each.type
+            allowed: Any = float | int if wanted is float else wanted
+            if not isinstance(value, allowed) or (wanted is not bool and isinstance(value, bool)):
+                return f"{each.name} is {type(value).__name__}"
+            if isinstance(value, str) and not _is_unicode(value):
+                return f"{each.name} is not valid Unicode"
+        return None
+
+    def settle(self, now: float, stamp: int) -> list[Wakeup]:
+        """Do what time alone brings."""
+        turn = Turn(self.book, self.key, now, stamp)
+        first = self.book.first()
+        turn.settle()
+        turn.wake_new_head(first)
+        return turn.wakeups
+
+    def status(self, now: float, stamp: int) -> Status:
+        """Who holds and who waits; this changes nothing, as a query must."""
+        reply, _ = ledger.apply(snapshot.copy_of(self.book), Inspect(self.key), now, stamp)
+        assert isinstance(reply, Status)
+        return reply
+
+    # -- workflows ----------------------------------------------------------------------------------
+
+    def _speak_for(self, entry_id: str) -> None:
+        """It isn't asked for signs of life, so it must not be passed over for their lack."""
+        place = self.book.get(entry_id)
+        if isinstance(place, Place) and owner_of(place.inbox):
+            place.near = False
+            self._asked[entry_id] = place.grant_ttl
+
+    def mark_fast(self, command: Command, owner: Owner) -> None:
+        """What this id holds ends with that run."""
+        if isinstance(command, Acquire | Renew) and self.book.get(command.id) is not None:
+            self._fast[command.id] = owner
+
+    def fast_owners(self) -> list[Owner]:
+        """Runs whose end frees something."""
+        self._forget_what_has_gone()
+        return sorted({self._fast[hold.id] for hold in self.book.holds() if hold.id in self._fast})
+
+    def ids_granted(self, wakeups: Sequence[Wakeup]) -> dict[str, list[str]]:
+        """The ids that have just been granted by pushes, by inbox."""
+        leases = {wakeup.lease for wakeup in wakeups if wakeup.event == "granted"}
+        found: dict[str, list[str]] = {}
+        if leases:
+            for hold in self.book.holds():
+                if hold.state == "unclaimed" and fingerprint(hold.id) in leases:
+                    found.setdefault(hold.inbox, []).append(hold.id)
+        return found
+
+    def delivered(self, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
+        """Claim these grants for workflows that have been told of them."""
+        told: list[Wakeup] = []
+        for entry_id in ids:
+            hold = self.book.get(entry_id)
+            if isinstance(hold, Hold) and hold.state == "unclaimed":
+                ttl = self._asked.pop(entry_id, hold.ttl)
+                told += ledger.apply(self.book, Renew(self.key, entry_id, ttl), now, stamp)[1]
+        return told
+
+    def gone(self, inbox: str, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
+        """A workflow has closed: it waits no longer, and never learnt of these grants."""
+        lost = [
+            entry.id
+            for entry in self.book.entries()
+            if (isinstance(entry, Place) and entry.inbox == inbox)
+            or (isinstance(entry, Hold) and entry.inbox == inbox and entry.state == "unclaimed")
+            or entry.id in ids
+        ]
+        return self._release(lost, now, stamp)
+
+    def closed(self, owners: Sequence[Owner], now: float, stamp: int) -> list[Wakeup]:
+        """These runs have ended, and what they hold ends with them."""
+        return self._release([e for e, owner in self._fast.items() if owner in owners], now, stamp)
+
+    def _release(self, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
+        told: list[Wakeup] = []
+        for entry_id in ids:
+            told += ledger.apply(self.book, Release(self.key, entry_id), now, stamp)[1]
+        return told
+
+    def _forget_what_has_gone(self) -> None:
+        for known in (self._asked, self._fast):
+            for entry_id in [each for each in known if self.book.get(each) is None]:
+                del known[entry_id]
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def next_change(self, now: float) -> float | None:
+        """When time alone changes something for those who wait; None while nobody waits."""
+        if not self.book.waiting:
+            return None
+        times = [hold.expires for hold in self.book.holds()]
+        for place in self.book.queue():
+            heard = place.expires - place.ttl
+            silent = heard + claim_window(place.grant_ttl)
+            if place.near and silent > now:
+                times.append(silent)
+            times.append(place.expires)
+            if not place.near or silent > now:
+                break
+        return max(min(times), now)
+
+    def last_expiry(self, now: float) -> float:
+        """After this time nothing is left of what is here now and has an end."""
+        ends = (entry.expires for entry in self.book.entries())
+        return max((at for at in ends if at < now + AGES / 2), default=0.0)

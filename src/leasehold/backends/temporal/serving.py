@@ -1,0 +1,52 @@
+"""Whether anybody serves a task queue, as the server knows it from those who poll."""
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from leasehold.backends.temporal.settings import Target
+from leasehold.backends.temporal.trouble import explain
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+ALIVE = 90.0
+"""A worker asks for work about once a minute: one that has not for so many seconds is gone."""
+
+LOOK = timedelta(seconds=2)
+
+
+async def last_heard(client: "Client", queue: str) -> float | None:
+    """How long ago a worker of this queue was heard of, in seconds; None: there is none."""
+    polls = await polled(client, queue)
+    heard = min((time.time() - each for each in polls), default=ALIVE)
+    return max(heard, 0.0) if heard < ALIVE else None
+
+
+async def polled(client: "Client", queue: str) -> list[float]:
+    """When each of the queue's workers asked for workflow tasks, in seconds since 1970."""
+    return list((await pollers(client, queue)).values())
+
+
+async def pollers(client: "Client", queue: str) -> dict[str, float]:
+    """Likewise, by the workers' identities; one that has ended is remembered for some minutes."""
+    from temporalio.api.enums.v1 import TaskQueueType
+    from temporalio.api.taskqueue.v1 import TaskQueue
+    from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest
+    from temporalio.service import RPCError
+
+    question = DescribeTaskQueueRequest(
+        namespace=client.namespace,
+        task_queue=TaskQueue(name=queue),
+        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+    )
+    try:
+        found = await client.workflow_service.describe_task_queue(
+            question, retry=True, timeout=LOOK
+        )
+    except RPCError as error:
+        address = client.service_client.config.target_host
+        raise explain(error, Target(address=address, namespace=client.namespace)) from error
+    return {
+        poller.identity: poller.last_access_time.ToNanoseconds() / 1e9 for poller in found.pollers
+    }

@@ -1,0 +1,98 @@
+"""What Temporal's errors mean to whoever wanted a lease: what happened, where, what to do."""
+
+import re
+from typing import TYPE_CHECKING
+
+from leasehold.backends.temporal.settings import Target
+from leasehold.backends.temporal.wire import FORMAT
+from leasehold.errors import (
+    BackendUnavailable,
+    Forbidden,
+    IncompatibleVersion,
+    LeaseholdError,
+    NotConfigured,
+)
+
+if TYPE_CHECKING:
+    from temporalio.service import RPCError
+
+WORKER = "start one with `leasehold temporal worker`, or add LeaseholdPlugin to a worker of yours"
+
+
+def unreachable(error: Exception, target: Target) -> LeaseholdError:
+    """No connection could be made."""
+    said = _plain(str(error))
+    hint = "is it running, and do host, port and firewall agree?"
+    if "dns error" in said:
+        hint = "there is no such host"
+    elif "InvalidContentType" in said:
+        hint = "it does not speak TLS: add ?tls=false, or leave out the API key"
+    elif "certificate" in said.lower():
+        hint = "name the CA with ?tls_ca=FILE, and the host as the certificate has it"
+    elif "broken pipe" in said.lower() or "reset" in said or "h2 protocol" in said:
+        hint = "does it want TLS? add ?tls=true"
+    return BackendUnavailable(f"{target} can't be reached: {hint} ({said})")
+
+
+def explain(error: "RPCError", target: Target) -> LeaseholdError:
+    """The error that callers see, in the stead of the server's own."""
+    from temporalio.service import RPCStatusCode as Code
+
+    said = f"({_plain(error.message)})"
+    if error.status is Code.NOT_FOUND and "namespace" in error.message.lower():
+        return NotConfigured(
+            f"{target.address} has no namespace {target.namespace!r} {said}: check the URL, or make it "
+            f"with `temporal operator namespace create --namespace {target.namespace}`"
+        )
+    if error.status in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED):
+        return Forbidden(
+            f"{target} refuses us {said}: check the API key (TEMPORAL_API_KEY, or a profile's) or the "
+            "client's certificate, and that they are for this namespace"
+        )
+    if error.status is Code.UNIMPLEMENTED:
+        return IncompatibleVersion(
+            f"{target} is too old {said}: its server must know workflow updates (1.25 or newer)"
+        )
+    if error.status is Code.RESOURCE_EXHAUSTED:
+        return BackendUnavailable(
+            f"{target} takes no more calls for now {said}: too much is asked of it or of one key, or the "
+            "workers of the queue don't answer"
+        )
+    return BackendUnavailable(f"{target} could not apply it {said}")
+
+
+def failed(cause: BaseException, target: Target) -> LeaseholdError:
+    """A broker refused a call, or ended before it could answer."""
+    if getattr(cause, "type", "") == "IncompatibleVersion":
+        return IncompatibleVersion(f"{target}: {cause}")
+    return BackendUnavailable(f"{target}: the broker could not answer ({_plain(str(cause))})")
+
+
+def too_new(given: int, target: Target) -> IncompatibleVersion:
+    """A broker answers in a format that this release does not know."""
+    return IncompatibleVersion(
+        f"{target}: brokers answer in format {given}, and this release of Leasehold knows {FORMAT}: "
+        "update it here"
+    )
+
+
+def unserved(target: Target, queue: str) -> BackendUnavailable:
+    """There is no worker that could run a broker."""
+    return BackendUnavailable(
+        f"nobody serves the task queue {queue!r} in {target}, so nothing can be granted: {WORKER}; "
+        "or name another queue with ?task_queue= or TEMPORAL_TASK_QUEUE"
+    )
+
+
+def silent(target: Target, queue: str, seconds: float, heard: float) -> BackendUnavailable:
+    """There is, or was, a worker, and no answer came. `heard`: so long ago it was heard of."""
+    return BackendUnavailable(
+        f"{target} did not answer within {seconds:.3g} s: is the worker of the task queue {queue!r} "
+        f"well, last heard of {heard:.0f} s ago? If it has died, {WORKER}"
+    )
+
+
+def _plain(said: str) -> str:
+    """One line, without the wrappings of the layers below."""
+    line = re.sub(r"\s+", " ", said).strip()
+    return re.sub(r"^Failed client connect: (Server connection error: )?", "", line)

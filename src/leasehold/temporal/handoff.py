@@ -1,0 +1,45 @@
+"""What of a permit goes from a run to the next: small, and JSON."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from leasehold.temporal.failures import Misused
+
+FORMAT = 1
+
+
+@dataclass
+class Handoff:
+    """A permit on its way. As an argument it may be declared as `Handoff` or as `dict`."""
+
+    resource: str
+    slots: list[str]
+    run_id: str
+    """Of the permit, or of what granted it."""
+    token: int | None
+    ttl: float
+    mode: str = "slot"
+    acquired_at: float = 0.0
+    until: float | None = None
+    """It is renewed until then, in seconds since 1970; None for never."""
+    more: dict[str, Any] = field(default_factory=dict[str, Any])
+    format: int = FORMAT
+
+    @classmethod
+    def of(cls, given: "Handoff | Mapping[str, Any]") -> "Handoff":
+        """As it came. Raises `Misused` for what is none, or of a later release."""
+        if isinstance(given, Mapping):
+            known = {each.name for each in fields(cls)}
+            try:
+                given = cls(**{name: value for name, value in given.items() if name in known})
+            except TypeError as error:
+                raise Misused(f"reattach() takes what detach() gave: {error}") from error
+        if not isinstance(given, Handoff):
+            raise Misused(f"reattach() takes what detach() gave, not {given!r}")
+        if given.format > FORMAT:
+            raise Misused(
+                f"this handoff is of format {given.format}, and this release knows {FORMAT}: "
+                "update the workers of the workflow first"
+            )
+        return given

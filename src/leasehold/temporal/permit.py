@@ -1,0 +1,171 @@
+"""A permit that is held by a workflow, whoever granted it: the slot itself, or a broker."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from temporalio import workflow
+
+from leasehold.config import Duration, seconds
+from leasehold.temporal.failures import NotHolding, PermitLost
+from leasehold.temporal.handoff import Handoff
+
+
+class Permit(ABC):
+    """A slot of a resource, held. Made by `acquire()` only; times are the workflow's own.
+
+    It ends with `release()`, which leaving the block does as well; by `detach()` it stays and may be
+    taken up by the next run. `lost` is true once it has ended otherwise, or its deadline has passed.
+    """
+
+    def __init__(
+        self,
+        *,
+        resource: str,
+        slots: tuple[str, ...],
+        run_id: str,
+        token: int | None,
+        ttl: float,
+        deadline: float,
+        acquired_at: float | None = None,
+    ) -> None:
+        self._resource = resource
+        self._slots = slots
+        self._run_id = run_id
+        self._token = token
+        self._ttl = ttl
+        self._deadline = deadline
+        self._acquired_at = workflow.time() if acquired_at is None else acquired_at
+        self._reason = ""
+        self._over = ""
+        self._on_lost: Callable[[], None] | None = None
+
+    @property
+    def resource(self) -> str:
+        """What it is a permit for."""
+        return self._resource
+
+    @property
+    def slot(self) -> str:
+        """The slot's name: "0" to "N-1". Of several, the first."""
+        return self._slots[0]
+
+    @property
+    def slot_index(self) -> int:
+        """The slot as a number."""
+        return int(self.slot)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All slots it holds; more than one only with `units=` of a fair semaphore."""
+        return self._slots
+
+    @property
+    def run_id(self) -> str:
+        """The run ID of the workflow that is the permit; of a broker's grant, that of the broker."""
+        return self._run_id
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token: of each slot it grows with every permit. None without `armed`."""
+        return self._token
+
+    @property
+    def ttl(self) -> float:
+        """How long it stands without a renewal, in seconds."""
+        return self._ttl
+
+    @property
+    def deadline(self) -> datetime:
+        """Until when it can be relied on, as it stands now."""
+        return datetime.fromtimestamp(self._deadline, UTC)
+
+    @property
+    def remaining(self) -> float:
+        """So many seconds it can be relied on, as it stands now; 0 once it is lost or over."""
+        if self._over or self._reason:
+            return 0.0
+        return max(self._deadline - workflow.time(), 0.0)
+
+    @property
+    def lost(self) -> bool:
+        """Whether it ended before it was given up."""
+        return bool(self._reason) or (not self._over and workflow.time() >= self._deadline)
+
+    @property
+    def reason(self) -> str:
+        """Why it was lost: `expired`, `max_hold`, `revoked` or `closed`; empty while it isn't."""
+        return self._reason or ("expired" if self.lost else "")
+
+    def ensure(self, needs: Duration = 0.0) -> None:
+        """Raises `PermitLost` unless it is held for `needs` seconds yet; `NotHolding` if it was given up."""
+        if self._over:
+            raise NotHolding(f"this permit on {self._named()} was {self._over}")
+        if self.lost or self.remaining < seconds(needs, "needs"):
+            raise self._loss()
+
+    @abstractmethod
+    async def renew(self, ttl: Duration | None = None) -> None:
+        """Let it stand for `ttl` seconds from now, or as many as it was acquired with.
+
+        Raises `PermitLost` if it has ended, `NotHolding` if it was given up.
+        """
+
+    @abstractmethod
+    async def release(self) -> bool:
+        """Give it up; whether it was held until then. The second time does nothing.
+
+        A cancellation meanwhile is raised once the release is done.
+        """
+
+    @abstractmethod
+    async def detach(self) -> Handoff:
+        """Keep it, but not in this run: what is returned goes to the next one, for `reattach`."""
+
+    def __str__(self) -> str:
+        """The slot, as the habit of `async with ... as slot` wants it."""
+        return self.slot
+
+    def __repr__(self) -> str:
+        state = f"lost: {self.reason}" if self.lost else self._over or "held"
+        return f"<Permit {self._named()}, {state}>"
+
+    def __int__(self) -> int:
+        return self.slot_index
+
+    def _named(self) -> str:
+        return f"{self._resource}:{','.join(self._slots)}"
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Its block has ended, with that; give it up."""
+        await self.release()
+
+    def _lose(self, reason: str) -> None:
+        """It has ended; whoever is in its block is cancelled."""
+        if not self._over and not self._reason:
+            self._reason = reason
+            if self._on_lost is not None:
+                self._on_lost()
+
+    def _loss(self) -> PermitLost:
+        held = workflow.time() - self._acquired_at
+        why = _WHY.get(self.reason, self.reason) if self.lost else "it has too little time left"
+        return PermitLost(
+            f"the permit on {self._named()} (token {self._token}), held for {held:.0f} s, was lost: {why}",
+            reason=self.reason or "expired",
+        )
+
+    def _still(self, what: str) -> None:
+        """Raises unless it is held."""
+        if self._over:
+            raise NotHolding(f"can't {what}: this permit on {self._named()} was {self._over}")
+        if self.lost:
+            raise self._loss()
+
+
+_WHY = {
+    "expired": "no renewal came in time",
+    "max_hold": "it was held for as long as max_hold allows",
+    "revoked": "somebody has cancelled it",
+    "closed": "it was ended from outside",
+}

@@ -1,0 +1,164 @@
+"""A semaphore for workflow code."""
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, ClassVar, Literal
+
+from temporalio import workflow
+
+from leasehold.backends.temporal.ids import permit_id
+from leasehold.config import UNSET, Duration, Unset, seconds
+from leasehold.temporal.acquiring import Acquiring
+from leasehold.temporal.defaults import task_queue as resolved
+from leasehold.temporal.failures import AcquireTimedOut, Misused, checked
+from leasehold.temporal.fair import acquire_fair, reattach_fair
+from leasehold.temporal.handoff import Handoff
+from leasehold.temporal.permit import Permit
+from leasehold.temporal.slot_acquiring import acquire_slot
+from leasehold.temporal.slot_reattaching import reattach_slot
+from leasehold.temporal.terms import Terms, terms
+
+type OnHolderClose = Literal["fast", "safe"]
+
+
+class Semaphore:
+    """At most `capacity` workflows at a time hold a permit on a resource.
+
+    Each permit is a workflow of its own, `permit:{resource}:{slot}`, on the task queue that
+    `leasehold temporal worker` serves. Without `fair` whoever tries at the right moment gets a slot, and
+    a waiter's history grows, if slowly; with `fair=True` a broker keeps the order.
+
+    `on_holder_close` is what becomes of a permit whose holder ends without having released it, as when it
+    is terminated. "safe": it stays until its lease ends, since activities of that holder may still run.
+    "fast": it ends at once, and only the fencing token tells late work from that of the next holder.
+    `quarantine`: so many seconds the slot stays taken instead where the holder has ended so, and as well
+    where a block ends by a cancellation or by an activity's time-out, which may leave that activity running;
+    let it outlast the heartbeat timeout. 0 for activities with `WAIT_CANCELLATION_COMPLETED`.
+    """
+
+    kind: ClassVar[str] = "semaphore"
+
+    def __init__(
+        self,
+        resource: str,
+        *,
+        capacity: int,
+        task_queue: str | None = None,
+        fair: bool = False,
+        on_holder_close: OnHolderClose = "safe",
+        quarantine: Duration = 0.0,
+        armed: bool = True,
+    ) -> None:
+        with checked():
+            if not isinstance(resource, str):
+                raise TypeError(f"a resource's name is a text, not {resource!r}")
+            if type(capacity) is not int or capacity < 1:
+                raise ValueError(f"capacity is {capacity!r}: give an int from 1")
+            if on_holder_close not in ("fast", "safe"):
+                raise ValueError(f'on_holder_close is {on_holder_close!r}: give "fast" or "safe"')
+            self.quarantine = seconds(quarantine, "quarantine")
+            if self.quarantine and on_holder_close == "fast":
+                raise ValueError(
+                    'quarantine= is for on_holder_close="safe": "fast" waits for nothing'
+                )
+            permit_id(resource, str(capacity - 1))
+        self.resource = resource
+        self.capacity = capacity
+        self.task_queue = resolved(task_queue)
+        self.fair = fair
+        self.on_holder_close: OnHolderClose = on_holder_close
+        self.armed = armed
+        self._blocks: dict[asyncio.Task[Any] | None, list[Acquiring]] = {}
+
+    def acquire(
+        self,
+        *,
+        ttl: Duration | None = None,
+        wait: Duration | Unset | None = UNSET,
+        backoff: Duration | None = None,
+        max_backoff: Duration | None = None,
+        units: int = 1,
+        priority: int = 0,
+        note: str = "",
+        auto_renew: bool = True,
+        max_hold: Duration | None = None,
+        lease: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> Acquiring:
+        """A slot: `async with semaphore.acquire() as permit:`, or `permit = await semaphore.acquire()`.
+
+        Taken slots are tried again after `backoff` seconds, then ever more rarely up to `max_backoff`, and
+        never at more than some 900 events of history an hour. Raises `AcquireTimedOut` after `wait`
+        seconds, `AlreadyHeld` where this task would wait for itself, `NotServed` where no worker serves
+        the permits. It stands for `ttl` seconds and is renewed for `max_hold` at most. A cancellation
+        while waiting leaves nothing behind. `lease` and `timeout` are other words for `ttl` and `wait`.
+        """
+        found = terms(
+            ttl=ttl, wait=wait, backoff=backoff, max_backoff=max_backoff, units=units, priority=priority,
+            note=note, auto_renew=auto_renew, max_hold=max_hold, lease=lease, timeout=timeout,
+        )  # fmt: skip
+        return Acquiring(lambda: self._obtain(found))
+
+    async def try_acquire(self, *, ttl: Duration | None = None, note: str = "") -> Permit | None:
+        """A slot if one is free now, else None. Of many slots some are tried."""
+        try:
+            return await self.acquire(ttl=ttl, note=note, wait=0)
+        except AcquireTimedOut:
+            return None
+
+    def reattach(self, handoff: Handoff | Mapping[str, Any]) -> Acquiring:
+        """The permit that an earlier run of this workflow has detached, entered like one acquired.
+
+        Raises `PermitLost` if it has ended meanwhile.
+        """
+        found = Handoff.of(handoff)
+        if found.resource != self.resource or (found.mode == "fair") != self.fair:
+            raise Misused(
+                f"this permit is on {found.resource} ({found.mode}), and this is {self!r}: reattach it there"
+            )
+        return Acquiring(lambda: self._reobtain(found))
+
+    async def _obtain(self, terms: Terms) -> Permit:
+        self._check_place()
+        if self.fair:
+            return await acquire_fair(self, terms)
+        if terms.units != 1 or terms.priority:
+            raise Misused(
+                "units= and priority= need fair=True: without a broker a permit is one slot"
+            )
+        return await acquire_slot(self, terms)
+
+    async def _reobtain(self, handoff: Handoff) -> Permit:
+        self._check_place()
+        if self.fair:
+            return await reattach_fair(self, handoff)
+        return await reattach_slot(self, handoff)
+
+    def _check_place(self) -> None:
+        if not workflow.in_workflow():
+            raise Misused(
+                f"{self!r} is for workflow code; elsewhere use leasehold.{type(self).__name__} with "
+                'client=connect("temporal://host:7233/namespace")'
+            )
+
+    async def __aenter__(self) -> Permit:
+        block = self.acquire()
+        permit = await block.__aenter__()
+        self._blocks.setdefault(asyncio.current_task(), []).append(block)
+        return permit
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        me = asyncio.current_task()
+        block = self._blocks[me].pop()
+        if not self._blocks[me]:
+            del self._blocks[me]
+        await block.__aexit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.resource!r}, capacity={self.capacity})"

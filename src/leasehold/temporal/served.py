@@ -1,0 +1,41 @@
+"""What a worker of the permit queue serves, and how it is put beside what a user's worker has already."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from temporalio import activity, workflow
+
+from leasehold.backends.temporal.broker import LeaseholdBroker
+from leasehold.backends.temporal.broker_liveness import owner_closed
+from leasehold.backends.temporal.mailbox import LeaseholdMailbox
+from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+
+WORKFLOWS: tuple[type, ...] = (PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox)
+ACTIVITIES: tuple[Callable[..., Any], ...] = (owner_closed,)
+
+
+def with_our_workflows(given: Sequence[type] | None) -> list[type]:
+    """These and ours; one of theirs that goes by the name of one of ours stays, and ours stays out."""
+    return _joined(given or (), WORKFLOWS, _workflow_name)
+
+
+def with_our_activities(given: Sequence[Callable[..., Any]] | None) -> list[Callable[..., Any]]:
+    """Likewise."""
+    return _joined(given or (), ACTIVITIES, _activity_name)
+
+
+def _joined[T](
+    given: Sequence[T], ours: Sequence[T], name_of: Callable[[T], str | None]
+) -> list[T]:
+    taken = {name_of(each) for each in given}
+    return [*given, *(each for each in ours if name_of(each) not in taken)]
+
+
+def _workflow_name(kind: type) -> str | None:
+    found = workflow._Definition.from_class(kind)
+    return None if found is None else found.name
+
+
+def _activity_name(function: Callable[..., Any]) -> str | None:
+    found = activity._Definition.from_callable(function)
+    return None if found is None else found.name

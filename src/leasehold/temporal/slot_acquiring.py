@@ -1,0 +1,207 @@
+"""Taking a slot: to start the workflow whose ID is the lock, or to find it running already."""
+
+import asyncio
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
+
+from leasehold.backends.temporal import ids
+from leasehold.temporal import defaults
+from leasehold.temporal.ending import settle
+from leasehold.temporal.failures import AcquireTimedOut, AlreadyHeld, NotServed
+from leasehold.temporal.here import here
+from leasehold.temporal.permit_input import PermitSlotInput
+from leasehold.temporal.probing import Prober
+from leasehold.temporal.slot_arming import wait_until_armed
+from leasehold.temporal.slot_permit import Child, SlotPermit
+from leasehold.temporal.terms import Terms
+
+if TYPE_CHECKING:
+    from leasehold.temporal.semaphore import Semaphore
+
+
+async def acquire_slot(semaphore: "Semaphore", terms: Terms) -> SlotPermit:
+    """Any slot that is free, by probing; whoever comes at the right moment has it."""
+    return await _Attempt(semaphore, terms).until_granted()
+
+
+class _Attempt:
+    """One acquire."""
+
+    def __init__(self, semaphore: "Semaphore", terms: Terms) -> None:
+        self._semaphore = semaphore
+        self._resource = semaphore.resource
+        self._terms = terms
+        self._here = here()
+        self._began = workflow.time()
+        self._ends = None if terms.wait is None else self._began + terms.wait
+        self._slots = [str(each) for each in range(semaphore.capacity)]
+        self._probes = 0
+        self._prober = Prober(
+            self._slots,
+            workflow.random(),
+            self._began,
+            backoff=terms.backoff,
+            longest=terms.max_backoff,
+        )
+
+    async def until_granted(self) -> SlotPermit:
+        self._refuse_to_wait_for_itself()
+        while True:
+            seen = self._here.released
+            for slot in self._prober.round(workflow.time(), self._here.taken(self._resource)):
+                if slot not in self._here.taken(self._resource):
+                    permit = await self._probe(slot)
+                    if permit is not None:
+                        permit.keep()
+                        return permit
+            if self._left() == 0.0:
+                raise self._timed_out()
+            await self._pause(seen)
+
+    async def _pause(self, seen: int) -> None:
+        """Until the next round, or until another task of this workflow gives a slot back."""
+        timeout = self._left()
+        if self._all_are_ours():
+            awaited = lambda: not self._all_are_ours()  # noqa: E731
+        else:
+            pause = self._prober.pause(
+                workflow.time(),
+                history_is_long=workflow.info().is_continue_as_new_suggested(),
+            )
+            timeout = pause if timeout is None else min(pause, timeout)
+            awaited = lambda: self._here.released != seen  # noqa: E731
+        with suppress(TimeoutError):
+            await workflow.wait_condition(
+                awaited, timeout=timeout, timeout_summary=f"until {self._resource} is tried again"
+            )
+
+    def _all_are_ours(self) -> bool:
+        return self._here.taken(self._resource).issuperset(self._slots)
+
+    async def _probe(self, slot: str) -> SlotPermit | None:
+        """The permit on that slot, or None where somebody has it.
+
+        A start that is under way is never cancelled: whether it has taken the slot has to be known.
+        """
+        self._probes += 1
+        self._prober.probed()
+        self._here.take(self._resource, slot)
+        began = workflow.time()
+        starting = asyncio.create_task(self._start(slot))
+        cancelled = await settle(starting)
+        try:
+            child = starting.result()
+        except BaseException:
+            self._here.forget(self._resource, slot)
+            raise
+        if child is None:
+            self._here.forget(self._resource, slot)
+            if cancelled is not None:
+                raise cancelled
+            return None
+        permit = self._permit(slot, child, began)
+        if cancelled is not None:
+            await permit.release()
+            raise cancelled
+        return permit if not self._semaphore.armed or await self._is_armed(permit) else None
+
+    async def _start(self, slot: str) -> Child | None:
+        terms, semaphore = self._terms, self._semaphore
+        try:
+            return await workflow.start_child_workflow(
+                ids.PERMIT,
+                PermitSlotInput(
+                    resource=self._resource,
+                    slot=slot,
+                    lease_seconds=terms.ttl,
+                    armed=semaphore.armed,
+                    max_hold_seconds=terms.max_hold,
+                    quarantine_seconds=semaphore.quarantine,
+                    note=terms.note,
+                ),
+                id=ids.permit_id(self._resource, slot),
+                task_queue=semaphore.task_queue,
+                execution_timeout=timedelta(
+                    seconds=max(terms.max_hold, terms.ttl) + defaults.GRACE
+                ),
+                result_type=str,
+                parent_close_policy=_close_policy(semaphore),
+                cancellation_type=ChildWorkflowCancellationType.ABANDON,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                static_summary=terms.note or f"slot {slot} of {self._resource}",
+            )
+        except WorkflowAlreadyStartedError:
+            return None
+
+    def _permit(self, slot: str, child: Child, began: float) -> SlotPermit:
+        run_id = child.first_execution_run_id
+        assert run_id is not None  # a child that has started has one
+        return SlotPermit(
+            resource=self._resource,
+            slot=slot,
+            run_id=run_id,
+            ttl=self._terms.ttl,
+            began=began,
+            until=began + self._terms.max_hold,
+            renews=self._terms.auto_renew,
+            stays=self._semaphore.on_holder_close == "safe",
+            quarantine=self._semaphore.quarantine,
+            child=child,
+        )
+
+    async def _is_armed(self, permit: SlotPermit) -> bool:
+        """Once it has reported. False if it has ended at once; raises `NotServed`."""
+        left = self._left()
+        bound = defaults.ARMED if left is None else min(defaults.ARMED, left)
+        try:
+            await wait_until_armed(permit, max(bound, defaults.ARMED_AT_LEAST), self._semaphore)
+        except BaseException:
+            await permit.release()
+            raise
+        if permit.armed and not permit.ended:
+            return True
+        await permit.release()
+        if permit.failure is not None:
+            raise NotServed(
+                f"the worker of task queue {self._semaphore.task_queue!r} can't serve "
+                f"{ids.permit_id(self._resource, permit.slot)}; see its cause"
+            ) from permit.failure
+        return False
+
+    def _left(self) -> float | None:
+        return None if self._ends is None else max(self._ends - workflow.time(), 0.0)
+
+    def _refuse_to_wait_for_itself(self) -> None:
+        if self._terms.wait == 0 or not self._here.mine(self._resource).issuperset(self._slots):
+            return
+        raise AlreadyHeld(
+            f"this task holds every slot of {self._resource} (capacity {len(self._slots)}) itself, so it "
+            "would wait for ever: pass the permit on to what needs it, or leave its block before"
+        )
+
+    def _timed_out(self) -> AcquireTimedOut:
+        first, last = (ids.permit_id(self._resource, self._slots[at]) for at in (0, -1))
+        where = first if first == last else f"{first} … {last}"
+        return AcquireTimedOut(
+            f"no slot of {self._resource} (capacity {len(self._slots)}) was free within "
+            f"{self._terms.wait:g} s, in {self._probes} tries; its holders are the parents of {where}",
+            retry_after=self._terms.backoff,
+        )
+
+
+def _longest(semaphore: "Semaphore", terms: Terms) -> float:
+    """When the server ends a permit that no worker has; after its lease, so that the two differ."""
+    return max(terms.max_hold, terms.ttl) + semaphore.quarantine + defaults.GRACE
+
+
+def _close_policy(semaphore: "Semaphore") -> ParentClosePolicy:
+    """What becomes of the permit when its holder ends without having released it."""
+    if semaphore.on_holder_close == "fast":
+        return ParentClosePolicy.TERMINATE
+    return ParentClosePolicy.REQUEST_CANCEL if semaphore.quarantine else ParentClosePolicy.ABANDON

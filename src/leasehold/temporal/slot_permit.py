@@ -1,0 +1,226 @@
+"""A permit in slot mode: the running workflow of that ID is the lock."""
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import (
+    ActivityError,
+    ApplicationError,
+    ChildWorkflowError,
+    FailureError,
+    is_cancelled_exception,
+)
+from temporalio.exceptions import TimeoutError as TimedOut
+
+from leasehold.backends.temporal.ids import permit_id
+from leasehold.config import Duration, safe_ttl
+from leasehold.core.timing import margin
+from leasehold.temporal import defaults
+from leasehold.temporal import permit_input as said
+from leasehold.temporal.ending import to_its_end
+from leasehold.temporal.failures import Misused, checked
+from leasehold.temporal.handoff import Handoff
+from leasehold.temporal.here import here
+from leasehold.temporal.outside import signal_run
+from leasehold.temporal.permit import Permit
+from leasehold.temporal.permit_input import PermitNews
+
+LONGEST_MARGIN = 5.0
+
+type Child = workflow.ChildWorkflowHandle[Any, str]
+
+
+class SlotPermit(Permit):
+    """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
+
+    def __init__(
+        self,
+        *,
+        resource: str,
+        slot: str,
+        run_id: str,
+        ttl: float,
+        began: float,
+        until: float,
+        renews: bool,
+        stays: bool,
+        quarantine: float = 0.0,
+        token: int | None = None,
+        child: Child | None = None,
+    ) -> None:
+        super().__init__(
+            resource=resource,
+            slots=(slot,),
+            run_id=run_id,
+            token=token,
+            ttl=ttl,
+            deadline=_trusted(began, ttl, until),
+            acquired_at=began,
+        )
+        self._renewed_at = began
+        self._until = until
+        self._renews = renews
+        self._stays = stays
+        self._quarantine = quarantine
+        self._child = child
+        self._keeping: asyncio.Task[None] | None = None
+        self._here = here()
+        self.armed = False
+        """It has reported, so a worker serves it."""
+        self.ended = False
+        self.failure: BaseException | None = None
+        """Why its workflow could not be a permit."""
+        self._here.listen(run_id, self._hear)
+        if child is not None:
+            child.add_done_callback(self._child_closed)
+
+    def keep(self) -> None:
+        """From now on it is renewed, and known to be lost at its deadline."""
+        self._keeping = asyncio.create_task(self._keep())
+
+    async def renew(self, ttl: Duration | None = None) -> None:
+        self._still("renew")
+        with checked():
+            wanted = self._ttl if ttl is None else safe_ttl(ttl)
+        if not await self._extend(wanted):
+            self._lose("closed")
+        self._still("renew")
+
+    async def release(self) -> bool:
+        return await self._give_up(said.RELEASE, defaults.CONFIRMED)
+
+    async def leave_unserved(self) -> None:
+        """Give it up without waiting for its end, which needs the worker that isn't there."""
+        await self._give_up(said.RELEASE, 0.0)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        if self._quarantine and (self.lost or may_run_on(error)):
+            await self._give_up(said.RETIRE, 0.0)
+        else:
+            await self.release()
+
+    async def detach(self) -> Handoff:
+        self._still("detach")
+        if not self._stays:
+            raise Misused(
+                'can\'t detach: with on_holder_close="fast" the server ends the permit together with this '
+                'run, also where it continues as new; take on_holder_close="safe"'
+            )
+        await self.renew()
+        self._stop("detached")
+        return Handoff(
+            resource=self._resource,
+            slots=[self.slot],
+            run_id=self._run_id,
+            token=self._token,
+            ttl=self._ttl,
+            acquired_at=self._acquired_at,
+            until=self._until if self._renews else None,
+        )
+
+    async def _give_up(self, signal: str, patience: float) -> bool:
+        if self._over:
+            return False
+        held = not self.lost
+        self._over = "released"
+        try:
+            return await to_its_end(self._end(signal, patience)) and held
+        finally:
+            self._stop("released")
+
+    async def _end(self, signal: str, patience: float) -> bool:
+        """Whether it was there to be released. Its end is waited for: else the next step of its
+        holder might overtake it, and "released" and "terminated" would be a coin's toss.
+        """
+        if self.ended or not await signal_run(self._workflow_id, self._run_id, signal):
+            return False
+        if patience:
+            try:
+                await workflow.wait_condition(
+                    lambda: self.ended, timeout=patience, timeout_summary="the permit's end"
+                )
+            except TimeoutError:
+                workflow.logger.warning(
+                    "permit %s is released and has not ended within %g s: its worker is slow or away",
+                    self._named(), patience,
+                )  # fmt: skip
+        return True
+
+    async def _keep(self) -> None:
+        while True:
+            now = workflow.time()
+            renew_at = self._renewed_at + self._ttl / 2
+            if self._renews and renew_at < self._until:
+                await workflow.sleep(max(renew_at - now, 0.0), summary="until the permit's renewal")
+                try:
+                    if not await self._extend(self._ttl):
+                        return self._lose("closed")
+                except FailureError:
+                    if workflow.time() >= self._deadline:
+                        return self._lose("expired")
+                    await workflow.sleep(self._ttl / 10)
+            elif now < self._deadline:
+                await workflow.sleep(self._deadline - now, summary="the permit's deadline")
+            else:
+                return self._lose(self._ran_out())
+
+    async def _extend(self, ttl: float) -> bool:
+        sent = workflow.time()
+        if not await signal_run(self._workflow_id, self._run_id, said.EXTEND, ttl):
+            return False
+        self._renewed_at = sent
+        self._deadline = max(self._deadline, _trusted(sent, ttl, self._until))
+        return True
+
+    def _hear(self, news: PermitNews) -> None:
+        if news.what == said.ARMED:
+            self.armed = True
+            self._token = news.token
+        elif news.what == said.ENDING:
+            self._lose("revoked")
+        elif news.what == said.ENDED:
+            self._has_ended(self._ran_out() if news.outcome == said.EXPIRED else "closed")
+
+    def _child_closed(self, child: "asyncio.Future[str]") -> None:
+        if child.cancelled():
+            return  # the workflow is being put away
+        error = child.exception()
+        if error is None:
+            self._has_ended(self._ran_out() if child.result() == said.EXPIRED else "closed")
+            return
+        cause = error.cause if isinstance(error, ChildWorkflowError) else error
+        if isinstance(cause, ApplicationError):
+            self.failure = error
+        self._has_ended(self._ran_out() if isinstance(cause, TimedOut) else "revoked")
+
+    def _ran_out(self) -> str:
+        """Why its time is over."""
+        return "max_hold" if workflow.time() >= self._until - LONGEST_MARGIN else "expired"
+
+    def _has_ended(self, reason: str) -> None:
+        self.ended = True
+        self._lose(reason)
+
+    def _stop(self, how: str) -> None:
+        self._over = how
+        if self._keeping is not None:
+            self._keeping.cancel()
+        self._here.unlisten(self._run_id)
+        self._here.give_back(self._resource, self.slot)
+
+    @property
+    def _workflow_id(self) -> str:
+        return permit_id(self._resource, self.slot)
+
+
+def may_run_on(error: BaseException | None) -> bool:
+    """Whether a body that ended so may have left an activity running: it was cancelled, or timed out."""
+    if error is None or is_cancelled_exception(error):
+        return error is not None
+    return isinstance(error, ActivityError) and isinstance(error.cause, TimedOut)
+
+
+def _trusted(sent: float, ttl: float, until: float) -> float:
+    """Its holder stops a little before the permit does, so that nobody else has it by then."""
+    return min(sent + ttl, until) - min(margin(ttl), LONGEST_MARGIN)

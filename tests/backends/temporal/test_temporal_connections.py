@@ -1,0 +1,197 @@
+"""One call for an acquire, a mailbox only for those who wait, and pushes that reach them."""
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus as Is
+
+from leasehold.backends import store_for
+from leasehold.backends.temporal import wire
+from leasehold.backends.temporal.ids import broker_id
+from leasehold.errors import IncompatibleVersion
+from leasehold.model import (
+    Acquire,
+    Failed,
+    Granted,
+    Inspect,
+    Queued,
+    Release,
+    Released,
+    Renew,
+    Revoke,
+    Status,
+)
+from tests.backends.redis.both_worlds import Side, acquire, granted, release
+from tests.backends.temporal.looking import Looker, mailbox, new_key
+
+pytestmark = pytest.mark.once
+
+
+async def queue(backend: Any, name: str, key: bytes) -> Queued:
+    (reply,) = await backend.apply([acquire(name, key, queue=True, inbox=backend.inbox)])
+    assert isinstance(reply, Queued), reply
+    return reply
+
+
+def test_what_is_granted_at_once_costs_one_update_and_no_mailbox(url: str, side: Side) -> None:
+    look, key = Looker(url), new_key()
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        ask = acquire("a", key, queue=True, inbox=backend.inbox)
+        granted((await backend.apply([ask]))[0])
+        assert look.updates(broker_id(key)) == 1
+        assert await backend.apply([release("a", key)]) == [Released()]
+        assert look.updates(broker_id(key)) == 2
+        assert look.state(mailbox(backend)) is None
+
+    side.run(case)
+
+
+def test_who_waits_gets_a_mailbox_that_ends_with_it(url: str, side: Side) -> None:
+    look, key = Looker(url), new_key()
+
+    async def case() -> None:
+        holder, waiter = await side.open(store_for(url)), await side.open(store_for(url))
+        await holder.apply([acquire("a", key)])
+        await queue(waiter, "b", key)
+        its = mailbox(waiter)
+        assert look.state(its) is Is.RUNNING
+        before = look.updates(broker_id(key))
+        await queue(waiter, "b", key)
+        assert look.updates(broker_id(key)) == before + 1, "from now on once is enough"
+        await holder.apply([release("a", key)])
+        push = await side.pushed(waiter, "granted")
+        assert push.key == key
+        await waiter.close()
+        assert look.state(its) is Is.TERMINATED
+
+    side.run(case)
+
+
+def test_a_holder_that_renews_hears_of_its_revocation(url: str, side: Side) -> None:
+    key = new_key()
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        await backend.apply([acquire("a", key, queue=True, inbox=backend.inbox)])
+        await backend.apply([Renew(key, "a", 30.0, backend.inbox)])
+        await backend.apply([Revoke(key, None, "upgrade")])
+        assert (await side.pushed(backend, "revoked")).detail == "upgrade"
+
+    side.run(case)
+
+
+def test_a_mailbox_that_was_ended_is_made_again(url: str, side: Side) -> None:
+    look, key = Looker(url), new_key()
+
+    async def case() -> None:
+        holder, waiter = await side.open(store_for(url)), await side.open(store_for(url))
+        await holder.apply([acquire("a", key)])
+        await queue(waiter, "b", key)
+        look.terminate(mailbox(waiter))
+        assert "missed" in str(await side.broken(waiter))
+        await queue(waiter, "b", key)
+        assert look.state(mailbox(waiter)) is Is.RUNNING
+        await holder.apply([release("a", key)])
+        assert (await side.pushed(waiter, "granted")).key == key
+
+    side.run(case)
+
+
+def test_looking_at_what_nobody_holds_starts_nothing(url: str, side: Side) -> None:
+    look, key = Looker(url), new_key()
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        (status,) = await backend.apply([Inspect(key)])
+        assert isinstance(status, Status)
+        await backend.apply([Renew(key, "a", 30.0), Release(key, "a")])
+        assert look.state(broker_id(key)) is None
+        await backend.apply([Release(key, "a", bury=60.0)])
+        assert look.state(broker_id(key)) is Is.RUNNING, "a burial is to be remembered"
+
+    side.run(case)
+
+
+def test_a_broker_that_was_ended_is_started_again(url: str, side: Side) -> None:
+    look, key = Looker(url), new_key()
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        first = granted((await backend.apply([acquire("a", key)]))[0])
+        look.terminate(broker_id(key))
+        second = granted((await backend.apply([acquire("b", key)]))[0])
+        assert second.token > first.token
+
+    side.run(case)
+
+
+@pytest.mark.parametrize("started_by", ["a client", "a workflow"])
+def test_a_long_name_is_listed_by_others(url: str, side: Side, started_by: str) -> None:
+    """Its broker's ID has but a hash; its memo or its input has the key."""
+    key = new_key() + b"/" + b"\xff" * 400
+    if started_by == "a workflow":
+        Looker(url).start_broker(key)
+
+    async def case() -> None:
+        await (await side.open(store_for(url))).apply([acquire("a", key)])
+        other = await side.open(store_for(url))
+        end = time.monotonic() + 20
+        found: list[bytes] = []
+        while not found and time.monotonic() < end:  # the server's index lags behind a little
+            found = [status.key for status in (await other.scan(key[:40], None, 10)).items]
+            await side.pause(0.05)
+        assert found == [key]
+
+    side.run(case)
+
+
+def test_many_who_ask_at_once_share_calls(url: str, side: Side) -> None:
+    """A server takes ten updates of a workflow at a time, and 2,000 of a run."""
+    look, key = Looker(url), new_key()
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        if side.mode == "blocking":
+            return
+        asks = [backend.apply([acquire(f"n{n}", key, capacity=60)]) for n in range(60)]
+        replies = await asyncio.gather(*asks)
+        assert [type(reply) for (reply,) in replies] == [Granted] * 60
+        assert len({reply.slots for (reply,) in replies}) == 60
+        assert look.updates(broker_id(key)) <= 3
+
+    side.run(case)
+
+
+def test_a_client_that_is_newer_than_the_workers_is_told(
+    url: str, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "Call", partial(wire.Call, format=wire.FORMAT + 1))
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        with pytest.raises(IncompatibleVersion, match="upgrade the workers first"):
+            await backend.apply([acquire("a", new_key())])
+
+    side.run(case)
+
+
+def test_what_is_too_large_is_refused_before_it_harms_its_key(url: str, side: Side) -> None:
+    """Between 2 and 4 MB the server takes it, and the broker could never answer."""
+    key = new_key()
+
+    async def case() -> None:
+        backend = await side.open(store_for(url))
+        large = Acquire(key, "a", "me", 30.0, capacity=1000, note="x" * 3_000_000)
+        fitting = [acquire(f"n{n}", key, capacity=1000, note="y" * 16_000) for n in range(150)]
+        replies = await backend.apply([acquire("b", key, capacity=1000), large, *fitting])
+        assert replies[1] == Failed("invalid", replies[1].detail)
+        assert "16384 bytes" in replies[1].detail
+        rest = [replies[0], *replies[2:]]
+        assert [reply.slots for reply in rest] == [(slot,) for slot in range(151)]
+
+    side.run(case)

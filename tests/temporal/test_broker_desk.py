@@ -1,0 +1,251 @@
+"""What a broker does with a command, without a server: as the ledger, and the same after a snapshot."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from leasehold.backends.temporal.broker_desk import QUEUE_LIMIT, Desk, inbox_of, owner_of
+from leasehold.backends.temporal.wire import pack_command, pack_reply, unpack_command
+from leasehold.core import ledger
+from leasehold.core.book import MemoryBook
+from leasehold.core.timing import WINDOW
+from leasehold.model import (
+    Acquire,
+    Command,
+    Failed,
+    Granted,
+    Queued,
+    Refused,
+    Release,
+    Reply,
+    Wakeup,
+)
+from tests.backends.redis.ledger_commands import PLANS
+from tests.backends.redis.ledger_scripted import STAMP
+
+KEY = b"lock:a"
+RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
+RUN_2 = "11a201dc-139d-7c25-967c-4abd85365a06"
+NOW = 1_000.0
+THERE = inbox_of("a:workflow:with:colons", RUN)
+HERE = inbox_of("another", RUN_2)
+
+
+def steps(plan: Sequence[Any]) -> list[tuple[list[Command], float, int]]:
+    """A plan's batches, all about one key, with the time of each."""
+    now, stamp = NOW, STAMP
+    found = []
+    for step in plan:
+        if isinstance(step, float):
+            now, stamp = now + step, stamp + int(step * 1e6)
+        elif isinstance(step, int):
+            stamp += step
+        else:
+            found.append(([replace(command, key=KEY) for command in step], now, stamp))
+    return found
+
+
+def through_json(command: Command) -> Command:
+    return unpack_command(json.loads(json.dumps(pack_command(command))), KEY)
+
+
+def anew(desk: Desk) -> Desk:
+    """As a broker's next run begins."""
+    return Desk(KEY, json.loads(json.dumps(desk.dump())))
+
+
+def sorted_holders(reply: Reply) -> Reply:
+    """What ends at once ends in any order."""
+    if isinstance(reply, Refused):
+        return replace(reply, holders=tuple(sorted(reply.holders, key=lambda each: each.token)))
+    return reply
+
+
+@given(plan=PLANS)
+@settings(max_examples=60, deadline=None)
+def test_it_answers_as_the_ledger(plan: list[Any]) -> None:
+    desk, book = Desk(KEY), MemoryBook(0, QUEUE_LIMIT)
+    for commands, now, stamp in steps(plan):
+        for command in commands:
+            wanted = ledger.apply(book, command, now, stamp)
+            found = desk.apply(through_json(command), now, stamp)
+            if isinstance(wanted[0], Failed):
+                assert isinstance(found[0], Failed)
+            else:
+                assert found == wanted
+
+
+@given(plan=PLANS)
+@settings(max_examples=60, deadline=None)
+def test_a_snapshot_changes_nothing(plan: list[Any]) -> None:
+    kept, carried = Desk(KEY), Desk(KEY)
+    for commands, now, stamp in steps(plan):
+        carried = anew(carried)
+        for command in commands:
+            wanted, told = kept.apply(command, now, stamp)
+            found, told_too = carried.apply(command, now, stamp)
+            assert sorted_holders(found) == sorted_holders(wanted)
+            assert told_too == told
+        assert carried.next_change(now) == kept.next_change(now)
+        assert anew(carried).dump() == carried.dump()
+
+
+def queue(desk: Desk, *inboxes: str, now: float = NOW) -> list[Reply]:
+    """Somebody holds, and these wait: `w0`, `w1`, …"""
+    desk.apply(Acquire(KEY, "holder", "h", 30.0), now, STAMP)
+    return [
+        desk.apply(Acquire(KEY, f"w{n}", "w", 60.0, queue=True, inbox=inbox), now, STAMP)[0]
+        for n, inbox in enumerate(inboxes)
+    ]
+
+
+def granted(wakeups: Sequence[Wakeup]) -> list[str]:
+    return [wakeup.inbox for wakeup in wakeups if wakeup.event == "granted"]
+
+
+def test_a_workflow_that_waits_is_believed_in_without_signs_of_life() -> None:
+    desk = Desk(KEY)
+    assert all(isinstance(reply, Queued) for reply in queue(desk, THERE, ""))
+    later = NOW + 29.0
+    _, told = desk.apply(Release(KEY, "holder"), later, STAMP)
+    assert granted(told) == [THERE]
+
+
+def test_a_plain_client_that_is_silent_is_passed_over() -> None:
+    desk = Desk(KEY)
+    queue(desk, "mailbox", THERE)
+    _, told = desk.apply(Release(KEY, "holder"), NOW + WINDOW + 1, STAMP)
+    assert granted(told) == [THERE]
+
+
+def test_what_was_delivered_is_claimed_for_as_long_as_was_asked_for() -> None:
+    desk = Desk(KEY)
+    queue(desk, THERE)
+    _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
+    assert desk.ids_granted(told) == {THERE: ["w0"]}
+    desk = anew(desk)
+    desk.delivered(["w0"], NOW + 1, STAMP)
+    (holder,) = desk.status(NOW + 1, STAMP).holders
+    assert (holder.state, holder.expires_in) == ("held", 60.0)
+
+
+def test_who_has_gone_leaves_the_queue_and_the_next_is_told() -> None:
+    desk = Desk(KEY)
+    queue(desk, THERE, THERE, HERE)
+    _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
+    told = desk.gone(THERE, desk.ids_granted(told)[THERE], NOW, STAMP)
+    assert granted(told)[-1] == HERE
+    assert not desk.status(NOW, STAMP).waiting
+
+
+def test_what_was_delivered_once_is_not_taken_because_a_later_push_fails() -> None:
+    desk = Desk(KEY)
+    queue(desk, THERE)
+    _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
+    desk.delivered(desk.ids_granted(told)[THERE], NOW, STAMP)
+    desk.gone(THERE, [], NOW, STAMP)
+    assert len(desk.status(NOW, STAMP).holders) == 1
+
+
+def test_a_closed_run_that_asked_for_it_ends_its_lease() -> None:
+    desk = Desk(KEY)
+    command = Acquire(KEY, "a", "h", 600.0)
+    desk.apply(command, NOW, STAMP)
+    desk.mark_fast(command, ("another", RUN_2))
+    desk = anew(desk)
+    queue(desk, THERE)
+    assert desk.fast_owners() == [("another", RUN_2)]
+    assert granted(desk.closed([("another", RUN_2)], NOW, STAMP)) == [THERE]
+    assert not desk.fast_owners()
+
+
+def test_time_alone_changes_something_only_for_those_who_wait() -> None:
+    desk = Desk(KEY)
+    desk.apply(Acquire(KEY, "holder", "h", 30.0), NOW, STAMP)
+    assert desk.next_change(NOW) is None
+    queue(desk, THERE)
+    assert desk.next_change(NOW) == NOW + 30.0
+    assert granted(desk.settle(NOW + 30.0, STAMP)) == [THERE]
+
+
+def test_it_looks_again_when_a_plain_client_at_the_head_falls_silent() -> None:
+    desk = Desk(KEY)
+    queue(desk, "mailbox", THERE)
+    assert desk.next_change(NOW) == NOW + WINDOW
+    assert desk.next_change(NOW + WINDOW + 1) == NOW + 30.0
+
+
+def test_a_query_changes_nothing() -> None:
+    desk = Desk(KEY)
+    queue(desk, THERE)
+    before = desk.dump()
+    assert not desk.status(NOW + 31.0, STAMP).waiting
+    assert desk.dump() == before
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"ttl": "30"},
+        {"id": 5},
+        {"note": None},
+        {"queue": 1},
+        {"capacity": True},
+        {"id": "\ud800"},
+        {"units": "1"},
+    ],
+)
+def test_a_command_of_wrong_types_is_refused_and_leaves_nothing(wrong: dict[str, Any]) -> None:
+    desk = Desk(KEY)
+    packed = pack_command(Acquire(KEY, "a", "h", 30.0)) | wrong
+    reply, told = desk.apply(unpack_command(packed, KEY), NOW, STAMP)
+    assert isinstance(reply, Failed)
+    assert not told
+    assert not desk.book.entries()
+
+
+def test_an_inbox_of_a_workflow_names_its_run() -> None:
+    assert owner_of(THERE) == ("a:workflow:with:colons", RUN)
+
+
+@pytest.mark.parametrize(
+    "inbox",
+    [
+        "Zm9v",
+        "",
+        "wf:",
+        "wf:x",
+        "wf:x:y",
+        f"wf::{RUN}",
+        f"wf:\ud800:{RUN}",
+        f"wf:{'x' * 999}:{RUN}",
+    ],
+)
+def test_what_can_not_be_signalled_is_no_workflow(inbox: str) -> None:
+    assert owner_of(inbox) is None
+
+
+def test_a_long_queue_fits_into_one_message() -> None:
+    desk = Desk(KEY)
+    owner = "a-host-with-a-long-name.example/12345/" + "label" * 10
+    for number in range(QUEUE_LIMIT + 1):
+        ask = Acquire(KEY, f"{number:022}", owner, 30.0, queue=True, note="n" * 60, inbox=THERE)
+        desk.apply(ask, NOW, STAMP)
+    last = desk.apply(Acquire(KEY, "late", owner, 30.0, queue=True), NOW, STAMP)[0]
+    assert isinstance(last, Refused)
+    assert last.reason == "queue_full"
+    assert len(json.dumps(desk.dump())) < 1_500_000
+    assert isinstance(
+        anew(desk).apply(Acquire(KEY, f"{0:022}", owner, 30.0), NOW, STAMP)[0], Granted
+    )
+
+
+def test_no_answer_names_an_id() -> None:
+    desk = Desk(KEY)
+    queue(desk, THERE)
+    status = desk.status(NOW, STAMP)
+    assert '"holder"' not in json.dumps(pack_reply(status))

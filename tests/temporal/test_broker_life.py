@@ -1,0 +1,237 @@
+"""How a broker begins, goes on with another release, and ends; and what it does with what it can't read."""
+
+import asyncio
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowHistory, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Replayer
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from leasehold.backends.temporal import ids
+from leasehold.backends.temporal.broker import LeaseholdBroker
+from leasehold.backends.temporal.broker_liveness import owner_closed
+from leasehold.backends.temporal.broker_watch import Watch
+from leasehold.backends.temporal.wire import FORMAT, BrokerInput, Call, pack_command, text_of
+from leasehold.model import Failed, Granted, Inspect, Queued, Release, Renew, Renewed, Status
+from tests.servers.temporal import TemporalServer
+from tests.temporal.broker_histories import load
+from tests.temporal.brokers import (
+    QUICK,
+    HastyBroker,
+    HastyMailbox,
+    LaterBroker,
+    RashBroker,
+    Waiter,
+    serving,
+)
+
+pytestmark = [pytest.mark.once]
+
+NOBODY = "01a201dc-139d-7c25-967c-4abd85365a06"
+SECRET = "an-id-that-nobody-may-see"
+
+
+async def test_it_ends_by_itself_and_its_tokens_go_on(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address, HastyBroker) as here:
+        first = await here.ask(here.acquire("a"))
+        await here.ask(Release(here.key, "a"))
+        await here.ask(here.acquire("nobody's for long", ttl=0.2))
+        await here.handle.result()
+        second = await here.ask(here.acquire("b"))
+        assert isinstance(first, Granted)
+        assert isinstance(second, Granted)
+        assert second.token > first.token
+
+
+async def test_it_does_not_end_while_something_is_held(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address, HastyBroker) as here:
+        await here.ask(here.acquire("a", ttl=1e12))
+        await asyncio.sleep(2.5 * HastyBroker.IDLE)
+        assert (await here.status()).holders
+        assert len(await here.events()) < 25
+
+
+async def test_cancelled_it_ends_when_nothing_is_held(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        await here.handle.cancel()
+        assert isinstance(await here.ask(here.acquire("b")), Queued)
+        assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
+        await here.ask(Release(here.key, "b"))
+        run = (await here.handle.describe()).run_id
+        await here.ask(Release(here.key, "a"))
+        await here.client.get_workflow_handle(here.handle.id, run_id=run).result()
+
+
+async def test_a_closed_run_that_asked_for_it_frees_what_it_held(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "EVERY", 0.2)
+    served = (LeaseholdBroker, Waiter)
+    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+        await here.ask(Inspect(here.key))
+        holder = await here.waiter("w1", hold=-1, ttl=600, fast=True)
+        while not (await here.status()).holders:
+            await asyncio.sleep(0.02)
+        after = await here.waiter("w2", hold=0)
+        await here.until_waiting(1)
+        await holder.terminate()
+        assert await after.result()
+
+
+async def test_without_asking_for_it_a_lease_stands_when_its_run_closes(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "EVERY", 0.1)
+    served = (LeaseholdBroker, Waiter)
+    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+        await here.ask(Inspect(here.key))
+        holder = await here.waiter("w1", hold=-1, ttl=2)
+        while not (found := (await here.status()).holders):
+            await asyncio.sleep(0.02)
+        after = await here.waiter("w2", hold=-1)
+        await here.until_waiting(1)
+        await holder.terminate()
+        await asyncio.sleep(0.4)
+        assert (await here.status()).holders[0].token == found[0].token
+        await after.signal("leave")
+        assert await after.result() > found[0].token
+
+
+async def test_no_lease_id_is_shown(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(temporal_server.address) as here:
+        caplog.set_level("DEBUG", logger="temporalio.workflow")
+        await here.ask(here.acquire(SECRET, note="the nightly run"))
+        await here.ask(here.acquire(f"{SECRET}-2", inbox="nobody"))
+        metadata = await here.handle.query("__temporal_workflow_metadata")
+        assert "the nightly run" in str(metadata)
+        assert "1 of 1 taken, 1 waiting" in str(metadata)
+        assert SECRET not in str(metadata)
+        assert SECRET not in caplog.text
+        for event in await here.events():
+            assert SECRET.encode() not in event.user_metadata.SerializeToString()
+
+
+async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await here.call(here.acquire("b"), format=FORMAT + 1)
+        cause = refused.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "IncompatibleVersion"
+        assert str(FORMAT + 1) in str(cause)
+        newer = Call([pack_command(here.acquire("c"))], 1, "nobody", "no-run", format=FORMAT + 1)
+        await here.handle.signal(ids.APPLY, newer)
+        assert not (await here.status()).waiting
+
+
+async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address) as here:
+        handle = await here.client.start_workflow(
+            ids.BROKER,
+            BrokerInput(text_of(here.key), format=FORMAT + 1),
+            id=ids.broker_id(here.key),
+            task_queue=here.queue,
+        )
+        while True:
+            events = (await handle.fetch_history()).events
+            failed = [e for e in events if e.HasField("workflow_task_failed_event_attributes")]
+            if failed:
+                break
+            await asyncio.sleep(0.05)
+        said = failed[0].workflow_task_failed_event_attributes.failure.message
+        assert str(FORMAT + 1) in said
+        assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
+        await handle.terminate()
+
+
+async def test_what_nobody_of_ours_would_send_does_no_harm(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a", ttl=1e300, capacity=3))
+        huge = here.acquire("b", ttl=1e300, patience=1e300, units=3, capacity=3, inbox="x")
+        assert isinstance(await here.ask(huge), Queued)
+        odd = [{"is": "Acquire"}, {"is": "Nothing"}, {}, {**pack_command(huge), "ttl": None}]
+        for workflow_id, run_id in (
+            ("nobody", "no-run"),
+            ("", ""),
+            ("x", NOBODY),
+            ("\ud800", NOBODY),
+        ):
+            await here.handle.signal(ids.APPLY, Call(odd, 1, workflow_id, run_id))
+        await here.handle.signal(ids.APPLY, "no call at all")
+        answer = await here.handle.execute_update(ids.APPLY, Call(odd))
+        assert [reply["is"] for reply in answer["replies"]] == ["Failed"] * 4
+        assert isinstance(await here.ask(Renew(here.key, "a", 30.0)), Renewed)
+
+
+async def test_it_runs_in_the_sandbox_as_temporal_has_it(temporal_server: TemporalServer) -> None:
+    runner = SandboxedWorkflowRunner()
+    async with serving(temporal_server.address, LeaseholdBroker, workflow_runner=runner) as here:
+        assert isinstance(await here.ask(here.acquire("a")), Granted)
+        assert len((await here.status()).holders) == 1
+
+
+async def test_a_running_broker_is_upgraded(temporal_server: TemporalServer) -> None:
+    address = temporal_server.address
+    async with serving(address, HastyBroker, Waiter) as here:
+        held = await here.ask(here.acquire("a", ttl=600.0))
+        waiter = await here.waiter("w", hold=0)
+        await here.until_waiting(1)
+        history = await here.handle.fetch_history()
+    async with serving(address, LaterBroker, Waiter, queue=here.queue) as later:
+        later.key = here.key
+        while len(await later.chain()) < 2:
+            await later.ask(Renew(here.key, "a", 600.0))
+        again = await later.ask(here.acquire("a", ttl=600.0))
+        assert isinstance(held, Granted)
+        assert isinstance(again, Granted)
+        assert again.token == held.token
+        await later.ask(Release(here.key, "a"))
+        assert await waiter.result() > held.token
+        assert await (await later.handle.describe()).memo_value("served by") == "a later release"
+    guarded = Replayer(workflows=[LaterBroker], workflow_runner=QUICK)
+    await guarded.replay_workflow(history)
+    with pytest.raises(Exception, match=r"[Nn]ondeterminism"):
+        await Replayer(workflows=[RashBroker], workflow_runner=QUICK).replay_workflow(history)
+
+
+async def test_what_it_just_did_can_be_replayed(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address, HastyBroker, Waiter) as here:
+        await here.ask(here.acquire("a", ttl=0.3))
+        waiters = [await here.waiter(f"w{number}", hold=0) for number in range(6)]
+        for waiter in waiters:
+            await waiter.result()
+        chain = await here.chain()
+    assert len(chain) > 1
+    replayer = Replayer(workflows=[HastyBroker], workflow_runner=QUICK)
+    for events in chain:
+        await replayer.replay_workflow(WorkflowHistory(ids.broker_id(here.key), events))
+
+
+@pytest.mark.parametrize("name", ["broker-1", "broker-2", "mailbox-1", "sharing-1", "sharing-2"])
+async def test_recorded_histories_can_be_replayed(name: str) -> None:
+    replayer = Replayer(workflows=[HastyBroker, HastyMailbox], workflow_runner=QUICK)
+    await replayer.replay_workflow(load(name))
+
+
+async def test_a_recorded_history_shows_a_change() -> None:
+    with pytest.raises(Exception, match=r"[Nn]ondeterminism"):
+        await Replayer(workflows=[RashBroker], workflow_runner=QUICK).replay_workflow(
+            load("broker-1")
+        )
+
+
+async def test_a_query_tells_the_status(temporal_server: TemporalServer) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a", ttl=0.05))
+        await asyncio.sleep(0.1)
+        assert not (await here.status()).holders
+        inspected = await here.ask(Inspect(here.key))
+        assert isinstance(inspected, Status)
+        assert not isinstance(inspected, Failed)

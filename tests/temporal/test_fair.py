@@ -1,0 +1,183 @@
+"""Permits of a broker, in workflow code on a real server: order, units, bounds."""
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from leasehold.model import Revoke
+from tests.servers.temporal import TemporalServer
+from tests.temporal.fair_flows import (
+    Held,
+    Holding,
+    Patience,
+    Siblings,
+    Steady,
+    TwoSemaphores,
+    TwoTasks,
+)
+from tests.temporal.fair_world import fair_world
+from tests.temporal.histories import count
+from tests.temporal.workers import unique
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+
+
+def in_turn(turns: list[Held]) -> bool:
+    """Nobody came before the last had left, and tokens grew."""
+    return all(a.until <= b.since and a.token < b.token for a, b in pairwise(turns))
+
+
+async def test_twenty_are_served_in_order_and_each_has_the_same_short_history(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        waiters = [await world.waiting(hold=0) for _ in range(20)]
+        await holder.signal(Holding.leave)
+        turns = [await waiter.result() for waiter in waiters]
+        assert in_turn(turns)
+        histories = [await waiter.fetch_history() for waiter in waiters]
+        lengths = {len(history.events) for history in histories}
+        # four to start and one to end; an answer that came while a task ran has none of its own
+        assert max(lengths) <= 5 + 24
+        assert max(lengths) - min(lengths) <= 6
+        assert {count(history)["TIMER_STARTED"] for history in histories} == {1}
+        assert {count(history)["WORKFLOW_TASK_FAILED"] for history in histories} == {0}
+
+
+async def test_a_higher_priority_comes_first(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        waiters = [
+            await world.waiting(hold=0, acquire={"priority": priority}) for priority in (0, 0, 5)
+        ]
+        await holder.signal(Holding.leave)
+        first, second, urgent = [await waiter.result() for waiter in waiters]
+        assert in_turn([urgent, first, second])
+
+
+async def test_units_are_numbered_slots_and_a_large_request_is_not_overtaken(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        one = await world.holding(capacity=3)
+        two = await world.holding(capacity=3)
+        large = await world.waiting(capacity=3, acquire={"units": 2, "note": "large"})
+        small = await world.waiting(capacity=3, hold=0)  # one unit is free, and the large one's
+        status = await world.status()
+        assert [waiter.note for waiter in status.waiters] == ["large", ""]
+        assert status.holders[0].owner.startswith(one.id)
+        await one.signal(Holding.leave)
+        await large.signal(Holding.leave)
+        await small.result()
+        await two.signal(Holding.leave)
+        assert (await one.result()).slots == ["0"]
+        assert (await two.result()).slots == ["1"]
+        assert (await large.result()).slots == ["0", "2"]
+
+
+async def test_a_revoked_holder_is_told_and_the_next_one_served(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        waiter = await world.waiting(hold=0)
+        await world.broker.ask(Revoke(world.broker.key, None, "an operator wants it"))
+        with pytest.raises(WorkflowFailureError) as failed:
+            await holder.result()
+        assert isinstance(failed.value.cause, ApplicationError)
+        assert failed.value.cause.type == "LeaseLost"
+        assert failed.value.cause.non_retryable
+        await waiter.result()
+
+
+async def test_who_waits_too_long_is_told_who_is_in_the_way(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding(acquire={"note": "nightly"})
+        await world.waiting()
+        impatient = await world.start(Patience.run, world.wish())
+        with pytest.raises(WorkflowFailureError) as failed:
+            await impatient.result()
+        cause = failed.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "AcquireTimeout"
+        assert "(nightly)" in cause.message
+        found = await impatient.query(Patience.so_far)
+        assert found[0] == "none"
+        assert found[1] == "TimeoutError"
+        assert found[2].startswith(f"1: semaphore {world.resource} is held by {holder.id}/")
+        assert "1 is ahead of you" in found[2]
+        assert "this task holds 1 of 1 units" in found[3]
+        assert (await world.status()).waiting == 1
+
+
+async def test_a_cancelled_waiter_gives_its_place_back_and_a_cancelled_holder_its_permit(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        waiter = await world.waiting()
+        await waiter.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await waiter.result()
+        await world.until_waiting(0)
+        await holder.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await holder.result()
+        await world.until_free()
+
+
+async def test_a_sibling_that_fails_takes_no_permit_with_it(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        found = await world.run(Siblings.run, world.wish(), unique("mine"))
+        assert found == [
+            "waits: (ValueError('of a sibling'),)",
+            "holds: (ValueError('of a sibling'),)",
+            "free",
+        ]
+        assert (await world.status()).waiting == 0
+        await holder.signal(Holding.leave)
+
+
+async def test_two_tasks_of_one_workflow_take_turns(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        turns: list[Held] = await world.run(TwoTasks.run, world.wish(hold=0))
+        assert in_turn(sorted(turns, key=lambda turn: turn.token))
+
+
+async def test_one_workflow_may_hold_several_things(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        outer, *inner = await world.run(TwoSemaphores.run, world.wish(hold=0))
+        assert outer.slots == ["0"]
+        assert sorted(each.slots for each in inner) == [["0"], ["1"]]
+
+
+async def test_a_permit_is_renewed_while_it_is_held_and_else_lost_at_its_deadline(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        lost, later, remaining, failure = await world.run(Steady.run, world.wish())
+        assert (lost, later, remaining) == (False, True, True)
+        assert failure.startswith("PermitLost: ")
+        assert "no renewal came in time" in failure
+
+
+async def test_who_is_granted_while_it_leaves_leaves_nothing_behind(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        for _ in range(5):
+            holder = await world.holding()
+            waiter = await world.waiting(hold=0)
+            await asyncio.gather(holder.signal(Holding.leave), waiter.cancel())
+            await asyncio.wait([asyncio.ensure_future(waiter.result())])
+            await holder.result()
+        await world.until_free()

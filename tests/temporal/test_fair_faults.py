@@ -1,0 +1,189 @@
+"""Permits of a broker where things go wrong: a holder ends, a waiter, the worker, or the broker itself."""
+
+import asyncio
+import logging
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from leasehold.backends.temporal.broker_liveness import owner_closed
+from leasehold.backends.temporal.broker_watch import Watch
+from leasehold.model import Revoke
+from leasehold.temporal import brokered_place
+from tests.servers.temporal import TemporalServer
+from tests.temporal.fair_flows import (
+    FLOWS,
+    Holding,
+    Relay,
+    Siblings,
+    TwoSemaphores,
+    TwoTasks,
+)
+from tests.temporal.fair_world import WORKFLOWS, Handle, fair_world
+from tests.temporal.histories import replay
+from tests.temporal.workers import unique, worker
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+
+
+async def failure_of(handle: Handle) -> ApplicationError:
+    """What a workflow has failed with."""
+    with pytest.raises(WorkflowFailureError) as failed:
+        await handle.result()
+    assert isinstance(failed.value.cause, ApplicationError)
+    return failed.value.cause
+
+
+async def test_a_permit_is_handed_to_the_next_run_which_is_told_of_its_loss(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        relay = await world.start(Relay.run, world.wish(), 3, None)
+        await world.until_holding(relay)
+        token = (await world.status()).holders[0].token
+        waiter = await world.waiting(hold=0)
+        for _ in range(2):
+            await relay.signal(Relay.leave)
+            await world.until_next_run_holds(relay)
+        status = await world.status()
+        assert [holder.token for holder in status.holders] == [token]
+        assert status.waiting == 1
+        await world.broker.ask(Revoke(world.broker.key, None, "an operator wants it"))
+        assert (await failure_of(relay)).type == "LeaseLost"
+        assert (await waiter.result()).token > token
+
+
+async def test_a_waiter_that_was_terminated_is_passed_over(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        gone = await world.waiting()
+        waiter = await world.waiting(hold=0)
+        await gone.terminate()
+        await holder.signal(Holding.leave)
+        await waiter.result()
+        await world.until_free()
+
+
+async def test_a_terminated_holder_keeps_it_until_its_lease_ends(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding(acquire={"ttl": 3})
+        waiter = await world.waiting(hold=0)
+        expires_in = (await world.status()).holders[0].expires_in
+        began = (await world.broker_time()) + expires_in
+        await holder.terminate()
+        assert (await waiter.result()).since >= began - 0.1
+
+
+async def test_fast_frees_what_a_terminated_holder_had_but_not_what_was_handed_on(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "EVERY", 0.5)
+    fast = {"on_holder_close": "fast"}
+    async with fair_world(temporal_server) as world:
+        relay = await world.start(Relay.run, world.wish(semaphore=fast), 2, None)
+        await world.until_holding(relay)
+        waiter = await world.waiting(hold=0)
+        await relay.signal(Relay.leave)
+        await world.until_next_run_holds(relay)
+        await asyncio.sleep(1.5)  # the broker looks at the run before, and at the new one
+        assert (await world.status()).waiting == 1
+        await world.client.get_workflow_handle(relay.id).terminate()
+        await waiter.result()
+
+
+async def test_all_goes_on_when_the_worker_comes_back(temporal_server: TemporalServer) -> None:
+    away = timedelta(seconds=0.5)  # so long the server waits for a worker that knows the run
+    async with fair_world(temporal_server, sticky_queue_schedule_to_start_timeout=away) as world:
+        holder = await world.holding()
+        waiters = [await world.waiting(hold=0) for _ in range(3)]
+        other = await world.start(TwoSemaphores.run, world.wish(hold=0))
+        await world.until_waiting(4)
+    await holder.signal(Holding.leave)
+    async with worker(world.client, *WORKFLOWS, queue=world.queue, activities=[owner_closed]):
+        turns = [await waiter.result() for waiter in waiters]
+        assert [turn.token for turn in turns] == sorted(turn.token for turn in turns)
+        await other.result()
+
+
+async def test_each_task_replays_the_whole_history_and_leaves_no_word_behind(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fair_world(temporal_server, cached=False) as world:
+        holder = await world.holding()
+        waiter = await world.waiting()
+        tasks = await world.start(TwoTasks.run, world.wish(hold=0))
+        await world.until_waiting(3)
+        await waiter.cancel()
+        await holder.signal(Holding.leave)
+        await tasks.result()
+        flows = [holder, waiter, tasks, await world.start(Siblings.run, world.wish(), unique())]
+        await world.until_free()
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == []
+    for flow in flows[:3]:
+        await replay(await flow.fetch_history(), *FLOWS)  # in the sandbox, which takes us in anew
+
+
+async def test_the_sandbox_takes_us_in_without_exceptions(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server, workflow_runner=SandboxedWorkflowRunner()) as world:
+        assert len(await world.run(TwoTasks.run, world.wish(hold=0))) == 2
+
+
+async def test_a_broker_that_was_terminated_takes_its_grants_with_it_and_waiters_ask_again(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokered_place, "REMINDERS", (1.0,))
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding(acquire={"ttl": 3})
+        waiter = await world.waiting()
+        await world.broker.handle.terminate()
+        failure = await failure_of(holder)
+        assert failure.type == "LeaseLost"
+        assert "ended from outside" in failure.message
+        await world.until_holding(waiter)
+        await waiter.signal(Holding.leave)
+        await waiter.result()
+
+
+async def test_a_broker_that_nobody_serves_is_told_of(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokered_place, "ANSWERED", 0.5)
+    async with fair_world(temporal_server) as world:
+        more = {"task_queue": unique("served-by-nobody")}
+        flow = await world.start(Holding.run, world.wish(semaphore=more, acquire={"wait": 0.1}))
+        failure = await failure_of(flow)
+        assert failure.type == "BackendUnavailable"
+        assert f"temporal worker --task-queue {more['task_queue']}" in failure.message
+        await world.broker.handle.terminate()
+
+
+async def test_a_waiter_that_is_reset_asks_anew(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        waiter = await world.waiting(hold=0)
+        described = await waiter.describe()
+        await world.client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace="default",
+                workflow_execution=WorkflowExecution(
+                    workflow_id=waiter.id, run_id=described.run_id
+                ),
+                workflow_task_finish_event_id=4,
+                reason="a test",
+                request_id=uuid4().hex,
+            ),
+            timeout=timedelta(seconds=10),
+        )
+        await world.until_waiting(2)  # the old run's place is there until its turn comes
+        await holder.signal(Holding.leave)
+        await world.client.get_workflow_handle(waiter.id).result()
+        await world.until_free()

@@ -1,0 +1,57 @@
+"""Workflows and plain Python in one queue, by one broker."""
+
+import asyncio
+
+import pytest
+
+import leasehold
+from leasehold.errors import LeaseLost
+from tests.servers.temporal import TemporalServer
+from tests.temporal.fair_flows import Holding
+from tests.temporal.fair_world import fair_world
+
+pytestmark = [pytest.mark.once, pytest.mark.timeout(30)]
+
+
+async def test_plain_python_and_workflows_take_turns(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        url = f"{temporal_server.url}?task_queue={world.queue}"
+        async with leasehold.connect(url) as client:
+            semaphore = client.semaphore(world.resource, capacity=1)
+            async with semaphore.acquire() as lease:
+                flow = await world.waiting()
+                plain = asyncio.create_task(_token(semaphore.acquire(wait=30)))
+                await world.until_waiting(2)
+                last = await world.waiting(hold=0)
+            await world.until_holding(flow)
+            await flow.signal(Holding.leave)
+            tokens = [
+                lease.token,
+                (await flow.result()).token,
+                await plain,
+                (await last.result()).token,
+            ]
+            assert tokens == sorted(tokens)
+            await world.until_free()
+
+
+async def _token(acquiring: object) -> int:
+    async with acquiring as lease:  # type: ignore[attr-defined]
+        found: int = lease.token
+        return found
+
+
+async def test_plain_python_revokes_what_a_workflow_holds(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        url = f"{temporal_server.url}?task_queue={world.queue}"
+        holder = await world.holding()
+        async with leasehold.connect(url) as client:
+            semaphore = client.semaphore(world.resource, capacity=1)
+            (held,) = (await semaphore.status()).holders
+            assert held.owner.startswith(f"{holder.id}/")
+            await client.revoke(f"semaphore:{world.resource}", reason="maintenance")
+            with pytest.raises(Exception, match="Workflow execution failed"):
+                await holder.result()
+            async with semaphore.acquire(wait=30) as lease:
+                assert lease.token > held.token
+            assert issubclass(LeaseLost, Exception)

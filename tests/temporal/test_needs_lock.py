@@ -1,0 +1,415 @@
+"""`@needs_lock` on a real Temporal server: what an activity has of its lock, in every kind of worker."""
+
+import asyncio
+import multiprocessing
+from collections.abc import AsyncIterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.worker import Replayer, SharedStateManager, UnsandboxedWorkflowRunner, Worker
+
+import leasehold
+from leasehold.temporal import (
+    LeaseholdPlugin,
+    LockInterceptor,
+    TemporalWorker,
+    current_lock,
+    needs_lock,
+)
+from tests.servers.redis import RedisServer
+from tests.servers.temporal import TemporalServer
+from tests.temporal.needs_lock_flow import Reports, report
+from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, waits_for, working
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[leasehold.Client]:
+    """A store in memory, of its own."""
+    async with leasehold.connect("memory://") as client:
+        yield client
+
+
+def lock_told() -> dict[str, Any]:
+    lock = current_lock()
+    lock.ensure("1s")
+    return {"key": lock.key, "owner": lock.owner, "token": lock.token, "lost": lock.lost}
+
+
+@activity.defn
+@needs_lock("in-{where}", capacity=2)
+async def in_task(where: str) -> dict[str, Any]:
+    return lock_told()
+
+
+@needs_lock("in-{where}", capacity=2)
+@activity.defn
+def in_thread(where: str) -> dict[str, Any]:
+    return lock_told()
+
+
+@activity.defn
+@needs_lock("in-{where}", capacity=2)
+def in_process(where: str) -> dict[str, Any]:
+    lock = current_lock()
+    lock.ensure()
+    with pytest.raises(RuntimeError, match="process pool"):
+        assert lock.remaining
+    return {"key": lock.key, "owner": lock.owner, "token": lock.token, "lost": lock.lost}
+
+
+@activity.defn
+@needs_lock("long", backend=None)
+def until_cancelled() -> str:
+    lock = current_lock()
+    activity.heartbeat()
+    activity.wait_for_cancelled_sync(30)
+    assert lock.lost
+    with pytest.raises(leasehold.LeaseLost):
+        lock.ensure()
+    return "too late"
+
+
+class Objects:
+    @activity.defn
+    @needs_lock("in-{where}", capacity=2)
+    async def in_method(self, where: str) -> dict[str, Any]:
+        return lock_told()
+
+
+@activity.defn(name="in_object")
+class CallableObject:
+    @needs_lock("in-{where}", capacity=2)
+    async def __call__(self, where: str) -> dict[str, Any]:
+        return lock_told()
+
+
+def url_of(kind: str, tmp_path: Path, redis: RedisServer) -> str:
+    return {
+        "memory": "memory://",
+        "sqlite": f"sqlite:///{tmp_path / 'leases.db'}",
+        "redis": redis.url,
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "redis"])
+async def test_in_tasks_threads_and_methods_over_any_store(
+    kind: str, temporal_server: TemporalServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    ours = LockInterceptor(application="shop", backend=url_of(kind, tmp_path, redis_server))
+    name = f"{uuid4()}"
+    async with working(
+        temporal_server.address,
+        [in_task, in_thread, Objects().in_method, CallableObject()],
+        interceptors=[ours],
+    ) as world:
+        handle = await world.start(
+            *(Step(f"in_{each}", [name]) for each in ("task", "thread", "method", "object"))
+        )
+        found = await handle.result()
+    tokens = {each["token"] for each in found}
+    assert len(tokens) == 4
+    for number, each in enumerate(found, start=1):
+        assert each["key"] in (f"shop:in-{name}:0", f"shop:in-{name}:1")
+        assert each["owner"] == f"shop:{handle.result_run_id}:{number}"
+        assert not each["lost"]
+
+
+async def test_in_a_pool_of_processes(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    spawning = multiprocessing.get_context("spawn")
+    with spawning.Manager() as manager, ProcessPoolExecutor(1, mp_context=spawning) as pool:
+        shared = SharedStateManager.create_from_multiprocessing(manager, ThreadPoolExecutor(1))
+        async with working(
+            temporal_server.address,
+            [in_process, until_cancelled],
+            interceptors=[LockInterceptor(backend=store)],
+            executor=pool,
+            shared_state_manager=shared,
+        ) as world:
+            (found,) = await world.run(Step("in_process", ["pool"]))
+            handle = await world.start(Step("until_cancelled"))
+            async with asyncio.timeout(WAIT):
+                while not await store.revoke("long", reason="enough", kind="semaphore"):
+                    await asyncio.sleep(0.1)
+            (lost,) = await handle.result()
+    assert lost.startswith("LeaseLost: ")
+    assert found["key"] == "in-pool:0"
+    assert found["token"] > 0
+
+
+async def test_who_holds_it_is_seen_in_redis(
+    temporal_server: TemporalServer, redis_server: RedisServer, redis_url: str
+) -> None:
+    go, held = asyncio.Event(), asyncio.Event()
+
+    @activity.defn
+    @needs_lock(max_locks=5, lock_name="database_access")
+    async def query() -> str:
+        held.set()
+        await go.wait()
+        return current_lock().key
+
+    ours = LockInterceptor(application="shop", backend=redis_url)
+    async with working(temporal_server.address, [query], interceptors=[ours]) as world:
+        handle = await world.start(Step("query"))
+        await held.wait()
+        with redis_server.client() as redis:
+            keys = [each.decode() for each in redis.keys("*shop:database_access*")]
+            assert len(keys) == 1
+            assert redis.type(keys[0]) == b"string"  # the form of one lone holder
+            assert f"shop:{handle.result_run_id}:1" in str(redis.get(keys[0]))
+        async with leasehold.connect(redis_url) as client:
+            (seen,) = [each async for each in client.list("shop:")]
+        go.set()
+        assert await handle.result() == ["shop:database_access:0"]
+    (holder,) = seen.holders
+    assert (seen.name, seen.capacity) == (b"shop:database_access", 5)
+    assert (holder.owner, holder.slots) == (f"shop:{handle.result_run_id}:1", (0,))
+    assert holder.note == f"query of {handle.id}"
+
+
+async def test_the_application_is_named_by_the_environment(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("APPLICATION_NAME", "crawler")
+    ours = LockInterceptor(backend="memory://")
+    async with working(temporal_server.address, [in_task], interceptors=[ours]) as world:
+        (found,) = await world.run(Step("in_task", ["x"]))
+        monkeypatch.setenv("LEASEHOLD_APPLICATION", "shop")
+        (other,) = await world.run(Step("in_task", ["x"]))
+    assert found["key"] == "crawler:in-x:0"
+    assert other["key"] == "shop:in-x:0"
+
+
+async def test_an_argument_that_makes_no_name_fails_it_for_good(
+    temporal_server: TemporalServer,
+) -> None:
+    @activity.defn
+    @needs_lock("of-{what}")
+    async def untyped(what: Any) -> None:
+        raise AssertionError("it ran")
+
+    ours = LockInterceptor(backend="memory://")
+    async with working(temporal_server.address, [untyped], interceptors=[ours]) as world:
+        (found,) = await world.run(Step("untyped", [1.5]))
+        (other,) = await world.run(Step("untyped", ["x" * 600]))
+    assert found.startswith("TypeError: TypeError: what is a float")
+    assert "InvalidName" in other
+
+
+# -- the numbered defects of the document's way -------------------------------------------------------
+
+
+async def test_1_without_the_interceptor_it_does_not_run(temporal_server: TemporalServer) -> None:
+    async with working(temporal_server.address, [in_task, in_thread], interceptors=[]) as world:
+        found = await world.run(Step("in_task", ["x"]), Step("in_thread", ["x"]))
+    for each in found:
+        assert each.startswith("LockNotInstalled: ")
+        assert "install LeaseholdPlugin" in each
+
+
+async def test_1_once_installed_at_the_client_it_is_on_in_its_workers(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    ours = LockInterceptor(backend=store)
+    client = await Client.connect(temporal_server.address, interceptors=[ours])
+    queue = f"q-{uuid4()}"
+    async with Worker(
+        client,
+        task_queue=queue,
+        workflows=[RunsSteps],
+        activities=[in_task],
+        interceptors=[LockInterceptor(backend=store)],  # given twice it counts once
+        workflow_runner=UnsandboxedWorkflowRunner(),
+    ):
+        (found,) = await client.execute_workflow(
+            RunsSteps.run, [Step("in_task", ["x"])], id=f"w-{uuid4()}", task_queue=queue
+        )
+    assert found["key"] == "in-x:0"
+
+
+async def test_2_and_9_a_handle_is_a_handle(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    """Two of them run at a time, and one that waits can be cancelled, as `start_activity` promises."""
+    together = asyncio.Barrier(2)
+
+    @activity.defn
+    @needs_lock("x", capacity=2, backend=store)
+    async def meet(number: int) -> int:
+        await together.wait()
+        return number
+
+    async with working(temporal_server.address, [meet]) as world:
+        assert await world.run(Step("meet", [1]), Step("meet", [2])) == [1, 2]
+
+
+@pytest.mark.parametrize("kind", ["async", "sync"])
+async def test_9_who_waits_can_be_cancelled(
+    kind: str, temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    @activity.defn(name="work")
+    @needs_lock("x", backend=store)
+    async def in_loop() -> None:
+        raise AssertionError("it ran")
+
+    @activity.defn(name="work")
+    @needs_lock("x", backend=store)
+    def in_pool() -> None:
+        raise AssertionError("it ran")
+
+    lock = store.semaphore("x", 1)
+    async with working(temporal_server.address, [in_loop if kind == "async" else in_pool]) as world:
+        async with lock.acquire():
+            handle = await world.start(Step("work", heartbeat=1.0))
+            await waits_for(store, "x", 1)
+            await handle.signal(RunsSteps.cancel, 0)
+            (found,) = await handle.result()
+            assert found.startswith("CancelledError")
+            await waits_for(store, "x", 0)
+
+
+async def test_10_an_activity_hosted_elsewhere_is_locked_there(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    """The workflow's worker knows neither the function nor that it needs a lock."""
+    ours = LockInterceptor(backend=store)
+    async with working(temporal_server.address, [in_task], interceptors=[ours]) as there:
+        async with working(temporal_server.address, [], interceptors=[]) as here:
+            (found,) = await here.run(Step("in_task", ["x"], queue=there.queue))
+    assert found["key"] == "in-x:0"
+
+
+async def test_11_a_running_workflow_does_not_notice_that_it_is_installed(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    ours = LockInterceptor(backend=store)
+    async with working(temporal_server.address, [in_task], interceptors=[ours]) as world:
+        handle = await world.start(Step("in_task", ["x"]))
+        await handle.result()
+        locked = await handle.fetch_history()
+    async with working(temporal_server.address, [in_task], interceptors=[]) as world:
+        handle = await world.start(Step("in_task", ["x"]))
+        await handle.result()
+        bare = await handle.fetch_history()
+    for interceptors in ([], [ours]):
+        for history in (locked, bare):
+            await Replayer(
+                workflows=[RunsSteps],
+                interceptors=interceptors,
+                workflow_runner=UnsandboxedWorkflowRunner(),
+            ).replay_workflow(history)
+    kinds = [each.event_type for each in locked.events]
+    assert len(kinds) == 11  # what one activity takes without a lock, and nothing more
+
+
+async def test_a_local_activity_has_its_lock_and_keeps_its_place(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    held = store.semaphore("in-x", 1)
+    other = store.semaphore("in-x", 1)
+    ran = []
+
+    @activity.defn
+    @needs_lock("in-x", backend=store, wait_in_slot=0.3)
+    async def local() -> int:
+        ran.append(current_lock().slot)
+        return activity.info().attempt
+
+    async with working(temporal_server.address, [local]) as world:
+        first = await held.acquire()
+        handle = await world.start(Step("local", local=True))
+        await waits_for(store, "in-x", 1)
+        behind = asyncio.create_task(_acquired(other))
+        await asyncio.sleep(1.0)  # some attempts pass
+        assert not ran
+        await first.release()
+        (attempt,) = await handle.result()
+        await (await behind).release()
+    assert ran == [0]
+    assert attempt > 1
+
+
+async def _acquired(lock: leasehold.Semaphore) -> leasehold.Lease:
+    return await lock.acquire()
+
+
+async def test_a_sandboxed_workflow_takes_its_activities_in(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    """The decorator does no I/O, so no module of a workflow has to pass it through."""
+    client = await Client.connect(temporal_server.address)
+    queue = f"q-{uuid4()}"
+    async with Worker(
+        client,
+        task_queue=queue,
+        workflows=[Reports],
+        activities=[report],
+        interceptors=[LockInterceptor(backend=store)],
+    ):
+        told = await client.execute_workflow(
+            Reports.run, "monday", id=f"w-{uuid4()}", task_queue=queue
+        )
+    assert told == "monday: report:monday:0"
+
+
+async def test_who_has_it_is_told_who_asks_for_it_again(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    @activity.defn
+    @needs_lock("x", backend=store)
+    async def work() -> str:
+        try:
+            await store.semaphore("x", 1).acquire()
+        except leasehold.Reentrant as error:
+            return str(error)
+        return "waited for itself"
+
+    async with working(temporal_server.address, [work]) as world:
+        (found,) = await world.run(Step("work"))
+    assert "already held by this very task" in found
+
+
+async def test_the_plugin_is_one_line_and_the_default_store_is_the_default(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    client = await Client.connect(temporal_server.address, plugins=[LeaseholdPlugin()])
+    queue = f"q-{uuid4()}"
+    with leasehold.override(store):
+        async with Worker(client, task_queue=queue, workflows=[Reports], activities=[report]):
+            told = await client.execute_workflow(
+                Reports.run, "monday", id=f"w-{uuid4()}", task_queue=queue
+            )
+    assert told == "monday: report:monday:0"
+    assert (await store.status("report:monday", "semaphore")).last_token > 0
+
+
+async def test_over_temporal_itself(temporal_server: TemporalServer) -> None:
+    """One server for all: the lock is a broker's, and plain programs compete for it fairly."""
+    client = await Client.connect(temporal_server.address)
+    name, queue = f"n-{uuid4()}", f"q-{uuid4()}"
+    url = f"{temporal_server.url}?task_queue={queue}"
+
+    @activity.defn
+    @needs_lock(name, backend=url, wait_in_slot=None)
+    async def work() -> int:
+        return current_lock().token
+
+    async with (
+        TemporalWorker(client, task_queue=queue),
+        leasehold.connect(url) as store,
+        working(temporal_server.address, [work]) as world,
+    ):
+        async with store.semaphore(name, 1).acquire() as lease:
+            handle = await world.start(Step("work"))
+            await waits_for(store, name, 1)
+        (token,) = await handle.result()
+    assert token > lease.token

@@ -1,0 +1,292 @@
+"""The plugin: what it sets up, that twice is once, and that it says when nobody serves permits."""
+
+import asyncio
+import logging
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Replayer, Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+
+from leasehold.errors import LeaseholdError
+from leasehold.temporal import (
+    LeaseholdBroker,
+    LeaseholdMailbox,
+    LeaseholdPlugin,
+    LockInterceptor,
+    PermitSlotWorkflow,
+    TemporalWorker,
+)
+from leasehold.temporal.beside import _running
+from leasehold.temporal.selfcheck import warn_if_unserved
+from leasehold.temporal.served import WORKFLOWS
+from tests.servers.temporal import TemporalServer
+from tests.temporal.guarded_flows import Raises
+from tests.temporal.plugin_flows import Holds, OwnPermit
+from tests.temporal.workers import PATIENCE, connected, unique, until
+
+pytestmark = pytest.mark.once
+
+
+async def with_plugin(server: TemporalServer, plugin: LeaseholdPlugin | None = None) -> Client:
+    return await Client.connect(server.address, plugins=[plugin or LeaseholdPlugin()])
+
+
+def types_of(worker: Worker) -> list[type]:
+    return list(worker.config(active_config=True)["workflows"])
+
+
+def ours_in(worker: Worker) -> list[Any]:
+    """All interceptors of ours that it has, its client's included."""
+    config = worker.config(active_config=True)
+    inherited = config["client"].config(active_config=True)["interceptors"]
+    both: list[Any] = [*config["interceptors"], *inherited]
+    return [each for each in both if isinstance(each, LockInterceptor)]
+
+
+# -- what it sets up ------------------------------------------------------------------------------
+
+
+def test_all_three_are_served() -> None:
+    assert set(WORKFLOWS) == {PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox}
+
+
+async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
+    """It needs our interceptor, errors and sandbox, and does not serve permits."""
+    client = await with_plugin(temporal_server)
+    worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
+    config = worker.config(active_config=True)
+    assert types_of(worker) == [Holds]
+    assert len(ours_in(worker)) == 1
+    assert LeaseholdError in config["workflow_failure_exception_types"]
+    runner = config["workflow_runner"]
+    assert isinstance(runner, SandboxedWorkflowRunner)
+    assert "leasehold" in runner.restrictions.passthrough_modules
+
+
+@pytest.mark.parametrize(
+    ("theirs", "all_of_them"),
+    [
+        ([], [*WORKFLOWS]),
+        ([Holds], [Holds, *WORKFLOWS]),
+        ([PermitSlotWorkflow], [*WORKFLOWS]),
+        ([OwnPermit], [OwnPermit, LeaseholdBroker, LeaseholdMailbox]),
+    ],
+)
+async def test_a_worker_of_the_permit_queue(
+    temporal_server: TemporalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: list[type],
+    all_of_them: list[type],
+) -> None:
+    """It serves permits, too; a workflow of the user's own by one of our names stays."""
+    queue = unique("queue")
+    monkeypatch.setenv("TEMPORAL_TASK_QUEUE", queue)
+    client = await with_plugin(temporal_server)
+    assert types_of(Worker(client, task_queue=queue, workflows=theirs)) == all_of_them
+
+
+async def test_twice_is_once(temporal_server: TemporalServer) -> None:
+    """At the client, and at the worker; Temporal itself warns of it."""
+    queue = unique("queue")
+    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=queue))
+    with pytest.warns(UserWarning, match="The same plugin type"):
+        worker = Worker(client, task_queue=queue, plugins=[LeaseholdPlugin(task_queue=queue)])
+    assert types_of(worker) == [*WORKFLOWS]
+    assert len(ours_in(worker)) == 1
+    types = worker.config(active_config=True)["workflow_failure_exception_types"]
+    assert list(types).count(LeaseholdError) == 1
+    async with worker:
+
+        async def runs() -> bool:
+            return worker.is_running
+
+        await until(runs)
+
+
+async def test_an_interceptor_of_the_clients_own_stays(temporal_server: TemporalServer) -> None:
+    own = LockInterceptor(application="shop")
+    client = await Client.connect(
+        temporal_server.address, plugins=[LeaseholdPlugin()], interceptors=[own]
+    )
+    worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
+    assert ours_in(worker) == [own]
+
+
+async def test_it_takes_what_activities_are_locked_with(temporal_server: TemporalServer) -> None:
+    client = await with_plugin(
+        temporal_server, LeaseholdPlugin(application="shop", backend="memory://shop")
+    )
+    worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
+    [interceptor] = ours_in(worker)
+    assert interceptor.application == "shop"
+
+
+def test_a_replayer_knows_our_workflows() -> None:
+    config = Replayer(workflows=[Holds], plugins=[LeaseholdPlugin()]).config(active_config=True)
+    assert list(config["workflows"]) == [Holds, *WORKFLOWS]
+
+
+# -- what that does -------------------------------------------------------------------------------
+
+
+async def test_one_line_serves_everything(temporal_server: TemporalServer) -> None:
+    """`serve=True`: permits are served beside the application's worker, in its process."""
+    permits, queue = unique("permits"), unique("queue")
+    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits, serve=True))
+    async with Worker(client, task_queue=queue, workflows=[Holds]):
+        slot, same = await client.execute_workflow(
+            Holds.run,
+            args=[unique("r"), permits],
+            id=unique("holds"),
+            task_queue=queue,
+            execution_timeout=timedelta(seconds=PATIENCE),
+        )
+    assert slot == "0"
+    assert same == id(sys.modules["leasehold.temporal.semaphore"]), "it was taken in anew"
+
+
+async def test_several_share_one_beside(temporal_server: TemporalServer) -> None:
+    """Temporal has one worker a queue and client; it ends with the last that needs it."""
+    permits = unique("permits")
+    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits, serve=True))
+    async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
+        queue = unique("queue")
+        async with Worker(client, task_queue=queue, workflows=[Holds]):
+            pass
+        last = unique("queue")
+        async with Worker(client, task_queue=last, workflows=[Holds]):
+            slot, _ = await client.execute_workflow(
+                Holds.run,
+                args=[unique("r"), permits],
+                id=unique("holds"),
+                task_queue=last,
+                execution_timeout=timedelta(seconds=PATIENCE),
+            )
+    assert slot == "0"
+    assert not _running[client]
+
+
+async def test_one_that_serves_already_is_enough(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    permits = unique("permits")
+    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits, serve=True))
+    async with TemporalWorker(client, task_queue=permits):
+        async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
+            pass
+    assert "nobody serves" not in caplog.text
+
+
+async def test_an_error_of_ours_fails_the_workflow(temporal_server: TemporalServer) -> None:
+    queue = unique("queue")
+    client = await connected(temporal_server)
+    async with Worker(
+        client, task_queue=queue, workflows=[Raises], plugins=[LeaseholdPlugin(task_queue=queue)]
+    ):
+        with pytest.raises(WorkflowFailureError) as failed:
+            await client.execute_workflow(
+                Raises.run,
+                id=unique("raises"),
+                task_queue=queue,
+                execution_timeout=timedelta(seconds=PATIENCE),
+            )
+    assert isinstance(failed.value.cause, ApplicationError)
+    assert failed.value.cause.type == "InvalidName"
+
+
+# -- nobody serves --------------------------------------------------------------------------------
+
+
+async def test_it_says_that_nobody_serves(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    permits = unique("permits")
+    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits))
+    async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
+
+        async def warned() -> bool:
+            return permits in caplog.text
+
+        await until(warned)
+    [record] = [each for each in caplog.records if each.name == "leasehold.temporal"]
+    assert record.levelno == logging.WARNING
+    assert "run `leasehold temporal worker`" in record.getMessage()
+
+
+async def test_it_says_nothing_where_somebody_does(
+    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    permits = unique("permits")
+    client = await connected(temporal_server)
+    async with TemporalWorker(client, task_queue=permits):
+        await warn_if_unserved(client, permits)
+    assert permits not in caplog.text
+
+
+async def test_the_check_never_fails(
+    temporal_server: TemporalServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also where one may not ask: the worker has its own way to tell of an outage."""
+
+    async def refused(*about: Any, **more: Any) -> Any:
+        raise RPCError("not for you", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    client = await connected(temporal_server)
+    monkeypatch.setattr(client.workflow_service, "describe_task_queue", refused)
+    await warn_if_unserved(client, unique("permits"))
+    assert "nobody serves" not in caplog.text
+
+
+# -- the worker, in this process ------------------------------------------------------------------
+
+
+async def test_readiness_follows_its_life(temporal_server: TemporalServer) -> None:
+    client = await connected(temporal_server)
+    worker = TemporalWorker(client, task_queue=unique("queue"))
+    assert worker.not_ready == "it has not started"
+    async with worker:
+        assert worker.is_ready
+        assert worker.not_ready is None
+    assert not worker.is_ready
+    assert worker.not_ready == "it has stopped"
+
+
+async def test_cancelled_it_drains(temporal_server: TemporalServer) -> None:
+    client = await connected(temporal_server)
+    worker, ready = TemporalWorker(client, task_queue=unique("queue")), asyncio.Event()
+    running = asyncio.create_task(worker.run(ready.set))
+    await asyncio.wait_for(ready.wait(), PATIENCE)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert worker.not_ready == "it has stopped"
+
+
+async def test_it_sits_out_a_restart_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not ready while the server is away, and among those who poll again by itself."""
+    monkeypatch.setattr("leasehold.temporal.worker._LOOKS_EVERY", 0.2)
+    with TemporalServer(tmp_path, on_file=True) as server:
+        worker = TemporalWorker(await connected(server), task_queue=unique("permits"))
+
+        async def away() -> bool:
+            return not worker.is_ready
+
+        async def back() -> bool:
+            return worker.is_ready
+
+        async with worker:
+            await asyncio.to_thread(server.kill)
+            await until(away)
+            await asyncio.to_thread(server.start)
+            await until(back)

@@ -1,0 +1,307 @@
+"""Each defect found in the guide's permits: its way fails, and ours passes. Numbers as in the notes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from tests.servers.temporal import TemporalServer
+from tests.temporal.histories import history_of, kinds
+from tests.temporal.slot_workflows import Curious, GuideRelay, Held, Interrupted, Relay, TwoTasks
+from tests.temporal.slot_world import SlotWorld, overlap, slot_world
+from tests.temporal.workers import status_of, unique, until, until_closed, worker
+
+pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
+
+WAYS = pytest.mark.parametrize("way", ["guide", "ours"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
+    async with slot_world(temporal_server) as found:
+        yield found
+
+
+@WAYS
+async def test_1_a_late_release_leaves_another_task_s_permit_alone(
+    world: SlotWorld, way: str
+) -> None:
+    spec = world.spec(way, acquire={"ttl": 1.0, "auto_renew": False, "backoff": 0.3})
+    handle = await world.start(TwoTasks, spec)
+    _, left = await handle.result()
+    history = await history_of(world.client, handle.id)
+    ended = [
+        event.event_time.ToMicroseconds() / 1e6
+        for event, kind in zip(history.events, kinds(history), strict=True)
+        if kind.startswith("CHILD_WORKFLOW_EXECUTION_") and not kind.endswith("STARTED")
+    ]
+    assert len(ended) == 2
+    if way == "guide":
+        assert ended[-1] < left - 0.5  # the first task's release ended the second's permit
+    else:
+        assert ended[-1] >= left - 0.3
+
+
+async def test_2_an_expired_lease_and_a_permit_without_a_worker_are_told_apart(
+    world: SlotWorld,
+) -> None:
+    guide = world.spec("guide", hold=2.0, acquire={"ttl": 1.0})
+    ours = world.spec(hold=60.0, acquire={"ttl": 4.0})
+    holder, left_behind = await asyncio.gather(world.hold(guide), world.hold(ours))
+    await world.until_inside(left_behind)
+    await left_behind.terminate()  # so nobody renews or releases it
+    await holder.result()
+    assert await world.permit_status(guide) == "TIMED_OUT"
+    assert await world.permit(ours).result() == "lease_expired"
+
+
+@WAYS
+async def test_3_a_released_permit_has_ended_as_released(world: SlotWorld, way: str) -> None:
+    """The permits' worker is away while the holder releases and returns."""
+    queue = unique("queue")
+    from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+    from tests.temporal.guide import GuidePermit
+
+    kind = GuidePermit if way == "guide" else PermitSlotWorkflow
+    spec = world.spec(way, queue=queue, work="gate", semaphore={"on_holder_close": "fast"})
+    async with worker(world.client, kind, queue=queue, sandboxed=False):
+        handle = await world.hold(spec)
+        await world.until_inside(handle)
+    await handle.signal("go")
+
+    async def released() -> bool:
+        found = kinds(await history_of(world.client, handle.id))
+        return "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED" in found
+
+    await until(released)
+    async with worker(world.client, kind, queue=queue, sandboxed=False):
+        await handle.result()
+        ended = await until_closed(world.client, world.permit(spec).id)
+    assert ended == ("TERMINATED" if way == "guide" else "COMPLETED")
+
+
+@pytest.mark.parametrize("how", ["terminate", "cancel"])
+@WAYS
+async def test_4_a_holder_whose_permit_is_ended_learns_of_it(
+    world: SlotWorld, way: str, how: str
+) -> None:
+    spec = world.spec(way, work="gate")
+    handle = await world.hold(spec)
+    await world.until_inside(handle)
+    await getattr(world.permit(spec), how)()
+    await until_closed(world.client, world.permit(spec).id)
+    if way == "guide":
+        await asyncio.sleep(0.5)
+        assert await status_of(world.client, handle.id) == "RUNNING"
+        await handle.signal("go")
+        await handle.result()
+        return
+    with pytest.raises(WorkflowFailureError) as caught:
+        await handle.result()
+    cause = caught.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert (cause.type, cause.non_retryable) == ("LeaseLost", True)
+    assert f"{spec.resource}:0" in cause.message
+    assert "somebody has cancelled it" in cause.message
+
+
+async def test_4_a_holder_learns_that_its_lease_has_ended(world: SlotWorld) -> None:
+    """And before the permit itself ends, so that nobody else has the slot by then."""
+    spec = world.spec(work="gate", acquire={"ttl": 1.5, "auto_renew": False})
+    handle = await world.hold(spec)
+    with pytest.raises(WorkflowFailureError) as caught:
+        await handle.result()
+    assert "no renewal came in time" in str(caught.value.cause)
+    assert await world.permit(spec).result() == "released"
+
+
+@WAYS
+async def test_5_work_of_a_terminated_holder_has_ended_before_the_next_begins(
+    world: SlotWorld, way: str
+) -> None:
+    spec = world.spec(way, work="busy", hold=1.5, semaphore={"quarantine": 3.0})
+    first = await world.hold(spec)
+    await world.until_inside(first)
+    next_one = await world.hold(spec)
+    await until(lambda: _begun(world, first.id))
+    await first.terminate()
+    await next_one.result()
+    spans = await world.work.spans_when_done(first.id, next_one.id)
+    assert (overlap(spans) > 0) == (way == "guide")
+
+
+@WAYS
+async def test_5_work_of_a_cancelled_holder_has_ended_before_the_next_begins(
+    world: SlotWorld, way: str
+) -> None:
+    spec = world.spec(way, work="busy", hold=1.5, semaphore={"quarantine": 3.0})
+    first = await world.hold(spec)
+    await world.until_inside(first)
+    next_one = await world.hold(spec)
+    await until(lambda: _begun(world, first.id))
+    await first.cancel()
+    await next_one.result()
+    spans = await world.work.spans_when_done(first.id, next_one.id)
+    assert (overlap(spans) > 0) == (way == "guide")
+
+
+async def test_5_fast_frees_at_once_what_a_terminated_holder_had(world: SlotWorld) -> None:
+    spec = world.spec(work="gate", semaphore={"on_holder_close": "fast"})
+    first = await world.hold(spec)
+    await world.until_inside(first)
+    await first.terminate()
+    assert await until_closed(world.client, world.permit(spec).id) == "TERMINATED"
+
+
+async def test_6_a_holder_cancelled_while_it_acquires_leaves_nothing_behind(
+    world: SlotWorld,
+) -> None:
+    specs = [world.spec(work="gate") for _ in range(12)]
+    handles = await asyncio.gather(*map(world.hold, specs))
+    for number, handle in enumerate(handles):
+        await asyncio.sleep(0.004 * number)
+        await handle.cancel()
+    for handle, spec in zip(handles, specs, strict=True):
+        assert await until_closed(world.client, handle.id) == "CANCELED"
+        assert await _ended_or_never(world, spec)
+
+
+@WAYS
+async def test_7_a_second_cancellation_does_not_stop_the_release(
+    world: SlotWorld, way: str
+) -> None:
+    spec = world.spec(way, work="gate", acquire={"ttl": 30.0})
+    handle = await world.start(Interrupted, spec, "twice")
+    seen = await handle.result()
+    assert seen[0] == "cancelled"
+    outcomes = await world.outcomes(handle)
+    if way == "guide":
+        assert "COMPLETED" not in outcomes  # nobody had told the permit when its holder ended
+    else:
+        assert outcomes == ["COMPLETED"]
+        assert seen[1] == "CancelledError"
+        assert await world.permit(spec).result() == "released"
+
+
+@pytest.mark.parametrize(
+    ("how", "seen"),
+    [("sibling", ["cancelled", "sibling"]), ("timeout", ["cancelled", "timed out"])],
+)
+async def test_7_others_cancellations_pass_and_the_permit_is_released(
+    world: SlotWorld, how: str, seen: list[str]
+) -> None:
+    spec = world.spec(work="gate")
+    handle = await world.start(Interrupted, spec, how)
+    assert await handle.result() == seen
+    assert await world.permit(spec).result() == "released"
+
+
+async def test_8_a_permit_is_handed_over_a_continue_as_new(world: SlotWorld) -> None:
+    """The guide's is given up in between, so that somebody else holds it."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for way, kind in (("guide", GuideRelay), ("ours", Relay)):
+        spec = world.spec(way, runs=3, hold=0.5, acquire={"backoff": 0.2, "ttl": 8.0})
+        relay = await world.start(kind, spec, result=Held)
+        await world.until_inside(relay)
+        other = await world.hold(world.spec(way, spec.resource, acquire={"backoff": 0.2}))
+        helds: list[Held] = await asyncio.gather(relay.result(), other.result())
+        found[way] = [(each.entered, each.left) for each in helds]
+    assert overlap(found["guide"]) > 0
+    assert overlap(found["ours"]) <= 0
+
+
+async def test_8_a_fast_permit_can_t_be_handed_over_and_says_so(world: SlotWorld) -> None:
+    spec = world.spec(runs=2, hold=0.01, semaphore={"on_holder_close": "fast"})
+    relay = await world.start(Relay, spec, result=Held)
+    with pytest.raises(WorkflowFailureError) as caught:
+        await relay.result()
+    assert 'take on_holder_close="safe"' in str(caught.value.cause)
+
+
+async def test_10_waiting_for_oneself_is_an_error_at_once(world: SlotWorld) -> None:
+    handle = await world.start(Curious, world.spec(acquire={"ttl": 30.0}), "nested")
+    kind, said, again = await handle.result()
+    assert kind == "AlreadyHeld"
+    assert "this task holds every slot" in said
+    assert again is None
+
+
+async def test_10_an_acquire_ends_after_its_wait(world: SlotWorld) -> None:
+    spec = world.spec(work="gate")
+    holder = await world.hold(spec)
+    await world.until_inside(holder)
+    for wait in (0, 0.7):
+        late = await world.hold(world.spec("ours", spec.resource, acquire={"wait": wait}))
+        with pytest.raises(WorkflowFailureError) as caught:
+            await late.result()
+        cause = caught.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "AcquireTimeout"
+        assert f"permit:{spec.resource}:0" in cause.message
+    await holder.signal("go")
+    await holder.result()
+
+
+async def test_12_tokens_of_a_slot_grow(world: SlotWorld) -> None:
+    spec = world.spec(hold=0.01)
+    tokens = [(await (await world.hold(spec)).result()).token for _ in range(3)]
+    assert all(token for token in tokens)
+    assert tokens == sorted(set(tokens), key=lambda token: token or 0)
+
+
+async def test_14_nobody_serves_the_permits(world: SlotWorld) -> None:
+    """The guide's holder believes that it holds something."""
+    nowhere = unique("nowhere")
+    guide = world.spec("guide", queue=nowhere)
+    ours = world.spec(queue=nowhere, acquire={"wait": 0.1}, semaphore={"on_holder_close": "fast"})
+    unknown = world.spec(  # a worker is there, and does not know the type
+        queue=world.holders, acquire={"wait": 0.1}, semaphore={"on_holder_close": "fast"}
+    )
+    handles = await asyncio.gather(*map(world.hold, (guide, ours, unknown)))
+    assert (await handles[0].result()).slot == "0"
+    for handle, spec in zip(handles[1:], (ours, unknown), strict=True):
+        with pytest.raises(WorkflowFailureError) as caught:
+            await handle.result()
+        said = str(caught.value.cause)
+        assert f"nobody serves task queue '{spec.queue}'" in said
+        assert "leasehold temporal worker" in said
+        assert await until_closed(world.client, world.permit(spec).id) == "TERMINATED"
+
+
+@WAYS
+async def test_15_a_second_attempt_is_covered_as_well(world: SlotWorld, way: str) -> None:
+    spec = world.spec(way, work="flaky", hold=2.2, attempts=2, acquire={"ttl": 3.0, "backoff": 0.2})
+    first = await world.hold(spec)
+    await world.until_inside(first)
+    contender = world.spec(way, spec.resource, work="busy", hold=0.3, acquire={"backoff": 0.2})
+    next_one = await world.hold(contender)
+    await asyncio.gather(first.result(), next_one.result())
+    spans = world.work.spans_of(first.id, next_one.id)
+    assert len(spans) == 3
+    assert (overlap(spans) > 0) == (way == "guide")
+
+
+async def test_16_names_and_arguments_that_make_no_sense_fail_the_workflow(
+    world: SlotWorld,
+) -> None:
+    """They don't repeat its task for ever."""
+    said = await (await world.start(Curious, world.spec(), "wrong")).result()
+    assert len(said) == 11
+    assert any("255 bytes" in each for each in said)
+    assert said[-1].endswith("need fair=True: without a broker a permit is one slot")
+    with pytest.raises(WorkflowFailureError) as caught:
+        await (await world.start(Curious, world.spec(), "uncaught")).result()
+    assert "capacity is -1" in str(caught.value.cause)
+
+
+async def _begun(world: SlotWorld, who: str) -> bool:
+    return who in world.work.begun
+
+
+async def _ended_or_never(world: SlotWorld, spec: Any) -> bool:
+    status = await status_of(world.client, world.permit(spec).id)
+    return status == "" or await until_closed(world.client, world.permit(spec).id) == "COMPLETED"

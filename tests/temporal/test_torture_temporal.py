@@ -1,0 +1,150 @@
+"""Workflows that contend while workers, servers and holders are struck; and the judge of such trials."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from leasehold.testing.history import Event
+from tests.temporal.torture.holders import Order
+from tests.temporal.torture.judging import Judgement, judge
+from tests.temporal.torture.marks import LeaseName, cleared, killed
+from tests.temporal.torture.plan import Mode, Plan
+from tests.temporal.torture.torture import torture
+
+KEY = "semaphore:pool"
+
+
+STRUCK: dict[Mode, tuple[str, ...]] = {
+    "slot": ("holder reset", "worker killed", "holder terminated", "permit terminated"),
+    "fair": ("holder reset", "server killed", "holder cancelled", "worker killed"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.serial
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("mode", ["slot", "fair"])
+async def test_exclusion_and_tokens_hold_while_things_are_struck(
+    mode: Mode, tmp_path: Path
+) -> None:
+    plan = Plan(
+        mode=mode,
+        cycles=12,
+        faults=len(STRUCK[mode]),
+        kinds=STRUCK[mode],
+        workers=2,
+        crowd=6,
+        lease=3.0,
+        seconds=60.0,
+    )
+    verdict = await torture(plan, tmp_path)
+    assert not list(verdict.broken()), str(verdict)
+    assert verdict.faults.total() == plan.faults
+    assert verdict.cycles >= plan.cycles
+
+
+# -- the judge -----------------------------------------------------------------------------------------
+
+
+def granted(
+    at: float,
+    holder: str,
+    token: int,
+    *,
+    slots: tuple[int, ...] = (0,),
+    process: int = 1,
+    invoked: float | None = None,
+) -> Event:
+    """Held for ten seconds from then."""
+    return Event(
+        at,
+        "granted",
+        KEY,
+        str(LeaseName(holder, "run", 1, "permit", token)),
+        token,
+        at - 0.1 if invoked is None else invoked,
+        at + 10,
+        len(slots),
+        2,
+        slots,
+        process=process,
+    )
+
+
+def releasing(at: float, grant: Event) -> Event:
+    return Event(at, "releasing", KEY, grant.lease, grant.token, process=grant.process)
+
+
+def judged(
+    *events: Event, mode: Mode = "slot", arrivals: Sequence[tuple[str, float]] = ()
+) -> Judgement:
+    orders = {
+        name: Order("pool", 2, "queue", priority=5 if name == "urgent" else 0)
+        for name in ("first", "second", "urgent")
+    }
+    plan = Plan(mode=mode, lease=10.0)
+    return judge(events, plan, orders, {(name, "run"): at for name, at in arrivals})
+
+
+def rules(judgement: Judgement) -> set[str]:
+    return {violation.rule for violation in judgement.violations}
+
+
+def test_two_in_one_slot_are_found() -> None:
+    assert rules(judged(granted(1, "first", 1), granted(2, "second", 2))) == {"slot"}
+
+
+def test_a_slot_that_was_given_up_is_free() -> None:
+    first = granted(1, "first", 1)
+    assert not rules(judged(first, releasing(1.5, first), granted(2, "second", 2)))
+
+
+def test_the_dead_hold_nothing() -> None:
+    first = granted(1, "first", 1, process=7)
+    assert not rules(judged(first, killed(1.5, 7), granted(2, "second", 2, process=8)))
+    assert rules(judged(first, killed(1.5, 9), granted(2, "second", 2, process=8)))
+
+
+def test_who_works_on_in_another_process_lives() -> None:
+    first = granted(1, "first", 1, process=7)
+    renewed = Event(1.2, "renewed", KEY, first.lease, until=12, process=8)
+    assert rules(judged(first, renewed, killed(1.5, 7), granted(2, "second", 2)))
+
+
+def test_what_is_relied_on_again_is_held_again() -> None:
+    first = granted(1, "first", 1)
+    pause, again = releasing(1.5, first), Event(4, "renewed", KEY, first.lease, until=9, process=2)
+    second = granted(2, "second", 2)
+    assert not rules(judged(first, pause, second, releasing(3, second), again))
+    assert rules(judged(first, pause, second, again)) == {"slot"}
+    assert not rules(judged(first, pause, second, again, killed(3.9, 2))), "but by the dead"
+
+
+def test_what_an_operator_frees_is_free() -> None:
+    first, second = granted(1, "first", 10), granted(2, "second", 20)
+    assert not rules(judged(first, cleared(1.5, KEY, (0,), 15), second))
+    assert rules(judged(first, cleared(1.5, KEY, (1,), 15), second)), "another slot"
+    assert rules(judged(first, cleared(1.5, KEY, (0,), 5), second)), "an earlier holder"
+    late = granted(1.7, "first", 10)
+    assert not rules(judged(cleared(1.5, KEY, (0,), 15), late, second)), "one that hears of it late"
+
+
+def test_tokens_that_fall_are_found_slot_by_slot() -> None:
+    first = granted(1, "first", 5)
+    over = releasing(1.5, first)
+    assert rules(judged(first, over, granted(2, "second", 4))) == {"token"}
+    other = granted(2, "second", 4, slots=(1,))
+    assert not rules(judged(first, over, other))
+    assert rules(judged(first, over, other, mode="fair")) == {"token"}
+
+
+def test_who_is_served_out_of_turn_is_found() -> None:
+    first = granted(9, "first", 5, invoked=1)
+    second = granted(8, "second", 4, slots=(1,), invoked=3)
+    told = judged(first, second, mode="fair", arrivals=[("first", 2)])
+    assert ["out of turn" in violation.message for violation in told.violations] == [True]
+    assert not rules(judged(first, second, mode="fair", arrivals=[("first", 3.5)]))
+    urgent = granted(8, "urgent", 4, slots=(1,), invoked=3)
+    assert not rules(judged(first, urgent, mode="fair", arrivals=[("first", 2)]))

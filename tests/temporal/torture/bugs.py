@@ -1,0 +1,104 @@
+"""Bugs to be planted in every worker: the torture has to find each of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+TOP = 1 << 52
+
+
+def release_not_pinned() -> None:
+    """As the guide has it: a late release ends whatever permit has the slot by then."""
+    from temporalio import workflow
+    from temporalio.exceptions import ApplicationError
+
+    from leasehold.temporal.slot_permit import SlotPermit
+
+    broken: Any = SlotPermit
+
+    async def end(self: Any, patience: float) -> bool:
+        permit = workflow.get_external_workflow_handle(self._workflow_id)
+        try:
+            await permit.signal("release")
+        except ApplicationError:
+            return False
+        return True
+
+    broken._end = end
+
+
+def ends_with_holder() -> None:
+    """As the guide has it: a permit ends at once with its holder, whose work may not have ended."""
+    from temporalio.workflow import ParentClosePolicy
+
+    from leasehold.temporal import slot_acquiring
+
+    broken: Any = slot_acquiring
+    broken._close_policy = lambda semaphore: ParentClosePolicy.TERMINATE
+
+
+def tokens_fall() -> None:
+    """In either mode."""
+    from leasehold.core import turn
+    from leasehold.temporal import permit_workflow
+
+    permits: Any = permit_workflow
+    ledger: Any = turn
+    real = permits.microseconds
+    permits.microseconds = lambda moment: TOP - real(moment)
+    ledger.next_token = lambda last, stamp, floor: TOP - stamp
+
+
+def forgets_when_continuing() -> None:
+    """The broker's next run begins with an empty book."""
+    from leasehold.backends.temporal.broker import LeaseholdBroker
+
+    broken: Any = LeaseholdBroker
+    real = broken._next_input
+
+    def next_input(self: Any) -> Any:
+        given = real(self)
+        given.state["desk"] = None
+        return given
+
+    broken._next_input = next_input
+
+
+def grants_without_permits() -> None:
+    """A sharing broker grants slots whose permits it does not have."""
+    from leasehold.backends.temporal.claims_slots import Slots
+
+    broken: Any = Slots
+    broken.close = lambda self, slot, now: None
+
+
+def last_come_first_served() -> None:
+    """The queue of a broker is a stack."""
+    from leasehold.backends.temporal.broker_desk import Desk
+    from leasehold.model import Acquire
+
+    broken: Any = Desk
+    real = broken.apply
+
+    def apply(self: Any, command: Any, now: float, stamp: int) -> Any:
+        if isinstance(command, Acquire):
+            command = replace(command, priority=int(now) % 1_000_000)
+        return real(self, command, now, stamp)
+
+    broken.apply = apply
+
+
+BUGS: dict[str, Callable[[], None]] = {
+    "release-not-pinned": release_not_pinned,
+    "ends-with-holder": ends_with_holder,
+    "tokens-fall": tokens_fall,
+    "forgets-when-continuing": forgets_when_continuing,
+    "grants-without-permits": grants_without_permits,
+    "last-come-first-served": last_come_first_served,
+}
+
+
+def plant(name: str) -> None:
+    """Break this process."""
+    if name:
+        BUGS[name]()

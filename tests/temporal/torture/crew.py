@@ -1,0 +1,109 @@
+"""The worker processes: started, killed, paused and ended from here, each by its own id."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.temporal.torture.diary import Diary
+from tests.temporal.torture.marks import killed
+
+PATIENCE = 15.0
+WORKER = "tests.temporal.torture.worker"
+
+
+class Crew:
+    """One worker for each number, replaced when it dies. None is left once `end` has returned."""
+
+    def __init__(self, many: int, folder: Path, diary: Diary, orders: Mapping[str, object]) -> None:
+        self.bad_ends: list[int] = []
+        """How workers ended that nobody had killed."""
+        self._folder, self._diary, self._orders = folder, diary, orders
+        self._errors = (folder / "workers.log").open("ab")
+        self._started = 0
+        self._paused: dict[int, float] = {}
+        self._workers = [self._start(number) for number in range(many)]
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        self._started += 1
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", WORKER],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            process_group=0,  # Ctrl-C is the driver's to hear
+        )
+        mine = {"number": number, "start": self._started, "parent": os.getpid()}
+        assert worker.stdin is not None
+        try:
+            worker.stdin.write(json.dumps({**self._orders, **mine}).encode() + b"\n")
+            worker.stdin.flush()
+        except BrokenPipeError:
+            pass  # it is dead already, which is noticed like any other death
+        return worker
+
+    @property
+    def awake(self) -> list[int]:
+        """Those who are not paused."""
+        return [number for number in range(len(self._workers)) if number not in self._paused]
+
+    def replace_dead(self) -> None:
+        """Put another in the place of each that ended by itself."""
+        for number, worker in enumerate(self._workers):
+            if worker.poll() is not None:
+                self.bad_ends.append(worker.returncode)
+                self._diary.record(killed(self._diary.now(), worker.pid))
+                self._replace(number)
+
+    def _replace(self, number: int) -> None:
+        stdin = self._workers[number].stdin
+        if stdin is not None:
+            stdin.close()
+        self._paused.pop(number, None)
+        self._workers[number] = self._start(number)
+
+    def kill(self, number: int) -> None:
+        """As `kill -9`; another takes its place."""
+        worker = self._workers[number]
+        at = self._diary.now()
+        worker.kill()
+        worker.wait()
+        self._diary.record(killed(at, worker.pid))
+        self._replace(number)
+
+    def pause(self, number: int, seconds: float) -> None:
+        """Stop it for a while; see `resume`."""
+        worker = self._workers[number]
+        worker.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, worker.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        self._diary.disturbed(worker.pid)
+        self._paused[number] = time.monotonic() + seconds
+
+    def resume(self, *, everybody: bool = False) -> None:
+        """Continue those whose pause is over."""
+        for number, until in list(self._paused.items()):
+            if everybody or time.monotonic() >= until:
+                del self._paused[number]
+                self._workers[number].send_signal(signal.SIGCONT)
+                self._diary.disturbed(self._workers[number].pid)
+
+    def end(self) -> None:
+        """Ask everybody to end; who does not in time is killed."""
+        self.resume(everybody=True)
+        for worker in self._workers:
+            if worker.stdin is not None:
+                worker.stdin.close()  # it reads that as an order to stop
+        patience = time.monotonic() + PATIENCE
+        for worker in self._workers:
+            try:
+                worker.wait(max(0.1, patience - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.kill()
+                worker.wait()
+        self._workers.clear()
+        self._errors.close()

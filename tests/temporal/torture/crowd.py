@@ -1,0 +1,199 @@
+"""Holders come and go: so many at a time, each a workflow of a drawn shape."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.history.v1 import HistoryEvent
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from tests.temporal.torture.holders import HOLDER, SHAPES, Order
+from tests.temporal.torture.plan import POOLS, Plan
+from tests.temporal.torture.steady import found, steady
+
+BRIEF = (0.02, 0.2)
+"""How long most work takes, in seconds; the rest takes some part of a lease."""
+OFTEN = {"plain": 5.0, "overruns": 0.5, "hurries": 0.5}
+DOOMED = 0.04
+"""The part of holders that run out of time."""
+TASK = timedelta(seconds=2)
+"""Within which a worker has to answer for a workflow's task; a dead one's tasks wait that long."""
+
+
+@dataclass
+class Ends:
+    """How holders ended."""
+
+    statuses: Counter[str] = field(default_factory=Counter[str])
+    turns: Counter[str] = field(default_factory=Counter[str])
+    """How the turns of those ended that told."""
+    failures: dict[str, str] = field(default_factory=dict[str, str])
+    """By workflow ID: why one failed, which none should."""
+    longest: int = 0
+    """Events in the longest history."""
+    arrivals: dict[tuple[str, str], float] = field(default_factory=dict[tuple[str, str], float])
+    """Of workflow and run: when its first question had come to the broker, in seconds since 1970."""
+
+
+class Crowd:
+    """Starts them, and sees each to its end."""
+
+    def __init__(
+        self, client: Client, plan: Plan, prefix: str, *, holders: str, permits: str
+    ) -> None:
+        self.ends = Ends()
+        self.open: dict[str, Order] = {}
+        """By workflow ID."""
+        self.orders: dict[str, Order] = {}
+        """Of all that there were."""
+        self.struck: set[str] = set()
+        """Those that the driver terminated, cancelled or reset."""
+        self.coming = True
+        """More are started where some have ended."""
+        self.on_end: Callable[[str], None] = lambda workflow: None
+        self._client, self._plan, self._prefix = client, plan, prefix
+        self._holders, self._permits = holders, permits
+        self._draw = random.Random(plan.seed * 7919)
+        self._started = 0
+
+    @property
+    def resources(self) -> dict[str, int]:
+        """Name and capacity of each."""
+        return {f"{self._prefix}-{name}": capacity for name, capacity in POOLS.items()}
+
+    async def run(self) -> None:
+        """Until none are to come any more and all have ended."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self._plan.crowd):
+                group.create_task(self._line())
+
+    async def _line(self) -> None:
+        while self.coming:
+            workflow = f"{self._prefix}-h{self._started}"
+            self._started += 1
+            await self._one(workflow, self._drawn())
+
+    def _drawn(self) -> Order:
+        plan, draw = self._plan, self._draw
+        resource = draw.choice(list(self.resources))
+        capacity = self.resources[resource]
+        shapes = [each for each in SHAPES if each != "carries" or plan.carries]
+        shape = draw.choices(shapes, [OFTEN.get(each, 1.0) for each in shapes])[0]
+        fair = plan.mode == "fair" or (plan.mode == "mixed" and draw.random() < 0.5)
+        works = [self._work() for _ in range(draw.randint(2, 5))]
+        return Order(
+            resource=resource,
+            capacity=capacity,
+            shape=shape,
+            fair=fair,
+            share=plan.mode == "mixed",
+            ttl=plan.lease,
+            backoff=plan.backoff,
+            wait=draw.uniform(0.1, 1.0) if shape == "hurries" else 3 * plan.bound,
+            auto_renew=shape != "overruns" and draw.random() < 0.7,
+            units=draw.randint(1, capacity) if fair and draw.random() < 0.3 else 1,
+            priority=draw.choice((0, 0, 0, 5)) if fair else 0,
+            queue=self._permits,
+            works=works[:2] if shape == "overruns" else works,
+        )
+
+    def _work(self) -> float:
+        lease = self._plan.lease
+        long = self._draw.random() < 0.1
+        return self._draw.uniform(0.2 * lease, 0.7 * lease) if long else self._draw.uniform(*BRIEF)
+
+    async def _one(self, workflow: str, order: Order) -> None:
+        lease = self._plan.lease
+        doomed = self._draw.random() < DOOMED and order.shape == "plain"
+        limit = timedelta(seconds=self._draw.uniform(0.3, 1.5) * lease) if doomed else None
+        try:
+            handle = await steady(
+                lambda: self._client.start_workflow(
+                    HOLDER,
+                    order,
+                    id=workflow,
+                    task_queue=self._holders,
+                    execution_timeout=limit,
+                    task_timeout=TASK,
+                    id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                )
+            )
+            run = handle.first_execution_run_id
+        except WorkflowAlreadyStartedError:  # an earlier try had come through, its answer had not
+            run = None
+        self.open[workflow] = self.orders[workflow] = order
+        try:
+            await self._ended(workflow)
+        finally:
+            del self.open[workflow]
+            self.on_end(workflow)
+        if order.fair:
+            await self._read(workflow, run)
+
+    async def _ended(self, workflow: str) -> None:
+        """A reset ends one run and begins the next, so what counts is the newest."""
+        handle = self._client.get_workflow_handle(workflow, result_type=dict[str, int])
+        while True:
+            try:
+                turns = await handle.result(rpc_timeout=timedelta(seconds=30))
+            except WorkflowFailureError as error:
+                status = await self._status(handle)
+                if status == "RUNNING":
+                    continue
+                self.ends.statuses[status] += 1
+                if status == "FAILED":
+                    self.ends.failures[workflow] = repr(error.cause)
+                return
+            except RPCError:
+                await asyncio.sleep(0.2)
+                continue
+            self.ends.statuses["COMPLETED"] += 1
+            self.ends.turns.update(turns)
+            return
+
+    async def _status(self, handle: WorkflowHandle[Any, Any]) -> str:
+        described = await steady(handle.describe)
+        return (described.status or WorkflowExecutionStatus.RUNNING).name
+
+    async def _read(self, workflow: str, run: str | None) -> None:
+        """When the questions of each run had arrived, as its history tells."""
+        while run:
+            handle = self._client.get_workflow_handle(workflow, run_id=run)
+            history = await found(handle.fetch_history)
+            if history is None:
+                return
+            self.ends.longest = max(self.ends.longest, len(history.events))
+            arrived = _arrived(history.events)
+            if arrived is not None:
+                self.ends.arrivals[workflow, run] = arrived
+            last = history.events[-1].workflow_execution_continued_as_new_event_attributes
+            run = last.new_execution_run_id
+
+
+def _arrived(events: Sequence[HistoryEvent]) -> float | None:
+    """When a run's first question had come to its broker; None if it had to ask for its first turn twice."""
+    asked: set[int] = set()
+    at: float | None = None
+    for event in events:
+        signal = event.signal_external_workflow_execution_initiated_event_attributes
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            break
+        if any(b'"is":"Acquire"' in each.data for each in signal.input.payloads):
+            asked.add(event.event_id)
+        told = event.external_workflow_execution_signaled_event_attributes
+        if told.initiated_event_id in asked:
+            at = event.event_time.ToNanoseconds() / 1e9
+    return at if len(asked) == 1 else None

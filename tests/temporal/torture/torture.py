@@ -1,0 +1,136 @@
+"""The driver: a server on a file, workers, holders that come and go, faults, then calm, then the verdict."""
+
+import asyncio
+import random
+import re
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from temporalio.client import Client
+
+from leasehold.backends.temporal import ids
+from leasehold.testing.history import read
+from tests.servers.temporal import TemporalServer
+from tests.temporal.torture.crew import Crew
+from tests.temporal.torture.crowd import Crowd
+from tests.temporal.torture.diary import Diary, boot_time
+from tests.temporal.torture.faults import Faults
+from tests.temporal.torture.judging import judge
+from tests.temporal.torture.leftovers import keep_histories, left_open, told_of
+from tests.temporal.torture.plan import Plan
+from tests.temporal.torture.steady import steady
+from tests.temporal.torture.verdict import Verdict
+from tests.temporal.torture.watch import Watch
+
+GAPS = (0.4, 1.6)
+"""Seconds between two faults, at least; they are spread over all cycles."""
+TICK = 0.1
+DYNAMIC = {"history.defaultWorkflowTaskTimeout": '"3s"'}
+"""The tasks of a killed worker pass to others after so long."""
+_WRONG = re.compile(r"ondeterminis|TMPRL1100|Failed activation|Task exception was never|Unhandled")
+
+
+async def torture(plan: Plan, folder: Path) -> Verdict:
+    """All of it; what it started has ended when it returns. `folder` keeps the histories."""
+    began = time.monotonic()
+    verdict = Verdict(plan)
+    with TemporalServer(folder / "server", on_file=True, dynamic=DYNAMIC) as server:
+        client = await Client.connect(server.address)
+        with Diary(folder / "history-driver.jsonl") as diary:
+            trial = _Trial(client, server, diary, plan, folder)
+            try:
+                await trial.run(verdict)
+            finally:
+                await asyncio.to_thread(trial.crew.end)
+    verdict.wrong = _complaints(folder / "workers.log")
+    arrivals = {run: boot_time(at) for run, at in verdict.ends.arrivals.items()}
+    events = read(*folder.glob("history-*.jsonl"))
+    verdict.judgement = judge(events, plan, trial.crowd.orders, arrivals)
+    verdict.seconds = time.monotonic() - began
+    return verdict
+
+
+class _Trial:
+    """One server, one crew, one crowd."""
+
+    def __init__(
+        self, client: Client, server: TemporalServer, diary: Diary, plan: Plan, folder: Path
+    ) -> None:
+        prefix = f"t{uuid.uuid4().hex[:8]}"
+        queues = {"holders": f"{prefix}-holders", "permits": f"{prefix}-permits"}
+        orders = {"address": server.address, "folder": str(folder), "bug": plan.bug, **queues}
+        self.crew = Crew(plan.workers, folder, diary, orders)
+        self.crowd = Crowd(client, plan, prefix, **queues)
+        self._client, self._plan, self._folder = client, plan, folder
+        self._watch = Watch(folder)
+        self.crowd.on_end = self._watch.forget
+        self._faults = Faults(client, server, self.crew, self.crowd, self._watch, diary, plan)
+        self._draw = random.Random(plan.seed + 1)
+
+    async def run(self, verdict: Verdict) -> None:
+        """The storm, the calm, and the look at what is left."""
+        crowd = asyncio.create_task(self.crowd.run())
+        try:
+            await self._storm()
+            self.crew.resume(everybody=True)
+            await self._rest(self._plan.calm)
+            self.crowd.coming = False
+            verdict.stuck = await self._see_off(crowd)
+        finally:
+            crowd.cancel()
+        verdict.left = [] if verdict.stuck else await left_open(self._client, self._plan)
+        if verdict.stuck or verdict.left:
+            await keep_histories(self._client, self._folder)
+        self._watch.look()
+        verdict.cycles = self._watch.cycles
+        verdict.faults, verdict.ends = self._faults.counts, self.crowd.ends
+        verdict.bad_ends = self.crew.bad_ends
+        verdict.handovers = await self._handovers()
+
+    async def _storm(self) -> None:
+        """Faults as long as there is work, spread over it."""
+        plan, began = self._plan, time.monotonic()
+        strike_at = began + 3 * self._draw.uniform(*GAPS)
+        while time.monotonic() - began < plan.seconds:
+            await self._rest(TICK)
+            self._watch.look()
+            struck = self._faults.counts.total()
+            if self._watch.cycles >= plan.cycles and struck >= plan.faults:
+                return
+            due = struck * plan.cycles <= self._watch.cycles * plan.faults
+            if struck < plan.faults and due and time.monotonic() >= strike_at:
+                await self._faults.strike()
+                strike_at = time.monotonic() + self._draw.uniform(*GAPS)
+
+    async def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self.crew.resume()
+            self.crew.replace_dead()
+            await asyncio.sleep(min(left, TICK))
+
+    async def _see_off(self, crowd: "asyncio.Task[None]") -> list[str]:
+        """Everybody is served in time; tell of who is not."""
+        patience = time.monotonic() + 2 * self._plan.bound + self._plan.crowd * self._plan.lease
+        while not crowd.done() and time.monotonic() < patience:
+            await self._rest(TICK)
+        if crowd.done():
+            await crowd
+            return []
+        return [await told_of(self._client, each) for each in self.crowd.open]
+
+    async def _handovers(self) -> Counter[str]:
+        query = f"WorkflowType = '{ids.BROKER}' AND ExecutionStatus = 'ContinuedAsNew'"
+
+        async def count() -> Counter[str]:
+            return Counter([each.id async for each in self._client.list_workflows(query)])
+
+        return await steady(count)
+
+
+def _complaints(log: Path) -> Counter[str]:
+    """Lines of the workers' log that no fault explains, without what differs from time to time."""
+    lines = log.read_text("utf-8", "replace").splitlines()
+    return Counter(line[:300] for line in lines if _WRONG.search(line))

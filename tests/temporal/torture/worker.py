@@ -1,0 +1,130 @@
+"""One process of the torture: serves holders, their work, permits and brokers until told to stop.
+
+Started by `crew` as `python -m tests.temporal.torture.worker`, with its orders on standard input.
+"""
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from temporalio.client import Client
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from leasehold.testing.torture.leash import hold_to
+from tests.temporal.torture.bugs import plant
+from tests.temporal.torture.diary import Diary
+from tests.temporal.torture.using import Users
+
+CACHED = (0, 4, 100)
+"""So many workflows each of three workers remembers: the fewer, the more are replayed."""
+
+BROKER_EVENTS = 200
+"""After so many a broker continues as new, so that it does so often."""
+BROKER_IDLE = 3.0
+"""After so many seconds without a call it ends, so that it does so often."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Orders:
+    """One worker's part."""
+
+    number: int
+    start: int
+    parent: int
+    address: str
+    folder: str
+    holders: str
+    """The task queue of holders and their work."""
+    permits: str
+    """The task queue of permits and brokers."""
+    bug: str = ""
+
+
+def main() -> None:
+    """Do as ordered."""
+    orders = Orders(**json.loads(sys.stdin.buffer.readline()))
+    logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {orders.start} %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    hold_to(orders.parent)
+    plant(orders.bug)
+    asyncio.run(_serve_until_told(orders))
+
+
+async def _serve_until_told(orders: Orders) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    told = asyncio.create_task(stop.wait())
+    served = asyncio.create_task(_serve(orders))
+    await asyncio.wait([told, served], return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if not served.done():
+        served.cancel()
+    try:
+        await served
+    except asyncio.CancelledError:
+        pass
+
+
+async def _serve(orders: Orders) -> None:
+    folder = Path(orders.folder)
+    client = await _connected(orders.address)
+    with Diary(folder / f"history-{orders.number}-{orders.start}.jsonl") as diary:
+        async with asyncio.TaskGroup() as serving:
+            for worker in _workers(client, orders, Users(folder, diary)):
+                serving.create_task(worker.run())
+
+
+async def _connected(address: str) -> Client:
+    """The server may be away just now."""
+    while True:
+        try:
+            client = await Client.connect(address)
+            await client.service_client.check_health()
+        except RuntimeError:
+            await asyncio.sleep(0.2)
+        else:
+            return client
+
+
+def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
+    from leasehold.backends.temporal.broker_liveness import owner_closed
+    from leasehold.temporal import LeaseholdBroker, LeaseholdMailbox, PermitSlotWorkflow
+    from tests.temporal.torture.holders import Holder
+
+    LeaseholdBroker.EVENTS, LeaseholdBroker.IDLE = BROKER_EVENTS, BROKER_IDLE
+    LeaseholdMailbox.LINGER = BROKER_IDLE
+    own = {"leasehold", "tests"}  # bugs are planted outside of the sandbox, and imports take long
+    common = {
+        "workflow_runner": SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*own)
+        ),
+        "max_cached_workflows": CACHED[orders.number % len(CACHED)],
+        "sticky_queue_schedule_to_start_timeout": timedelta(seconds=1),
+        "graceful_shutdown_timeout": timedelta(seconds=2),
+    }
+    return [
+        Worker(
+            client,
+            task_queue=orders.holders,
+            workflows=[Holder],
+            activities=[users.use],
+            **common,  # type: ignore[arg-type]
+        ),
+        Worker(
+            client,
+            task_queue=orders.permits,
+            workflows=[PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox],
+            activities=[owner_closed],
+            **common,  # type: ignore[arg-type]
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""`leasehold temporal worker` as a process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from typing import Self
+
+from tests.servers.ports import free_port
+
+LONG = 60.0
+"""Seconds within which everything that is to happen at once has happened, on a busy machine too."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Ours, without anything that names a server or a store."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LEASEHOLD_", "TEMPORAL_"))}
+    return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **more}
+
+
+def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """A command line, to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "leasehold", *arguments],
+        env=environment() if env is None else env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+
+
+class WorkerProcess:
+    """One that runs; ended with the block."""
+
+    def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leasehold", "temporal", "worker", "--json", *arguments],
+            env=environment() if env is None else env,
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.told: list[dict[str, object]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate(timeout=LONG)
+
+    def until(self, event: str) -> str:
+        """Read what it says up to an event; its message."""
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if not line.startswith("{"):
+                continue  # Temporal's core speaks for itself
+            said = json.loads(line)
+            self.told.append(said)
+            if said["event"] == event:
+                return str(said["message"])
+        raise AssertionError(f"it ended with {self.process.wait(LONG)} before {event}: {self.told}")
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self) -> int:
+        """Its exit code."""
+        self.process.communicate(timeout=LONG)
+        return self.process.returncode
+
+
+def fetch(address: str, path: str) -> tuple[int, str]:
+    """Status and body."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=LONG) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def free_address() -> str:
+    return f"127.0.0.1:{free_port()}"

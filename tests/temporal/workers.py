@@ -1,0 +1,83 @@
+"""Workers for a test, each on a task queue of its own, and what one wants to know of workflows afterwards."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+if TYPE_CHECKING:
+    from tests.servers.temporal import TemporalServer
+
+PATIENCE = 60.0
+"""So long a test waits for what has to come, on a loaded machine."""
+
+
+def unique(name: str = "test") -> str:
+    """A name that no other test has."""
+    return f"{name}-{uuid4().hex[:12]}"
+
+
+async def connected(server: "TemporalServer") -> Client:
+    """A client of the namespace `default`."""
+    return await Client.connect(server.address)
+
+
+@asynccontextmanager
+async def worker(
+    client: Client,
+    *workflows: type,
+    queue: str | None = None,
+    activities: Sequence[Callable[..., Any]] = (),
+    sandboxed: bool = True,
+    cached: bool = True,
+    **more: Any,
+) -> AsyncIterator[str]:
+    """A worker for the block; the name of its queue.
+
+    Without `cached` every workflow is replayed from its history for each of its tasks.
+    """
+    queue = queue or unique("queue")
+    if not sandboxed:
+        more["workflow_runner"] = UnsandboxedWorkflowRunner()
+    if not cached:
+        more["max_cached_workflows"] = 0
+    async with Worker(
+        client, task_queue=queue, workflows=list(workflows), activities=list(activities), **more
+    ):
+        yield queue
+
+
+async def status_of(client: Client, workflow_id: str, run_id: str | None = None) -> str:
+    """`RUNNING`, `COMPLETED`, `TERMINATED` …; empty for one that isn't there."""
+    try:
+        found = await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
+    except RPCError:
+        return ""
+    return found.status.name if found.status is not None else ""
+
+
+async def until(
+    what: Callable[[], Awaitable[bool]], *, within: float = PATIENCE, every: float = 0.05
+) -> None:
+    """Wait for something that is to be seen only by looking."""
+    async with asyncio.timeout(within):
+        while not await what():
+            await asyncio.sleep(every)
+
+
+async def until_closed(client: Client, workflow_id: str, run_id: str | None = None) -> str:
+    """How a workflow has ended."""
+    last = ""
+
+    async def closed() -> bool:
+        nonlocal last
+        last = await status_of(client, workflow_id, run_id)
+        return last not in ("", WorkflowExecutionStatus.RUNNING.name)
+
+    await until(closed)
+    return last
