@@ -89,7 +89,9 @@ RULES: Mapping[str, Rule] = {
     "server.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
-        PUBLIC | names("settings_stores temporal testing"), siblings=True, theirs=names("click rich")
+        PUBLIC | names("settings_stores temporal testing"),
+        siblings=True,
+        theirs=names("click rich"),
     ),
     "testing.*": Rule(
         PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),

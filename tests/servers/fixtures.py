@@ -29,6 +29,9 @@ from tests.servers.temporal import TemporalServer
 # These are only for a crash of the whole machine, which would end the tests too.
 NO_POWER_CUT = {"fsync": "off", "full_page_writes": "off"}
 
+# A timer of Temporal's comes up to a second late otherwise, and these tests wait for many.
+PUNCTUAL = {"history.timerProcessorMaxTimeShift": '"20ms"'}
+
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
@@ -74,7 +77,7 @@ def postgres_server(
 @pytest.fixture(scope="session")
 def temporal_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]:
     """A Temporal that all tests of this worker share."""
-    with TemporalServer(tmp_path_factory.mktemp("temporal")) as server:
+    with TemporalServer(tmp_path_factory.mktemp("temporal"), dynamic=PUNCTUAL) as server:
         yield server
 
 

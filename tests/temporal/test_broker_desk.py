@@ -244,6 +244,23 @@ def test_a_long_queue_fits_into_one_message() -> None:
     )
 
 
+def test_long_notes_fit_into_one_message_too() -> None:
+    desk = Desk(KEY)
+
+    def ask(number: int) -> Reply:
+        wanted = Acquire(KEY, f"{number:022}", "o", 30.0, queue=True, note="\u20ac" * 1000)
+        return desk.apply(wanted, NOW, STAMP)[0]
+
+    replies = [ask(number) for number in range(QUEUE_LIMIT)]
+    assert isinstance(replies[-1], Refused)
+    assert replies[-1].reason == "queue_full"
+    assert 900_000 < len(json.dumps(desk.dump())) < 1_100_000
+    for number in range(1, 100):  # who leaves makes room
+        desk.apply(Release(KEY, f"{number:022}"), NOW, STAMP)
+    assert isinstance(ask(QUEUE_LIMIT), Queued)
+    assert isinstance(ask(1), Queued)
+
+
 def test_no_answer_names_an_id() -> None:
     desk = Desk(KEY)
     queue(desk, THERE)

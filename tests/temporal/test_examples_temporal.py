@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -18,6 +17,8 @@ from tests.servers.temporal import TemporalServer
 
 FOLDER = EXAMPLES / "temporal"
 STARTS_ITS_OWN = "throttled_gate.py"
+QUEUE = "permits-of-pages-and-examples"
+"""One for all: a broker stays on the queue on which it was started, and they speak of the same pools."""
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 
@@ -29,9 +30,9 @@ def examples() -> list[str]:
 def run(
     name: str, folder: Path, *given: str, path: str = "", **settings: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Without anybody's own settings, and on a queue that no other test has."""
+    """Without anybody's own settings."""
     settings |= {"HOME": str(folder), "PATH": f"{path}{os.pathsep}/usr/bin{os.pathsep}/bin"}
-    settings |= {"TEMPORAL_TASK_QUEUE": f"permits-{uuid4().hex}"}
+    settings |= {"TEMPORAL_TASK_QUEUE": QUEUE}
     return subprocess.run(
         [sys.executable, "-W", "error", FOLDER / name, *given],
         cwd=folder,

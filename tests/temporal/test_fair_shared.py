@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 import leasehold
-from leasehold.errors import LeaseLost
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_world import fair_world
@@ -39,19 +38,3 @@ async def _token(acquiring: object) -> int:
     async with acquiring as lease:  # type: ignore[attr-defined]
         found: int = lease.token
         return found
-
-
-async def test_plain_python_revokes_what_a_workflow_holds(temporal_server: TemporalServer) -> None:
-    async with fair_world(temporal_server) as world:
-        url = f"{temporal_server.url}?task_queue={world.queue}"
-        holder = await world.holding()
-        async with leasehold.connect(url) as client:
-            semaphore = client.semaphore(world.resource, capacity=1)
-            (held,) = (await semaphore.status()).holders
-            assert held.owner.startswith(f"{holder.id}/")
-            await client.revoke(f"semaphore:{world.resource}", reason="maintenance")
-            with pytest.raises(Exception, match="Workflow execution failed"):
-                await holder.result()
-            async with semaphore.acquire(wait=30) as lease:
-                assert lease.token > held.token
-            assert issubclass(LeaseLost, Exception)

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -15,6 +14,7 @@ from tests.architecture.test_guarantees import defined_tests
 from tests.pages import DOCS, blocks
 from tests.servers.process import ServerProcess
 from tests.servers.temporal import TemporalServer
+from tests.temporal.test_examples_temporal import QUEUE
 
 PAGE = "temporal.md"
 GATE, PLAIN, ACTIVITY, RELAY = range(4)
@@ -49,13 +49,13 @@ pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 def settings(
     temporal_server: TemporalServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, str]]:
-    """With a worker for permits, on a queue that no other test has."""
+    """With a worker for permits."""
     folder = tmp_path_factory.mktemp("page")
     found = {
         "HOME": str(folder),
         "PATH": os.defpath,
         "TEMPORAL_ADDRESS": temporal_server.address,
-        "TEMPORAL_TASK_QUEUE": f"permits-{uuid4().hex}",
+        "TEMPORAL_TASK_QUEUE": QUEUE,
         "LEASEHOLD_URL": f"sqlite:///{folder}/leases.db",
     }
     command: list[str | Path] = [sys.executable, "-m", "leasehold", "temporal", "worker"]

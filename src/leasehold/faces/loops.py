@@ -26,7 +26,9 @@ def refuse_in_workflow(of: object = None, name: str = "") -> None:
     workflow = sys.modules.get("temporalio.workflow")
     if workflow is not None and workflow.in_workflow():
         error = sys.modules["temporalio.exceptions"].ApplicationError
-        raise error(_in_workflow(name or type(of).__name__), type="NotInWorkflow", non_retryable=True)
+        raise error(
+            _in_workflow(name or type(of).__name__), type="NotInWorkflow", non_retryable=True
+        )
 
 
 def _help(name: str) -> str:

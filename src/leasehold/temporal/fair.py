@@ -108,7 +108,7 @@ def _lease_of(handoff: Handoff) -> BrokeredLease:
 def _broker(semaphore: "Semaphore") -> Broker:
     with checked():
         key = key_of("lock" if semaphore.kind == "lock" else "semaphore", semaphore.resource)
-    return Broker(key, semaphore.task_queue, share=bool(getattr(semaphore, "share", False)))
+    return Broker(key, semaphore.task_queue, share=semaphore.share)
 
 
 def _fast(semaphore: "Semaphore") -> bool:

@@ -23,6 +23,7 @@ class Lock(Semaphore):
         on_holder_close: OnHolderClose = "safe",
         quarantine: Duration = 0.0,
         armed: bool = True,
+        share: bool = True,
     ) -> None:
         super().__init__(
             name,
@@ -32,6 +33,7 @@ class Lock(Semaphore):
             on_holder_close=on_holder_close,
             quarantine=quarantine,
             armed=armed,
+            share=share,
         )
 
     def __repr__(self) -> str:

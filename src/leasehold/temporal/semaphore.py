@@ -35,6 +35,9 @@ class Semaphore:
     `quarantine`: so many seconds the slot stays taken instead where the holder has ended so, and as well
     where a block ends by a cancellation or by an activity's time-out, which may leave that activity running;
     let it outlast the heartbeat timeout. 0 for activities with `WAIT_CANCELLATION_COMPLETED`.
+
+    `share`, with `fair=True`: the broker holds the permits of the slots that it grants, so that it excludes
+    callers without `fair`, as they exclude it. Where there are none of these, `share=False` saves a step.
     """
 
     kind: ClassVar[str] = "semaphore"
@@ -49,6 +52,7 @@ class Semaphore:
         on_holder_close: OnHolderClose = "safe",
         quarantine: Duration = 0.0,
         armed: bool = True,
+        share: bool = True,
     ) -> None:
         with checked():
             if not isinstance(resource, str):
@@ -69,6 +73,7 @@ class Semaphore:
         self.fair = fair
         self.on_holder_close: OnHolderClose = on_holder_close
         self.armed = armed
+        self.share = share
         self._blocks: dict[asyncio.Task[Any] | None, list[Acquiring]] = {}
 
     def acquire(

@@ -4,6 +4,7 @@ Started by `crew` as `python -m tests.temporal.torture.worker`, with its orders 
 """
 
 import asyncio
+import faulthandler
 import json
 import logging
 import signal
@@ -13,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from temporalio.client import Client
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -50,6 +52,7 @@ def main() -> None:
     """Do as ordered."""
     orders = Orders(**json.loads(sys.stdin.buffer.readline()))
     logging.basicConfig(level=logging.WARNING, format=f"%(asctime)s {orders.start} %(message)s")
+    faulthandler.register(signal.SIGUSR1)  # for whoever wonders what it does
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     hold_to(orders.parent)
     plant(orders.bug)
@@ -86,7 +89,7 @@ async def _connected(address: str) -> Client:
         try:
             client = await Client.connect(address)
             await client.service_client.check_health()
-        except RuntimeError:
+        except (RuntimeError, RPCError):
             await asyncio.sleep(0.2)
         else:
             return client

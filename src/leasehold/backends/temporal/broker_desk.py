@@ -4,6 +4,7 @@ A workflow that waits gives no signs of life, since each would stay in its histo
 in it until it can no longer be signalled, and claims its grant as soon as the grant was delivered.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -20,6 +21,7 @@ from leasehold.model import (
     Command,
     Failed,
     Inspect,
+    Refused,
     Release,
     Renew,
     Reply,
@@ -28,7 +30,17 @@ from leasehold.model import (
 )
 
 QUEUE_LIMIT = 2_000
-"""So many may wait: what a broker carries over to its next run has to fit into one message."""
+"""So many may wait."""
+
+ROOM = 1_000_000
+"""So many bytes a book may have. What a broker carries over to its next run has to fit into one message, of
+2 MB at most; else no worker could ever go on with it."""
+
+ENTRY = 700
+"""An entry has not more than that besides its texts, in bytes."""
+
+FULL_AGAIN = 1.0
+"""Whoever finds no room asks again after so many seconds."""
 
 AGES = 3e8
 """The patience with a workflow that waits: it is asked when its turn comes."""
@@ -75,6 +87,8 @@ class Desk:
         book = state.get("book")
         self.key = key
         self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
+        self._size = len(json.dumps(book)) if book else 0
+        """Of the book, in bytes, or more."""
         self._asked: dict[str, float] = state.get("asked", {})
         """The ttl that each waiting workflow asked for, by id."""
         self._fast: dict[str, Owner] = {
@@ -93,11 +107,26 @@ class Desk:
         flaw = self.flaw(command)
         if flaw:
             return Failed("invalid", flaw), []
+        if isinstance(command, Acquire | Release) and not self._has_room_for(command):
+            return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
             command = replace(command, patience=AGES)
         answer = ledger.apply(self.book, command, now, stamp)
         self._speak_for(getattr(command, "id", ""))
         return answer
+
+    def _has_room_for(self, command: Acquire | Release) -> bool:
+        """What is known already needs none, nor does a release that leaves nothing behind."""
+        if self.book.get(command.id) is not None:
+            return True
+        if isinstance(command, Release):
+            self._size += ENTRY if command.bury else 0
+            return True  # small, and soon over
+        texts = (command.owner, command.note, command.inbox)
+        self._size += ENTRY + len(json.dumps(texts))
+        if self._size > ROOM:  # much of that has gone since
+            self._size = len(json.dumps(snapshot.dump(self.book)))
+        return self._size <= ROOM
 
     def flaw(self, command: Command) -> str | None:
         """Of what came as JSON no type is sure, and a wrong one would sit in the book."""

@@ -232,7 +232,8 @@ def _is_passing(error: "RPCError") -> bool:
     if error.status is Code.NOT_FOUND:
         return "namespace" not in error.message.lower()
     closing = error.status is Code.UNAVAILABLE and "closing" in error.message
-    return closing or error.status in (Code.RESOURCE_EXHAUSTED, Code.ABORTED)
+    ending = error.status is Code.FAILED_PRECONDITION and "workflow task" in error.message
+    return closing or ending or error.status in (Code.RESOURCE_EXHAUSTED, Code.ABORTED)
 
 
 def _of_one(error: BaseException) -> Reply:

@@ -38,10 +38,11 @@ class Update:
         self._commands = commands
         at = None if clock is None else (clock.now(), clock.stamp())
         self._at = at
-        self._call = wire.Call([wire.pack_command(each) for each in commands], at=at)
+        self._share = any(map(connection.settings.shares, commands))
+        packed = [wire.pack_command(each) for each in commands]
+        self._call = wire.Call(packed, at=at, share=self._share)
         self.starts = any(map(_leaves_something, commands))
         """It needs a broker, and starts it where there is none."""
-        self._share = any(map(connection.settings.shares, commands))
         self.renumber()
 
     def renumber(self) -> None:
