@@ -1,7 +1,8 @@
 """What a permit costs on Temporal, by each way of getting one: milliseconds, history events, actions.
 
 `python -m benchmarks.temporal_modes` starts a server for development and a Redis, lets all take turns,
-and prints the tables of `docs/temporal.md`. As a section of `python -m benchmarks` it gives the same rows.
+and prints the tables of `docs/temporal.md`; with `--save` it puts them there. As a section of
+`python -m benchmarks` it gives the same rows.
 """
 
 import argparse
@@ -11,10 +12,8 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -23,12 +22,8 @@ from time import perf_counter
 from typing import Any
 from uuid import uuid4
 
-from temporalio import activity, workflow
 from temporalio.api.enums.v1 import EventType
-from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-import leasehold
 from benchmarks import temporal_contended
 from benchmarks.crews import turned
 from benchmarks.place import disk_folder
@@ -36,37 +31,40 @@ from benchmarks.plan import Plan
 from benchmarks.results import Results, Row
 from benchmarks.servers import Servers
 from benchmarks.table import shown
+from benchmarks.temporal_flows import (
+    ACTIVITY,
+    BACKOFF,
+    BARE,
+    FAIR,
+    FAIR_LOCK,
+    GUIDE,
+    IN_PYTHON,
+    IN_WORKFLOWS,
+    PLAIN_LOCK,
+    WAYS,
+    Cycles,
+    Holds,
+    Runs,
+    Timed,
+)
+from benchmarks.temporal_world import World, world
 from leasehold.backends.temporal.ids import broker_id, permit_id
-from leasehold.temporal import LeaseholdPlugin, Lock, Semaphore, TemporalWorker, needs_lock
 from leasehold.temporal.probing import PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
-from tests.servers.redis import RedisServer
-from tests.servers.temporal import TemporalServer
-from tests.temporal.guide import GuidePermit, GuideSemaphore
 
 SECTION = "Temporal"
 FREE, WAITING, CONTENDED = "nobody else wants it", "one waits", "8 × 0.5 s"
-
-GUIDE = "the guide's semaphore"
-SLOT, UNARMED = "Semaphore", "Semaphore, armed=False"
-FAIR, FAIR_LOCK = "Semaphore, fair", "Lock, fair"
-PLAIN, PLAIN_LOCK = "Semaphore, temporal://", "Lock, temporal://"
-"""Brokers of semaphores also hold the permits that slot mode takes, those of locks don't."""
-ACTIVITY = "@needs_lock, Redis"
-IN_WORKFLOWS = (GUIDE, SLOT, UNARMED, FAIR, FAIR_LOCK)
-IN_PYTHON = (PLAIN, PLAIN_LOCK)
-BARE = temporal_contended.BARE
-"""Of the contended case only: the same steps without a lock."""
-WAYS = (*IN_WORKFLOWS, *IN_PYTHON, ACTIVITY, BARE)
+STEPS = "the server alone"
 
 ACQUIRE, RELEASE = "ms to acquire", "ms to release"
 HOLDER_EVENTS, LOCK_EVENTS, ACTIONS = "events, holder", "events, lock", "actions"
 ROUND, HOUR = "events a round, holder", "events in an hour, holder"
-WHOLE, HANDOFF, STEP = "s in all", "ms a hand-off", "ms for a bare activity"
+WHOLE, HANDOFF, STEP = "s in all", "ms a hand-off", "ms from its start until its workflow knows"
+
+BEGIN, END = "<!-- the tables: --save writes them -->", "<!-- the end of the tables -->"
 
 CYCLES = 10
-CONTENDERS, HOLD = 8, 0.5
-BACKOFF = 1.0
+CONTENDERS = 8
 WATCHED = 6.0
 """So long a waiter is watched for what it adds to its history, in seconds."""
 
@@ -79,205 +77,6 @@ COUNTED = {
     EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED,
 }
 """What Temporal Cloud bills as an action, each at the one history in which it is found once."""
-
-
-# ---- workflows and activities -------------------------------------------------------------------------
-
-
-@dataclass
-class Ask:
-    """How a workflow is to get its permit."""
-
-    way: str
-    resource: str
-    queue: str
-
-
-@dataclass
-class Timed:
-    """What a workflow has seen, in milliseconds, and the number of its last event before that."""
-
-    acquire: list[float]
-    release: list[float]
-    before: int
-
-
-def entered(ask: Ask) -> Any:
-    """A block that holds a permit."""
-    if ask.way == GUIDE:
-        semaphore = GuideSemaphore(ask.resource, capacity=1, task_queue=ask.queue)
-        backoff = timedelta(seconds=BACKOFF)
-        return semaphore.acquire(lease=timedelta(minutes=10), backoff=backoff)
-    ours: Semaphore
-    if ask.way == FAIR_LOCK:
-        ours = Lock(ask.resource, task_queue=ask.queue, fair=True)
-    else:
-        how: dict[str, Any] = {"fair": ask.way == FAIR, "armed": ask.way != UNARMED}
-        ours = Semaphore(ask.resource, capacity=1, task_queue=ask.queue, **how)
-    return ours.acquire(ttl="10m", backoff=BACKOFF, max_backoff=BACKOFF)
-
-
-@workflow.defn
-class Cycles:
-    """Acquires and releases what nobody else wants; the first time is to warm up."""
-
-    @workflow.run
-    async def run(self, ask: Ask, cycles: int) -> Timed:
-        async with entered(ask):
-            pass
-        timed = Timed([], [], workflow.info().get_current_history_length())
-        for _ in range(cycles):
-            begun = workflow.time()  # the server's, so a replay gives the same
-            async with entered(ask):
-                got = workflow.time()
-            timed.acquire.append((got - begun) * 1e3)
-            timed.release.append((workflow.time() - got) * 1e3)
-        return timed
-
-
-@workflow.defn
-class Holds:
-    """Holds a permit until it is told, or while one activity runs."""
-
-    def __init__(self) -> None:
-        self.holding = self.enough = False
-
-    @workflow.run
-    async def run(self, ask: Ask, activity_name: str) -> None:
-        async with entered(ask):
-            self.holding = True
-            if activity_name:
-                await workflow.execute_activity(
-                    activity_name, start_to_close_timeout=timedelta(minutes=1)
-                )
-            else:
-                await workflow.wait_condition(lambda: self.enough)
-
-    @workflow.update
-    async def until_held(self) -> None:
-        """Until it has it."""
-        await workflow.wait_condition(lambda: self.holding)
-
-    @workflow.signal
-    def leave(self) -> None:
-        """It is enough."""
-        self.enough = True
-
-
-@workflow.defn
-class Runs:
-    """Runs an activity so many times; how long each took, in milliseconds."""
-
-    @workflow.run
-    async def run(self, activity_name: str, times: int) -> list[float]:
-        took = []
-        for _ in range(times):
-            begun = workflow.time()
-            await workflow.execute_activity(
-                activity_name, schedule_to_close_timeout=timedelta(minutes=1)
-            )
-            took.append((workflow.time() - begun) * 1e3)
-        return took
-
-
-class Work:
-    """The activities, and when those that hold something held it."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[float, float]] = []
-
-    async def hold(self) -> None:
-        """Holds it for half a second."""
-        begun = perf_counter()
-        await asyncio.sleep(HOLD)
-        self.spans.append((begun, perf_counter()))
-
-    def activities(self, redis: str) -> list[Any]:
-        """Bare ones, and ones that need a lock."""
-
-        @activity.defn(name="bare")
-        async def bare() -> None:
-            pass
-
-        @activity.defn(name="locked")
-        @needs_lock(f"free-{uuid4().hex}", backend=redis)
-        async def locked() -> None:
-            pass
-
-        @activity.defn(name="holding")
-        async def holding() -> None:
-            await self.hold()
-
-        @activity.defn(name="locked holding")
-        @needs_lock(f"wanted-{uuid4().hex}", backend=redis)
-        async def locked_holding() -> None:
-            await self.hold()
-
-        return [bare, locked, holding, locked_holding]
-
-
-# ---- the world ----------------------------------------------------------------------------------------
-
-
-class World:
-    """A server, a client, and workers on three queues: of permits, of the guide's, and of those who ask."""
-
-    def __init__(self, client: Client, address: str, work: Work) -> None:
-        self.client = client
-        self.work = work
-        self.queue = "asking"
-        self.url = f"temporal://{address}/default?task_queue=permits"
-        self.store = leasehold.connect(self.url)
-
-    def ask(self, way: str) -> Ask:
-        """On a resource of its own."""
-        return Ask(way, f"bench-{uuid4().hex[:12]}", "guides" if way == GUIDE else "permits")
-
-    async def start(self, kind: Any, *args: Any) -> Any:
-        return await self.client.start_workflow(
-            kind, args=list(args), id=f"asks-{uuid4()}", task_queue=self.queue
-        )
-
-    async def events(self, workflow_id: str) -> list[int]:
-        """The types of all events of a workflow's newest run."""
-        history = await self.client.get_workflow_handle(workflow_id).fetch_history()
-        return [event.event_type for event in history.events]
-
-
-@asynccontextmanager
-async def world(folder: Path) -> AsyncGenerator[World]:
-    """Everything started, and stopped at the end."""
-    work = Work()
-    async with AsyncExitStack() as stack:
-        server = stack.enter_context(TemporalServer(folder / "temporal"))
-        redis = stack.enter_context(RedisServer(folder / "redis"))
-        client = await Client.connect(
-            server.address, plugins=[LeaseholdPlugin(task_queue="permits")]
-        )
-        made = World(client, server.address, work)
-        await stack.enter_async_context(TemporalWorker(client, task_queue="permits"))
-        for queue, workflows, activities in (
-            ("guides", [GuidePermit], []),
-            (
-                made.queue,
-                [Cycles, Holds, Runs, temporal_contended.Told, temporal_contended.Middle],
-                [*work.activities(redis.url), temporal_contended.work],
-            ),
-        ):
-            runner = UnsandboxedWorkflowRunner()  # as ours are served
-            worker = Worker(
-                client,
-                task_queue=queue,
-                workflows=workflows,
-                activities=activities,
-                workflow_runner=runner,
-            )
-            await stack.enter_async_context(worker)
-        await stack.enter_async_context(made.store)
-        yield made
-
-
-# ---- what is measured ---------------------------------------------------------------------------------
 
 
 @dataclass
@@ -298,12 +97,18 @@ async def free(world: World, rows: Rows, way: str) -> None:
     elif way in IN_PYTHON:
         await _free_in_python(world, rows, way)
     elif way == ACTIVITY:
-        bare = await (await world.start(Runs.run, "bare", CYCLES)).result()
-        locked = await (await world.start(Runs.run, "locked", CYCLES)).result()
-        rows.add(FREE, way, f"{ACQUIRE} and release", median(locked) - median(bare))
-        rows.add(FREE, "an activity without a lock", STEP, median(bare))
-        for unit in (HOLDER_EVENTS, LOCK_EVENTS, ACTIONS):
-            rows.add(FREE, way, unit, 0)  # nothing of it is in any history
+        await _free_for_activity(world, rows, way)
+
+
+async def _free_for_activity(world: World, rows: Rows, way: str) -> None:
+    """Beside the same workflow whose activity needs no lock."""
+    bare = await world.start(Runs.run, "bare", CYCLES)
+    rows.add(STEPS, "an activity", STEP, median(await bare.result()))
+    locked = await world.start(Runs.run, "locked", CYCLES)
+    rows.add(FREE, way, ACQUIRE, median(await locked.result()))
+    without, own = await world.events(bare.id), await world.events(locked.id)
+    rows.add(FREE, way, HOLDER_EVENTS, (len(own) - len(without)) / CYCLES)
+    rows.add(FREE, way, ACTIONS, (_actions(own) - _actions(without)) / CYCLES)
 
 
 async def _free_in_workflow(world: World, rows: Rows, way: str) -> None:
@@ -340,7 +145,6 @@ async def _free_in_python(world: World, rows: Rows, way: str) -> None:
     others = (await world.events(lock))[before:]
     rows.add(FREE, way, ACQUIRE, median(acquired))
     rows.add(FREE, way, RELEASE, median(released))
-    rows.add(FREE, way, HOLDER_EVENTS, 0)
     rows.add(FREE, way, LOCK_EVENTS, len(others) / CYCLES)
     rows.add(FREE, way, ACTIONS, _actions(others) / CYCLES)
 
@@ -461,10 +265,11 @@ def markdown(results: Results) -> str:
     tables = (
         (
             FREE,
-            (f"{ACQUIRE} and release", ACQUIRE, RELEASE, STEP, HOLDER_EVENTS, LOCK_EVENTS, ACTIONS),
+            (ACQUIRE, RELEASE, HOLDER_EVENTS, LOCK_EVENTS, ACTIONS),
         ),
         (WAITING, (ROUND, HOUR)),
         (CONTENDED, (WHOLE, HANDOFF)),
+        (STEPS, (STEP,)),
     )
     found = (_markdown(results, setting, units) for setting, units in tables)
     return "\n".join(table for table in found if table)
@@ -497,6 +302,7 @@ def main() -> None:
     )
     parser.add_argument("pattern", nargs="*", help="only rows whose name has this in it")
     parser.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
+    parser.add_argument("--save", action="store_true", help="put the tables into the page")
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="leasehold-bench-", dir=disk_folder()))
     load, results = os.getloadavg()[0], Results()
@@ -505,13 +311,23 @@ def main() -> None:
         measure(plan, results)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(markdown(results))
-    print(
-        f"`{' '.join(['python', '-m', 'benchmarks.temporal_modes', *sys.argv[1:]])}`: "
+    text = (
+        f"{markdown(results)}\n`{' '.join(['python', '-m', 'benchmarks.temporal_modes', *sys.argv[1:]])}`: "
         f"{given.rounds} rounds, {temporal_program().label}, Python {platform.python_version()}, "
         f"{len(os.sched_getaffinity(0))} processors, "
         f"load average {load:.1f} before and {os.getloadavg()[0]:.1f} after it."
     )
+    print(text)
+    if given.save:
+        save(text)
+
+
+def save(text: str) -> None:
+    """Put them into the page, in the stead of the run before."""
+    page = Path(__file__).parents[1] / "docs" / "temporal.md"
+    before, _, rest = page.read_text("utf-8").partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", "utf-8")
 
 
 if __name__ == "__main__":

@@ -122,15 +122,15 @@ def test_a_plain_client_that_is_silent_is_passed_over() -> None:
     assert granted(told) == [THERE]
 
 
-def test_what_was_delivered_is_claimed_for_as_long_as_was_asked_for() -> None:
+def test_what_is_pushed_to_a_workflow_is_claimed_for_as_long_as_was_asked_for() -> None:
     desk = Desk(KEY)
     queue(desk, THERE)
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
     assert desk.ids_granted(told) == {THERE: ["w0"]}
-    desk = anew(desk)
-    desk.delivered(["w0"], NOW + 1, STAMP)
-    (holder,) = desk.status(NOW + 1, STAMP).holders
-    assert (holder.state, holder.expires_in) == ("held", 60.0)
+    [wakeup] = desk.claimed(["w0"], told, NOW, STAMP)
+    assert (wakeup.event, wakeup.window) == ("granted", 60.0)
+    (holder,) = anew(desk).status(NOW + 1, STAMP).holders
+    assert (holder.state, holder.expires_in) == ("held", 59.0)
 
 
 def test_who_has_gone_leaves_the_queue_and_the_next_is_told() -> None:
@@ -146,7 +146,7 @@ def test_what_was_delivered_once_is_not_taken_because_a_later_push_fails() -> No
     desk = Desk(KEY)
     queue(desk, THERE)
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
-    desk.delivered(desk.ids_granted(told)[THERE], NOW, STAMP)
+    desk.claimed(desk.ids_granted(told)[THERE], told, NOW, STAMP)
     desk.gone(THERE, [], NOW, STAMP)
     assert len(desk.status(NOW, STAMP).holders) == 1
 

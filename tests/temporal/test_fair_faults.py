@@ -142,8 +142,9 @@ async def test_a_broker_that_was_terminated_takes_its_grants_with_it_and_waiters
 ) -> None:
     monkeypatch.setattr(brokered_place, "REMINDERS", (1.0,))
     async with fair_world(temporal_server) as world:
-        holder = await world.holding(acquire={"ttl": 3})
-        waiter = await world.waiting()
+        alone = {"share": False}  # else permits that the broker took stand until their leases end
+        holder = await world.holding(semaphore=alone, acquire={"ttl": 3})
+        waiter = await world.waiting(semaphore=alone)
         await world.broker.handle.terminate()
         failure = await failure_of(holder)
         assert failure.type == "LeaseLost"

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from temporalio.client import WorkflowFailureError
 
 import leasehold
 from tests.servers.temporal import TemporalServer
@@ -38,3 +39,19 @@ async def _token(acquiring: object) -> int:
     async with acquiring as lease:  # type: ignore[attr-defined]
         found: int = lease.token
         return found
+
+
+async def test_plain_python_revokes_what_a_workflow_holds(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        url = f"{temporal_server.url}?task_queue={world.queue}"
+        holder = await world.holding()
+        async with leasehold.connect(url) as client:
+            semaphore = client.semaphore(world.resource, capacity=1)
+            (held,) = (await semaphore.status()).holders
+            assert held.owner.startswith(f"{holder.id}/")
+            assert await client.revoke(world.resource, kind="semaphore", reason="maintenance") == 1
+            with pytest.raises(WorkflowFailureError) as failure:
+                await holder.result()
+            assert "maintenance" in str(failure.value.cause)
+            async with semaphore.acquire(wait=30) as lease:
+                assert lease.token > held.token

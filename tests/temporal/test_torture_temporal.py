@@ -31,11 +31,11 @@ async def test_exclusion_and_tokens_hold_while_things_are_struck(
 ) -> None:
     plan = Plan(
         mode=mode,
-        cycles=12,
+        cycles=10,
         faults=len(STRUCK[mode]),
         kinds=STRUCK[mode],
         workers=2,
-        crowd=6,
+        crowd=5,
         lease=3.0,
         seconds=60.0,
     )

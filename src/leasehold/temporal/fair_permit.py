@@ -152,7 +152,7 @@ class FairPermit(Permit):
         until = inf if self._until is None else self._until
         self._deadline = min(self._lease.deadline, until)
         if self._lease.ending is not None:
-            self._lose(self._lease.ending.reason)
+            self._lose(self._lease.ending.reason, self._lease.ending.detail)
         self._bell.ring()
 
     # -- keeping it ---------------------------------------------------------------------------------

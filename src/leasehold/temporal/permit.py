@@ -37,6 +37,7 @@ class Permit(ABC):
         self._deadline = deadline
         self._acquired_at = workflow.time() if acquired_at is None else acquired_at
         self._reason = ""
+        self._detail = ""
         self._over = ""
         self._on_lost: Callable[[], None] | None = None
 
@@ -140,16 +141,18 @@ class Permit(ABC):
         """Its block has ended, with that; give it up."""
         await self.release()
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended; whoever is in its block is cancelled."""
         if not self._over and not self._reason:
             self._reason = reason
+            self._detail = detail
             if self._on_lost is not None:
                 self._on_lost()
 
     def _loss(self) -> PermitLost:
         held = workflow.time() - self._acquired_at
         why = _WHY.get(self.reason, self.reason) if self.lost else "it has too little time left"
+        why += f" ({self._detail})" if self._detail else ""
         return PermitLost(
             f"the permit on {self._named()} (token {self._token}), held for {held:.0f} s, was lost: {why}",
             reason=self.reason or "expired",

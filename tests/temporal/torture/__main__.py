@@ -17,7 +17,9 @@ from tests.temporal.torture.torture import torture
 def main() -> int:
     """The exit code: 0 if everything was tried and no promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.temporal.torture", description=__doc__)
-    parser.add_argument("--mode", choices=MODES, default="slot")
+    parser.add_argument(
+        "--mode", choices=MODES, help="slot, unless a bug is better found elsewhere"
+    )
     parser.add_argument("--cycles", type=int, default=2000)
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
@@ -28,9 +30,12 @@ def main() -> int:
     parser.add_argument(
         "--bug", choices=sorted(BUGS), default="", help="plant one; it must be found"
     )
+    parser.add_argument("--alone", dest="share", action="store_false", help="without share=")
     parser.add_argument("--folder", type=Path, help="keeps the histories")
     chosen = vars(parser.parse_args())
-    folder = chosen.pop("folder")
+    folder, bug = chosen.pop("folder"), BUGS.get(chosen["bug"])
+    chosen["mode"] = chosen["mode"] or (bug.mode if bug else "slot")
+    chosen["kinds"] = bug.kinds if bug else ()
     quiet = LoggingConfig(filter=TelemetryFilter(core_level="ERROR", other_level="ERROR"))
     Runtime.set_default(
         Runtime(telemetry=TelemetryConfig(logging=quiet))

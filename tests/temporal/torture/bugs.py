@@ -1,8 +1,10 @@
 """Bugs to be planted in every worker: the torture has to find each of them."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+from tests.temporal.torture.plan import Mode
 
 TOP = 1 << 52
 
@@ -16,7 +18,7 @@ def release_not_pinned() -> None:
 
     broken: Any = SlotPermit
 
-    async def end(self: Any, patience: float) -> bool:
+    async def end(self: Any, *how: Any) -> bool:
         permit = workflow.get_external_workflow_handle(self._workflow_id)
         try:
             await permit.signal("release")
@@ -88,17 +90,28 @@ def last_come_first_served() -> None:
     broken.apply = apply
 
 
-BUGS: dict[str, Callable[[], None]] = {
-    "release-not-pinned": release_not_pinned,
-    "ends-with-holder": ends_with_holder,
-    "tokens-fall": tokens_fall,
-    "forgets-when-continuing": forgets_when_continuing,
-    "grants-without-permits": grants_without_permits,
-    "last-come-first-served": last_come_first_served,
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """What breaks a process, and the trial that finds it soon."""
+
+    plant: Callable[[], None]
+    mode: Mode
+    kinds: tuple[str, ...] = ()
+    """The faults that bring it to light; any, unless given."""
+
+
+BUGS = {
+    "release-not-pinned": Bug(release_not_pinned, "slot"),
+    "ends-with-holder": Bug(ends_with_holder, "slot", ("holder terminated",)),
+    "tokens-fall": Bug(tokens_fall, "slot"),
+    "tokens-fall-at-brokers": Bug(tokens_fall, "fair"),
+    "grants-without-permits": Bug(grants_without_permits, "mixed"),
+    "last-come-first-served": Bug(last_come_first_served, "fair"),
+    "forgets-when-continuing": Bug(forgets_when_continuing, "fair"),
 }
 
 
 def plant(name: str) -> None:
     """Break this process."""
     if name:
-        BUGS[name]()
+        BUGS[name].plant()

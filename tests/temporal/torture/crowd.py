@@ -25,8 +25,10 @@ from tests.temporal.torture.plan import POOLS, Plan
 from tests.temporal.torture.steady import found, steady
 
 BRIEF = (0.02, 0.2)
-"""How long most work takes, in seconds; the rest takes some part of a lease."""
-OFTEN = {"plain": 5.0, "overruns": 0.5, "hurries": 0.5}
+"""How long most work takes, in seconds."""
+LONG = 0.15
+"""The part of work that takes a good part of a lease instead."""
+OFTEN = {"plain": 5.0, "hurries": 0.5}
 DOOMED = 0.04
 """The part of holders that run out of time."""
 TASK = timedelta(seconds=2)
@@ -99,7 +101,7 @@ class Crowd:
             capacity=capacity,
             shape=shape,
             fair=fair,
-            share=plan.mode == "mixed",
+            share=plan.share,
             ttl=plan.lease,
             backoff=plan.backoff,
             wait=draw.uniform(0.1, 1.0) if shape == "hurries" else 3 * plan.bound,
@@ -112,8 +114,8 @@ class Crowd:
 
     def _work(self) -> float:
         lease = self._plan.lease
-        long = self._draw.random() < 0.1
-        return self._draw.uniform(0.2 * lease, 0.7 * lease) if long else self._draw.uniform(*BRIEF)
+        long = self._draw.random() < LONG
+        return self._draw.uniform(0.3 * lease, 0.8 * lease) if long else self._draw.uniform(*BRIEF)
 
     async def _one(self, workflow: str, order: Order) -> None:
         lease = self._plan.lease

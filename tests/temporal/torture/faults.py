@@ -64,7 +64,7 @@ class Faults:
         self._weights = {
             kind: weight
             for kind, weight in WEIGHTS.items()
-            if plan.mode != "fair" or kind not in OF_PERMITS
+            if plan.mode != "fair" or plan.share or kind not in OF_PERMITS
         }
         self._strikes: dict[str, Callable[[], Awaitable[bool]]] = {
             "worker killed": self._kill,

@@ -32,6 +32,9 @@ SHAPES: tuple[Shape, ...] = (
     "plain", "twins", "renews", "hurries", "restarts", "carries", "overruns",
 )  # fmt: skip
 
+BY_OTHERS = ("closed", "revoked")
+ENDED_BY_OTHERS = "ended by others"
+"""How a turn ended whose permit somebody else has ended: an operator, or there is something wrong."""
 GRAIN = 0.05
 """Seconds that must be left for work to begin."""
 
@@ -74,26 +77,31 @@ class Holder:
     async def run(self, order: Order) -> dict[str, int]:
         self._told = dict(order.told)
         self._semaphore = Semaphore(order.resource, **_asked(order))
-        self._semaphore.share = order.share  # type: ignore[attr-defined]
         if order.carried is not None:
-            await self._ended(self._go_on(order, order.carried))
+            await self._ended(order, self._go_on(order, order.carried))
         for number, seconds in enumerate(order.works):
             rest = replace(order, works=order.works[number + 1 :], carried=None, carried_use=None)
             turn = self._turn(order, seconds, rest)
             if order.shape == "twins":
                 await asyncio.gather(
-                    self._ended(turn), self._ended(self._turn(order, seconds, rest))
+                    self._ended(order, turn), self._ended(order, self._turn(order, seconds, rest))
                 )
             else:
-                await self._ended(turn)
+                await self._ended(order, turn)
         return self._told
 
-    async def _ended(self, turn: Any) -> None:
+    def _must_know(self, order: Order) -> bool:
+        """Whoever renews may find it gone before it hears that it has expired."""
+        return not order.auto_renew and order.shape not in ("renews", "carries")
+
+    async def _ended(self, order: Order, turn: Any) -> None:
         """How a turn ended is counted; what should not happen fails the workflow."""
         try:
             self._tell(await turn)
-        except LeaseLost:
+        except LeaseLost as loss:
             self._tell("lost")
+            if loss.reason in BY_OTHERS and self._must_know(order):
+                self._tell(ENDED_BY_OTHERS)
         except AcquireTimeout:
             self._tell("gave up")
         except BackendUnavailable:
@@ -169,7 +177,12 @@ class Holder:
 
 
 def _asked(order: Order) -> dict[str, Any]:
-    return {"capacity": order.capacity, "task_queue": order.queue, "fair": order.fair}
+    return {
+        "capacity": order.capacity,
+        "task_queue": order.queue,
+        "fair": order.fair,
+        "share": order.share,
+    }
 
 
 def _terms(order: Order) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Plan:
     """What is planted: see `bugs`."""
     kinds: tuple[str, ...] = ()
     """The faults, in this order, over and over; drawn unless given: see `faults`."""
+    share: bool = True
+    """Brokers hold the permits of the slots that they grant, as holders of both modes need."""
     carries: bool = True
     """Some holders hand what they hold to their next run."""
 

@@ -90,13 +90,18 @@ class _Trial:
         verdict.handovers = await self._handovers()
 
     async def _storm(self) -> None:
-        """Faults as long as there is work, spread over it."""
+        """Faults as long as there is work, spread over it; no longer than it gets on."""
         plan, began = self._plan, time.monotonic()
+        done, got_on = 0, began
         strike_at = began + 3 * self._draw.uniform(*GAPS)
         while time.monotonic() - began < plan.seconds:
             await self._rest(TICK)
             self._watch.look()
             struck = self._faults.counts.total()
+            if self._watch.cycles > done:
+                done, got_on = self._watch.cycles, time.monotonic()
+            if time.monotonic() - got_on > 3 * plan.bound:
+                return
             if self._watch.cycles >= plan.cycles and struck >= plan.faults:
                 return
             due = struck * plan.cycles <= self._watch.cycles * plan.faults

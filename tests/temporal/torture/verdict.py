@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.temporal.torture.crowd import Ends
+from tests.temporal.torture.faults import OF_PERMITS
+from tests.temporal.torture.holders import ENDED_BY_OTHERS
 from tests.temporal.torture.judging import Judgement
 from tests.temporal.torture.plan import Plan
 
@@ -44,6 +46,12 @@ class Verdict:
             yield f"not served, though nobody was disturbed any more: {each}"
         for each in self.left:
             yield f"left behind: {each}"
+        ended, by_operators = (
+            self.ends.turns[ENDED_BY_OTHERS],
+            sum(self.faults[kind] for kind in OF_PERMITS),
+        )
+        if ended > by_operators:
+            yield f"{ended} permits were ended by others than their holders, {by_operators} by operators"
         for workflow, failure in self.ends.failures.items():
             yield f"holder {workflow} failed: {failure}"
         for line, times in self.wrong.items():

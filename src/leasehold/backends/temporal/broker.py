@@ -191,24 +191,23 @@ class LeaseholdBroker:
     # -- what is told -------------------------------------------------------------------------------
 
     def _push(self, wakeups: list[Wakeup]) -> None:
+        granted = self._desk.ids_granted(wakeups)
+        now, stamp = self._clock.read()
+        for inbox, entry_ids in granted.items():
+            if owner_of(inbox):
+                wakeups = self._desk.claimed(entry_ids, wakeups, now, stamp)
+                self._post.to(inbox).granted += entry_ids
         for wakeup in wakeups:
             if wakeup.inbox and not _needless(wakeup):
                 self._post.to(wakeup.inbox).wakeups.append(pack_wakeup(wakeup))
-        for inbox, entry_ids in self._desk.ids_granted(wakeups).items():
-            if inbox:
-                self._post.to(inbox).granted += entry_ids
 
     def _landed(self, inbox: str, letter: Letter, there: bool) -> None:
-        """A delivered signal is in the history of a running workflow, so it will be heeded.
+        """Nobody holds what was granted to a workflow that had closed by then.
 
         A mailbox that isn't there proves nothing: its client may ask without one.
         """
-        if owner_of(inbox):
-            now, stamp = self._clock.read()
-            if there:
-                self._push(self._desk.delivered(letter.granted, now, stamp))
-            else:
-                self._push(self._desk.gone(inbox, letter.granted, now, stamp))
+        if owner_of(inbox) and not there:
+            self._push(self._desk.gone(inbox, letter.granted, *self._clock.read()))
         self._stir()
 
     def _have_closed(self, runs: Sequence[Owner]) -> None:

@@ -1,7 +1,7 @@
 """What a broker does with one command: the ledger, and a word for waiters that are workflows. Pure.
 
 A workflow that waits gives no signs of life, since each would stay in its history. So the broker believes
-in it until it can no longer be signalled, and claims its grant as soon as the grant was delivered.
+in it until it can no longer be signalled, and claims its grant for it.
 """
 
 import json
@@ -182,15 +182,25 @@ class Desk:
                     found.setdefault(hold.inbox, []).append(hold.id)
         return found
 
-    def delivered(self, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
-        """Claim these grants for workflows that have been told of them."""
-        told: list[Wakeup] = []
+    def claimed(
+        self, ids: Sequence[str], wakeups: Sequence[Wakeup], now: float, stamp: int
+    ) -> list[Wakeup]:
+        """The wakeups again, with these grants claimed for workflows that are about to be told of them.
+
+        Either the signal is delivered, and then it is in the history of a running workflow, which heeds it;
+        or that has closed, and its grant is taken back. However late that is known, the grant stands.
+        """
+        stands: dict[str, float] = {}
         for entry_id in ids:
             hold = self.book.get(entry_id)
             if isinstance(hold, Hold) and hold.state == "unclaimed":
                 ttl = self._asked.pop(entry_id, hold.ttl)
-                told += ledger.apply(self.book, Renew(self.key, entry_id, ttl), now, stamp)[1]
-        return told
+                ledger.apply(self.book, Renew(self.key, entry_id, ttl), now, stamp)
+                stands[fingerprint(entry_id)] = ttl
+        return [
+            replace(each, window=stands[each.lease]) if each.lease in stands else each
+            for each in wakeups
+        ]
 
     def gone(self, inbox: str, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
         """A workflow has closed: it waits no longer, and never learnt of these grants."""
