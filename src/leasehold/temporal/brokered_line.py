@@ -73,7 +73,6 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self._calls = 0
         self._callings: dict[int, Calling] = {}
         self._listeners: dict[str, Callable[[Wakeup], None]] = {}
         self._holds: dict[str, tuple[bytes, int, asyncio.Task[Any] | None]] = {}
@@ -103,10 +102,11 @@ class Line:
 
     def send(self, calling: Calling) -> Calling:
         """Send a call in a task of its own, which no cancellation of the caller's touches."""
-        self._calls += 1
+        # Not counted: a reset brings the signals of the run before, and so its answers, to this one.
+        number = workflow.random().getrandbits(52)
         calling.sent = workflow.time()
-        self._callings[self._calls] = calling
-        calling.task = asyncio.create_task(self._deliver(calling, self._calls))
+        self._callings[number] = calling
+        calling.task = asyncio.create_task(self._deliver(calling, number))
         return calling
 
     async def _deliver(self, calling: Calling, number: int) -> None:

@@ -19,6 +19,8 @@ class Here:
     def __init__(self) -> None:
         self._taken: dict[str, dict[str, asyncio.Task[Any] | None]] = {}
         self._listeners: dict[str, Listener] = {}
+        self._unheard: dict[str, list[PermitNews]] = {}
+        """What a permit said before its start was known here: both may come at one time, this first."""
         self.released = 0
         """How often a permit was given up, so that those who wait here notice."""
         workflow.set_signal_handler(said.NEWS, self._hear)
@@ -49,8 +51,10 @@ class Here:
         return {slot for slot, task in self._taken.get(resource, {}).items() if task is me}
 
     def listen(self, permit: str, listener: Listener) -> None:
-        """What the permit of that run ID says goes there."""
+        """What the permit of that run ID says goes there, also what it has said already."""
         self._listeners[permit] = listener
+        for news in self._unheard.pop(permit, ()):
+            listener(news)
 
     def unlisten(self, permit: str) -> None:
         """No more."""
@@ -60,6 +64,8 @@ class Here:
         listener = self._listeners.get(news.permit)
         if listener is not None:
             listener(news)
+        elif self._taken:  # else nothing is being started here: it is late news of a permit that is over
+            self._unheard.setdefault(news.permit, []).append(news)
 
 
 _runs: WeakKeyDictionary[asyncio.AbstractEventLoop, Here] = WeakKeyDictionary()

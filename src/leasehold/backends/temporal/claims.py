@@ -67,7 +67,7 @@ class Claims:
     @property
     def at_rest(self) -> bool:
         """Nothing is under way whose end only this run would hear of."""
-        return not self._starting and not self._signalling and self._seeking is None
+        return not (self._starting or self._signalling or self._leaving or self._seeking)
 
     @property
     def empty(self) -> bool:
