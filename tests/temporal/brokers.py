@@ -146,6 +146,7 @@ class Waiter:
         broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
         info = workflow.info()
         fast = bool(more.pop("fast", False))
+        more.setdefault("patience", 3e8)
         ask = Acquire(key.encode(), entry_id, info.workflow_id, ttl, queue=True, **more)
         call = Call([pack_command(ask)], 1, info.workflow_id, info.run_id, fast)
         await broker.signal(ids.APPLY, call)
@@ -178,7 +179,8 @@ class Brokered:
 
     async def call(self, *commands: Command, **about: Any) -> Answer:
         """A batch by update-with-start, as plain clients call; sent again where a run just ended."""
-        started = BrokerInput(text_of(self.key), **about.pop("start", {}))
+        by_hand = about.get("at") is not None
+        started = BrokerInput(text_of(self.key), by_hand=by_hand, **about.pop("start", {}))
         call = Call([pack_command(command) for command in commands], **about)
         while True:
             try:

@@ -148,10 +148,11 @@ class Siblings(Flow):
     @workflow.run
     async def run(self, wish: Wish, mine: str) -> list[str]:
         found = []
-        for resource in (wish.resource, mine):
+        for resource, then in ((wish.resource, "waits"), (mine, "holds")):
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._hold(Wish(resource)))
+                    await workflow.wait_condition(lambda then=then: self.state == then)  # type: ignore[misc]
                     await workflow.sleep(0.3)
                     raise ValueError("of a sibling")
             except ExceptionGroup as group_error:

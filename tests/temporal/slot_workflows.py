@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -154,29 +154,39 @@ class TwoTasks(Gated):
     @workflow.init
     def __init__(self, spec: Spec) -> None:
         super().__init__()
+        self.overtaken = False
 
     @workflow.run
     async def run(self, spec: Spec) -> list[float]:
         """When the second has left, in its own view."""
-        first = asyncio.create_task(self._hold(spec, 2.2, shielded=True))
+        first = asyncio.create_task(self._outstay(spec))
         await workflow.wait_condition(lambda: self.inside)
-        second = asyncio.create_task(self._hold(spec, 1.8))
+        second = asyncio.create_task(self._hold(spec, first))
         await asyncio.gather(first, second, return_exceptions=True)
         return [first.result() if not first.exception() else 0.0, second.result()]
 
-    async def _hold(self, spec: Spec, seconds: float, shielded: bool = False) -> float:
-        mine = Spec(spec.resource, spec.queue, spec.way, acquire={**spec.acquire})
-        if not shielded:
-            mine.acquire |= {"ttl": 6.0}
-        async with block(mine):
+    async def _outstay(self, spec: Spec) -> float:
+        async with block(spec):
             self.inside = True
-            sleeping = asyncio.create_task(workflow.sleep(seconds))
+            overtaken = asyncio.create_task(self._until_overtaken())
             try:
-                await asyncio.shield(sleeping)
+                await asyncio.shield(overtaken)
             except asyncio.CancelledError:
-                if not shielded:
-                    raise
-                await sleeping  # a body that takes its time to stop
+                await overtaken  # a body that takes its time to stop
+        return workflow.time()
+
+    async def _until_overtaken(self) -> None:
+        """Ours never is: the workflow's other tasks wait until it has left."""
+        with suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self.overtaken, timeout=3)
+
+    async def _hold(self, spec: Spec, first: asyncio.Task[float]) -> float:
+        """And for a while after the first has left."""
+        mine = Spec(spec.resource, spec.queue, spec.way, acquire={**spec.acquire, "ttl": 20.0})
+        async with block(mine):
+            self.overtaken = True
+            await workflow.wait([first])
+            await workflow.sleep(1.5)
         return workflow.time()
 
 

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from leasehold.backends.temporal.broker_desk import QUEUE_LIMIT, Desk, inbox_of, owner_of
+from leasehold.backends.temporal.broker_desk import (
+    AGES,
+    MOST_TOKENS,
+    QUEUE_LIMIT,
+    Desk,
+    inbox_of,
+    owner_of,
+)
 from leasehold.backends.temporal.wire import pack_command, pack_reply, unpack_command
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
@@ -21,6 +28,7 @@ from leasehold.model import (
     Queued,
     Refused,
     Release,
+    Renew,
     Reply,
     Wakeup,
 )
@@ -97,10 +105,12 @@ def test_a_snapshot_changes_nothing(plan: list[Any]) -> None:
 def queue(desk: Desk, *inboxes: str, now: float = NOW) -> list[Reply]:
     """Somebody holds, and these wait: `w0`, `w1`, …"""
     desk.apply(Acquire(KEY, "holder", "h", 30.0), now, STAMP)
-    return [
-        desk.apply(Acquire(KEY, f"w{n}", "w", 60.0, queue=True, inbox=inbox), now, STAMP)[0]
-        for n, inbox in enumerate(inboxes)
-    ]
+    return [desk.apply(waits(f"w{n}", inbox), now, STAMP)[0] for n, inbox in enumerate(inboxes)]
+
+
+def waits(entry_id: str, inbox: str, patience: float = AGES) -> Acquire:
+    """As somebody asks who has such patience."""
+    return Acquire(KEY, entry_id, "w", 60.0, queue=True, patience=patience, inbox=inbox)
 
 
 def granted(wakeups: Sequence[Wakeup]) -> list[str]:
@@ -149,6 +159,44 @@ def test_what_was_delivered_once_is_not_taken_because_a_later_push_fails() -> No
     desk.claimed(desk.ids_granted(told)[THERE], told, NOW, STAMP)
     desk.gone(THERE, [], NOW, STAMP)
     assert len(desk.status(NOW, STAMP).holders) == 1
+
+
+def test_what_was_renewed_from_elsewhere_is_not_taken_because_a_push_fails() -> None:
+    desk = Desk(KEY)
+    queue(desk, THERE)
+    _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
+    desk.claimed(desk.ids_granted(told)[THERE], told, NOW, STAMP)
+    desk.apply(Renew(KEY, "w0", 60.0, HERE), NOW, STAMP)
+    desk.gone(THERE, ["w0"], NOW, STAMP)
+    assert len(desk.status(NOW, STAMP).holders) == 1
+    desk.gone(HERE, ["w0"], NOW, STAMP)
+    assert not desk.status(NOW, STAMP).holders
+
+
+def test_a_workflow_waits_no_longer_than_it_says() -> None:
+    desk = Desk(KEY)
+    queue(desk, "")
+    desk.apply(waits("short", THERE, 20.0), NOW, STAMP)
+    assert desk.status(NOW + 19.0, STAMP).waiting == 2
+    assert desk.status(NOW + 21.0, STAMP).waiting == 1
+
+
+def test_the_first_in_line_is_looked_after_if_it_is_a_workflow() -> None:
+    desk = Desk(KEY)
+    assert desk.head_owner() is None
+    queue(desk, "mailbox", THERE)
+    assert desk.head_owner() is None
+    desk.apply(Release(KEY, "w0"), NOW, STAMP)
+    assert desk.head_owner() == owner_of(THERE)
+    desk.gone(THERE, [], NOW, STAMP)
+    assert not desk.book.waiting
+
+
+def test_no_call_uses_up_the_tokens() -> None:
+    desk = Desk(KEY)
+    most = Acquire(KEY, "a", "h", 30.0, tokens=MOST_TOKENS)
+    assert isinstance(desk.apply(replace(most, tokens=MOST_TOKENS + 1), NOW, STAMP)[0], Failed)
+    assert isinstance(desk.apply(most, NOW, STAMP)[0], Granted)
 
 
 def test_a_closed_run_that_asked_for_it_ends_its_lease() -> None:

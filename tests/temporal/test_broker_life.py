@@ -99,6 +99,32 @@ async def test_without_asking_for_it_a_lease_stands_when_its_run_closes(
         assert await after.result() > found[0].token
 
 
+async def test_a_workflow_that_ended_is_in_nobodys_way_though_it_does_not_fit(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Watch, "EVERY", 0.2)
+    served = (LeaseholdBroker, Waiter)
+    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+        await here.ask(here.acquire("a", ttl=600.0, capacity=2))
+        wide = await here.waiter("wide", capacity=2, units=2)
+        await here.until_waiting(1)
+        after = await here.waiter("after", capacity=2)
+        await here.until_waiting(2)
+        await wide.terminate()
+        assert await after.result()
+
+
+async def test_a_caller_can_not_move_the_time_of_a_real_broker(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address) as here:
+        await here.ask(here.acquire("a"))
+        found = await here.ask(here.acquire("b"), at=(4e9, int(4e15)))
+        assert isinstance(found, Failed)
+        assert "server's time" in found.detail
+        assert [each.owner for each in (await here.status()).holders] == ["owner of a"]
+
+
 async def test_no_lease_id_is_shown(
     temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,7 @@
 """A broker that shares its slots with workflows that take permits without one: never both grant a slot."""
 
 import asyncio
+import time
 from typing import Any
 from uuid import uuid4
 
@@ -14,7 +15,7 @@ from leasehold.backends.temporal.broker import LeaseholdBroker
 from leasehold.backends.temporal.broker_liveness import owner_closed
 from leasehold.backends.temporal.broker_watch import Watch
 from leasehold.backends.temporal.claims import Claims
-from leasehold.model import Failed, Granted, Lost, Queued, Refused, Release, Renew, Reply
+from leasehold.model import Failed, Granted, Lost, Queued, Refused, Release, Released, Renew, Reply
 from leasehold.temporal.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered, HastyBroker, Waiter, serving
@@ -142,6 +143,28 @@ async def test_a_permit_that_somebody_ends_ends_its_lease(temporal_server: Tempo
         assert found.reason == "revoked"
         assert pool.permit(0).id in found.detail
         assert isinstance(await pool.try_for("b"), Granted)
+
+
+async def test_a_permit_outlives_what_was_granted_of_its_slot(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address, *WORKFLOWS) as here:
+        pool = Pool(here)
+        for ttl in (4000.0, 9000.0):
+            ends = time.time() + ttl
+            await pool.try_for("a", ttl=ttl)
+            while (await pool.permit(0).query("status"))["deadline"] < ends:
+                await asyncio.sleep(0.02)
+
+
+async def test_a_name_too_long_for_permits_is_served_without(
+    temporal_server: TemporalServer,
+) -> None:
+    async with serving(temporal_server.address, *WORKFLOWS) as here:
+        pool = Pool(here)
+        pool.key = b"semaphore:" + b"n" * 250
+        assert isinstance(await pool.try_for("a"), Granted)
+        assert isinstance(await pool.ask(Release(pool.key, "a"), share=True), Released)
 
 
 async def test_permits_pass_on_to_the_next_run(temporal_server: TemporalServer) -> None:

@@ -27,7 +27,7 @@ from tests.temporal.fair_flows import (
 )
 from tests.temporal.fair_world import WORKFLOWS, Handle, fair_world
 from tests.temporal.histories import replay
-from tests.temporal.workers import unique, worker
+from tests.temporal.workers import unique, until, worker
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
 
@@ -129,7 +129,8 @@ async def test_each_task_replays_the_whole_history_and_leaves_no_word_behind(
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == []
     for flow in flows[:3]:
-        await replay(await flow.fetch_history(), *FLOWS)  # in the sandbox, which takes us in anew
+        history = await flow.fetch_history()
+        await replay(history, *FLOWS, sandboxed=flow is tasks)  # which takes us in anew
 
 
 async def test_the_sandbox_takes_us_in_without_exceptions(temporal_server: TemporalServer) -> None:
@@ -172,7 +173,7 @@ async def test_a_waiter_that_is_reset_asks_anew(temporal_server: TemporalServer)
         holder = await world.holding()
         waiter = await world.waiting(hold=0)
         described = await waiter.describe()
-        await world.client.workflow_service.reset_workflow_execution(
+        reset = await world.client.workflow_service.reset_workflow_execution(
             ResetWorkflowExecutionRequest(
                 namespace="default",
                 workflow_execution=WorkflowExecution(
@@ -184,7 +185,13 @@ async def test_a_waiter_that_is_reset_asks_anew(temporal_server: TemporalServer)
             ),
             timeout=timedelta(seconds=10),
         )
-        await world.until_waiting(2)  # the old run's place is there until its turn comes
+
+        async def waits_anew() -> bool:
+            # The old run's place goes when the broker can't tell it something: now, or at its turn.
+            waiters = (await world.status()).waiters
+            return any(f"{waiter.id}/{reset.run_id}/" in each.owner for each in waiters)
+
+        await until(waits_anew)
         await holder.signal(Holding.leave)
         await world.client.get_workflow_handle(waiter.id).result()
         await world.until_free()

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 from temporalio import activity
+from temporalio.client import AsyncActivityHandle
+from temporalio.service import RPCError, RPCStatusCode
 
 import leasehold
 from leasehold.temporal import LockInterceptor, current_lock, needs_lock
 from tests.servers.temporal import TemporalServer
-from tests.temporal.needs_lock_world import RunsSteps, Step, waits_for, working
+from tests.temporal.needs_lock_world import RunsSteps, Step, until, waits_for, working
 
 pytestmark = pytest.mark.once
 
@@ -306,6 +308,70 @@ async def test_who_waits_without_a_slot_may_go_on_in_another_worker(
                 (token,) = await handle.result()
     assert token == (await store.status("x", "semaphore")).last_token
     assert len(where) == 1
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        RPCError("no reply in time", RPCStatusCode.DEADLINE_EXCEEDED, b""),
+        RPCError("said to a second try", RPCStatusCode.NOT_FOUND, b""),
+        asyncio.CancelledError(),
+    ],
+    ids=["no reply", "not found", "cancelled"],
+)
+async def test_an_attempt_keeps_what_it_was_handed_though_the_reply_to_that_was_lost(
+    lost: BaseException,
+    temporal_server: TemporalServer,
+    store: leasehold.Client,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, told, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    fail = AsyncActivityHandle.fail
+
+    async def through_and_lost(*given: Any, **more: Any) -> None:
+        await fail(*given, **more)
+        await running.wait()
+        told.set()
+        raise lost
+
+    @activity.defn
+    @needs_lock("x", backend=store, wait_in_slot=0)
+    async def work() -> int:
+        running.set()
+        await looked.wait()
+        return current_lock().token
+
+    monkeypatch.setattr(AsyncActivityHandle, "fail", through_and_lost)
+    ours = LockInterceptor()
+    async with working(temporal_server.address, [work], interceptors=[ours]) as world:
+        async with store.semaphore("x", 1).acquire():
+            handle = await world.start(Step("work"))
+            await waits_for(store, "x", 1)
+        await told.wait()
+        await until(lambda: not ours._station.room._tasks)
+        (holder,) = (await store.status("x", "semaphore")).holders
+        looked.set()
+        assert await handle.result() == [holder.token]
+
+
+async def test_what_could_not_be_handed_on_is_freed_where_the_server_has_refused_it(
+    temporal_server: TemporalServer, store: leasehold.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_given: Any, **_more: Any) -> None:
+        raise RPCError("the details are too large", RPCStatusCode.INVALID_ARGUMENT, b"")
+
+    @activity.defn
+    @needs_lock("x", backend=store, wait_in_slot=0)
+    async def work() -> None: ...
+
+    monkeypatch.setattr(AsyncActivityHandle, "fail", refused)
+    async with working(temporal_server.address, [work]) as world:
+        lock = store.semaphore("x", 1)
+        async with lock.acquire():
+            await world.start(Step("work"))
+            await waits_for(store, "x", 1)
+        async with asyncio.timeout(20):  # less than it would be handed on for
+            await (await lock.acquire()).release()
 
 
 async def test_never_more_than_there_are_slots(

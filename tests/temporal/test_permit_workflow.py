@@ -104,14 +104,28 @@ async def test_released_in_its_quarantine(permits: Permits) -> None:
     assert await permit.result() == "released"
 
 
-async def test_taken_up_by_a_workflow_that_is_gone_it_ends(permits: Permits) -> None:
+async def test_handed_over_it_outlives_the_cancellation_that_comes_of_it(permits: Permits) -> None:
+    permit = await permits.start(quarantine_seconds=60.0)
+    await permit.signal("hand_over")
+    await permit.cancel()
+    status = await permit.query("status", result_type=PermitStatus)
+    assert not status.retiring
+    await permit.signal("release")
+    assert await permit.result() == "released"
+    history = await history_of(permits.client, permit.id)
+    assert count(history)["WORKFLOW_EXECUTION_CANCEL_REQUESTED"] == 1
+    await replay(history, PermitSlotWorkflow)
+
+
+async def test_taken_up_by_a_workflow_that_is_gone_its_lease_runs_out(permits: Permits) -> None:
+    """An earlier run has used it."""
     gone = await permits.start()
     await gone.signal("release")
     await gone.result()
-    permit = await permits.start()
+    permit = await permits.start(0.1)
     assert gone.result_run_id is not None
-    await permit.signal("adopt", Adoption(gone.id, gone.result_run_id, 60.0))
-    assert await permit.result() == "holder_gone"
+    await permit.signal("adopt", Adoption(gone.id, gone.result_run_id, 1.0))
+    assert await permit.result() == "lease_expired"
 
 
 async def test_of_a_later_format_it_is_refused(permits: Permits) -> None:

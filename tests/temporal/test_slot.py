@@ -9,8 +9,12 @@ import pytest_asyncio
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
+from temporalio.exceptions import ApplicationError
 
+from leasehold.temporal import outside, slot_acquiring, slot_arming, slot_permit
+from leasehold.temporal.failures import Misused
 from leasehold.temporal.semaphore import Semaphore
+from leasehold.temporal.slot_permit import SlotPermit, may_run_on
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import count, history_of, kinds, replay
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
@@ -129,6 +133,72 @@ async def test_renewed_for_longer_than_its_ttl_and_no_longer_than_max_hold(
     history = await history_of(world.client, handle.id)
     assert count(history)["SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"] >= 2
     await replay(history, Holder, sandboxed=False)
+
+
+async def test_a_renewal_that_hangs_ends_with_the_deadline(
+    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = outside.signal_run
+
+    async def hangs(workflow_id: str, run_id: str, name: str, *args: float) -> bool:
+        if name == "extend":
+            await asyncio.get_running_loop().create_future()
+        return await really(workflow_id, run_id, name, *args)
+
+    monkeypatch.setattr(slot_permit, "signal_run", hangs)
+    spec = world.spec(work="gate", acquire={"ttl": 3.0})
+    handle = await world.hold(spec)
+    with pytest.raises(WorkflowFailureError) as caught:
+        await handle.result()
+    assert "no renewal came in time" in str(caught.value.cause)
+    assert await world.permit(spec).result() == "released"
+
+
+async def test_what_was_lost_while_it_was_armed_is_given_back_and_acquired_anew(
+    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = slot_arming.wait_until_armed
+    runs: list[str] = []
+
+    async def late(permit: SlotPermit, bound: float, semaphore: Semaphore) -> None:
+        await really(permit, bound, semaphore)
+        runs.append(permit.run_id)
+        if len(set(runs)) == 1:
+            await asyncio.sleep(permit.remaining)
+
+    monkeypatch.setattr(slot_acquiring, "wait_until_armed", late)
+    spec = world.spec(acquire={"ttl": 2.0, "auto_renew": False, "backoff": 0.1})
+    held = await (await world.hold(spec)).result()
+    assert held.run_id not in ("", runs[0])
+
+
+async def test_the_server_leaves_a_permit_its_quarantine(world: SlotWorld) -> None:
+    spec = world.spec(acquire={"max_hold": 100.0}, semaphore={"quarantine": 500.0})
+    await (await world.hold(spec)).result()
+    history = await history_of(world.client, world.permit(spec).id)
+    begun = history.events[0].workflow_execution_started_event_attributes
+    assert begun.workflow_execution_timeout.seconds > 600
+
+
+async def test_a_permit_that_can_t_speak_has_no_quarantine() -> None:
+    with pytest.raises(ValueError, match="quarantine= needs armed=True"):
+        Semaphore("x", capacity=1, quarantine=3, armed=False)
+
+
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [
+        (None, False),
+        (TimeoutError(), True),
+        (ExceptionGroup("", [ApplicationError("sibling")]), True),
+        (asyncio.CancelledError(), True),
+        (Misused("no name"), False),
+    ],
+)
+async def test_a_body_that_failed_may_have_left_work_behind(
+    error: BaseException | None, may: bool
+) -> None:
+    assert may_run_on(error) is may
 
 
 async def test_in_the_sandbox_and_replayed_from_its_history_for_each_task(

@@ -1,6 +1,7 @@
 """Each defect found in the guide's permits: its way fails, and ours passes. Numbers as in the notes."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -212,6 +213,32 @@ async def test_8_a_permit_is_handed_over_a_continue_as_new(world: SlotWorld) -> 
         found[way] = [(each.entered, each.left) for each in helds]
     assert overlap(found["guide"]) > 0
     assert overlap(found["ours"]) <= 0
+
+
+async def test_8_its_quarantine_does_not_begin_by_the_hand_over(world: SlotWorld) -> None:
+    """The end of the run that has started it cancels it, before the next run adopts it or after."""
+    specs = [
+        world.spec(runs=3, hold=0.05, acquire={"ttl": 8.0}, semaphore={"quarantine": 60.0})
+        for _ in range(4)
+    ]
+    relays = [await world.start(Relay, spec, result=Held) for spec in specs]
+    for relay, spec in zip(relays, specs, strict=True):
+        await relay.result()
+        assert await world.permit(spec).result() == "released"
+        found = kinds(await history_of(world.client, world.permit(spec).id))
+        assert "WORKFLOW_EXECUTION_CANCEL_REQUESTED" in found
+
+
+async def test_8_handed_over_it_still_ends_at_its_max_hold(world: SlotWorld) -> None:
+    """Also where nobody renews it: its holder stops before the permit does."""
+    ttl_and_hold = {"ttl": 15.0, "max_hold": 4.0, "auto_renew": False}
+    spec = world.spec(runs=2, hold=1.5, acquire=ttl_and_hold)
+    relay = await world.start(Relay, spec, result=Held)
+    with pytest.raises(WorkflowFailureError) as caught:
+        await relay.result()
+    assert "as long as max_hold allows" in str(caught.value.cause)
+    assert re.search(r"held for [2-9] s", str(caught.value.cause))  # by both runs
+    assert await world.permit(spec).result() == "released"
 
 
 async def test_8_a_fast_permit_can_t_be_handed_over_and_says_so(world: SlotWorld) -> None:

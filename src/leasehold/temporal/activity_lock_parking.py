@@ -36,6 +36,12 @@ HANDOVER_TTL = 30.0
 
 RPC_TIMEOUT = timedelta(seconds=5)
 
+REFUSED = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.UNIMPLEMENTED})
+"""What a server answers that has done nothing, now or at an earlier try of the same request.
+
+Not NOT_FOUND: the client's own second try gets that, of an attempt that the first has ended.
+"""
+
 
 class Parked:
     """An attempt that waits and has no slot."""
@@ -128,9 +134,12 @@ class Parked:
             return await self._fail(failures.refusal(error))
         try:
             await self._fail(failures.granted(self._key), packed(handle, self._info.attempt + 1))
-        except BaseException:  # nobody will come for it
-            with suppress(LeaseholdError):
-                await (await self._store.attach(handle)).release()
+        except RPCError as error:
+            if error.status in REFUSED:  # nobody will come for it
+                with suppress(LeaseholdError):
+                    await (await self._store.attach(handle)).release()
+            # Else only the reply may be lost, and the next attempt may run with the lease by now.
+            # If nobody came for it, it runs out.
             raise
 
     async def _cancelled(self, error: AsyncActivityCancelledError) -> None:

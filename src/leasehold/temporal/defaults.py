@@ -17,7 +17,7 @@ MAX_BACKOFF = 60.0
 MAX_HOLD = 86_400.0
 """A permit is renewed for so long, or for `RENEWALS` of them if that is less."""
 RENEWALS = 1000
-"""Each one is a signal, and costs the holder ten events of its history."""
+"""Each one is a signal, and costs the holder twelve events of its history."""
 GRACE = 60.0
 """So long after its last moment the server ends a permit that no worker has ended."""
 CONFIRMED = 10.0

@@ -22,7 +22,9 @@ class Handoff:
     mode: str = "slot"
     acquired_at: float = 0.0
     until: float | None = None
-    """It is renewed until then, in seconds since 1970; None for never."""
+    """It stands until then at most, in seconds since 1970; None if it is never renewed."""
+    renews: bool | None = None
+    """Whether it is renewed; None where `until` tells."""
     more: dict[str, Any] = field(default_factory=dict[str, Any])
     format: int = FORMAT
 

@@ -64,7 +64,9 @@ class Here:
         listener = self._listeners.get(news.permit)
         if listener is not None:
             listener(news)
-        elif self._taken:  # else nothing is being started here: it is late news of a permit that is over
+        elif (
+            self._taken
+        ):  # else nothing is being started here: it is late news of a permit that is over
             self._unheard.setdefault(news.permit, []).append(news)
 
 

@@ -32,6 +32,7 @@ class PermitSlotWorkflow:
         self._holder = (info.parent.workflow_id, info.parent.run_id) if info.parent else None
         self._told = given.armed
         self._adopted = False
+        self._handed_over = False
 
     @workflow.run
     async def run(self, given: PermitSlotInput) -> str:
@@ -61,6 +62,15 @@ class PermitSlotWorkflow:
     def retire(self) -> None:
         """The holder was stopped, and what it had begun may not be."""
         self._retire()
+
+    @workflow.signal(name=said.HAND_OVER)
+    def hand_over(self) -> None:
+        """The run that started it ends, and the server will cancel it for that: it stands all the same.
+
+        That cancellation may come before the next run adopts it or after. No other one can follow, as the
+        server takes one only.
+        """
+        self._handed_over = True
 
     @workflow.signal(name=said.EXTEND)
     def extend(self, seconds: float) -> None:
@@ -106,7 +116,8 @@ class PermitSlotWorkflow:
             except asyncio.CancelledError:  # by its holder's end, or by a person
                 if not self._given.quarantine_seconds:
                     raise
-                self._retire()
+                if not self._handed_over:
+                    self._retire()
         return self._outcome
 
     async def _next_change(self) -> None:
@@ -136,8 +147,11 @@ class PermitSlotWorkflow:
                 self._ending = asyncio.create_task(self._tell(said.ENDING))
 
     async def _arm(self) -> None:
-        """Tell the holder that it stands. One that has ended holds nothing: nobody has used the slot."""
-        if not await self._tell(said.ARMED):
+        """Tell the holder that it stands. One that has ended holds nothing: nobody has used the slot.
+
+        Unless an earlier run has: what that began may go on for as long as the lease.
+        """
+        if not await self._tell(said.ARMED) and not self._adopted:
             self._end(said.HOLDER_GONE)
 
     async def _tell(self, what: str) -> bool:

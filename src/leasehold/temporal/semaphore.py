@@ -33,7 +33,7 @@ class Semaphore:
     is terminated. "safe": it stays until its lease ends, since activities of that holder may still run.
     "fast": it ends at once, and only the fencing token tells late work from that of the next holder.
     `quarantine`: so many seconds the slot stays taken instead where the holder has ended so, and as well
-    where a block ends by a cancellation or by an activity's time-out, which may leave that activity running;
+    where a block ends by an error, be it a cancellation or a time-out, which may leave an activity running;
     let it outlast the heartbeat timeout. 0 for activities with `WAIT_CANCELLATION_COMPLETED`.
 
     `share`, with `fair=True`: the broker holds the permits of the slots that it grants, so that it excludes
@@ -65,6 +65,11 @@ class Semaphore:
             if self.quarantine and on_holder_close == "fast":
                 raise ValueError(
                     'quarantine= is for on_holder_close="safe": "fast" waits for nothing'
+                )
+            if self.quarantine and not armed and not fair:
+                raise ValueError(
+                    "quarantine= needs armed=True: a permit that can't speak to its holder would retire "
+                    "without a word of it"
                 )
             permit_id(resource, str(capacity - 1))
         self.resource = resource

@@ -127,9 +127,7 @@ class _Attempt:
                 ),
                 id=ids.permit_id(self._resource, slot),
                 task_queue=semaphore.task_queue,
-                execution_timeout=timedelta(
-                    seconds=max(terms.max_hold, terms.ttl) + defaults.GRACE
-                ),
+                execution_timeout=timedelta(seconds=_longest(semaphore, terms)),
                 result_type=str,
                 parent_close_policy=_close_policy(semaphore),
                 cancellation_type=ChildWorkflowCancellationType.ABANDON,
@@ -156,7 +154,7 @@ class _Attempt:
         )
 
     async def _is_armed(self, permit: SlotPermit) -> bool:
-        """Once it has reported. False if it has ended at once; raises `NotServed`."""
+        """Once it has reported. False if its lease is over by then; raises `NotServed`."""
         left = self._left()
         bound = defaults.ARMED if left is None else min(defaults.ARMED, left)
         try:
@@ -164,7 +162,7 @@ class _Attempt:
         except BaseException:
             await permit.release()
             raise
-        if permit.armed and not permit.ended:
+        if permit.armed and not permit.ended and not permit.lost:
             return True
         await permit.release()
         if permit.failure is not None:

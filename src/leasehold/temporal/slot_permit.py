@@ -1,16 +1,11 @@
 """A permit in slot mode: the running workflow of that ID is the lock."""
 
 import asyncio
+from math import inf
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import (
-    ActivityError,
-    ApplicationError,
-    ChildWorkflowError,
-    FailureError,
-    is_cancelled_exception,
-)
+from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError
 from temporalio.exceptions import TimeoutError as TimedOut
 
 from leasehold.backends.temporal.ids import permit_id
@@ -48,6 +43,7 @@ class SlotPermit(Permit):
         quarantine: float = 0.0,
         token: int | None = None,
         child: Child | None = None,
+        acquired_at: float | None = None,
     ) -> None:
         super().__init__(
             resource=resource,
@@ -56,7 +52,7 @@ class SlotPermit(Permit):
             token=token,
             ttl=ttl,
             deadline=_trusted(began, ttl, until),
-            acquired_at=began,
+            acquired_at=began if acquired_at is None else acquired_at,
         )
         self._renewed_at = began
         self._until = until
@@ -84,7 +80,7 @@ class SlotPermit(Permit):
         with checked():
             wanted = self._ttl if ttl is None else safe_ttl(ttl)
         if not await self._extend(wanted):
-            self._lose("closed")
+            self._lose(self._gone())
         self._still("renew")
 
     async def release(self) -> bool:
@@ -108,6 +104,7 @@ class SlotPermit(Permit):
                 'run, also where it continues as new; take on_holder_close="safe"'
             )
         await self.renew()
+        await self._hand_over()
         self._stop("detached")
         return Handoff(
             resource=self._resource,
@@ -116,8 +113,17 @@ class SlotPermit(Permit):
             token=self._token,
             ttl=self._ttl,
             acquired_at=self._acquired_at,
-            until=self._until if self._renews else None,
+            until=self._until,
+            renews=self._renews,
         )
+
+    async def _hand_over(self) -> None:
+        """With a quarantine the end of the run that started it cancels it, also by a continue-as-new."""
+        if not self._quarantine or self._child is None:
+            return
+        if not await signal_run(self._workflow_id, self._run_id, said.HAND_OVER):
+            self._lose(self._gone())
+        self._still("detach")
 
     async def _give_up(self, signal: str, patience: float) -> bool:
         if self._over:
@@ -148,22 +154,40 @@ class SlotPermit(Permit):
         return True
 
     async def _keep(self) -> None:
-        while True:
-            now = workflow.time()
-            renew_at = self._renewed_at + self._ttl / 2
-            if self._renews and renew_at < self._until:
-                await workflow.sleep(max(renew_at - now, 0.0), summary="until the permit's renewal")
-                try:
-                    if not await self._extend(self._ttl):
-                        return self._lose("closed")
-                except FailureError:
-                    if workflow.time() >= self._deadline:
-                        return self._lose("expired")
-                    await workflow.sleep(self._ttl / 10)
-            elif now < self._deadline:
-                await workflow.sleep(self._deadline - now, summary="the permit's deadline")
-            else:
-                return self._lose(self._ran_out())
+        while not self.lost:
+            now, due = workflow.time(), self._due()
+            if now < due:
+                what = (
+                    "until the permit's renewal"
+                    if due < self._deadline
+                    else "the permit's deadline"
+                )
+                await workflow.sleep(min(due, self._deadline) - now, summary=what)
+            elif not await self._is_there():
+                return self._lose(self._gone())
+        self._lose(self._ran_out())
+
+    def _due(self) -> float:
+        """When to renew next; never where its deadline is as late as it may be."""
+        if not self._renews or self._deadline >= self._until - _spare(self._ttl):
+            return inf
+        return self._renewed_at + self._ttl / 2
+
+    async def _is_there(self) -> bool:
+        """Renew it. Whoever waits for that longer than until its deadline learns of the loss too late."""
+        extending = asyncio.create_task(self._try_to_extend())
+        try:
+            await workflow.wait([extending], timeout=self._deadline - workflow.time())
+            return not extending.done() or extending.result()
+        finally:
+            extending.cancel()
+
+    async def _try_to_extend(self) -> bool:
+        try:
+            return await self._extend(self._ttl)
+        except FailureError:
+            await workflow.sleep(self._ttl / 10, summary="until the renewal is tried again")
+            return True
 
     async def _extend(self, ttl: float) -> bool:
         sent = workflow.time()
@@ -175,6 +199,8 @@ class SlotPermit(Permit):
 
     def _hear(self, news: PermitNews) -> None:
         if news.what == said.ARMED:
+            if not self.armed:  # nothing has been renewed yet, so the permit knows better
+                self._deadline = min(self._deadline, news.deadline - _spare(self._ttl))
             self.armed = True
             self._token = news.token
         elif news.what == said.ENDING:
@@ -198,6 +224,10 @@ class SlotPermit(Permit):
         """Why its time is over."""
         return "max_hold" if workflow.time() >= self._until - LONGEST_MARGIN else "expired"
 
+    def _gone(self) -> str:
+        """Why it has ended, where that is all that is known."""
+        return self._ran_out() if workflow.time() >= self._deadline else "closed"
+
     def _has_ended(self, reason: str) -> None:
         self.ended = True
         self._lose(reason)
@@ -215,12 +245,18 @@ class SlotPermit(Permit):
 
 
 def may_run_on(error: BaseException | None) -> bool:
-    """Whether a body that ended so may have left an activity running: it was cancelled, or timed out."""
-    if error is None or is_cancelled_exception(error):
-        return error is not None
-    return isinstance(error, ActivityError) and isinstance(error.cause, TimedOut)
+    """Whether a body that ended so may have left an activity running.
+
+    Any error may come of a cancellation or a time-out: as an `ActivityError`, as Python's `TimeoutError`,
+    in a task group's `ExceptionGroup`, or as what the body made of it.
+    """
+    return error is not None and not isinstance(error, (Misused, workflow.ContinueAsNewError))
 
 
 def _trusted(sent: float, ttl: float, until: float) -> float:
     """Its holder stops a little before the permit does, so that nobody else has it by then."""
-    return min(sent + ttl, until) - min(margin(ttl), LONGEST_MARGIN)
+    return min(sent + ttl, until) - _spare(ttl)
+
+
+def _spare(ttl: float) -> float:
+    return min(margin(ttl), LONGEST_MARGIN)

@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus as Is
 
 from leasehold.backends import store_for
-from leasehold.backends.temporal import wire
+from leasehold.backends.temporal import listening, wire
 from leasehold.backends.temporal.ids import broker_id
 from leasehold.errors import IncompatibleVersion
 from leasehold.model import (
@@ -102,6 +102,27 @@ def test_a_mailbox_that_was_ended_is_made_again(url: str, side: Side) -> None:
     side.run(case)
 
 
+def test_a_push_that_can_not_be_read_is_told_and_the_next_is_heard(
+    url: str, side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = new_key()
+
+    def fail(news: object) -> None:
+        monkeypatch.undo()
+        raise TypeError("no such thing")
+
+    async def case() -> None:
+        holder, waiter = await side.open(store_for(url)), await side.open(store_for(url))
+        await holder.apply([acquire("a", key)])
+        monkeypatch.setattr(listening, "_wakeups", fail)
+        await queue(waiter, "b", key)
+        await holder.apply([release("a", key)])
+        assert "no such thing" in str(await side.broken(waiter))
+        granted((await waiter.apply([acquire("b", key, inbox=waiter.inbox)]))[0])
+
+    side.run(case)
+
+
 def test_looking_at_what_nobody_holds_starts_nothing(url: str, side: Side) -> None:
     look, key = Looker(url), new_key()
 
@@ -187,11 +208,11 @@ def test_what_is_too_large_is_refused_before_it_harms_its_key(url: str, side: Si
     async def case() -> None:
         backend = await side.open(store_for(url))
         large = Acquire(key, "a", "me", 30.0, capacity=1000, note="x" * 3_000_000)
-        fitting = [acquire(f"n{n}", key, capacity=1000, note="y" * 16_000) for n in range(150)]
+        fitting = [acquire(f"n{n}", key, capacity=1000, note="y" * 16_000) for n in range(50)]
         replies = await backend.apply([acquire("b", key, capacity=1000), large, *fitting])
         assert replies[1] == Failed("invalid", replies[1].detail)
         assert "16384 bytes" in replies[1].detail
         rest = [replies[0], *replies[2:]]
-        assert [reply.slots for reply in rest] == [(slot,) for slot in range(151)]
+        assert [reply.slots for reply in rest] == [(slot,) for slot in range(51)]
 
     side.run(case)

@@ -26,8 +26,6 @@ from tests.temporal.torture.steady import found, steady
 
 BRIEF = (0.02, 0.2)
 """How long most work takes, in seconds."""
-LONG = 0.15
-"""The part of work that takes a good part of a lease instead."""
 OFTEN = {"plain": 5.0, "hurries": 0.5}
 DOOMED = 0.04
 """The part of holders that run out of time."""
@@ -92,10 +90,11 @@ class Crowd:
         plan, draw = self._plan, self._draw
         resource = draw.choice(list(self.resources))
         capacity = self.resources[resource]
-        shapes = [each for each in SHAPES if each != "carries" or plan.carries]
+        left_out = {"carries": not plan.carries, "overruns": not plan.slow}
+        shapes = [each for each in SHAPES if not left_out.get(each)]
         shape = draw.choices(shapes, [OFTEN.get(each, 1.0) for each in shapes])[0]
         fair = plan.mode == "fair" or (plan.mode == "mixed" and draw.random() < 0.5)
-        works = [self._work() for _ in range(draw.randint(2, 5))]
+        works = [self._work() for _ in range(draw.randint(*plan.turns))]
         return Order(
             resource=resource,
             capacity=capacity,
@@ -114,12 +113,12 @@ class Crowd:
 
     def _work(self) -> float:
         lease = self._plan.lease
-        long = self._draw.random() < LONG
+        long = self._draw.random() < self._plan.long
         return self._draw.uniform(0.3 * lease, 0.8 * lease) if long else self._draw.uniform(*BRIEF)
 
     async def _one(self, workflow: str, order: Order) -> None:
         lease = self._plan.lease
-        doomed = self._draw.random() < DOOMED and order.shape == "plain"
+        doomed = self._draw.random() < DOOMED and order.shape == "plain" and self._plan.slow
         limit = timedelta(seconds=self._draw.uniform(0.3, 1.5) * lease) if doomed else None
         try:
             handle = await steady(

@@ -21,7 +21,7 @@ async def left_open(client: Client, plan: Plan) -> list[str]:
     """What still runs, or is still kept in a book, after the last lease and its grace; in plain words."""
     until = time.monotonic() + plan.lease + GRACE
     while (left := [each async for each in _open(client)]) and time.monotonic() < until:
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(0.3)
     return left
 
 

@@ -27,6 +27,12 @@ class Plan:
     crowd: int = 12
     """So many holders at a time."""
     lease: float = 4.0
+    turns: tuple[int, int] = (2, 5)
+    """A holder acquires so often: at least, at most."""
+    long: float = 0.15
+    """The part of work that takes a good part of a lease; the rest is brief."""
+    slow: bool = True
+    """Some work longer than their lease, and some run out of time."""
     seconds: float = 3600.0
     bug: str = ""
     """What is planted: see `bugs`."""
@@ -36,6 +42,8 @@ class Plan:
     """Brokers hold the permits of the slots that they grant, as holders of both modes need."""
     carries: bool = True
     """Some holders hand what they hold to their next run."""
+    calm: float = 4.0
+    """Seconds at the end in which holders come and go, and nobody is disturbed."""
 
     @property
     def backoff(self) -> float:
@@ -49,8 +57,3 @@ class Plan:
         A dead holder's lease and its permit's grace, the longest back-off, and slack.
         """
         return 2 * self.lease + 5 * self.backoff + SLACK
-
-    @property
-    def calm(self) -> float:
-        """Seconds at the end in which holders come and go, and nobody is disturbed."""
-        return self.lease

@@ -93,7 +93,7 @@ class _Trial:
         """Faults as long as there is work, spread over it; no longer than it gets on."""
         plan, began = self._plan, time.monotonic()
         done, got_on = 0, began
-        strike_at = began + 3 * self._draw.uniform(*GAPS)
+        strike_at = began + self._draw.uniform(*GAPS)
         while time.monotonic() - began < plan.seconds:
             await self._rest(TICK)
             self._watch.look()
@@ -104,7 +104,7 @@ class _Trial:
                 return
             if self._watch.cycles >= plan.cycles and struck >= plan.faults:
                 return
-            due = struck * plan.cycles <= self._watch.cycles * plan.faults
+            due = struck * plan.cycles <= done * plan.faults and done > 0
             if struck < plan.faults and due and time.monotonic() >= strike_at:
                 await self._faults.strike()
                 strike_at = time.monotonic() + self._draw.uniform(*GAPS)

@@ -34,7 +34,8 @@ from leasehold.backends.temporal.wire import (
     unpack_command,
 )
 from leasehold.core.names import fingerprint
-from leasehold.model import Acquire, Command, Failed, Granted, Reply, Revoke, Wakeup
+from leasehold.errors import LeaseholdError
+from leasehold.model import Acquire, Command, Failed, Granted, Refused, Reply, Revoke, Wakeup
 
 
 @workflow.defn(name=ids.BROKER)
@@ -86,7 +87,7 @@ class LeaseholdBroker:
             )
         while True:
             self._stirred = False
-            self._work()
+            self._work_safely()
             if self._finished():
                 return
             self._set_alarm()
@@ -138,22 +139,26 @@ class LeaseholdBroker:
         if call.share:
             self._share(None)
         if self._claims is None:
-            replies = [self._reply(each, call, inbox, granted) for each in call.commands]
-            return self._answer(call, replies)
+            return await self._answer(call, inbox, granted)
         async with self._claims.order:
-            replies = []
-            for packed in call.commands:
-                await self._make_room(packed, call)
-                replies.append(self._reply(packed, call, inbox, granted))
-            return self._answer(call, replies)
+            return await self._answer(call, inbox, granted)
 
-    def _answer(self, call: Call, replies: Sequence[Reply]) -> Answer:
+    async def _answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
+        replies = [await self._reply(each, call, inbox, granted) for each in call.commands]
         self._stir()
         return Answer([pack_reply(reply) for reply in replies], call.number, self._clock.now())
 
-    def _reply(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
+    async def _reply(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
+        """No error of ours may get out, as one may end a workflow: all that is held would be lost."""
+        try:
+            await self._make_room(packed, call)
+            return self._reply_now(packed, call, inbox, granted)
+        except LeaseholdError as error:
+            return Failed("invalid", str(error))
+
+    def _reply_now(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
         """`granted` gets the ids whose owners first hear of their grant by this."""
-        self._clock.by_hand = call.at
+        self._heed_time(call)
         now, stamp = self._clock.read()
         command = self._command(packed, call)
         if isinstance(command, Failed):
@@ -161,17 +166,30 @@ class LeaseholdBroker:
         if isinstance(command, Acquire) and inbox and not command.inbox:
             command = replace(command, inbox=inbox)
         known = self._desk.book.get(getattr(command, "id", "")) is not None
-        reply, wakeups = self._desk.apply(command, now, stamp)
+        reply, wakeups = self._applied(command, now, stamp)
         if isinstance(command, Acquire) and isinstance(reply, Granted) and not known:
             granted.append(command.id)
-        if call.fast:
+        if call.fast and owner_of(inbox):
             self._desk.mark_fast(command, (call.workflow_id, call.run_id))
         self._push(wakeups)
         return self._seen(reply, now, stamp)
 
+    def _applied(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
+        reply, wakeups = self._desk.apply(command, now, stamp)
+        if self._slots and self._slots.open_surplus() and isinstance(reply, Refused):
+            reply, more = self._desk.apply(command, now, stamp)  # only those were in its way, maybe
+            wakeups += more
+        return reply, wakeups
+
+    def _heed_time(self, call: Call) -> None:
+        if self._given.by_hand:
+            self._clock.by_hand = call.at
+
     def _command(self, packed: Packed, call: Call) -> Command | Failed:
         if call.format > FORMAT:
             return Failed("invalid", _newer(call))
+        if call.at is not None and not self._given.by_hand:
+            return Failed("invalid", _OWN_TIME)
         try:
             command = unpack_command(packed, self._key)
         except ValueError as error:
@@ -180,9 +198,11 @@ class LeaseholdBroker:
         return Failed("invalid", flaw) if flaw else command
 
     async def _make_room(self, packed: Packed, call: Call) -> None:
-        self._clock.by_hand = call.at
+        if self._claims is None:
+            return
+        self._heed_time(call)
         command = self._command(packed, call)
-        if self._claims is not None and not isinstance(command, Failed):
+        if not isinstance(command, Failed):
             await self._claims.make_room(command)
 
     def _seen(self, reply: Reply, now: float, stamp: int) -> Reply:
@@ -210,10 +230,12 @@ class LeaseholdBroker:
             self._push(self._desk.gone(inbox, letter.granted, *self._clock.read()))
         self._stir()
 
-    def _have_closed(self, runs: Sequence[Owner]) -> None:
+    def _have_closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
         if self._claims is not None:
             self._claims.lose_runs(runs)
         self._push(self._desk.closed(runs, *self._clock.read()))
+        for waiter in waiters:
+            self._push(self._desk.gone(inbox_of(*waiter), [], *self._clock.read()))
         self._stir()
 
     def _lose_slot(self, slot: int) -> None:
@@ -229,6 +251,13 @@ class LeaseholdBroker:
     def _stir(self) -> None:
         self._stirred = True
 
+    def _work_safely(self) -> None:
+        """An error of ours would end the workflow; this one fails its task only, until a release mends it."""
+        try:
+            self._work()
+        except LeaseholdError as error:
+            raise RuntimeError(f"the broker can't go on: {error}") from error
+
     def _work(self) -> None:
         now = workflow.time()
         waiting = self._desk.book.waiting > 0
@@ -236,7 +265,7 @@ class LeaseholdBroker:
             self._push(self._desk.settle(*self._clock.read()))
         if self._claims is not None:
             self._claims.work(now, waiting=waiting)
-        self._watch.work(self._watched(), now)
+        self._watch.work(self._watched(), self._desk.head_owner(), now)
         if not self._outgrown():
             self._post.send()
         workflow.set_current_details(details(self._key, self._desk.book))
@@ -295,7 +324,15 @@ class LeaseholdBroker:
             "by_hand": self._clock.by_hand,
             "cancelled": self._cancelled,
         }
-        return BrokerInput(self._given.key, self._claims is not None, state)
+        return BrokerInput(
+            self._given.key, self._claims is not None, state, by_hand=self._given.by_hand
+        )
+
+
+_OWN_TIME = (
+    "the call says what time it is, and this broker was not started with a clock of a test's own: "
+    "it goes by the server's time"
+)
 
 
 def _needless(wakeup: Wakeup) -> bool:

@@ -43,7 +43,10 @@ FULL_AGAIN = 1.0
 """Whoever finds no room asks again after so many seconds."""
 
 AGES = 3e8
-"""The patience with a workflow that waits: it is asked when its turn comes."""
+"""No patience with a workflow that waits is longer: it is looked after when it comes first."""
+
+MOST_TOKENS = 1_000_000
+"""So many one grant may take, so that no call uses them all up."""
 
 _WORKFLOW = "wf:"
 _RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -89,6 +92,9 @@ class Desk:
         self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self._size = len(json.dumps(book)) if book else 0
         """Of the book, in bytes, or more."""
+        self._counted = len(self.book.entries())
+        """So many entries that's for."""
+        self._exact = True
         self._asked: dict[str, float] = state.get("asked", {})
         """The ttl that each waiting workflow asked for, by id."""
         self._fast: dict[str, Owner] = {
@@ -110,7 +116,7 @@ class Desk:
         if isinstance(command, Acquire | Release) and not self._has_room_for(command):
             return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
-            command = replace(command, patience=AGES)
+            command = replace(command, patience=min(command.patience, AGES))
         answer = ledger.apply(self.book, command, now, stamp)
         self._speak_for(getattr(command, "id", ""))
         return answer
@@ -120,13 +126,28 @@ class Desk:
         if self.book.get(command.id) is not None:
             return True
         if isinstance(command, Release):
-            self._size += ENTRY if command.bury else 0
-            return True  # small, and soon over
-        texts = (command.owner, command.note, command.inbox)
-        self._size += ENTRY + len(json.dumps(texts))
-        if self._size > ROOM:  # much of that has gone since
+            if command.bury:
+                self._count(ENTRY)  # small, and soon over
+            return True
+        needed = ENTRY + len(json.dumps((command.owner, command.note, command.inbox)))
+        if self._size + needed > ROOM:
+            self._recount()
+        if self._size + needed > ROOM:
+            return False
+        self._count(needed)
+        return True
+
+    def _count(self, needed: int) -> None:
+        self._size += needed
+        self._counted += 1
+        self._exact = False
+
+    def _recount(self) -> None:
+        """Much of it may have gone. That takes a while, so not again before something is different."""
+        entries = len(self.book.entries())
+        if not self._exact or entries < self._counted:
             self._size = len(json.dumps(snapshot.dump(self.book)))
-        return self._size <= ROOM
+            self._counted, self._exact = entries, True
 
     def flaw(self, command: Command) -> str | None:
         """Of what came as JSON no type is sure, and a wrong one would sit in the book."""
@@ -137,6 +158,8 @@ class Desk:
                 return f"{each.name} is {type(value).__name__}"
             if isinstance(value, str) and not _is_unicode(value):
                 return f"{each.name} is not valid Unicode"
+        if isinstance(command, Acquire) and command.tokens > MOST_TOKENS:
+            return f"tokens is {command.tokens}, and may be {MOST_TOKENS} at most"
         return None
 
     def settle(self, now: float, stamp: int) -> list[Wakeup]:
@@ -171,6 +194,11 @@ class Desk:
         """Runs whose end frees something."""
         self._forget_what_has_gone()
         return sorted({self._fast[hold.id] for hold in self.book.holds() if hold.id in self._fast})
+
+    def head_owner(self) -> Owner | None:
+        """The workflow that waits first: closed, it would be in everybody's way as long as it doesn't fit."""
+        head = self.book.first()
+        return owner_of(head.inbox) if head is not None else None
 
     def ids_granted(self, wakeups: Sequence[Wakeup]) -> dict[str, list[str]]:
         """The ids that have just been granted by pushes, by inbox."""
@@ -209,7 +237,7 @@ class Desk:
             for entry in self.book.entries()
             if (isinstance(entry, Place) and entry.inbox == inbox)
             or (isinstance(entry, Hold) and entry.inbox == inbox and entry.state == "unclaimed")
-            or entry.id in ids
+            or (isinstance(entry, Hold) and entry.inbox == inbox and entry.id in ids)
         ]
         return self._release(lost, now, stamp)
 

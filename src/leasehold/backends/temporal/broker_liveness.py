@@ -9,7 +9,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from leasehold.backends.temporal.broker_watch import OWNER_CLOSED
+from leasehold.backends.temporal.broker_watch import OWNER_CLOSED, WAITS
 
 _CLOSED = {
     WorkflowExecutionStatus.COMPLETED,
@@ -23,16 +23,19 @@ _CLOSED = {
 
 @activity.defn(name=OWNER_CLOSED)
 async def owner_closed(runs: Sequence[Sequence[str]]) -> list[bool]:
-    """Of each workflow ID and run ID, whether that run has ended for good."""
+    """Of each workflow ID and run ID, whether that run has ended for good; `waits`: whether at all."""
     client = activity.client()
-    return [await _has_closed(client, run[0], run[1]) for run in runs]
+    return [await _has_closed(client, run[0], run[1], *run[2:]) for run in runs]
 
 
-async def _has_closed(client: Client, workflow_id: str, run_id: str) -> bool:
+async def _has_closed(client: Client, workflow_id: str, run_id: str, *about: str) -> bool:
+    """One that can't be told counts as open, and does not keep the others from being told."""
     try:
         found = await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
             return True  # long gone
-        raise
-    return found.status in _CLOSED
+        activity.logger.warning("It can't be told whether %s has closed: %s", workflow_id, error)
+        return False
+    continued = found.status is WorkflowExecutionStatus.CONTINUED_AS_NEW
+    return found.status in _CLOSED or (WAITS in about and continued)

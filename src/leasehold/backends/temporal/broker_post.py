@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.exceptions import FailureError
 
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.broker_desk import owner_of
@@ -16,7 +16,8 @@ from leasehold.backends.temporal.wire import Answer, News, Packed
 _MAILBOX = re.compile("[!-~]{1,200}")
 """What a client of ours may call its mailbox."""
 
-_NOT_THERE = "ExternalWorkflowExecutionNotFound"
+MOST = 500
+"""So many signals may be under way: a server takes 2,000 of one workflow; one more would fail its task."""
 
 
 @dataclass
@@ -63,8 +64,9 @@ class Post:
         return not self._letters and not self._under_way
 
     def send(self) -> None:
-        """Send a letter to each addressee that has got its last."""
-        for inbox in [each for each in self._letters if each not in self._under_way]:
+        """Send a letter to each addressee that has got its last, the oldest letters first."""
+        ready = [each for each in self._letters if each not in self._under_way]
+        for inbox in ready[: max(MOST - len(self._under_way), 0)]:
             letter = self._letters.pop(inbox)
             self._under_way[inbox] = asyncio.create_task(self._deliver(inbox, letter))
 
@@ -73,10 +75,9 @@ class Post:
         there = True
         try:
             await _addressee(inbox).signal(ids.NEWS, news)
-        except ApplicationError as error:
-            there = error.type != _NOT_THERE
-        except FailureError as error:
-            workflow.logger.warning("A push could not be delivered: %s", type(error).__name__)
+        except FailureError as error:  # it has closed, or takes no more signals: it won't ever know
+            there = False
+            workflow.logger.debug("A push could not be delivered: %s", error)
         del self._under_way[inbox]
         self._landed(inbox, letter, there)
 

@@ -12,16 +12,22 @@ from leasehold.backends.temporal.broker_desk import Owner
 
 OWNER_CLOSED = "leasehold_owner_closed"
 
+WAITS = "waits"
+"""Said of a run that is asked about because it waits."""
+
 _PATIENCE = timedelta(seconds=20)
 _ONCE = RetryPolicy(maximum_attempts=1)
 
 
 class Watch:
-    """Asks from time to time which of some runs have closed. `closed(runs)` is told of those."""
+    """Asks from time to time which of some runs have closed. `closed(runs, waiters)` is told of those.
+
+    A run that continued as new holds what it held, perhaps, but waits no longer.
+    """
 
     EVERY = 10.0
 
-    def __init__(self, closed: Callable[[Sequence[Owner]], None]) -> None:
+    def __init__(self, closed: Callable[[Sequence[Owner], Sequence[Owner]], None]) -> None:
         self._closed = closed
         self._next = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -31,32 +37,37 @@ class Watch:
         """No question is open."""
         return self._task is None
 
-    def work(self, runs: Sequence[Owner], now: float) -> None:
+    def work(self, runs: Sequence[Owner], waiter: Owner | None, now: float) -> None:
         """Ask, if it is time to."""
-        if not runs:
+        asked = [[*run] for run in runs] + ([[*waiter, WAITS]] if waiter else [])
+        if not asked:
             self._next = 0.0
         elif not self._next:
             self._next = now + self.EVERY
         elif now >= self._next and self._task is None:
             self._next = now + self.EVERY
-            self._task = asyncio.create_task(self._ask(runs))
+            self._task = asyncio.create_task(self._ask(asked))
 
     def due(self) -> float | None:
         """When it is time to."""
         return self._next if self._next and self._task is None else None
 
-    async def _ask(self, runs: Sequence[Owner]) -> None:
+    async def _ask(self, asked: Sequence[Sequence[str]]) -> None:
         try:
             answers: list[bool] = await workflow.execute_activity(
                 OWNER_CLOSED,
-                [list(run) for run in runs],
+                asked,
                 schedule_to_close_timeout=_PATIENCE,
                 retry_policy=_ONCE,
                 result_type=list[bool],
-                summary="have the runs closed that hold something?",
+                summary="have the runs closed that hold something, or wait first?",
             )
         except FailureError as error:
             workflow.logger.warning("It can't be told who has closed: %s", error)
             answers = []
         self._task = None
-        self._closed([run for run, over in zip(runs, answers, strict=False) if over])
+        over = [each for each, closed in zip(asked, answers, strict=False) if closed]
+        self._closed(
+            [(each[0], each[1]) for each in over if WAITS not in each[2:]],
+            [(each[0], each[1]) for each in over if WAITS in each[2:]],
+        )

@@ -2,18 +2,18 @@
 
 A permit is taken when somebody is to be granted its slot, passes from holder to holder within the broker,
 and is given back when nobody has wanted it for a while. It is a child that outlives the broker's runs; should
-the broker itself be terminated, the permit ends with its lease.
+the broker itself be terminated, the permit ends with its lease, which is longer than that of any holder.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, FailureError, WorkflowAlreadyStartedError
 
 from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker_desk import Owner
+from leasehold.backends.temporal.broker_desk import AGES, Owner
 from leasehold.backends.temporal.claims_slots import LOOKS_AGAIN, Slots
 from leasehold.model import Command
 
@@ -26,7 +26,8 @@ class Claims:
     """The permits of one broker: `run IDs by slot`, and what is being done about them."""
 
     LEASE = 600.0
-    """So long a permit outlives a broker that was terminated, at most."""
+    """So long a permit outlives a broker that was terminated, at least, and not much longer than what the
+    broker has granted."""
     LINGER = 3.0
     """So long a permit is kept though nobody wants it."""
     SOONEST, SLOWEST = 1.0, LOOKS_AGAIN
@@ -48,6 +49,10 @@ class Claims:
         self._changed = changed
         self._ours: dict[int, str] = {int(slot): run for slot, run in state.get("ours", {}).items()}
         self._extend_at: float = state.get("extend_at", 0.0)
+        self._promised: dict[int, float] = {
+            int(slot): until for slot, until in state.get("promised", {}).items()
+        }
+        """Until when each permit stands, whatever happens to us, by the server's time."""
         self._watched: dict[int, asyncio.Task[None]] = {}
         self._starting: set[int] = set()
         self._leaving: dict[int, asyncio.Task[None]] = {}
@@ -62,7 +67,7 @@ class Claims:
 
     def dump(self) -> dict[str, Any]:
         """For the next run."""
-        return {"ours": self._ours, "extend_at": self._extend_at}
+        return {"ours": self._ours, "extend_at": self._extend_at, "promised": self._promised}
 
     @property
     def at_rest(self) -> bool:
@@ -124,13 +129,14 @@ class Claims:
             self._changed()
 
     async def _start(self, slot: int) -> workflow.ChildWorkflowHandle[Any, Any]:
-        info = workflow.info()
+        info, lease = workflow.info(), self._lease(slot, self._slots.ends())
+        self._promised[slot] = workflow.time() + lease
         return await workflow.start_child_workflow(
             ids.PERMIT,
             {
                 "resource": self._slots.resource,
                 "slot": str(slot),
-                "lease_seconds": self.LEASE,
+                "lease_seconds": lease,
                 "note": f"granted by {info.workflow_id}",
             },
             id=self._slots.permit_id(slot),
@@ -173,6 +179,7 @@ class Claims:
 
     def _drop(self, slot: int) -> None:
         del self._ours[slot]
+        self._promised.pop(slot, None)
         self._watched.pop(slot, None)
         self._spare_since.pop(slot, None)
         self._slots.close_again(slot, self._clock())
@@ -189,10 +196,25 @@ class Claims:
         for slot, since in list(self._spare_since.items()):
             if now >= since + self.LINGER:
                 self._give_back(slot)
-        if self._ours and now >= self._extend_at:
+        self._keep_up(now)
+
+    def _keep_up(self, now: float) -> None:
+        """Every permit outlives what was granted of its slot: by its timer, though no worker may be there."""
+        if not self._ours:
+            return
+        due = now >= self._extend_at
+        if due:
             self._extend_at = now + self.LEASE / 3
-            for slot, run_id in sorted(self._ours.items()):
-                self._task(self._extend(slot, run_id))
+        ends = self._slots.ends()
+        for slot, run_id in sorted(self._ours.items()):
+            lease = self._lease(slot, ends)
+            if due or now + lease - self.LEASE / 3 > self._promised.get(slot, 0.0):
+                self._promised[slot] = now + lease
+                self._task(self._extend(slot, run_id, lease))
+
+    def _lease(self, slot: int, ends: Mapping[int, float]) -> float:
+        left = min(ends.get(slot, 0.0) - self._clock(), AGES)
+        return max(self.LEASE, left) + self.LEASE / 3
 
     def due(self) -> float | None:
         """When `work` has something to do, if nothing happens before."""
@@ -236,8 +258,8 @@ class Claims:
         if watched is not None:
             await workflow.wait([watched])
 
-    async def _extend(self, slot: int, run_id: str) -> None:
-        there = await self._signal(slot, run_id, EXTEND, self.LEASE)
+    async def _extend(self, slot: int, run_id: str, lease: float) -> None:
+        there = await self._signal(slot, run_id, EXTEND, lease)
         if not there and self._ours.get(slot) == run_id:
             self.lose(slot)
 

@@ -7,6 +7,7 @@ from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.broker_desk import AGES, Desk
 from leasehold.core.book import Hold
 from leasehold.core.names import split_key
+from leasehold.errors import InvalidName
 from leasehold.model import Acquire, Command, Holder, Refused, Reply, Resize, Status
 
 MOST_SLOTS = 1_000
@@ -23,13 +24,14 @@ _MARK = "permit/"  # no lease's id: those have no slash
 def shareable(key: bytes) -> bool:
     """Slot mode knows semaphores and locks, whose names are text."""
     kind, _, name = key.partition(b":")
-    return kind in (b"semaphore", b"lock") and bool(name) and _is_text(name)
+    return kind in (b"semaphore", b"lock") and _has_permits(name)
 
 
-def _is_text(name: bytes) -> bool:
+def _has_permits(name: bytes) -> bool:
+    """Every slot's permit has a workflow ID; where that would be too long slot mode can't take one either."""
     try:
-        return bool(name.decode())
-    except UnicodeDecodeError:
+        return bool(ids.permit_id(name.decode(), str(MOST_SLOTS - 1)))
+    except (UnicodeDecodeError, InvalidName):
         return False
 
 
@@ -61,10 +63,15 @@ class Slots:
         """A new id may bring a new capacity: its slots are closed before the ledger can grant them."""
         if isinstance(command, Acquire) and self._is_new(command):
             wanted = set(range(command.capacity)) - set(ours)
-            for slot in self.closed() - wanted:
-                self.open(slot)
             for slot in sorted(wanted - self.closed()):
                 self.close(slot, now)
+
+    def open_surplus(self) -> bool:
+        """Slots beyond the capacity, as the ledger has it by now, would only take room in the book."""
+        surplus = [slot for slot in self.closed() if slot >= self._desk.book.capacity]
+        for slot in surplus:
+            self.open(slot)
+        return bool(surplus)
 
     def _is_new(self, command: Acquire) -> bool:
         known = self._desk.book.get(command.id) is not None
@@ -126,7 +133,7 @@ class Slots:
         if isinstance(command, Acquire):
             if book.waiting or not self._is_new(command):
                 return []
-            return self._to_open(book.used + command.units - command.capacity, command.capacity)
+            return self._to_open(self._missing_for(command), command.capacity)
         if isinstance(command, Resize):
             hold = book.get(command.id)
             grows = isinstance(hold, Hold) and command.units > hold.units
@@ -149,13 +156,26 @@ class Slots:
         """How many more slots have to be opened for a command, or for the head of the queue."""
         book = self._desk.book
         if isinstance(command, Acquire):
-            return book.used + command.units - command.capacity
+            return self._missing_for(command)
         if isinstance(command, Resize):
             hold = book.get(command.id)
             had = hold.units if isinstance(hold, Hold) else 0
             return book.used - had + command.units - book.capacity
         head = book.first()
         return book.used + head.units - book.capacity if head is not None else 0
+
+    def _missing_for(self, command: Acquire) -> int:
+        surplus = sum(slot >= command.capacity for slot in self.closed())
+        return self._desk.book.used - surplus + command.units - command.capacity
+
+    def ends(self) -> dict[int, float]:
+        """Until when each slot in use is granted, by the time of the book."""
+        found: dict[int, float] = {}
+        for hold in self._desk.book.holds():
+            if not hold.id.startswith(_MARK):
+                for slot in hold.slots:
+                    found[slot] = max(hold.expires, found.get(slot, 0.0))
+        return found
 
     def in_use(self) -> set[int]:
         """The slots that somebody has been granted, and those of units that are kept."""

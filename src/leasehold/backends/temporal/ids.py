@@ -33,9 +33,12 @@ _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 
 
 def permit_id(resource: str, slot: str) -> str:
-    """The workflow ID that is the lock on a slot. Raises `InvalidName` for one that is too long."""
+    """The workflow ID that is the lock on a slot. Raises `InvalidName` for one that is too long.
+
+    A name must leave room for three digits, whatever the slot: else it would do for some slots only.
+    """
     found = f"permit:{resource}:{slot}"
-    if not resource or len(found.encode()) > LONGEST:
+    if not resource or len(f"permit:{resource}:{slot:>3}".encode()) > LONGEST:
         raise InvalidName(
             f"{resource!r} is no name for a resource here: it makes the workflow ID permit:NAME:SLOT, "
             f"which may have {LONGEST} bytes at most"

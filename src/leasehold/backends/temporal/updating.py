@@ -68,7 +68,7 @@ class Update:
 
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             ids.BROKER,
-            wire.BrokerInput(wire.text_of(self._key), self._share),
+            wire.BrokerInput(wire.text_of(self._key), self._share, by_hand=self._at is not None),
             id=ids.broker_id(self._key),
             task_queue=self._connection.settings.task_queue,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

@@ -38,7 +38,7 @@ class Call:
     share: bool = False
     """From now on the broker holds the permit IDs of its slots, however it was started."""
     at: tuple[float, int] | None = None
-    """Now and the stamp, in tests that move the time by hand."""
+    """Now and the stamp, in tests that move the time by hand; refused unless the broker began so."""
     format: int = FORMAT
 
 
@@ -74,6 +74,8 @@ class BrokerInput:
     """It holds the permit IDs of the slots that it grants, so slot mode and it exclude each other."""
     state: dict[str, Any] | None = None
     """What the run before it left."""
+    by_hand: bool = False
+    """In tests: callers tell it the time."""
     format: int = FORMAT
 
 

@@ -1,0 +1,58 @@
+"""What a broker does with its post, without a server."""
+
+import asyncio
+import logging
+
+import pytest
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from leasehold.backends.temporal import broker_post
+from leasehold.backends.temporal.broker_desk import inbox_of
+from leasehold.backends.temporal.broker_post import MOST, Letter, Post
+
+RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
+
+
+class Nowhere:
+    """An addressee that takes no signal."""
+
+    async def signal(self, *_: object) -> None:
+        raise ApplicationError("no more", type="SignalCountLimitExceeded")
+
+
+@pytest.fixture
+def landed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    monkeypatch.setattr(broker_post, "_addressee", lambda inbox: Nowhere())
+    monkeypatch.setattr(workflow, "logger", logging.getLogger("leasehold"))
+    return []
+
+
+def post_for(landed: list[bool], many: int) -> Post:
+    def note(inbox: str, letter: Letter, there: bool) -> None:
+        landed.append(there)
+
+    post = Post("", note)
+    for number in range(many):
+        post.to(inbox_of(f"w{number}", RUN)).granted.append("a")
+    return post
+
+
+async def test_what_can_not_be_delivered_for_any_reason_was_not(landed: list[bool]) -> None:
+    post = post_for(landed, 1)
+    post.send()
+    while post.under_way:
+        await asyncio.sleep(0)
+    assert landed == [False]
+
+
+async def test_a_burst_leaves_in_parts(landed: list[bool]) -> None:
+    post = post_for(landed, 2 * MOST + 1)
+    sent = []
+    while not post.empty:
+        post.send()
+        post.send()
+        while post.under_way:
+            await asyncio.sleep(0)
+        sent.append(len(landed))
+    assert sent == [MOST, 2 * MOST, 2 * MOST + 1]
