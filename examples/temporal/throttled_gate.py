@@ -83,7 +83,8 @@ async def main() -> None:
                     for job in range(6)
                 )
             )
-    print(f"{len(set(keys))} jobs are done, and never more than {max(most)} were inside")
+    assert max(most) <= CAPACITY, most
+    print(f"{len(set(keys))} jobs are done, and never more than {CAPACITY} were inside")
 
 
 if __name__ == "__main__":

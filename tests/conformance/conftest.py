@@ -4,25 +4,30 @@ import os
 
 import pytest
 
-DEAR = "TestTemporal"
-"""Its blocking world goes the other's way but for the last step, and each case takes a moment."""
+TOLD_ELSEWHERE = {
+    "TestTemporal": {"blocking"},  # goes the other world's way but for the last step, and slowly
+    "TestValkey": {"async", "blocking"},  # Redis by another name
+    "TestValkeys": {"async", "blocking"},
+}
+"""The worlds of a store that have nearly all in common with what is tested whole."""
 
 TELLING = frozenset({"Pushes", "Contending", "Clients"})
-"""So of that one these parts tell enough, unless `LEASEHOLD_WHOLE_CONFORMANCE` is set."""
+"""So of these the parts that tell enough, unless `LEASEHOLD_WHOLE_CONFORMANCE` is set."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("LEASEHOLD_WHOLE_CONFORMANCE"):
         return
-    dear = [item for item in items if _is_dear(item)]
-    config.hook.pytest_deselected(items=dear)
-    items[:] = [item for item in items if item not in dear]
+    told = [item for item in items if _is_told_elsewhere(item)]
+    config.hook.pytest_deselected(items=told)
+    items[:] = [item for item in items if item not in told]
 
 
-def _is_dear(item: pytest.Item) -> bool:
-    if not (isinstance(item, pytest.Function) and item.name.endswith("[blocking]")):
+def _is_told_elsewhere(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function) or item.parent is None or item.cls is None:
         return False
-    if item.parent is None or item.parent.name != DEAR or item.cls is None:
+    worlds = TOLD_ELSEWHERE.get(item.parent.name, set())
+    if not any(item.name.endswith(f"[{world}]") for world in worlds):
         return False
     case = item.originalname
     parts = {part.__name__ for part in item.cls.__mro__ if case in vars(part)}
