@@ -23,13 +23,15 @@ MAIN :=
 OTHER := --python 3.13 --env .venv-3.13 --optional
 endif
 
-# Serial first, so that the last line is the large run's. Exit 5: none is marked serial.
+# The tests start Python thousands of times, so what was compiled is kept, here at any rate.
+unexport PYTHONDONTWRITEBYTECODE
+
+# Those on one worker wait most of their time (see `tests/conftest.py`), so there is one more than CPUs.
+WORKERS := 3
+
 define RUN_TESTS
 	@echo "== tests on $$($(1)/bin/python -V)"
-	@status=0; \
-	$(1)/bin/python -m pytest -m "serial $(2)" $(ARGS) || { status=$$?; [ $$status -ne 5 ] || status=0; }; \
-	$(1)/bin/python -m pytest -n 2 -m "not serial $(2)" $(ARGS) || status=$$?; \
-	exit $$status
+	@$(1)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(2) $(ARGS)
 endef
 
 .PHONY: help
@@ -65,14 +67,20 @@ test-other: test-main
 
 .PHONY: run-other
 run-other:
-	$(call RUN_TESTS,.venv-3.13,and not once)
+	$(call RUN_TESTS,.venv-3.13,-m "not once")
 
 .PHONY: check
 check: env ## lint, formatting, types, architecture
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
+	@$(MAKE) -j 3 check-mypy check-pyright check-layers
+
+.PHONY: check-mypy check-pyright check-layers
+check-mypy:
 	$(PYTHON) -m mypy
+check-pyright:
 	$(PYTHON) -m pyright
+check-layers:
 	$(PYTHON) -m pytest -q tests/architecture
 
 .PHONY: fix

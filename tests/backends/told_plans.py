@@ -8,6 +8,7 @@ from typing import Any
 from leasehold.model import Acquire, Inspect, Release, Renew, Resize, Revoke
 
 LINE = b"lock:a"
+BOTH = (LINE, b"lock:c")
 
 
 def wish(lease: str, **more: Any) -> Acquire:
@@ -19,6 +20,12 @@ def wish(lease: str, **more: Any) -> Acquire:
 def leave(lease: str, **more: Any) -> Release:
     """Its release."""
     return Release(LINE, lease, **more)
+
+
+def everywhere(kind: type[Any], lease: str, **more: Any) -> list[Any]:
+    """The same of two keys in one batch, where each is the only one of its key."""
+    sound = {"owner": "o", "ttl": 30.0, "queue": True, "inbox": "there"} if kind is Acquire else {}
+    return [kind(key, lease, **{**sound, **more}) for key in BOTH]
 
 
 TOLD: list[list[Any]] = [
@@ -62,4 +69,13 @@ TOLD: list[list[Any]] = [
         [leave("a")],
         [Inspect(LINE)],
     ],
+    [[wish("a", ttl=3.0)], 5.0, [leave("a")], [Inspect(LINE)]],
+    [[wish("a", ttl=3.0, lock_delay=2.0)], 4.0, [wish("b")], 1.7, [Inspect(LINE)]],
+    [[wish("a", units=3, capacity=3)], [Resize(LINE, "a", 2, 2)], [Resize(LINE, "a", 1, 1)]],
+    [[wish("a"), wish("b", tokens=5)], [leave("a")], [leave("b")], [wish("c")]],
+    [[wish("a"), wish("b"), wish("c", capacity=2)], [Inspect(LINE)]],
+    [everywhere(Acquire, "a", tokens=5), everywhere(Release, "a"), everywhere(Acquire, "b")],
+    [[Inspect(LINE)], everywhere(Acquire, "a"), [wish("b")], everywhere(Release, "a")],
+    [everywhere(Acquire, "a", ttl=3.0), 5.0, everywhere(Renew, "a", ttl=30.0)],
+    [everywhere(Acquire, "a"), everywhere(Release, "a", bury=6.0), everywhere(Acquire, "a")],
 ]

@@ -22,6 +22,7 @@ from tests.servers.server import Server
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.once,
+    pytest.mark.serial,
     pytest.mark.multiprocess,
     pytest.mark.timeout(180),
 ]
@@ -99,7 +100,6 @@ def standstill(server: Server) -> Fault:
 # ---- Redis ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.serial
 def test_redis_with_its_log_keeps_leases_through_crashes(tmp_path: Path) -> None:
     """A crash of the server leaves what the system was given, so `everysec` keeps as much as `always`."""
     with RedisServer(tmp_path, persistence="everysec") as server:
@@ -186,7 +186,6 @@ def test_redis_whose_clients_are_cut_off(tmp_path: Path) -> None:
 # ---- PostgreSQL -----------------------------------------------------------------------------------
 
 
-@pytest.mark.serial
 def test_postgres_keeps_leases_through_crashes(tmp_path: Path) -> None:
     with PostgresServer(tmp_path) as server:
         assert_clean(torture(server.new_database(), crash(server), seconds=CALM_TOO))

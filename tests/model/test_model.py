@@ -7,6 +7,7 @@ from tests.model.size import World
 from tests.model.worlds import WORLDS
 
 
+@pytest.mark.slow
 @pytest.mark.once
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_nothing_goes_wrong(world: World) -> None:

@@ -12,7 +12,6 @@ from tests.runtime.test_interrupts import no_surprises as no_surprises
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.once,
-    pytest.mark.serial,  # Ctrl-C is for the main thread, which a parallel worker needs for itself
     # an interrupt may come between making a coroutine and starting it
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]

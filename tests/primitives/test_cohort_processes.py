@@ -117,6 +117,7 @@ def history(folder: Path) -> list[Event]:
     return read(*folder.glob("history-*.jsonl"))
 
 
+@pytest.mark.once
 @pytest.mark.multiprocess
 @pytest.mark.slow
 @pytest.mark.parametrize("numbers", [(1, 3), (0, 2), (0, 1)], ids=["tasks", "threads", "both"])
@@ -141,6 +142,7 @@ def test_no_process_is_starved_by_the_cohort_of_another(
     assert min(turns.values()) > max(turns.values()) / 2, turns
 
 
+@pytest.mark.once
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_kills_break_nothing(tmp_path: Path) -> None:

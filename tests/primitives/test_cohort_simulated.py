@@ -29,6 +29,7 @@ def counted(seed: int) -> tuple[Result, int]:
         return simulate(seed, CYCLES, kinds=("cohort",)), passed
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_promise_is_broken_by_passing_holds_on(seed: int) -> None:

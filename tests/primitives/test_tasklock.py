@@ -135,9 +135,10 @@ async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World
         await w.turn()
     sent: list[Release] = []
     store.before = lambda commands: sent.extend(c for c in commands if isinstance(c, Release))
+    pauses = iter(range(25))  # 2.5 s: the keeper tries again within one, however busy the machine
 
     def landed() -> bool:
-        if not sent:
+        if not sent and next(pauses, None) is not None:
             w.clock.advance(0.1)
         return bool(sent)
 

@@ -23,7 +23,6 @@ TTL = 3.0
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.serial,  # Ctrl-C is for the main thread, which a parallel worker needs for itself
     # an interrupt may come between making a coroutine and starting it
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]

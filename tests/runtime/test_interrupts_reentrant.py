@@ -17,7 +17,6 @@ __all__ = ["_heard", "no_surprises"]  # fixtures
 pytestmark = [
     pytest.mark.once,
     pytest.mark.slow,
-    pytest.mark.serial,
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]
 

@@ -16,7 +16,7 @@ from tests.runtime.stores import TappedStore
 MANY = 100_000
 TTL = 30.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.serial]
+pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
 @pytest.mark.timeout(300)

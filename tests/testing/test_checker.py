@@ -276,7 +276,7 @@ def test_one_needle_in_a_long_history() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.serial
+@pytest.mark.once
 def test_a_million_cycles_are_checked_in_time() -> None:
     events = merge(long_history(1_000_000, 100))
     began = time.process_time()

@@ -16,6 +16,7 @@ from tests.torture.planted import announce
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.once,
+    pytest.mark.serial,
     pytest.mark.multiprocess,
     pytest.mark.timeout(150),
 ]
@@ -48,10 +49,16 @@ def verdict_on(url: str, plan: TorturePlan) -> Verdict:
     return verdict
 
 
+def tried(url: str, world: WorldName, seconds: float) -> Verdict:
+    plan = TorturePlan(seconds=seconds, ttl=TTL, processes=4, tasks=4, worlds=[world], seed=1)
+    return verdict_on(url, plan)
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_primitive_keeps_its_word_under_kills_and_pauses(url: str, world: WorldName) -> None:
-    plan = TorturePlan(seconds=9, ttl=TTL, processes=4, tasks=4, worlds=[world], seed=1)
-    verdict = verdict_on(url, plan)
+    verdict = tried(url, world, 9)
+    if verdict.faults["kill"] < 2 and not verdict.violations:
+        verdict = tried(url, world, 40)  # the machine is so busy that they had hardly started
     assert verdict.violations == [], str(verdict)
     assert verdict.trouble == "", str(verdict)
     assert verdict.faults["kill"] > 1

@@ -51,6 +51,7 @@ def verdict_on(url: str, seconds: float) -> Verdict:
 def test_a_planted_bug_is_named(
     planted: str, bug: str, rule: str, words: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("leasehold.testing.torture.crew.PATIENCE", 2.0)  # some wait for ever
     if bug == "the-dead-hold-on":  # so there must be some
         monkeypatch.setattr("leasehold.testing.torture.rounds.KILLS", 0.8)
     verdict = verdict_on(planted + bug, seconds)

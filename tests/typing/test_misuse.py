@@ -12,7 +12,7 @@ ROOT = MISUSE.parents[2]
 PYRIGHT = Path(sys.executable).with_name("pyright")
 IGNORE = re.compile(r"  # type: ignore\[.*\]$")
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.multiprocess]
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 API = Path(__file__).with_name("api.py")
 ROOT = API.parents[2]
 
-pytestmark = [pytest.mark.slow, pytest.mark.multiprocess]
+pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.multiprocess]
 
 
 def checked(*command: str | Path) -> str:

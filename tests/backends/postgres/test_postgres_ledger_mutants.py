@@ -49,7 +49,6 @@ def look(subject: Database, manner: str) -> None:
     def answers_as_memory_does(plan: list[Any]) -> None:
         follow(plan, subject, manner)
 
-    if manner == "alone":
-        for plan in TOLD:
-            follow(plan, subject, manner)
+    for plan in TOLD:
+        follow(plan, subject, manner)
     answers_as_memory_does()
