@@ -31,7 +31,7 @@ class DefaultStore:
     def begin(self, hub: Hub) -> None:
         """Be it from now on, with this store; its turn may have begun already."""
         global _said
-        with _lock:
+        with _lock.held:
             if not self._lasts:
                 self._lasts, self.hub = True, hub
                 _said = (*_said, self)
@@ -39,7 +39,7 @@ class DefaultStore:
     def end(self) -> None:
         """Be it no longer."""
         global _said
-        with _lock:
+        with _lock.held:
             self._lasts = False
             _said = tuple(each for each in _said if each is not self)
 
@@ -83,5 +83,5 @@ def _implicit() -> Hub:
 def set_default_hub(hub: Hub | None) -> None:
     """What bare primitives use from now on; None for what they would use by themselves."""
     global _said
-    with _lock:
+    with _lock.held:
         _said = () if hub is None else (DefaultStore(hub),)

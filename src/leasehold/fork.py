@@ -32,22 +32,20 @@ def on_fork(thing: Forkable) -> None:
 
 
 class FreshLock:
-    """A lock that every child has anew, as another thread of the parent may have held it."""
+    """A lock that every child has anew, as another thread of the parent may have held it.
 
-    __slots__ = ("__weakref__", "_lock")
+    To be taken by `with lock.held`. Were it `with lock`, a Ctrl-C could come between the taking and the
+    block, in our own bytecodes, and nobody would ever release it.
+    """
+
+    __slots__ = ("__weakref__", "held")
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.held = threading.Lock()
         on_fork(self)
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *about: object) -> None:
-        self._lock.release()
-
     def after_fork(self) -> None:
-        self._lock = threading.Lock()
+        self.held = threading.Lock()
 
 
 def _after_in_child() -> None:

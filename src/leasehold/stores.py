@@ -82,7 +82,7 @@ class Claim:
 
         Raises `ValueError` if that is another than ours.
         """
-        with _lock:
+        with _lock.held:
             entry = _connected.get(self._name) or self._begun()
             if entry.source != self._source:
                 raise self._conflict(entry.hub)
@@ -95,7 +95,7 @@ class Claim:
 
     def leave(self) -> bool:
         """Give up our part; tell whether nobody else needs the store, so that it may be closed."""
-        with _lock:
+        with _lock.held:
             entry = _connected.get(self._name)
             if entry is None or entry.hub is not self._hub:
                 return self._may_close
@@ -141,7 +141,7 @@ def hub_by_settings(name: str | None, otherwise: Callable[[], Hub]) -> Hub:
     entry = _by_settings.get(key)
     if entry is not None:
         return entry.hub
-    with _lock:
+    with _lock.held:
         entry = _by_settings.get(key)
         if entry is None:
             found = configured_store(name)

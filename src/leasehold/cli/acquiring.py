@@ -14,13 +14,20 @@ from leasehold.cli.wording import holders, kind_of, printable, shown
 from leasehold.errors import BackendUnavailable, LeaseholdError
 
 if TYPE_CHECKING:
-    from leasehold.sync import Client, Lease, Lock, Semaphore
+    from leasehold.sync import Client, Lease, Lock, Semaphore, Waiting
 
 
 def acquire(
-    client: "Client", wanted: dict[str, Any], voice: Voice, on_lost: Callable[["Lease"], object]
+    client: "Client",
+    wanted: dict[str, Any],
+    voice: Voice,
+    on_lost: Callable[["Lease"], object],
+    check: Callable[[], None],
 ) -> "Lease":
-    """The lease that the options ask for. Raises `AcquireTimeout` where it was not to be had."""
+    """The lease that the options ask for. Raises `AcquireTimeout` where it was not to be had.
+
+    While it waits, `check` is called from time to time; what it raises ends the wait.
+    """
     primitive = _primitive(client, wanted, on_lost)
     units = wanted["units"]
     if wanted["no_wait"]:
@@ -35,9 +42,14 @@ def acquire(
         lease = None
     if lease is not None:
         return lease
+    wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
     with Speaker(voice) as speaker:
-        wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
-        return primitive.acquire(units=units, wait=wait, on_wait=speaker.tell)
+
+        def tell(waiting: "Waiting") -> None:
+            check()
+            speaker.tell(waiting)
+
+        return primitive.acquire(units=units, wait=wait, on_wait=tell)
 
 
 def _left(primitive: "Lock | Semaphore", began: float) -> float:
@@ -49,14 +61,17 @@ def _left(primitive: "Lock | Semaphore", began: float) -> float:
 def _primitive(
     client: "Client", wanted: dict[str, Any], on_lost: Callable[["Lease"], object]
 ) -> "Lock | Semaphore":
-    """A lock, or a semaphore where several may run. Options not given are left to the settings."""
+    """A lock, or a semaphore where several may run or one is asked for.
+
+    Options not given are left to the settings.
+    """
     name = _text(wanted["name"])
     chosen = ("ttl", "wait", "priority", "note", "lock_delay")
     given = {key: wanted[key] for key in chosen if wanted[key] is not None}
     given["on_lost"] = on_lost
     given["label"] = printable(wanted["command"][0].rpartition("/")[2])
     try:
-        if wanted["capacity"] > 1:
+        if wanted["capacity"] > 1 or wanted["kind"] == "semaphore":
             return client.semaphore(name, capacity=wanted["capacity"], **given)
         return client.lock(name, **given)
     except (ValueError, TypeError) as error:
@@ -84,6 +99,13 @@ def warn_of_other_kinds(client: "Client", key: bytes, voice: Voice) -> None:
         voice.say(
             "warning",
             f"{shown(key)} is in use as a {other} too ({holders(status)}): a {kind} "
-            "does not exclude that. Is --capacity the same everywhere?",
+            f"does not exclude that. {_instead(other)}",
             kind=other,
         )
+
+
+def _instead(kind: str) -> str:
+    """How to have that kind."""
+    if kind in ("lock", "semaphore"):
+        return f"Say --kind {kind} if that is meant. Is --capacity the same everywhere?"
+    return "Take another name."

@@ -64,6 +64,11 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     help="Should the lease expire, keep NAME closed for so long [0s].",
 )
 @click.option("--capacity", type=click.IntRange(1), default=1, help="Let so many run at a time.")
+@click.option(
+    "--kind",
+    type=click.Choice(("lock", "semaphore")),
+    help="What NAME is [a semaphore with --capacity, else a lock].",
+)
 @click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
 @click.option(
     "--priority",
@@ -94,6 +99,8 @@ def run(busy_code: int, as_json: bool, **wanted: Any) -> int:
     """
     if wanted["units"] > wanted["capacity"]:
         raise click.UsageError("--units is more than --capacity: it could never be granted")
+    if wanted["kind"] == "lock" and wanted["capacity"] > 1:
+        raise click.UsageError("--kind lock: a lock lets one run; leave out --capacity, or --kind")
     if wanted["wait"] is not None and wanted["no_wait"]:
         raise click.UsageError("--wait and --no-wait: choose one")
     voice = Voice(as_json)
@@ -133,10 +140,13 @@ class _Run:
             return error.code
         except Interrupted as signal:
             return SIGNALLED + signal.signum
+        except RuntimeError:
+            self._signals.check()  # within the standard library's locks an interrupt may become this
+            raise
 
     def _run_with(self, client: "Client") -> int:
         wake = self._signals.wake
-        lease = acquire(client, self._wanted, self._voice, on_lost=lambda lost: wake())
+        lease = acquire(client, self._wanted, self._voice, lambda lost: wake(), self._signals.check)
         try:
             early = self._signals.hold()
             if early is not None:
@@ -172,11 +182,19 @@ class _Run:
         )
 
     def _release(self, lease: "Lease") -> None:
-        """Give it up; where the store can't be told, it ends by itself."""
+        """Give it up; where the store can't be told, or somebody is impatient, it ends by itself."""
+        lost, told = lease.lost, "the store did not answer"
+        self._signals.end()
         try:
-            lease.release()
+            if lease.release() or lost:
+                return
         except LeaseholdError as error:
-            self._voice.say("warning", f"not released, so it stands until it expires: {error}")
+            told = str(error)
+        except Interrupted:
+            told = "interrupted"
+        finally:
+            self._signals.hold()
+        self._voice.say("warning", f"not released, so it may stand until it expires: {told}")
 
 
 def variables(name: bytes, lease: "Lease") -> dict[str, str]:

@@ -6,6 +6,11 @@ import signal
 from types import FrameType
 
 from leasehold.cli import group
+from leasehold.cli.exits import SIGNALLED
+from leasehold.cli.leaving import leave_within
+
+LEAVES = 8.0
+"""So long leaving the queue may take, in seconds; each of its steps has a shorter limit of its own."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -40,6 +45,14 @@ class Signals:
                 signal.signal(signum, self._on_signal)
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # or we couldn't take the terminal back
 
+    def check(self) -> None:
+        """Raise once more what came while we waited.
+
+        The interpreter drops what a handler raises in the midst of a finalizer or an import's callback.
+        """
+        if self._kept:
+            raise Interrupted(self._kept[0])
+
     def hold(self) -> int | None:
         """From here on keep signals for the command; one that is here already is returned."""
         self._waiting = False
@@ -53,6 +66,13 @@ class Signals:
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         self._group = target
         group.tell(target, *self._kept)
+
+    def end(self) -> None:
+        """The command has ended: from here on a signal is for us again, and breaks off what we still do."""
+        if signal.getsignal(signal.SIGTSTP) == self._on_signal:
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        self._group = None
+        self._waiting = True
 
     def wake(self) -> None:
         """Let `pause` return. Any thread may call it."""
@@ -69,11 +89,12 @@ class Signals:
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
         if self._group is not None:
             group.tell(self._group, signum)
-        elif self._waiting:
+            return
+        self._kept.append(signum)
+        if self._waiting:
             self._waiting = False  # a second one must not break the leaving
+            leave_within(LEAVES, SIGNALLED + signum)
             raise Interrupted(signum)
-        else:
-            self._kept.append(signum)
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:

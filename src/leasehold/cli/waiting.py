@@ -2,11 +2,13 @@
 
 import os
 import threading
+from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leasehold.cli.voice import Voice
 from leasehold.cli.wording import held_by, shown, span
+from leasehold.gate import Gate, start_thread
 
 if TYPE_CHECKING:
     from leasehold.sync import Waiting
@@ -15,30 +17,33 @@ _PLAIN = 30.0
 """Seconds between two lines where none can be redrawn, as in a log."""
 _USUAL = 80
 """The columns of a terminal that doesn't tell how many it has."""
+_FINISHES = 1.0
+"""So long a line that is being written is waited for, in seconds: nobody may be reading."""
 
 
 class Speaker:
     """A thread that tells how a wait goes, as often as whoever reads it can use.
 
     Whoever waits must not write itself: a terminal that is stopped, or a pipe that nobody reads, would
-    keep it from the queue.
+    keep it from the queue. Nor may an interrupt that comes while it tells us something keep it from
+    leaving, so there is no event here (see `leasehold.gate`).
     """
 
     def __init__(self, voice: Voice) -> None:
         self._voice = voice
         self._pause = 0.0 if voice.is_live else _PLAIN
         self._latest: Waiting | None = None
-        self._news = threading.Event()
-        self._over = threading.Event()
+        self._news: SimpleQueue[None] = SimpleQueue()
+        self._over = Gate()
         self._speaking = threading.Lock()
 
     def tell(self, waiting: "Waiting") -> None:
         """So it goes: what `on_wait` calls."""
         self._latest = waiting
-        self._news.set()
+        self._news.put(None)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._speak, name="leasehold-waiting", daemon=True).start()
+        start_thread(self._speak, "leasehold-waiting")
         return self
 
     def __exit__(
@@ -47,20 +52,27 @@ class Speaker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._over.set()
-        self._news.set()
-        with self._speaking:
+        self._over.open()
+        self._news.put(None)
+        if self._speaking.acquire(timeout=_FINISHES):
             if self._voice.is_live:
                 self._voice.redraw("")
+            self._speaking.release()
 
     def _speak(self) -> None:
-        while not self._over.is_set():
-            self._news.wait()
-            self._news.clear()
+        is_over = False
+        while not is_over:
+            self._await_news()
             with self._speaking:
-                if self._latest is not None and not self._over.is_set():
+                if self._latest is not None and not self._over.wait(0):
                     self._say(self._latest)
-            self._over.wait(self._pause)
+            is_over = self._over.wait(self._pause)
+
+    def _await_news(self) -> None:
+        """However many have come in meanwhile, the latest is what counts."""
+        self._news.get()
+        while not self._news.empty():
+            self._news.get()
 
     def _say(self, waiting: "Waiting") -> None:
         line = _line(waiting)

@@ -11,7 +11,7 @@ from leasehold.backends.port import Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
-from leasehold.model import Finding, Status, Wakeup
+from leasehold.model import Capabilities, Finding, Status, Wakeup
 from leasehold.runtime.batcher import Batcher
 from leasehold.runtime.holdings import Holdings
 from leasehold.runtime.keeper import StoreKeeper
@@ -136,7 +136,6 @@ class AsyncRuntime:
         connect_timeout: float,
         call_timeout: float,
     ) -> None:
-        self.capabilities = store.capabilities
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
@@ -159,6 +158,10 @@ class AsyncRuntime:
             deliver_to(_while_it_lives(self._deliver))
         self.is_ready = False
         on_fork(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.keeper.store.capabilities
 
     @property
     def inbox(self) -> str:

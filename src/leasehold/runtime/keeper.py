@@ -20,8 +20,8 @@ from leasehold.clock import Clock, SystemClock
 from leasehold.core.names import fingerprint
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.fork import on_fork
+from leasehold.gate import Gate
 from leasehold.model import Command, Failed, Release, Wakeup
-from leasehold.runtime.gate import Gate
 from leasehold.runtime.halving import Outcome, apply_in_halves
 from leasehold.runtime.mail import Mailroom
 from leasehold.runtime.port import Answer, Watched

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 
 from leasehold.backends.port import Backend
-from leasehold.runtime.gate import Gate
+from leasehold.gate import Gate
 from leasehold.runtime.step import step
 
 MAX_IDLE = 16

@@ -160,13 +160,16 @@ class Job(Protocol):
 class Runtime(Protocol):
     """One event loop's, or all threads', way to a store."""
 
-    capabilities: Capabilities
     connect_timeout: float
     call_timeout: float
     holding: "Holdings"
     """The leases that each task or thread has, of those that nobody may wait for who has one."""
     cohorts: dict[Any, Any]
     """The primitives' own: whom a task or thread may join that wants the same as others here."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store promises, as far as it has been asked."""
 
     @property
     def keeper(self) -> Keeper:
@@ -200,7 +203,8 @@ class Runtime(Protocol):
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.
 
-        An event loop waits for `patience` seconds at most, where that is less than a call may take.
+        An event loop waits for `patience` seconds at most, where that is less than a call may take; so do
+        threads where the store's backend has `apply_within`.
         """
 
     async def call_all(

@@ -10,8 +10,8 @@ from leasehold.backends.port import MAX_BATCH, Store
 from leasehold.clock import Clock
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
-from leasehold.model import Command, Finding, Reply, Status
-from leasehold.runtime.gate import Gate
+from leasehold.gate import Gate
+from leasehold.model import Capabilities, Command, Finding, Reply, Status
 from leasehold.runtime.holdings import Holdings
 from leasehold.runtime.keeper import StoreKeeper
 from leasehold.runtime.mail import Mailroom
@@ -81,7 +81,6 @@ class ThreadRuntime:
         connect_timeout: float,
         call_timeout: float,
     ) -> None:
-        self.capabilities = store.capabilities
         self.keeper = keeper
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
@@ -94,6 +93,10 @@ class ThreadRuntime:
         self._pool = Pool(lambda: store.backend(blocking=True), most)
         on_fork(self)
         _runtimes.add(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.keeper.store.capabilities
 
     @property
     def mail(self) -> Mailroom:
@@ -117,7 +120,7 @@ class ThreadRuntime:
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         sent = self._clock.now()
-        return Answer(self._applied((command,))[0], sent)
+        return Answer(self._applied((command,), patience)[0], sent)
 
     async def call_all(
         self, commands: Sequence[Command], patience: float | None = None
@@ -135,10 +138,13 @@ class ThreadRuntime:
         except LeaseholdError as error:
             return [error] * len(batch)
 
-    def _applied(self, batch: Sequence[Command]) -> Sequence[Reply]:
+    def _applied(self, batch: Sequence[Command], patience: float | None = None) -> Sequence[Reply]:
+        """Within `patience` seconds where the store has a way for that; else a call has its own limit."""
         backend = self._pool.take()
+        within = None if patience is None else getattr(backend, "apply_within", None)
         try:
-            replies = step(backend.apply(batch))
+            applying = backend.apply(batch) if within is None else within(batch, patience)
+            replies: Sequence[Reply] = step(applying)
         except LeaseholdError:
             self._pool.give(backend)
             raise

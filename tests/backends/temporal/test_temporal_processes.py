@@ -53,11 +53,6 @@ def test_a_pool_is_shared_from_the_shell(cli: Cli, client: leasehold.sync.Client
         lease.release()
 
 
-@pytest.mark.xfail(
-    raises=subprocess.TimeoutExpired,
-    strict=False,
-    reason="once, on a loaded machine, an interrupted waiter had not ended within 30 s; the cause is unknown",
-)
 def test_an_interrupted_waiter_leaves_the_queue(cli: Cli, client: leasehold.sync.Client) -> None:
     name = uuid4().hex
     with client.lock(name):

@@ -1,19 +1,24 @@
 """What goes wrong, said so that it can be put right; and what is well again by itself."""
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 import leasehold.sync
 from leasehold.backends import store_for
+from leasehold.backends.temporal import attendance, ids, wire
+from leasehold.backends.temporal.serving import last_heard
 from leasehold.backends.temporal.settings import Target
 from leasehold.backends.temporal.trouble import explain
 from leasehold.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
-from leasehold.model import Granted, Inspect, Queued, Renew, Renewed, Status
+from leasehold.model import Granted, Inspect, Queued, Refused, Renew, Renewed, Status
 from tests.backends.redis.both_worlds import Side, acquire, granted, release
 from tests.backends.temporal.looking import new_key
 from tests.backends.temporal.serving import ThreadedWorker, brokers_for
@@ -41,7 +46,7 @@ def test_there_is_no_such_host(side: Side) -> None:
 
 def test_it_does_not_speak_tls(temporal_server: TemporalServer, side: Side) -> None:
     async def case() -> None:
-        with pytest.raises(BackendUnavailable, match=r"does not speak TLS: add \?tls=false"):
+        with pytest.raises(NotConfigured, match=r"does not speak TLS: add \?tls=false"):
             await side.open(store_for(f"{temporal_server.url}?api_key=a"))
 
     side.run(case)
@@ -94,6 +99,56 @@ def test_nobody_serves_the_queue(temporal_server: TemporalServer, side: Side) ->
             assert isinstance(status, Status)
             assert (status.holders, status.waiters) == ((), ())
             granted((await backend.apply([acquire("b", key)]))[0])
+
+    side.run(case)
+
+
+async def test_a_worker_that_has_just_come_is_not_yet_known(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker is there, who may have been waiting for it: that is not to be told as an error."""
+    queue, key, looked = f"late-{uuid4().hex}", new_key(), asyncio.Event()
+    client = await Client.connect(temporal_server.address)
+    began = wire.BrokerInput(wire.text_of(key), share=False)
+    await client.start_workflow(ids.BROKER, began, id=ids.broker_id(key), task_queue=queue)
+
+    async def look(*given: Any) -> float | None:
+        looked.set()
+        return await last_heard(*given)
+
+    monkeypatch.setattr(attendance, "GRACE", 60.0)
+    monkeypatch.setattr(attendance, "last_heard", look)
+    backend = store_for(f"{temporal_server.url}?task_queue={queue}").backend(blocking=False)
+    asked = asyncio.ensure_future(backend.apply([Inspect(key)]))
+    await looked.wait()
+    worker = ThreadedWorker(temporal_server.address, queue)
+    await asyncio.to_thread(worker.start)
+    try:
+        assert isinstance((await asked)[0], Status)
+    finally:
+        await asyncio.to_thread(worker.stop)
+        await backend.close()
+
+
+def test_a_broker_stays_on_the_queue_that_it_was_started_on(
+    temporal_server: TemporalServer, side: Side
+) -> None:
+    """Who names another queue is served as long as that one is, and an error names it."""
+    first, other, key = f"first-{uuid4().hex}", f"other-{uuid4().hex}", new_key()
+    worker = ThreadedWorker(temporal_server.address, first)
+    worker.start()
+
+    async def case() -> None:
+        try:
+            holder = await side.open(store_for(f"{temporal_server.url}?task_queue={first}"))
+            granted((await holder.apply([acquire("a", key)]))[0])
+            backend = await side.open(store_for(f"{temporal_server.url}?task_queue={other}"))
+            (refused,) = await backend.apply([acquire("b", key)])
+            assert isinstance(refused, Refused)
+        finally:
+            worker.stop()
+        with pytest.raises(BackendUnavailable, match=f"the task queue '{first}'"):
+            await backend.apply([Renew(key, "b", 6.0)])
 
     side.run(case)
 
@@ -156,6 +211,7 @@ def test_doctor_tells_of_server_and_worker(url: str, temporal_server: TemporalSe
     with leasehold.sync.connect(f"{temporal_server.url}?task_queue=nobody") as client:
         found = {each.about: each for each in client.examine()}
     assert found["worker"].level == "problem"
+    assert "use no ttl below" in found["latency"].told
     assert "leasehold temporal worker" in found["worker"].advice
 
 

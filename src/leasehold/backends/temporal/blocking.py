@@ -1,12 +1,21 @@
 """The backend of a thread: it waits while the store's own thread does the work, and nothing suspends."""
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any
 
+from leasehold.backends.temporal.connecting import keep_for_ever
 from leasehold.backends.temporal.loop_thread import LoopThread
 from leasehold.backends.temporal.looped import LoopBackend
+from leasehold.errors import BackendUnavailable
 from leasehold.fork import on_fork
 from leasehold.model import Command, Finding, Page, Reply, Wakeup
+
+STARTS = 3.0
+"""So long connecting, and the start of a broker, may take on a busy machine, in seconds."""
+
+CLOSES = 3.0
+"""So long closing may take, in seconds."""
 
 
 class BlockingBackend:
@@ -25,12 +34,12 @@ class BlockingBackend:
 
     async def open(self, *, listen: bool = True) -> None:
         if self._inner is None:
-            self._thread.enter()
             try:
+                self._thread.enter(self)
                 self._inner = self._thread.do(self._opened(listen))
             finally:
                 if self._inner is None:
-                    self._thread.leave()
+                    self._thread.leave(self)
 
     async def _opened(self, listen: bool) -> LoopBackend:
         inner = self._make()
@@ -41,9 +50,10 @@ class BlockingBackend:
         inner, self._inner = self._inner, None
         if inner is not None:
             try:
-                self._thread.do(inner.close())
+                with suppress(BackendUnavailable):  # what is left there ends by itself
+                    self._thread.do(inner.close(), CLOSES)
             finally:
-                self._thread.leave()
+                self._thread.leave(self)
 
     def _do[T](self, work: Callable[[LoopBackend], Coroutine[Any, Any, T]]) -> T:
         assert self._inner is not None, "open comes first"
@@ -54,6 +64,10 @@ class BlockingBackend:
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         return self._do(lambda inner: inner.apply(commands)) if commands else ()
+
+    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
+        """Likewise, or raise `BackendUnavailable` after so long, and no sooner than a slow start takes."""
+        return self._do(lambda inner: inner.apply_within(commands, max(seconds, STARTS)))
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         return self._do(lambda inner: inner.scan(prefix, cursor, limit))
@@ -73,5 +87,7 @@ class BlockingBackend:
             inner.nudge()
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's is of use here."""
+        """In the child: nothing of the parent's is of use here, nor can it be thrown away."""
+        if self._inner is not None:
+            keep_for_ever(self._inner)
         self._inner = None

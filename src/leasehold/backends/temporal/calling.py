@@ -8,15 +8,14 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from leasehold.backends.port import MAX_BATCH
+from leasehold.backends.temporal.attendance import Attendance
 from leasehold.backends.temporal.connecting import Connection
 from leasehold.backends.temporal.parcels import TOO_LARGE, is_too_large, parcels
-from leasehold.backends.temporal.serving import last_heard
 from leasehold.backends.temporal.settings import TIMEOUT
-from leasehold.backends.temporal.trouble import failed, silent, unserved
+from leasehold.backends.temporal.trouble import failed
 from leasehold.backends.temporal.updating import Update
 from leasehold.clock import Clock
 from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
@@ -30,12 +29,6 @@ ABREAST = 16
 
 SHORTEST = 0.1
 """No call is given less time, in seconds."""
-
-DOUBT = 1.0
-"""After so many seconds without an answer we ask whether anybody serves the queue."""
-
-LOOKS = 0.1
-"""Between two looks whether anybody serves the queue, in seconds."""
 
 MAX_PAUSE = 1.0
 """The longest wait before a call that the server had no room for is made again, in seconds."""
@@ -61,8 +54,7 @@ class Caller:
         self._gathering: dict[bytes, list[_Errand]] = {}
         self._room = asyncio.Semaphore(ABREAST)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._served = False
-        """Somebody has answered, and nothing has been heard to the contrary since."""
+        self.attendance = Attendance(connection)
 
     async def apply(self, commands: Sequence[Command]) -> list[Reply]:
         """A reply for each. Raises only what has befallen all of them."""
@@ -142,78 +134,48 @@ class Caller:
 
     async def _call(self, key: bytes, commands: Sequence[Command]) -> Sequence[Reply]:
         """Call once, and again where the server had no room or the broker's run was about to end."""
+        if is_too_large(commands):
+            return [TOO_LARGE] * len(commands)
+        patience = _patience(commands)
+        until = time.monotonic() + patience
+        call = Update(self._connection, key, commands, self._clock)
+        if call.starts:  # or it would be done for nobody, once a worker comes
+            await self.attendance.require(key, patience / 2)
+        pause = 0.02
+        while True:
+            told = await self._try(call, until, patience)
+            if not isinstance(told, LeaseholdError):
+                return told
+            if time.monotonic() + pause > until:
+                raise told
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret
+            pause = min(2 * pause, MAX_PAUSE)
+
+    async def _try(
+        self, call: Update, until: float, patience: float
+    ) -> Sequence[Reply] | LeaseholdError:
+        """The replies, or what is worth another try. Raises everything else."""
         from temporalio.client import (
             WorkflowUpdateFailedError,
             WorkflowUpdateRPCTimeoutOrCancelledError,
         )
         from temporalio.service import RPCError
 
-        if is_too_large(commands):
-            return [TOO_LARGE] * len(commands)
-        patience = _patience(commands)
-        until = time.monotonic() + patience
-        call = Update(self._connection, key, commands, self._clock)
-        if call.starts and not self._served:  # or it would be done for nobody, once a worker comes
-            await self._must_be_served(min(DOUBT, patience / 2))
-        pause = 0.02
-        while True:
-            left = until - time.monotonic()
-            try:
-                return await self._watched(call, left)
-            except RPCError as error:
-                failure = self._connection.explain(error)
-                if not _is_passing(error):
-                    raise failure from error
-            except WorkflowUpdateFailedError as error:
-                failure = failed(error.cause, self._connection.target)
-                if not isinstance(failure, BackendUnavailable):
-                    raise failure from error
-                call.renumber()
-            except WorkflowUpdateRPCTimeoutOrCancelledError as error:
-                raise await self._silence(patience) from error
-            if time.monotonic() + pause > until:
-                raise failure
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 -- no secret
-            pause = min(2 * pause, MAX_PAUSE)
-
-    # -- is anybody there? --------------------------------------------------------------------------
-
-    async def _watched(self, call: Update, left: float) -> Sequence[Reply]:
-        """Make the call; if no answer comes soon, see whether there is anybody to give one."""
-        sent = asyncio.ensure_future(call.send(left))
         try:
-            await asyncio.wait((sent,), timeout=min(DOUBT, left / 2))
-            if not sent.done():
-                self._served = False
-                await self._must_be_served(0.0)
-            return await sent
-        finally:
-            if not sent.done():
-                sent.cancel()
-                with suppress(BaseException):
-                    await sent
-
-    async def _must_be_served(self, within: float) -> None:
-        """A worker that has just been started is not known at once."""
-        until = time.monotonic() + within
-        while not self._served:
-            self._served = await self._heard() is not None
-            if not self._served and time.monotonic() >= until:
-                raise unserved(self._connection.target, self._connection.settings.task_queue)
-            if not self._served:
-                await asyncio.sleep(LOOKS)
-
-    async def _silence(self, patience: float) -> LeaseholdError:
-        target, queue = self._connection.target, self._connection.settings.task_queue
-        try:
-            heard = await self._heard()
-        except LeaseholdError as error:
-            return error
-        return unserved(target, queue) if heard is None else silent(target, queue, patience, heard)
-
-    async def _heard(self) -> float | None:
-        client = await self._connection.client()
-        return await last_heard(client, self._connection.settings.task_queue)
+            return await self.attendance.watched(call, until, patience)
+        except RPCError as error:
+            failure, is_passing = self._connection.explain(error), _is_passing(error)
+            failure.__cause__ = error
+        except WorkflowUpdateFailedError as error:
+            failure = failed(error.cause, self._connection.target)
+            failure.__cause__ = error
+            is_passing = isinstance(failure, BackendUnavailable)
+            call.renumber()
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            raise await self.attendance.silence(call.key, patience) from error
+        if is_passing:
+            return failure
+        raise failure
 
 
 def _patience(commands: Sequence[Command]) -> float:

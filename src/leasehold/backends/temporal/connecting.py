@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from leasehold.backends.temporal.settings import Settings, Target
@@ -22,6 +23,12 @@ CONNECT_TIMEOUT = 5.0
 """How long connecting may take, in seconds."""
 
 
+def prepare() -> None:
+    """Import what connecting needs, before anybody waits for a server: that takes a while."""
+    for module in ("client", "runtime", "envconfig"):
+        import_module(f"temporalio.{module}")
+
+
 class Connection:
     """Connects when it is first asked for a client. Any loop's tasks may use the one client."""
 
@@ -29,6 +36,8 @@ class Connection:
         self.settings = settings
         self._target: Target | None = None
         self._client: Client | None = None
+        self.starts_apart = False
+        """Its server takes no update together with a start: an old one, or one on which that is off."""
         on_fork(self)
 
     @property
@@ -118,7 +127,7 @@ def _runtime() -> "Runtime":
     global _runtime_in_use, _made_in
     from temporalio.runtime import Runtime, TelemetryConfig
 
-    with _making:
+    with _making.held:
         if _runtime_in_use is None or _made_in != generation.number:
             forked = generation.number > 0
             _runtime_in_use = Runtime(telemetry=TelemetryConfig()) if forked else Runtime.default()

@@ -1,14 +1,24 @@
 """What to know about a Temporal server before one relies on it: asked of the server itself."""
 
+import asyncio
 import time
+from contextlib import suppress
 from datetime import timedelta
 
+from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.connecting import Connection
+from leasehold.backends.temporal.examining_strays import strays
 from leasehold.backends.temporal.serving import ALIVE, polled
 from leasehold.backends.temporal.trouble import WORKER
-from leasehold.model import Finding
+from leasehold.backends.temporal.updating import Update
+from leasehold.core.timing import MIN_TTL
+from leasehold.model import Finding, Inspect
 
 LOOK = timedelta(seconds=5)
+PROBES = 5
+PATIENCE = 5.0
+SLOW = 0.5
+PROBE = b"lock:leasehold/probe"
 
 
 async def examine(connection: Connection) -> list[Finding]:
@@ -24,11 +34,54 @@ async def examine(connection: Connection) -> list[Finding]:
     except RPCError as error:
         raise connection.explain(error) from error
     polls = await polled(client, connection.settings.task_queue)
+    alive = [ago for each in polls if (ago := time.time() - each) < ALIVE]
+    step = await _step(connection) if alive else None
     return [
         Finding("server", "ok", f"Temporal {about.server_version}, {connection.target}"),
+        *([_latency(step)] if step is not None else []),
         *_storage(about.persistence_store),
-        _worker(connection, polls),
+        _worker(connection, alive, step),
+        *await strays(client, connection.settings.task_queue),
     ]
+
+
+async def _step(connection: Connection) -> float | None:
+    """How long a broker takes to answer, at worst, in seconds; None if there is no answer.
+
+    That some worker was heard of lately does not prove that it lives: a broker is started and asked.
+    """
+    from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
+    from temporalio.service import RPCError
+
+    client = await connection.client()
+    broker = client.get_workflow_handle(ids.broker_id(PROBE))
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await _asked(connection)  # which starts it
+            return max([await _asked(connection) for _ in range(PROBES)])
+    except (TimeoutError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError):
+        return None
+    finally:
+        with suppress(RPCError):  # it is not needed any more
+            await broker.cancel(rpc_timeout=LOOK)
+
+
+async def _asked(connection: Connection) -> float:
+    began = time.monotonic()
+    call = Update(connection, PROBE, [Inspect(PROBE)], None)
+    call.starts = True
+    await call.send(PATIENCE)
+    return time.monotonic() - began
+
+
+def _latency(step: float) -> Finding:
+    """A renewal has a third of the ttl, and should have time for several tries in it."""
+    least = max(20 * step, MIN_TTL)
+    told = f"a broker answers in {step * 1e3:.0f} ms at worst of {PROBES}: use no ttl below {least:.1f} s"
+    if step > SLOW:
+        advice = "more workers, or ones nearer to the server, would keep leases through hiccups"
+        return Finding("latency", "warning", told, advice)
+    return Finding("latency", "ok", told)
 
 
 def _storage(store: str) -> list[Finding]:
@@ -40,12 +93,14 @@ def _storage(store: str) -> list[Finding]:
     return [Finding("promises", "warning", told, advice)]
 
 
-def _worker(connection: Connection, polls: list[float]) -> Finding:
+def _worker(connection: Connection, alive: list[float], step: float | None) -> Finding:
     queue = connection.settings.task_queue
-    alive = [ago for each in polls if (ago := time.time() - each) < ALIVE]
     if not alive:
         told = f"nobody serves the task queue {queue!r}, so nothing can be granted"
         return Finding("worker", "problem", told, WORKER)
     workers = "a worker serves" if len(alive) == 1 else f"{len(alive)} workers serve"
     told = f"{workers} the task queue {queue!r}, heard of {max(min(alive), 0):.0f} s ago"
-    return Finding("worker", "ok", told)
+    if step is None:
+        told += f", but none has answered within {PATIENCE:.0f} s: they may have died since"
+        return Finding("worker", "problem", told, WORKER)
+    return Finding("worker", "ok", f"{told}; it answers")

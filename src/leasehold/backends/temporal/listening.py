@@ -112,7 +112,7 @@ class Ear:
                     await asyncio.wait((taking,), timeout=FAREWELL.total_seconds())
         if taking is not None and not taking.done():
             taking.cancel()
-            await asyncio.wait((taking,))
+            await asyncio.wait((taking,), timeout=FAREWELL.total_seconds())
 
 
 def _wakeups(news: Sequence[Mapping[str, Any]]) -> list[Wakeup]:

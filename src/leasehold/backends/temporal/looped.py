@@ -4,11 +4,12 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 
-from leasehold.backends.temporal import examining
+from leasehold.backends.temporal import examining, slot_mode
 from leasehold.backends.temporal.calling import Caller
-from leasehold.backends.temporal.connecting import Connection
+from leasehold.backends.temporal.connecting import Connection, keep_for_ever, prepare
 from leasehold.backends.temporal.listening import Ear, asked_to_hear, inbox_of, waits_in_vain
 from leasehold.backends.temporal.scanning import Listings
+from leasehold.backends.temporal.unheeded import unheeded
 from leasehold.errors import LeaseholdError
 from leasehold.fork import on_fork
 from leasehold.model import Command, Finding, Page, Reply, Wakeup
@@ -47,9 +48,12 @@ class LoopBackend:
 
     async def open(self, *, listen: bool = True) -> None:
         self._loop = asyncio.get_running_loop()
-        await self._connection.client()
         self._caller = self._new_caller()
-        if listen and self._ear is None:
+        prepare()
+        if not listen:
+            return  # who connects first is told if that fails, and has a limit for it
+        await self._connection.client()
+        if self._ear is None:
             ear = self._ear = Ear(self._connection, self._hear)
             self.inbox = ear.inbox
             self._ears[ear.inbox] = ear
@@ -76,14 +80,25 @@ class LoopBackend:
         assert self._caller is not None
         self._listings.note(commands)
         early = asked_to_hear(self._ears, commands)
-        standing = asyncio.gather(*(ear.stand() for ear in early))
+        standing = unheeded(asyncio.gather(*(ear.stand() for ear in early)))
         try:
             replies: Sequence[Reply] = await self._caller.apply(commands)
             await standing
         finally:
             standing.cancel()
         waiting = waits_in_vain(self._ears, commands, replies)
-        return await self._again(commands, replies, waiting) if waiting else replies
+        if waiting:
+            replies = await self._again(commands, replies, waiting)
+        return await slot_mode.seen(self._connection, commands, replies)
+
+    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
+        """Likewise, or raise `BackendUnavailable` after so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.apply(commands)
+        except TimeoutError:
+            assert self._caller is not None
+            raise await self._caller.attendance.silence(commands[0].key, seconds) from None
 
     async def _again(
         self, commands: Sequence[Command], replies: Sequence[Reply], waiting: Sequence[int]
@@ -152,7 +167,8 @@ class LoopBackend:
                 pass  # that loop is closed, and whoever waited in it has gone
 
     def after_fork(self) -> None:
-        """In the child: nothing of the parent's is of use here."""
+        """In the child: nothing of the parent's is of use here, nor can it be thrown away."""
+        keep_for_ever(self._caller, self._ear, self._loop, self._bell)
         deliver_to = self._deliver_to
         self._reset()
         self._deliver_to = deliver_to

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from leasehold.backends.temporal import ids, wire
+from leasehold.backends.temporal import ids, slot_mode, wire
 from leasehold.backends.temporal.connecting import Connection
 from leasehold.backends.temporal.updating import MEMO
 from leasehold.model import Acquire, Command, Inspect, Page, Reply, Status
@@ -58,8 +58,10 @@ class Listings:
     ) -> Page:
         """The next keys that are held or waited for, in the order of their bytes."""
         keys = None if cursor is None else self._find(prefix)
+        permits = await slot_mode.permits_below(connection, prefix)
         if keys is None:
-            keys = sorted(await _running(connection, prefix) | self._recent(prefix))
+            running = await _running(connection, prefix)
+            keys = sorted(running | self._recent(prefix) | permits.keys())
             self._keep(prefix, keys)
         if cursor is not None:
             keys = keys[bisect_right(keys, cursor) :]
@@ -68,7 +70,8 @@ class Listings:
         while done < len(keys) and len(items) < limit:
             chunk = keys[done : done + min(CHUNK, limit - len(items))]
             replies = await apply([Inspect(key) for key in chunk])
-            items += [r for r in replies if isinstance(r, Status) and (r.holders or r.waiters)]
+            found = (slot_mode.together(r, permits) for r in replies if isinstance(r, Status))
+            items += [status for status in found if status.holders or status.waiters]
             done += len(chunk)
         return Page(items, keys[done - 1] if done < len(keys) else None)
 

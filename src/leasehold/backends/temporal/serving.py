@@ -23,6 +23,18 @@ async def last_heard(client: "Client", queue: str) -> float | None:
     return max(heard, 0.0) if heard < ALIVE else None
 
 
+async def queue_of(client: "Client", workflow_id: str) -> str | None:
+    """The queue that a workflow stays on; None if it does not run, or nobody can tell."""
+    from temporalio.client import WorkflowExecutionStatus
+    from temporalio.service import RPCError
+
+    try:
+        found = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=LOOK)
+    except RPCError:
+        return None
+    return found.task_queue if found.status is WorkflowExecutionStatus.RUNNING else None
+
+
 async def polled(client: "Client", queue: str) -> list[float]:
     """When each of the queue's workers asked for workflow tasks, in seconds since 1970."""
     return list((await pollers(client, queue)).values())

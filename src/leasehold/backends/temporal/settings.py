@@ -1,6 +1,7 @@
 """All that a connection needs to know: what the URL says, over a profile of Temporal's own settings."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from temporalio.envconfig import ClientConfigProfile
 
 PORT = 7233
+_WITHOUT_PORT = re.compile(r"[^:/\s]+|\[[^\]]+\]")
 ADDRESS = f"localhost:{PORT}"
 NAMESPACE = "default"
 
@@ -85,6 +87,8 @@ class Settings:
         options: dict[str, Any] = dict(profile.to_client_connect_config())
         address = self.address or options.pop("target_host", None) or ADDRESS
         namespace = self.namespace or options.pop("namespace", None) or NAMESPACE
+        if _WITHOUT_PORT.fullmatch(address):
+            address = f"{address}:{PORT}"
         options.pop("target_host", None)
         options.pop("namespace", None)
         if self.api_key is not None:

@@ -1,6 +1,7 @@
 """What Temporal's errors mean to whoever wanted a lease: what happened, where, what to do."""
 
 import re
+import shlex
 from typing import TYPE_CHECKING
 
 from leasehold.backends.temporal.settings import Target
@@ -16,22 +17,26 @@ from leasehold.errors import (
 if TYPE_CHECKING:
     from temporalio.service import RPCError
 
-WORKER = "start one with `leasehold temporal worker`, or add LeaseholdPlugin to a worker of yours"
+REACHABLE = "is it running, and do host, port and firewall agree?"
+WORKER = "start one with `leasehold temporal worker`, or add LeaseholdPlugin(serve=True) to a worker of yours"
 
 
 def unreachable(error: Exception, target: Target) -> LeaseholdError:
-    """No connection could be made."""
-    said = _plain(str(error))
-    hint = "is it running, and do host, port and firewall agree?"
-    if "dns error" in said:
+    """No connection could be made; what trying again can't mend is `NotConfigured`."""
+    whole = str(error).lower()
+    kind: type[LeaseholdError] = BackendUnavailable
+    hint = REACHABLE
+    if "dns error" in whole:
         hint = "there is no such host"
-    elif "InvalidContentType" in said:
+    elif "invalidcontenttype" in whole:
+        kind = NotConfigured
         hint = "it does not speak TLS: add ?tls=false, or leave out the API key"
-    elif "certificate" in said.lower():
+    elif "certificate" in whole:
+        kind = NotConfigured
         hint = "name the CA with ?tls_ca=FILE, and the host as the certificate has it"
-    elif "broken pipe" in said.lower() or "reset" in said or "h2 protocol" in said:
+    elif "broken pipe" in whole or "reset" in whole or "h2 protocol" in whole:
         hint = "does it want TLS? add ?tls=true"
-    return BackendUnavailable(f"{target} can't be reached: {hint} ({said})")
+    return kind(f"{target} can't be reached: {hint} ({_plain(str(error))})")
 
 
 def explain(error: "RPCError", target: Target) -> LeaseholdError:
@@ -84,6 +89,15 @@ def unserved(target: Target, queue: str) -> BackendUnavailable:
     )
 
 
+def astray(target: Target, queue: str, broker: str) -> BackendUnavailable:
+    """A broker is on another queue than ours, where somebody who named that one has started it."""
+    return BackendUnavailable(
+        f"the broker {broker} in {target} is on the task queue {queue!r}, which nobody serves: run "
+        f"`leasehold temporal worker --task-queue {queue}`, or, if nobody holds anything there, `temporal "
+        f"workflow terminate --workflow-id {shlex.quote(broker)}`, so that it is started anew"
+    )
+
+
 def silent(target: Target, queue: str, seconds: float, heard: float) -> BackendUnavailable:
     """There is, or was, a worker, and no answer came. `heard`: so long ago it was heard of."""
     return BackendUnavailable(
@@ -92,7 +106,18 @@ def silent(target: Target, queue: str, seconds: float, heard: float) -> BackendU
     )
 
 
+def deaf(target: Target, seconds: float) -> BackendUnavailable:
+    """Not even the server itself answers."""
+    return BackendUnavailable(f"{target} did not answer within {seconds:.3g} s: {REACHABLE}")
+
+
+_INMOST = re.compile(r'.*(?:message|error): (?:"(?P<text>[^"]+)"|(?P<name>\w+\(\w+\)))')
+"""The last that a chain of errors says, as Rust writes it."""
+
+
 def _plain(said: str) -> str:
     """One line, without the wrappings of the layers below."""
     line = re.sub(r"\s+", " ", said).strip()
-    return re.sub(r"^Failed client connect: (Server connection error: )?", "", line)
+    line = re.sub(r"^Failed client connect: (Server connection error: )?", "", line)
+    inmost = _INMOST.match(line) if line.startswith("tonic::") else None
+    return line if inmost is None else inmost["text"] or inmost["name"]
