@@ -49,6 +49,8 @@ _REDIS_SYNC = ("redis.Lock, sync", "python-redis-lock, sync", "tooz redis, sync"
 _POSTGRES = ("leasehold postgres", "leasehold postgres, async with", "leasehold postgres, sync")
 _POSTGRES_PEERS = ("grelmicro postgres", "tooz postgres, sync", "advisory lock, sync")
 _RPAIR, _PPAIR = "bare Redis pair", "bare Postgres pair"
+_SERVICE = ("leasehold service", "leasehold service, async with", "leasehold service, sync")
+_FRAMEWORK, _PLAIN = "bare framework pair", "plain HTTP to the service"
 
 GROUPS: tuple[Group, ...] = (
     Group("memory, 1 task", 1, 1, _LEDGER, (*_MEMORY, *_OTHERS)),
@@ -64,6 +66,8 @@ GROUPS: tuple[Group, ...] = (
     Group(
         "Postgres, 64 tasks", 1, 64, _PPAIR, (*_POSTGRES, _PPAIR, _POSTGRES_PEERS[0]), "postgres"
     ),
+    Group("service, 1 task", 1, 1, _FRAMEWORK, (*_SERVICE, _PLAIN, _FRAMEWORK), "service"),
+    Group("service, 64 tasks", 1, 64, _FRAMEWORK, (*_SERVICE, _PLAIN, _FRAMEWORK), "service"),
 )
 
 

@@ -11,7 +11,7 @@ FILE = "server.url"
 
 
 class Servers:
-    """Redis without persistence and PostgreSQL with all of its own, as they come."""
+    """Redis without persistence and PostgreSQL with all of its own, as they come; our service over SQLite."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -22,7 +22,7 @@ class Servers:
 
     def place(self, store: str, folder: str) -> None:
         """Tell a contestant's folder where its server is; PostgreSQL gives each a database."""
-        url = self._redis() if store == "redis" else self._postgres()
+        url = {"redis": self._redis, "postgres": self._postgres, "service": self._service}[store]()
         Path(folder, FILE).write_text(json.dumps(url))
 
     def _redis(self) -> str:
@@ -42,6 +42,15 @@ class Servers:
             self._new_database = server.new_database
             self.versions["PostgreSQL"] = server.program.label
         return self._new_database()
+
+    def _service(self) -> str:
+        if "service" not in self._urls:
+            from tests.backends.http.processes import LeaseholdServer
+
+            folder = self._folder / "service"
+            server = LeaseholdServer(folder, f"sqlite:///{folder}/leases.db")
+            self._urls["service"] = self._stack.enter_context(server).url
+        return self._urls["service"]
 
     def __enter__(self) -> Self:
         return self

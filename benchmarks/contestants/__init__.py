@@ -28,6 +28,8 @@ _OF = {
     "tooz redis": "redis_peers",
     "tooz postgres": "postgres_peers",
     "advisory lock": "postgres_peers",
+    "plain HTTP": "service",
+    "bare framework": "service",
 }
 """Which module has a contestant, by how its name begins: the longest that fits."""
 

@@ -86,7 +86,7 @@ def _blocking(store: str) -> BlockingOpen:
 
 CYCLES: dict[str, Contestant] = {
     name: contestant
-    for store in ("memory", "sqlite", "redis", "postgres")
+    for store in ("memory", "sqlite", "redis", "postgres", "service")
     for name, contestant in {
         **family(store, partial(_url, store)),
         f"leasehold {store}": Async(_acquiring(store)),

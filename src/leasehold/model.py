@@ -314,6 +314,8 @@ class Capabilities:
     fenced: bool = True
     push: bool = True
     survives: frozenset[str] = frozenset()
+    asked: bool = True
+    """False until the store itself has been asked, where only that knows: then nothing is promised yet."""
 
     def names(self) -> frozenset[str]:
         """Every word that `require=` may name and that this store can promise."""

@@ -34,7 +34,7 @@ IMPURE = names(
     " multiprocessing concurrent sqlite3 contextvars shutil tempfile pathlib io logging"
 )
 BASE = names("errors model")
-BELOW = BASE | names("config clock fork core.*")
+BELOW = BASE | names("config clock fork gate core.*")
 PUBLIC = BASE | {"", "sync"}
 
 # The most specific row holds: `backends.port` before `backends.*`. A module without a row fails.
@@ -43,6 +43,7 @@ RULES: Mapping[str, Rule] = {
     "errors": Rule(names("model")),
     "clock": Rule(BASE),
     "fork": Rule(BASE),
+    "gate": Rule(),
     "lazy": Rule(),
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
@@ -82,16 +83,32 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
     "temporal": Rule(names("errors lazy backends.temporal.* temporal.*")),
     "temporal.*": Rule(
-        PUBLIC | names("config core.* lazy primitives.telling backends.temporal.*"),
+        PUBLIC
+        | names("config core.* defaults lazy primitives.telling backends backends.temporal.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),
-    "server.*": Rule(PUBLIC, siblings=True, theirs=names("*")),
+    # the service speaks the stores' own language, for others, so it reaches below the public names
+    "server.*": Rule(
+        PUBLIC
+        | names("clock config core.* hub lazy backends backends.port backends.redact")
+        | names("backends.http.wire backends.http.names backends.http.translation")
+        | names("runtime.port runtime.asyncio runtime.mail primitives.acquire primitives.ask")
+        | names("primitives.ids primitives.telling"),
+        siblings=True,
+        theirs=names("*"),
+    ),
+    # what the service remembers lies where leases do, so their addresses and connections are known
+    "server.records.*": Rule(
+        BASE | names("backends.redact backends.sqlite.* backends.redis.* backends.postgres.*"),
+        siblings=True,
+        theirs=names("psycopg"),
+    ),
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
-        PUBLIC | names("settings_stores temporal testing"),
+        PUBLIC | names("gate settings_stores temporal testing config backends.http.* server.*"),
         siblings=True,
-        theirs=names("click rich"),
+        theirs=names("click rich msgspec"),
     ),
     "testing.*": Rule(
         PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),

@@ -19,6 +19,8 @@ from tests.architecture.layers import (
     shorten,
 )
 
+pytestmark = pytest.mark.once  # what is written says the same to each version of Python
+
 MODULES = read_modules()
 
 

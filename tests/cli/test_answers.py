@@ -125,7 +125,8 @@ def test_a_url_is_no_name(cli: Cli, words: str) -> None:
 
 
 def test_all_urls_are_known() -> None:
-    assert BUILTIN.keys() | SPELLINGS.keys() == options.SCHEMES
+    pages = {"http", "https"}  # a page's URL may well be a lock's name
+    assert BUILTIN.keys() - pages | SPELLINGS.keys() == options.SCHEMES
 
 
 def test_an_ambiguous_name_needs_its_kind(cli: Cli) -> None:
@@ -198,6 +199,15 @@ def test_without_a_store_named_the_users_own_is_taken_and_told(cli: Cli) -> None
     assert done.returncode == 64
     assert "LEASEHOLD_URL" in done.stderr
     assert sys.executable  # the store itself is this user's: not touched by a test
+
+
+@pytest.mark.parametrize(
+    ("called", "ours"), [("status", "show"), ("ls", "list"), ("worker", "temporal worker")]
+)
+def test_what_other_tools_call_a_verb_is_told(cli: Cli, called: str, ours: str) -> None:
+    done = cli(called, "x")
+    assert done.returncode == 64
+    assert f"No such command '{called}'. For that there is `leasehold {ours}`." in done.stderr
 
 
 def test_readers_and_writers_are_told_apart(cli: Cli) -> None:

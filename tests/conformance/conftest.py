@@ -8,6 +8,7 @@ TOLD_ELSEWHERE = {
     "TestTemporal": {"blocking"},  # goes the other world's way but for the last step, and slowly
     "TestValkey": {"async", "blocking"},  # Redis by another name
     "TestValkeys": {"async", "blocking"},
+    "TestHttps": {"async", "blocking"},  # the same service, by TLS
 }
 """The worlds of a store that have nearly all in common with what is tested whole."""
 

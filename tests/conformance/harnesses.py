@@ -7,9 +7,13 @@ import pytest
 
 from leasehold.backends import store_for
 from leasehold.backends.port import Store
+from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.testing import ManualClock
 from leasehold.testing.conformance import BackendConformance
+from leasehold.testing.conformance.world import step
+from tests.backends.http.serving import Served
 from tests.backends.temporal.serving import brokers_for
+from tests.servers.certificates import self_signed
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
@@ -87,6 +91,38 @@ class Temporal(BackendConformance):
         return store_for(self.url, clock=clock)
 
 
+class Http(BackendConformance):
+    """All cases share a server; each has a store of its own behind it, which tells the case's time."""
+
+    tls = False
+    served: Served
+    stores: dict[Path, AsyncRuntime]
+
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _server(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+        folder = tmp_path_factory.mktemp("served")
+        certificate = self_signed(folder / "server.pem") if cls.tls else None
+        cls.served, cls.stores = Served(certificate=certificate), {}
+        yield
+        cls.served.close()
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        if tmp_path in self.stores:
+            self.served.again(self.stores[tmp_path])
+        else:
+            self.stores[tmp_path] = self.served.put(f"sqlite:///{tmp_path}/leases.db", clock)
+        store = store_for(self.served.url)
+        learnt = store.backend(blocking=True)
+        step(learnt.open(listen=False))  # so that the suite knows which cases are for it
+        step(learnt.close())
+        return store
+
+
+class Https(Http):
+    tls = True
+
+
 HARNESSES: dict[str, type[BackendConformance]] = {
     "memory": Memory,
     "sqlite": Sqlite,
@@ -96,4 +132,6 @@ HARNESSES: dict[str, type[BackendConformance]] = {
     "valkeys": Valkeys,
     "postgresql": Postgresql,
     "temporal": Temporal,
+    "http": Http,
+    "https": Https,
 }

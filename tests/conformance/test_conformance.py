@@ -9,7 +9,7 @@ from leasehold.backends import BUILTIN
 from leasehold.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
 
-ALIKE = frozenset({"rediss", "valkey", "valkeys", "temporal"})
+ALIKE = frozenset({"rediss", "valkey", "valkeys", "temporal", "http", "https"})
 """These differ from `redis` in the server's build or in TLS, or are slow: one Python tells enough."""
 
 for _scheme, _harness in HARNESSES.items():

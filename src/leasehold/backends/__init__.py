@@ -20,6 +20,8 @@ BUILTIN = {
     "valkeys": "leasehold.backends.redis:RedisStore",
     "postgresql": "leasehold.backends.postgres:PostgresStore",
     "temporal": "leasehold.backends.temporal.store:TemporalStore",
+    "https": "leasehold.backends.http.store:HttpStore",
+    "http": "leasehold.backends.http.store:HttpStore",
 }
 
 SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
@@ -30,12 +32,31 @@ HINTS = {
 }
 """What to say of schemes that others use."""
 
-EXTRAS = {"hiredis": "redis", "psycopg": "postgres", "temporalio": "temporal"}
+EXTRAS = {
+    "hiredis": "redis",
+    "psycopg": "postgres",
+    "temporalio": "temporal",
+    "httptools": "http",
+    "msgspec": "http",
+}
 """Which of our extras brings a package that a store is built on."""
 
 
 def store_for(url: str, *, clock: Clock | None = None) -> Store:
     """The store that a URL names. Raises `NotConfigured` for a scheme that nobody serves."""
+    scheme, rest, target = _serving(url)
+    module, _, name = target.partition(":")
+    store: Store = getattr(_load(scheme, module), name)(f"{scheme}:{rest}", clock=clock)
+    return store
+
+
+def check_scheme(url: str) -> None:
+    """Raises `NotConfigured` for a URL that no backend serves; opens nothing."""
+    _serving(url)
+
+
+def _serving(url: str) -> tuple[str, str, str]:
+    """A URL's scheme, its rest, and the class that serves it."""
     scheme, colon, rest = url.partition(":")
     scheme = scheme.lower()
     scheme = SPELLINGS.get(scheme, scheme)
@@ -46,9 +67,7 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
         raise NotConfigured(
             f"no backend serves {redacted(url)!r}: a store's URL begins with one of {known}{hint}"
         )
-    module, _, name = target.partition(":")
-    store: Store = getattr(_load(scheme, module), name)(f"{scheme}:{rest}", clock=clock)
-    return store
+    return scheme, rest, target
 
 
 CLIENTS = {

@@ -76,7 +76,10 @@ class Store(Protocol):
 
     url: str
     """As it may be shown: without a password."""
-    capabilities: Capabilities
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it promises. With `asked=False` until a connection has been open, if only the store knows."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None: ...
 

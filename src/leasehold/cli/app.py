@@ -21,13 +21,37 @@ _VERBS = {
     "migrate": "leasehold.cli.migrate:migrate",
     "doctor": "leasehold.cli.doctor:doctor",
     "verify": "leasehold.cli.verify:verify",
+    "serve": "leasehold.cli.serve:serve",
     "temporal": "leasehold.cli.temporal:temporal",
+    "keys": "leasehold.cli.keys:keys",
     "version": "leasehold.cli.version:version",
 }
 
 
+_MEANT = {
+    **dict.fromkeys(("status", "info", "get", "describe"), "show"),
+    **dict.fromkeys(("lock", "acquire", "exec", "hold"), "run"),
+    **dict.fromkeys(("release", "unlock", "delete", "rm", "steal"), "revoke"),
+    **dict.fromkeys(("ls", "ps", "locks"), "list"),
+    **dict.fromkeys(("check", "ping", "health"), "doctor"),
+    "worker": "temporal worker",
+}
+"""What other tools call our verbs."""
+
+
 class _Verbs(click.Group):
     """Imports a verb's module when the verb is asked for."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            meant = _MEANT.get(args[0]) if args else None
+            if meant is not None:
+                ctx.fail(f"{error.message} For that there is `leasehold {meant}`.")
+            raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)

@@ -30,7 +30,7 @@ SCHEMES = frozenset(
         *("postgres", "postgresql", "postgresql+psycopg", "temporal"),
     }
 )
-"""What the URLs of stores begin with."""
+"""What the URLs of stores begin with, but for the service's: those of pages name many a lock."""
 
 
 class Prefix(click.ParamType[bytes]):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from leasehold.config import UNSET, Duration, Unset
 from leasehold.core.names import Kind
+from leasehold.core.notes import plain_status
 from leasehold.faces.asked import kinds_asked, resource_key
 from leasehold.faces.loops import refuse_in_workflow
 from leasehold.faces.opening import ConnectOptions, Opened, opened
@@ -100,7 +101,7 @@ class Client:
         await self._ready()
         for each in kinds_asked(kind):
             async for status in self.hub.loop_runtime().scan(admin.scan_prefix(each, prefix)):
-                yield status
+                yield plain_status(status)
 
     async def revoke(
         self,

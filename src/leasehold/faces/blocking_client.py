@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from leasehold.config import UNSET, Duration, Unset
 from leasehold.core.names import Kind
+from leasehold.core.notes import plain_status
 from leasehold.faces.asked import kinds_asked, resource_key
 from leasehold.faces.loops import refuse_in_loop
 from leasehold.faces.opening import ConnectOptions, Opened, opened
@@ -97,7 +98,8 @@ class Client:
         """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
         refuse_in_loop(self)
         for each in kinds_asked(kind):
-            yield from self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix))
+            for status in self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix)):
+                yield plain_status(status)
 
     def revoke(
         self,

@@ -35,7 +35,9 @@ class Described[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
             require = _known({require} if isinstance(require, str) else require)
         client = client_of(client)
         super()._describe(name, config, on_lost, require, client)
-        if self._require and not isinstance(client, NamedStore | None):
+        if not self._require or isinstance(client, NamedStore | None):
+            return
+        if client.capabilities.asked:  # else it is checked when something is acquired
             check_promises(self._require, client.capabilities.names(), client.url)
 
 

@@ -32,8 +32,14 @@ class Acquiring(Asking):
 
     __slots__ = ("_ahead", "_due_at", "_lookout", "_on_wait", "_queued", "_since")
 
-    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None = None) -> None:
-        super().__init__(rt, ask)
+    def __init__(
+        self,
+        rt: Runtime,
+        ask: Ask,
+        on_wait: OnWait | None = None,
+        lease_id: str | None = None,
+    ) -> None:
+        super().__init__(rt, ask, lease_id)
         self._on_wait = on_wait
         self._lookout: Lookout | None = None
         self._since: float | None = None

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from leasehold.core.names import split_key
+from leasehold.core.notes import plain_status
 from leasehold.core.timing import MIN_TTL, trusted
 from leasehold.errors import LeaseLost
 from leasehold.model import (
@@ -29,8 +30,8 @@ async def status(rt: Runtime, key: bytes) -> Status:
     """Who holds a key and who waits for it."""
     reply = (await rt.call(Inspect(key))).reply
     if isinstance(reply, Status):
-        own = rt.keeper.held(key)
-        return replace(reply, mine=tuple(h for h in reply.holders if h.lease in own))
+        own, found = rt.keeper.held(key), plain_status(reply)
+        return replace(found, mine=tuple(h for h in found.holders if h.lease in own))
     raise unexpected(reply, key)
 
 
@@ -78,10 +79,11 @@ async def examine(rt: Runtime) -> list[Finding]:
     times = sorted([await _round_trip(rt) for _ in range(PROBES)])
     found = await rt.examine()
     broken = [finding for finding in found if finding.about == "promises"]
+    theirs = [finding for finding in found if finding.about == "latency"]  # it knows better
     return [
-        _latency(times[PROBES // 2], times[-1]),
+        *(theirs or [_latency(times[PROBES // 2], times[-1])]),
         _promises(rt.capabilities.names(), broken),
-        *(finding for finding in found if finding not in broken),
+        *(finding for finding in found if finding not in (*broken, *theirs)),
     ]
 
 

@@ -108,7 +108,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         rt = self._only_runtime()
         patience = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
         for part in self._parts:
-            part.primitive._check_the_store(rt)
+            await part.primitive._check_the_store(rt)
         me = rt.me()
         self._checked(on_wait)
         leases: dict[bytes, Any] = {}

@@ -17,10 +17,10 @@ class Asking:
 
     __slots__ = ("_ask", "_doubtful", "_id", "_in_flight", "_inbox", "_over", "_rt")
 
-    def __init__(self, rt: Runtime, ask: Ask) -> None:
+    def __init__(self, rt: Runtime, ask: Ask, lease_id: str | None = None) -> None:
         self._rt = rt
         self._ask = ask
-        self._id = new_id()
+        self._id = lease_id or new_id()
         self._doubtful = False
         """A copy of a command may still be under way."""
         self._in_flight = False

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.timing import burial
 from leasehold.errors import AcquireTimeout, Reentrant
-from leasehold.model import MANY, Status
+from leasehold.model import MANY, Inspect, Status
 from leasehold.primitives import admin
 from leasehold.primitives.acquire import Acquiring
 from leasehold.primitives.ask import Ask, Grant
@@ -65,7 +65,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             if again is not None:
                 return again
         if self._require:
-            self._check_the_store(rt)
+            await self._check_the_store(rt)
         ask, terms = self._asked(units, priority, note)
         if on_wait is None:
             on_wait = self._on_wait
@@ -79,8 +79,12 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
         return self._given(hold)
 
-    def _check_the_store(self, rt: Runtime) -> None:
+    async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` where it can't promise what is required."""
+        if self._require and not rt.capabilities.asked:
+            await rt.ready()
+            if not rt.capabilities.asked:
+                await rt.call(Inspect(self.key))  # threads connect when they call
         check_promises(self._require, rt.capabilities.names(), "the store")
 
     def _hold(self, rt: Runtime, terms: Terms, grant: Grant, me: object) -> LeaseT:

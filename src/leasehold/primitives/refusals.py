@@ -1,5 +1,6 @@
 """What an acquire raises that ends without a grant: who is in the way, and what the store meant."""
 
+from leasehold.core.notes import plain_holders
 from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -21,10 +22,11 @@ def refusal(ask: Ask, reply: Refused) -> LeaseholdError:
             f"the capacity it was last declared with is smaller",
             key=ask.key,
         )
+    holders = plain_holders(reply.holders)
     return AcquireTimeout(
-        contention(ask.key, reply.holders, None),
+        contention(ask.key, holders, None),
         key=ask.key,
-        holders=reply.holders,
+        holders=holders,
         retry_after=reply.recheck_in,
     )
 
@@ -37,14 +39,19 @@ async def timed_out(
         status = (await rt.call(Inspect(key))).reply
     except LeaseholdError:
         status = None
-    holders = status.holders if isinstance(status, Status) else ()
+    holders = plain_holders(status.holders) if isinstance(status, Status) else ()
     return AcquireTimeout(
-        f"{contention(key, holders, ahead)}; gave up after {wait:g} s",
+        f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",
         key=key,
         holders=holders[:8],
         position=ahead,
         retry_after=min((holder.expires_in for holder in holders), default=None),
     )
+
+
+def _rounded(wait: float | None) -> str:
+    """Part of a longer wait may have been spent before: no more digits than help."""
+    return "?" if wait is None else f"{round(wait, 1 if wait >= 1 else 2):g}"
 
 
 def not_busy(answer: Answer, key: bytes) -> Answer:

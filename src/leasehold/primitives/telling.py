@@ -1,6 +1,7 @@
 """What people are told: who holds it, since when, what to do next."""
 
 from leasehold.core.names import printable, shown, split_key
+from leasehold.core.notes import shown_note
 from leasehold.model import Holder
 
 
@@ -23,9 +24,12 @@ def span(duration: float) -> str:
 
 def holder_shown(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
+    if holder.state == "kept" and holder.owner.startswith("permit:"):  # no more is known of it
+        return f"kept for slot mode's {printable(holder.owner)}"
     if holder.state == "kept":
         return f"kept closed for another {span(holder.expires_in)}"
-    note = f" ({printable(holder.note)})" if holder.note else ""
+    said = shown_note(holder.note)
+    note = f" ({printable(said)})" if said else ""
     return (
         f"held by {printable(holder.owner)}{note} for {span(holder.held_for)} "
         f"(token {holder.token}, expires in {span(max(holder.expires_in, 0.0))})"

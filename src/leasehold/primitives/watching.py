@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from leasehold.core.notes import plain_holders
 from leasehold.model import Holder, Status
 from leasehold.primitives.telling import contention, key_shown, span
 
@@ -84,7 +85,7 @@ class Watcher:
         self._pace.saw(position, now)
         waiting = Waiting(
             key=self._key,
-            holders=status.holders,
+            holders=plain_holders(status.holders),
             position=position,
             waiting=status.waiting,
             waited=now - self._since,

@@ -1,0 +1,37 @@
+"""What to know about the service before one relies on it: asked of the service itself."""
+
+from collections.abc import Sequence
+
+from leasehold.backends.http.names import decoded
+from leasehold.backends.http.settings import Settings
+from leasehold.backends.http.wire import About
+from leasehold.model import Finding
+
+
+def findings(about: About, settings: Settings) -> Sequence[Finding]:
+    """Who the service is, what this key may do there, and how it is reached."""
+    told = f"Leasehold {about.version}, server {about.server}, format {about.format}"
+    return [Finding("server", "ok", told), _key(about), _way(settings)]
+
+
+def _key(about: About) -> Finding:
+    who = f"{about.name} (key {about.key})"
+    if not (about.scopes and about.directories):
+        advice = "`leasehold keys create` on the server makes one with scopes and directories"
+        return Finding("key", "problem", f"{who} may do nothing", advice)
+    told = f"{who} may {', '.join(about.scopes)} {_where(about.directories)}"
+    return Finding("key", "ok", told)
+
+
+def _where(directories: Sequence[str]) -> str:
+    if not all(directories):
+        return "everywhere"
+    names = (decoded(each).decode("utf-8", "backslashreplace") for each in directories)
+    return f"below {', '.join(names)}"
+
+
+def _way(settings: Settings) -> Finding:
+    if settings.tls is not None:
+        return Finding("encryption", "ok", "TLS, and the server's certificate is checked")
+    told = "none: what is said can be read on this machine, or by the network"
+    return Finding("encryption", "note", told)

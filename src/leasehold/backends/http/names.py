@@ -1,0 +1,22 @@
+"""Names and keys as the service spells them: `base64:` and the bytes in URL-safe base64 without padding."""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+MARK = "base64:"
+
+
+def encoded(raw: bytes) -> str:
+    """Bytes in URL-safe base64 without padding (RFC 4648, section 5)."""
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def decoded(text: str) -> bytes:
+    """What `encoded` made. Raises `ValueError` for what it never makes.
+
+    One spelling for each name: padding, other alphabets, and bits that mean nothing are refused, so
+    that no two addresses are one lock.
+    """
+    raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+    if encoded(raw) != text:
+        raise ValueError("not URL-safe base64 without padding")
+    return raw

@@ -1,0 +1,203 @@
+"""`leasehold keys …`: who may use the lock service, and for what."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from leasehold.cli import options
+from leasehold.cli.exits import FREE
+from leasehold.cli.needing import needing
+from leasehold.cli.output import Shape
+from leasehold.cli.voice import Voice
+from leasehold.cli.wording import printable
+
+if TYPE_CHECKING:
+    from leasehold.cli.keys_office import Office
+
+type Row = tuple[str, ...]
+
+_HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD UNTIL")
+
+_GIVING = """It is shown this once: nobody can find it out again, only revoke it.
+Give it to its client as LEASEHOLD_API_KEY, or in a file (mode 600) that LEASEHOLD_API_KEY_FILE names."""
+
+
+@click.group()
+def keys() -> None:
+    """Give out API keys of the lock service, and take them back.
+
+    Where the service's records are, keys are kept there directly, by the settings of `leasehold serve`
+    or with --records. Anywhere else say --server https://…, with an administrator's key in
+    LEASEHOLD_API_KEY.
+    """
+
+
+def _office_options(command: Callable[..., int]) -> Callable[..., int]:
+    for option in (
+        options.as_json,
+        click.option("--config", metavar="FILE", help="The settings of `leasehold serve`."),
+        click.option(
+            "--store", metavar="URL", help="The service's store, which has the records, too."
+        ),
+        click.option("--records", metavar="URL", help="Where the service's records are."),
+        click.option("--server", metavar="URL", help="A running service, to be asked instead."),
+    ):
+        command = option(command)
+    return command
+
+
+def _office(
+    server: str | None, records: str | None, store: str | None, config: str | None
+) -> "Office":
+    from leasehold.cli.keys_office import office
+
+    with needing("server" if server is None else "http"):
+        return office(server=server, records=records, store=store, config=config)
+
+
+@keys.command()
+@click.option("--name", required=True, metavar="TEXT", help="Whose it is, such as ci-deploy.")
+@click.option(
+    "--scope",
+    "scopes",
+    required=True,
+    multiple=True,
+    metavar="SCOPE",
+    help="What it is good for: read, acquire, force (end others' leases), admin. May be repeated.",
+)
+@click.option(
+    "--prefix",
+    "prefixes",
+    multiple=True,
+    metavar="DIR",
+    help="Only in this directory, such as shop/ (base64:… for one of any bytes). May be repeated. "
+    "Without it the key is good for everything.",
+)
+@click.option("--expires-in", metavar="TIME", help="Good for so long, such as 12h or 90d.")
+@_office_options
+def create(
+    name: str,
+    scopes: tuple[str, ...],
+    prefixes: tuple[str, ...],
+    expires_in: str | None,
+    server: str | None,
+    records: str | None,
+    store: str | None,
+    config: str | None,
+    as_json: bool,
+) -> int:
+    """Make a key. It is printed this once, alone on stdout."""
+    with needing("http"):
+        from leasehold.cli.keys_wanted import slashes_added, wanted
+    asked = wanted(name, scopes, prefixes, expires_in)
+    made = _office(server, records, store, config).create(asked)
+    voice = Voice(as_json)
+    for given, directory in slashes_added(prefixes):
+        voice.say("note", f"--prefix {given} is the directory {directory}: the slash was added")
+    if as_json:
+        from leasehold.cli.output import emit
+
+        emit(made)
+        return 0
+    voice.say("made", f"key {made['id']} ({made['name']}): {_good_for(made)}\n{_GIVING}")
+    print(made["key"])
+    return 0
+
+
+@keys.command(name="list")
+@click.option("--all", "ended", is_flag=True, help="Also keys that ended in the last 30 days.")
+@_office_options
+def listing(
+    ended: bool,
+    server: str | None,
+    records: str | None,
+    store: str | None,
+    config: str | None,
+    as_json: bool,
+) -> int:
+    """List the keys that there are, without what their owners bring."""
+    found = _office(server, records, store, config).list(ended=ended)
+    if as_json:
+        from leasehold.cli.output import emit
+
+        for key in found:
+            emit(key)
+    elif sys.stdout.isatty():
+        _draw(found)
+    else:
+        for row in (_HEAD, *map(_row, found)):
+            print("\t".join(row))
+    return 0
+
+
+@keys.command()
+@click.argument("key", metavar="ID|NAME")
+@_office_options
+def revoke(
+    key: str,
+    server: str | None,
+    records: str | None,
+    store: str | None,
+    config: str | None,
+    as_json: bool,
+) -> int:
+    """End a key on all servers, within two seconds.
+
+    What it has leased stays leased until that runs out. Exits with 1 if there is no such key.
+    """
+    office = _office(server, records, store, config)
+    key_id = _id_of(key, office.list(ended=True))
+    gone = office.revoke(key_id) if key_id else None
+    if gone is None:
+        Voice(as_json).say(
+            "error", f"there is no key {key}: see `leasehold keys list`", exit_code=FREE
+        )
+        return FREE
+    if as_json:
+        from leasehold.cli.output import emit
+
+        emit(gone)
+    else:
+        print(f"revoked {gone['id']} ({printable(gone['name'])}): of no use in 2 s at the latest")
+    return 0
+
+
+def _id_of(key: str, known: list[Shape]) -> str | None:
+    """The key of that id, or else of that name, if it is only one."""
+    if any(each["id"] == key for each in known):
+        return key
+    named = [each["id"] for each in known if each["name"] == key and each["good"]]
+    if len(named) > 1:
+        raise click.UsageError(f"{len(named)} keys are called {key}: say which, {', '.join(named)}")
+    return named[0] if named else None
+
+
+def _good_for(key: Shape) -> str:
+    where = ", ".join(key["prefixes"]) or "everything"
+    until = f", until {key['expires_at']}" if key["expires_at"] else ""
+    return f"{', '.join(key['scopes'])} in {where}{until}"
+
+
+def _row(key: Shape) -> Row:
+    end = f"revoked {key['revoked_at']}" if key["revoked_at"] else key["expires_at"] or ""
+    if key["expires_at"] and not key["good"] and not key["revoked_at"]:
+        end = f"expired {end}"
+    where = ", ".join(key["prefixes"]) or "(everything)"
+    scopes = ",".join(key["scopes"])
+    return tuple(map(printable, (key["id"], key["name"], scopes, where, key["created_at"], end)))
+
+
+def _draw(found: list[Shape]) -> None:
+    """A table, for eyes."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for title in _HEAD:
+        table.add_column(Text(title), overflow="fold")
+    for key in found:
+        table.add_row(*map(Text, _row(key)))
+    Console().print(table if table.row_count else Text("There are no keys."))

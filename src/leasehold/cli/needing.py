@@ -1,0 +1,19 @@
+"""What a verb needs that is not installed: said with the command that installs it."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from leasehold.errors import NotConfigured
+
+
+@contextmanager
+def needing(extra: str) -> Generator[None]:
+    """Imports in this block need one of our extras. Raises `NotConfigured` where a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("leasehold"):
+            raise
+        raise NotConfigured(
+            f"this needs the package {error.name}: pip install 'leasehold[{extra}]'"
+        ) from error

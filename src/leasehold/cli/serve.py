@@ -1,0 +1,69 @@
+"""`leasehold serve`: the lock service."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from leasehold.cli import options
+from leasehold.errors import NotConfigured
+
+if TYPE_CHECKING:
+    from leasehold.server.serve import Server
+
+_NEEDED = "the service needs an extra: pip install 'leasehold[server]'"
+
+
+@click.command()
+@click.option("--config", metavar="FILE", help="A TOML file; else LEASEHOLD_SERVER_CONFIG.")
+@click.option(
+    "--store", metavar="URL", help="Where leases are kept. Without: a SQLite file of this user's."
+)
+@click.option(
+    "--records",
+    metavar="URL",
+    help="Where keys, restrictions and the audit are kept. Without: with the leases.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Without: 127.0.0.1:5327. Port 0 takes any that is free."
+)
+@click.option("--tls-cert", metavar="FILE", help="A certificate, with those that it stands on.")
+@click.option("--tls-key", metavar="FILE", help="Its private key.")
+@click.option(
+    "--allow-plain-http",
+    is_flag=True,
+    default=None,
+    help="Serve other machines without TLS: for a proxy in front that does it.",
+)
+@options.as_json
+def serve(config: str | None, as_json: bool, **given: Any) -> int:
+    """Serve locks over HTTP, on any store, until asked to end.
+
+    Every option may stand in the environment too (LEASEHOLD_SERVER_STORE, …) or in the file. As long as
+    there is no key it listens on this machine only, and makes an administrator's key, which it shows once.
+    On SIGTERM it lets requests come to their end, and exits with 0.
+    """
+    try:
+        from leasehold.server.config import read_config
+        from leasehold.server.serve import serve as run
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("leasehold"):
+            raise
+        raise NotConfigured(f"{_NEEDED} ({error.name} is missing)") from error
+    settings = read_config(config, given)
+    asyncio.run(run(settings, _tell_json if as_json else _tell))
+    return 0
+
+
+def _tell(server: "Server") -> None:
+    """That it listens, and the first key, if there was none."""
+    if server.first_key:
+        print(f"There was no key. An administrator's, shown this once: {server.first_key}")
+    print(f"Listening on {server.url}", flush=True)
+
+
+def _tell_json(server: "Server") -> None:
+    from leasehold.cli.output import emit
+
+    first = {"first_key": server.first_key} if server.first_key else {}
+    emit({"event": "listening", "url": server.url, **first})

@@ -1,0 +1,162 @@
+"""The ASGI application: finds a request's route, sees who asks, and tells what went wrong."""
+
+import logging
+import traceback
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from leasehold.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    InvalidName,
+    LeaseholdError,
+    UnsafeTiming,
+)
+from leasehold.server.call import Call, Gone
+from leasehold.server.keys import Unauthenticated
+from leasehold.server.people import holders_for_people
+from leasehold.server.principal import Principal
+from leasehold.server.problems import Problem, forbidden, unauthenticated
+from leasehold.server.routes import ROUTES
+from leasehold.server.routing import Needs, Route, Router
+from leasehold.server.service import Service
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+log = logging.getLogger("leasehold.server")
+
+
+class Application:
+    """All routes over one service."""
+
+    def __init__(self, service: Service, routes: Iterable[Route] = ROUTES) -> None:
+        self.service = service
+        self.router = Router(routes)
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return await _refuse(scope, receive, send)
+        meters = self.service.meters
+        if not meters:
+            try:
+                answer, _ = await self._answer(scope, receive, send)
+                return await answer(scope, receive, send)
+            except Gone:
+                return None
+        return await self._metered(scope, receive, send)
+
+    async def _metered(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """The same, told to those who measure."""
+        now, status, route = self.service.now, 0, None
+        begun = now()
+        try:
+            answer, route = await self._answer(scope, receive, send)
+            status = getattr(answer, "status", 0) or getattr(answer, "status_code", 200)
+            await answer(scope, receive, send)
+        except Gone:
+            status = 499
+        finally:
+            for meter in self.service.meters:
+                meter(route, status, now() - begun)
+
+    async def _answer(
+        self, scope: "Scope", receive: "Receive", send: "Send"
+    ) -> "tuple[ASGIApp, Route | None]":
+        route = call = None
+        try:
+            route, params = self.router.match(scope["method"], scope["raw_path"])
+            call = Call(self.service, scope, receive, send, route, params)
+            if route.needs.kind != "public":
+                call.principal = await self._principal(call, route.needs)
+                _check(call, route.needs)
+            return await route.handler(call), route
+        except Problem as problem:
+            if problem.kind == "forbidden" and route is not None and call is not None:
+                tried = f"{route.method} {route.path}"
+                await self.service.audit.denied(call.principal, tried, call.name)
+            return problem.answer(), route
+        except LeaseholdError as error:
+            return self._told(error).answer(), route
+        except Gone:
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
+            # the message may quote what a client has sent, so only where it happened is logged
+            log.error(
+                "%s failed: %s\n%s",
+                route.path if route else "a request",
+                type(error).__name__,
+                "".join(traceback.format_tb(error.__traceback__)),
+            )
+            return Problem("bug", "the server failed; its log says where").answer(), route
+
+    async def _principal(self, call: Call, needs: Needs) -> Principal:
+        """Who asks."""
+        if needs.kind == "session":
+            if self.service.sessions is None:
+                raise Problem("no-such-route", "there is no dashboard here")
+            return self.service.sessions.authenticate(call)
+        raw = call.headers.get(b"authorization")
+        header = None if raw is None else raw.decode("latin-1")
+        keys = self.service.keys
+        try:
+            try:
+                principal = keys.authenticate(header)
+            except Unauthenticated:
+                principal = await keys.admit(header)
+        except Unauthenticated as refusal:
+            raise unauthenticated(str(refusal), invalid=bool(header)) from None
+        connection = call.scope.get("leasehold.connection")
+        if connection is not None and connection.key_id != principal.key_id:
+            connection.belongs_to(self.service.accounts, principal.key_id)
+        return principal
+
+    def _told(self, error: LeaseholdError) -> Problem:
+        """A problem for what the library raises."""
+        if isinstance(error, AcquireTimeout):
+            return Problem(
+                "held",
+                str(error),
+                retry_after=1 if error.retry_after is None else error.retry_after,
+                holders=holders_for_people(error.holders),
+                position=error.position,
+            )
+        if isinstance(error, InvalidName | UnsafeTiming):
+            return Problem("malformed", str(error))
+        if not isinstance(error, BackendUnavailable):
+            log.error("the store refuses: %s", error)
+        return Problem("unavailable", str(error), retry_after=1)
+
+
+def _check(call: Call, needs: Needs) -> None:
+    """Raises `Problem`, 403, without telling anything but which scope is missing where."""
+    scope = needs.scope
+    if scope is None:
+        return
+    if needs.forced is not None and _is_forced(call):
+        scope = needs.forced
+    if needs.kind == "everywhere":
+        if not call.principal.may_everywhere(scope):
+            raise Problem("forbidden", f"this needs a key with the scope {scope} and no prefix")
+    elif needs.kind == "somewhere":
+        if not call.principal.may_somewhere(scope):
+            raise Problem("forbidden", f"this needs a key with the scope {scope}")
+    elif needs.hidden:
+        call.allowed = call.principal.may(scope, call.name)
+    elif not call.principal.may(scope, call.name):
+        raise forbidden(scope, call.name)
+
+
+def _is_forced(call: Call) -> bool:
+    kind = call.route.query
+    return kind is not None and bool(getattr(call.query(kind), "force", False))
+
+
+async def _refuse(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    """There are no web sockets here; a server's start and end are `serve`'s."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1003})
+    elif scope["type"] == "lifespan":
+        raise RuntimeError("the service is started by leasehold.server.serve")

@@ -1,0 +1,195 @@
+"""One request, as its handler sees it."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+
+from leasehold.server.principal import Principal
+from leasehold.server.problems import Problem
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
+
+    from leasehold.server.routing import Route
+    from leasehold.server.service import Service
+
+_NOBODY = Principal("", "", frozenset(), ())
+
+
+class Call:
+    """A request: who asks, for what, with which parameters."""
+
+    __slots__ = (
+        "_query",
+        "allowed",
+        "headers",
+        "name",
+        "params",
+        "principal",
+        "receive",
+        "route",
+        "scope",
+        "send",
+        "service",
+    )
+
+    def __init__(
+        self,
+        service: "Service",
+        scope: "Scope",
+        receive: "Receive",
+        send: "Send",
+        route: "Route",
+        params: dict[str, Any],
+    ) -> None:
+        self.service = service
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.route = route
+        self.params = params
+        """What the path names besides resources."""
+        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        """The last of each name, which is in lower case."""
+        if len(self.headers) != len(scope["headers"]):
+            _check_doubles(scope["headers"])
+        self.principal = _NOBODY
+        self.name: bytes = b""
+        """The resource that the path names, or the directory, with its slash; empty for the root."""
+        self._query: Any = None
+        self.allowed = True
+        """Whether the route's scope is there, where the route says `hidden`."""
+        if params:
+            self.name = params["dir"] + b"/" if "dir" in params else params.get("name", b"")
+
+    @property
+    def ip(self) -> str:
+        """Where it comes from."""
+        client = self.scope.get("client")
+        return client[0] if client else ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the caller has hung up already."""
+        connection = self.scope.get("leasehold.connection")
+        return connection is not None and connection.is_lost
+
+    def header(self, name: bytes) -> str:
+        """A header's value; empty where there is none."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def query[T: Struct](self, kind: type[T]) -> T:
+        """The parameters. Raises `Problem`, 400, for what `kind` has not, has otherwise, or twice."""
+        found = self._query
+        if type(found) is kind:
+            return found
+        try:
+            self._query = found = msgspec.convert(
+                _pairs(self.scope["query_string"]), kind, strict=False
+            )
+            return found
+        except msgspec.ValidationError as error:
+            raise Problem("malformed", _told(str(error), kind)) from None
+
+    async def body(self, most: int) -> bytes:
+        """All of the body. Raises `Problem`, 413, if it is longer than that."""
+        declared = self.headers.get(b"content-length")
+        if declared is not None and (not declared.isdigit() or int(declared) > most):
+            raise self._too_large(most)
+        message = await self.receive()
+        body: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            _check_whole(message)
+            return self._bounded(body, most)
+        parts, length = [body], len(body)
+        while message.get("more_body"):
+            message = await self.receive()
+            _check_whole(message)
+            parts.append(message.get("body", b""))
+            length += len(parts[-1])
+            if length > most:
+                raise self._too_large(most)
+        return b"".join(parts)
+
+    def _bounded(self, body: bytes, most: int) -> bytes:
+        if len(body) > most:
+            raise self._too_large(most)
+        return body
+
+    def _too_large(self, most: int) -> Problem:
+        return Problem(
+            "body-too-large",
+            f"a body here is {most} bytes long at most: send less at a time",
+            headers=((b"connection", b"close"),),
+        )
+
+    def decoded[T](self, body: bytes, kind: "type[T] | Any") -> Any:
+        """A body of JSON. Raises `Problem`, 400, for what is no JSON or is otherwise than `kind`."""
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Problem("malformed", f"the body: {error}") from None
+
+
+class Gone(Exception):
+    """The caller has hung up: nobody reads an answer."""
+
+
+async def hung_up(call: Call) -> None:
+    """Wait until the caller hangs up; whatever it may still send is dropped."""
+    while (await call.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raises `Problem` where two headers disagree on who asks, or what for."""
+    names = [name for name, _ in headers]
+    for name in (b"authorization", b"content-type", b"content-length", b"host"):
+        if names.count(name) > 1:
+            raise Problem("malformed", f"there is more than one header {name.decode()}")
+
+
+def _check_whole(message: Mapping[str, Any]) -> None:
+    if message["type"] == "http.disconnect":
+        raise Gone
+
+
+def _pairs(raw: bytes) -> dict[str, str]:
+    """A query string's parameters. Raises `Problem` for one that is there twice or no UTF-8."""
+    if not raw:
+        return {}
+    try:
+        if b"%" in raw or b"+" in raw:
+            found = parse_qsl(
+                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32
+            )
+            pairs = dict(found)
+        else:
+            found = [
+                (name, value) for name, _, value in (part.partition("=") for part in _parts(raw))
+            ]
+            pairs = dict(found)
+    except ValueError:
+        raise Problem(
+            "malformed", "the query can't be read: percent-escapes of UTF-8, 32 parameters at most"
+        ) from None
+    if len(pairs) != len(found):
+        raise Problem("malformed", "a parameter is there twice, and which one is meant is unclear")
+    return pairs
+
+
+def _parts(raw: bytes) -> list[str]:
+    return [part for part in raw.decode("ascii").split("&") if part]
+
+
+def _told(error: str, kind: type[Struct]) -> str:
+    """What msgspec says, in the words of whoever wrote the query."""
+    error = error.replace("Object missing required field", "missing:").replace(" - at `$.", ": `")
+    if "unknown field" in error:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        error = error.replace("Object contains unknown field", "there is no parameter")
+        error = f"{error}: here may stand {known or 'none'}"
+    return error

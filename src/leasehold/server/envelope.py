@@ -1,0 +1,60 @@
+"""What the service keeps with a lease beside its note: where it came from, and its sealed id.
+
+A store tells nobody a lease's id, and the service has no state of its own. So the note of what is
+acquired through it ends in a unit separator, the caller's address, a blank, and the id, encrypted
+under the service's secret: an administrator may see ids, as a way out. Whatever is shown as a note ends
+before the separator.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import blake2b
+from typing import NamedTuple
+
+from leasehold.core.names import fingerprint
+from leasehold.core.notes import SEPARATOR, shown_note
+
+LONGEST = 64
+"""Letters of an id."""
+
+
+class Opened(NamedTuple):
+    """What lay in an envelope."""
+
+    note: str
+    ip: str
+    id: str
+    """Empty where there is none, or where it was sealed under another secret."""
+
+
+class Envelope:
+    """Seals and opens, for one service."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret[:64]
+
+    def sealed(self, note: str, ip: str, lease_id: str) -> str:
+        """A note with all of it."""
+        raw = lease_id.encode()
+        hidden = self._turned(raw, fingerprint(lease_id))
+        return f"{note}{SEPARATOR}{ip} {urlsafe_b64encode(hidden).decode()}"
+
+    def opened(self, note: str, lease: str) -> Opened:
+        """What was sealed with the lease of that fingerprint."""
+        plain = shown_note(note)
+        ip, _, hidden = note[len(plain) + 1 :].partition(" ")
+        lease_id = ""
+        if hidden:
+            try:
+                found = self._turned(urlsafe_b64decode(hidden), lease).decode("ascii")
+                lease_id = found if fingerprint(found) == lease else ""
+            except ValueError:
+                pass  # somebody wrote it who is not the service
+        return Opened(plain, ip, lease_id)
+
+    def _turned(self, raw: bytes, lease: str) -> bytes:
+        """Encrypted, or decrypted: each lease has a key stream of its own, that is used once."""
+        raw = raw[:LONGEST]
+        stream = blake2b(lease.encode(), key=self._secret, digest_size=LONGEST).digest()
+        length = len(raw)
+        mixed = int.from_bytes(raw) ^ int.from_bytes(stream[:length])
+        return mixed.to_bytes(length)

@@ -1,0 +1,219 @@
+"""How much there may be of anything: in all, and for each key. `GET /v1/limits` tells it."""
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from leasehold.server.problems import Problem
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds. Times are in seconds, sizes in bytes."""
+
+    min_ttl: float = 1.0
+    max_ttl: float = 86400.0
+    max_wait: float = 60.0
+    """The longest `wait=` of one request."""
+    max_keep: float = 31 * 86400.0
+    """How long a released lease's units may stay taken."""
+    max_name: int = 512
+    """Fixed: the length of a name, with its directories."""
+    max_text: int = 4096
+    """Fixed: the length of a note, a client-id, an id or a reason, in characters."""
+    max_body: int = 1 << 20
+    max_headers: int = 32 << 10
+    """Of a request: its line and its headers."""
+    max_batch: int = 512
+    """Fixed: commands in a batch."""
+    max_page: int = 1000
+    connections: int = 10_000
+    connections_per_key: int = 1_000
+    streams_per_key: int = 200
+    waiters: int = 20_000
+    waiters_per_key: int = 5_000
+    """So many requests may wait; and so many places in line may come of commands in batches."""
+    leases_per_key: int = 100_000
+    """Which one server has granted and not seen to end."""
+    acquires_at_once: int = 512
+    """So many are under way to the store at a time; more are refused at once."""
+    renewals_at_once: int = 4_096
+    """Likewise for renewals and releases, which acquires can't use up."""
+    reads_at_once: int = 256
+    request_time: float = 20.0
+    """Within which all of a request must have arrived."""
+    idle_time: float = 75.0
+    """So long a connection may wait for its next request."""
+    stall_time: float = 15.0
+    """A client that takes nothing of its answer for so long is cut off."""
+    stream_beat: float = 15.0
+    """So often something comes in a stream, if only a comment."""
+    stream_backlog: int = 4_096
+    """A stream whose client is behind by more pushes is cut off."""
+
+
+SWEPT_EVERY = 1.0
+"""Seconds between two looks for leases that have ended, of a key that has as many as it may."""
+
+
+class Budget:
+    """How many of one sort may be under way at a time."""
+
+    __slots__ = ("_most", "_what", "busy")
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most = most
+        self._what = what
+        self.busy = 0
+
+    @property
+    def is_full(self) -> bool:
+        """There is no room."""
+        return self.busy >= self._most
+
+    def __enter__(self) -> None:
+        """One more. Raises `Problem`, 503, if there is no room."""
+        if self.busy >= self._most:
+            raise Problem(
+                "overloaded", f"{self.busy} {self._what} are under way already", retry_after=1
+            )
+        self.busy += 1
+
+    def __exit__(self, *_: object) -> None:
+        self.busy -= 1
+
+
+class Tally:
+    """Ids, each until its time is over."""
+
+    __slots__ = ("_ends", "_swept_at")
+
+    def __init__(self) -> None:
+        self._ends: dict[str, float] = {}
+        self._swept_at = 0.0
+        """When those whose time was over were struck out."""
+
+    def put(self, each: str, end: float) -> None:
+        """One that counts until then."""
+        self._ends[each] = end
+
+    def drop(self, each: str) -> None:
+        """One that counts no more."""
+        self._ends.pop(each, None)
+
+    def has_room(self, each: str, most: int, now: float) -> bool:
+        """Whether it counts already, or one more may."""
+        if len(self._ends) < most or each in self._ends:
+            return True
+        if now - self._swept_at > SWEPT_EVERY:  # or whoever asks in vain would cost us much
+            self._swept_at = now
+            self._ends = {each: end for each, end in self._ends.items() if end >= now}
+        return len(self._ends) < most
+
+    def __bool__(self) -> bool:
+        return bool(self._ends)
+
+
+class Account:
+    """What one key has, at this server."""
+
+    __slots__ = ("connections", "leases", "places", "streams", "waiters")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.streams = 0
+        self.waiters = 0
+        self.leases = Tally()
+        """Its leases, each until it ends if nobody renews it."""
+        self.places = Tally()
+        """Its places in line, each until nobody believes in it any more."""
+
+    @property
+    def is_idle(self) -> bool:
+        """There is nothing to remember."""
+        return not (self.connections or self.streams or self.waiters or self.leases or self.places)
+
+
+class Accounts:
+    """What each key has, and whether it may have more."""
+
+    def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
+        self.limits = limits
+        self.acquiring = Budget(limits.acquires_at_once, "acquires")
+        self.renewing = Budget(limits.renewals_at_once, "renewals and releases")
+        self.reading = Budget(limits.reads_at_once, "lists")
+        self.waiting = Budget(limits.waiters, "waiting requests")
+        self._now = now
+        self._each: dict[str, Account] = {}
+
+    def of(self, key_id: str) -> Account:
+        """One key's account."""
+        account = self._each.get(key_id)
+        if account is None:
+            if len(self._each) > 10_000:
+                self._each = {key: each for key, each in self._each.items() if not each.is_idle}
+            account = self._each[key_id] = Account()
+        return account
+
+    def check_lease(self, key_id: str, lease_id: str) -> None:
+        """Raises `Problem`, 429, if a key may have no other lease."""
+        account, most = self._each.get(key_id), self.limits.leases_per_key
+        if account is not None and not account.leases.has_room(lease_id, most, self._now()):
+            raise _enough(most, "leases")
+
+    def check_place(self, key_id: str, lease_id: str) -> None:
+        """Raises `Problem`, 429, if a key may have no other place in line."""
+        account, most = self._each.get(key_id), self.limits.waiters_per_key
+        if account is not None and not account.places.has_room(lease_id, most, self._now()):
+            raise _enough(most, "places in line")
+
+    def leased(self, key_id: str, lease_id: str, ttl: float) -> None:
+        """A key's lease stands for so long."""
+        account = self.of(key_id)
+        account.leases.put(lease_id, self._now() + ttl)
+        account.places.drop(lease_id)
+
+    def queued(self, key_id: str, lease_id: str, patience: float) -> None:
+        """A key's place in line lives for so long."""
+        self.of(key_id).places.put(lease_id, self._now() + patience)
+
+    def ended(self, key_id: str, lease_id: str) -> None:
+        """A lease or a place has ended."""
+        account = self._each.get(key_id)
+        if account is not None:
+            account.leases.drop(lease_id)
+            account.places.drop(lease_id)
+
+    def one_more(self, key_id: str, what: str) -> "Counted":
+        """Room for one more of `connections`, `streams` or `waiters`. Raises `Problem`, 429."""
+        account = self.of(key_id)
+        most: int = getattr(self.limits, f"{what}_per_key")
+        if getattr(account, what) >= most:
+            raise _enough(most, what)
+        return Counted(account, what)
+
+
+class Counted:
+    """One that counts, until `end`."""
+
+    __slots__ = ("_account", "_what")
+
+    def __init__(self, account: Account, what: str) -> None:
+        self._account: Account | None = account
+        self._what = what
+        setattr(account, what, getattr(account, what) + 1)
+
+    def end(self) -> None:
+        """It counts no more. May be called again."""
+        account, self._account = self._account, None
+        if account is not None:
+            setattr(account, self._what, getattr(account, self._what) - 1)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+
+def _enough(most: int, what: str) -> Problem:
+    return Problem("limit", f"this key has {most} {what}, and may have no more", retry_after=1)

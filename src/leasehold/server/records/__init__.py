@@ -1,0 +1,52 @@
+"""What the service itself has to remember: API keys, restrictions, where directories live, the audit."""
+
+from importlib import import_module
+
+from leasehold.backends.redact import redacted
+from leasehold.errors import NotConfigured
+from leasehold.server.records.port import Records
+
+PLACES = {
+    "memory": "memory:MemoryRecords",
+    "sqlite": "sqlite:SqliteRecords",
+    "redis": "redis:RedisRecords",
+    "rediss": "redis:RedisRecords",
+    "valkey": "redis:RedisRecords",
+    "valkeys": "redis:RedisRecords",
+    "postgresql": "postgres:PostgresRecords",
+}
+"""Where records can lie, by the scheme of the URL."""
+
+SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
+
+EXTRAS = {"hiredis": "redis", "psycopg": "postgres"}
+"""Which of our extras brings a package that a place is reached with."""
+
+
+def records_for(url: str) -> Records:
+    """The records at a URL, spelt as for a store of leases; nothing is connected to yet.
+
+    Raises `NotConfigured` for a URL at which no records can lie, or that is none.
+    """
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.lower()
+    scheme = SPELLINGS.get(scheme, scheme)
+    place = PLACES.get(scheme)
+    if not colon or place is None:
+        raise NotConfigured(
+            f"{redacted(url)!r} can hold leases, perhaps, but no records (keys, restrictions, the "
+            'audit): name a place for those, such as records = "sqlite:///records.db"; '
+            f"it may be any of {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
+        )
+    module, _, name = place.partition(":")
+    try:
+        found = import_module(f"{__name__}.{module}")
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise NotConfigured(
+            f"{scheme}:// needs the package {error.name}: pip install 'leasehold[{extra}]'"
+        ) from error
+    records: Records = getattr(found, name)(f"{scheme}:{rest}")
+    return records

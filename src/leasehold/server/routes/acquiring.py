@@ -1,0 +1,134 @@
+"""Acquiring: at once or not at all, or in line."""
+
+from leasehold.core.timing import burial
+from leasehold.errors import BackendUnavailable
+from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Refused, Reply
+from leasehold.primitives.ask import Ask
+from leasehold.primitives.ids import new_id
+from leasehold.primitives.telling import contention
+from leasehold.server.answers import Answer, json
+from leasehold.server.call import Call
+from leasehold.server.call import Gone as Hung
+from leasehold.server.people import holders_for_people
+from leasehold.server.problems import Problem
+from leasehold.server.routes.shapes import AcquireQuery, Held
+from leasehold.server.routes.telling import check_ttl, failure, in_line, moment
+from leasehold.server.waiting import Had, acquire_in_line
+
+
+async def acquire(call: Call) -> Answer:
+    """Take it, or wait in line for it."""
+    asked = call.query(AcquireQuery)
+    service = call.service
+    kind, units, capacity = _wanted(asked)
+    check_ttl(service, asked.ttl)
+    limits = service.limits
+    if asked.wait > limits.max_wait:
+        raise Problem("malformed", f"wait is {limits.max_wait:g} s at most; ask again after that")
+    lease_id = asked.id or new_id()
+    owner = asked.client_id or call.principal.name
+    note = service.envelope.sealed(asked.note, call.ip, lease_id)
+    key = b"%b:%b" % (kind.encode(), call.name)
+    service.accounts.check_lease(call.principal.key_id, lease_id)
+    if asked.wait:
+        ask = Ask(key, owner, asked.ttl, units, capacity, asked.priority, note, detects=False)
+        had = await acquire_in_line(call, ask, lease_id, asked.wait)
+        command = Acquire(key, lease_id, owner, asked.ttl, units, capacity, queue=True)
+        service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
+    else:
+        had = await _try(
+            call,
+            Acquire(
+                key,
+                lease_id,
+                owner,
+                asked.ttl,
+                units,
+                capacity,
+                priority=asked.priority,
+                note=note,
+            ),
+            brought=asked.id is not None,
+        )
+    if call.is_over and (asked.wait or asked.id is None):
+        service.runtime.keeper.abandon(
+            key, had.id, 0.0
+        )  # or nobody would have it until its ttl is over
+        raise Hung
+    return _held(call, had, asked.ttl, units)
+
+
+def _wanted(asked: AcquireQuery) -> tuple[str, int, int]:
+    """The kind of key, how many units, of how many. Raises `Problem` for what doesn't go together."""
+    if asked.mode is not None:
+        if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
+            raise Problem("malformed", "mode= is for a readers-writer lock: no capacity, no units")
+        return "rwlock", MANY if asked.mode == "write" else 1, MANY
+    if asked.kind == "rwlock":
+        raise Problem("malformed", "a readers-writer lock is acquired with mode=read or mode=write")
+    if asked.capacity is not None or asked.kind == "semaphore":
+        if asked.kind not in (None, "semaphore"):
+            raise Problem("malformed", f"a {asked.kind} has no capacity: it is for a semaphore")
+        if asked.capacity is None:
+            raise Problem("malformed", "a semaphore is acquired with capacity=")
+        units = asked.units or 1
+        if units > asked.capacity:
+            raise Problem("malformed", f"{units} units of {asked.capacity} can never be had")
+        return "semaphore", units, asked.capacity
+    if asked.units is not None and asked.units != 1:
+        raise Problem("malformed", "units= is for a semaphore: say its capacity= too")
+    return asked.kind or "lock", 1, 1
+
+
+async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
+    """Take it if it is free."""
+    service = call.service
+    with service.accounts.acquiring:
+        try:
+            answer = await service.ask(call.principal, command)
+        except BackendUnavailable:
+            if not brought:  # nobody else knows this id, so nobody would ever release it
+                service.runtime.keeper.abandon(
+                    command.key, command.id, burial(service.runtime.call_timeout)
+                )
+            raise
+    reply = answer.reply
+    if type(reply) is not Granted:
+        raise not_acquired(reply, command.key)
+    return Had(command.id, reply.token, reply.slots, reply.ttl)
+
+
+def _held(call: Call, had: Had, ttl: float, units: int) -> Answer:
+    remaining = max(had.remaining, 0.0)
+    held = Held(
+        had.id,
+        had.token,
+        ttl,
+        round(remaining, 3),
+        moment(remaining),
+        units if units < MANY else 1,
+        had.slots,
+    )
+    return json(held, 200, (b"location", call.scope["raw_path"]))
+
+
+def not_acquired(reply: Reply, key: bytes) -> Problem:
+    """Why an acquire got nothing."""
+    match reply:
+        case Refused(reason="too_large"):
+            return Problem("too-large", "more units than the capacity it was last declared with")
+        case Refused(reason="queue_full"):
+            return Problem("limit", "the line for it is full", retry_after=reply.recheck_in)
+        case Refused():
+            return Problem(
+                "held",
+                contention(key, reply.holders, None),
+                retry_after=reply.recheck_in,
+                holders=holders_for_people(reply.holders),
+            )
+        case Queued():
+            return in_line(reply)
+        case Gone():
+            return Problem("lost", "this id has ended: acquire with another one")
+        case _:
+            return failure(reply)

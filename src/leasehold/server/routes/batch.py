@@ -1,0 +1,193 @@
+"""`/v1/batch`: many commands in one call, each with an answer of its own."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from leasehold.backends.http import wire
+from leasehold.backends.http.names import decoded
+from leasehold.backends.http.translation import reply_to_wire, to_model
+from leasehold.backends.port import MAX_BATCH
+from leasehold.core.names import fingerprint
+from leasehold.errors import LeaseholdError
+from leasehold.model import (
+    Acquire,
+    Command,
+    Gone,
+    Inspect,
+    Lost,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Resize,
+    Revoke,
+    Status,
+    Unknown,
+)
+from leasehold.runtime.port import Told
+from leasehold.server.answers import Answer
+from leasehold.server.call import Call
+from leasehold.server.limits import Accounts, Budget
+from leasehold.server.people import holders_for_people, status_for_people
+from leasehold.server.problems import Problem
+from leasehold.server.routing import EACH_COMMAND, Route
+from leasehold.server.vetting import refused
+
+if TYPE_CHECKING:
+    from leasehold.server.post import Post
+
+JSON, MSGPACK = b"application/json", b"application/msgpack"
+
+_decoders: dict[bytes, Callable[[bytes], wire.Batch]] = {
+    JSON: msgspec.json.Decoder(wire.Batch).decode,
+    MSGPACK: msgspec.msgpack.Decoder(wire.Batch).decode,
+}
+_encoders: dict[bytes, Callable[[object], bytes]] = {
+    JSON: msgspec.json.Encoder().encode,
+    MSGPACK: msgspec.msgpack.Encoder().encode,
+}
+
+
+async def batch(call: Call) -> Answer:
+    """Have all of them applied; they travel together."""
+    service = call.service
+    ops = await _ops(call)
+    vetted = [_vetted(call, op) for op in ops]
+    await _audit_refusals(call, ops, vetted)
+    commands = [each for each in vetted if isinstance(each, COMMANDS)]
+    for command in commands:
+        if type(command) is Revoke:
+            await _write_down(call, command)
+    told: Sequence[Told] = ()
+    if commands:
+        with _budget(service.accounts, {type(command) for command in commands}):
+            told = await service.ask_all(call.principal, commands)
+        _check_any(told)
+    outcomes = map(_said, commands, told, [service.post] * len(commands))
+    return _answer(
+        call, [next(outcomes) if isinstance(each, COMMANDS) else each for each in vetted]
+    )
+
+
+def _budget(accounts: Accounts, kinds: set[type]) -> Budget:
+    """What they count for. Acquires for which there was no room are not among them."""
+    if Acquire in kinds:
+        return accounts.acquiring
+    return accounts.reading if kinds == {Inspect} else accounts.renewing
+
+
+async def _ops(call: Call) -> Sequence[wire.Command]:
+    """The commands of the body. Raises `Problem`: 400, 413, 415."""
+    kind = call.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        raise Problem("media-type", "a batch is application/json or application/msgpack")
+    body = await call.body(call.service.limits.max_body)
+    try:
+        commands = decoder(body).commands
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem("malformed", f"the batch: {error}") from None
+    if len(commands) > MAX_BATCH:
+        raise Problem("malformed", f"a batch is {MAX_BATCH} commands long at most")
+    return commands
+
+
+def _vetted(call: Call, op: wire.Command) -> Command | wire.Reply:
+    """A command as the store gets it, or the reply to one that is not let through."""
+    service, who = call.service, call.principal
+    try:
+        command = to_model(op)
+    except ValueError as error:
+        return wire.Failed("invalid", f"key: {error}")
+    reply = refused(service.limits, who, command)
+    if reply is not None:
+        return reply_to_wire(reply)
+    if type(command) is Acquire:
+        if service.accounts.acquiring.is_full:
+            return wire.Failed("busy", "too many acquires are under way: renewals go first")
+        try:
+            service.accounts.check_lease(who.key_id, command.id)
+            if command.queue:
+                service.accounts.check_place(who.key_id, command.id)
+        except Problem as problem:
+            return wire.Failed("busy", problem.detail)
+        if not command.key.startswith(b"wait:"):  # what clients tell each other is not for people
+            command.note = service.envelope.sealed(command.note, call.ip, command.id)  # type: ignore[misc]
+    inbox = getattr(command, "inbox", "")
+    if inbox:
+        stream = service.post.of(inbox, who.key_id)
+        if stream is not None:
+            service.post.expect(fingerprint(command.id), stream)  # type: ignore[union-attr]
+        command.inbox = service.runtime.inbox  # type: ignore[union-attr,misc]
+    return command
+
+
+async def _audit_refusals(
+    call: Call, ops: Sequence[wire.Command], vetted: Sequence[Command | wire.Reply]
+) -> None:
+    """Whoever would end other people's leases, and may not, is remembered too."""
+    for op, reply in zip(ops, vetted, strict=True):
+        if type(op) is wire.Revoke and type(reply) is wire.Failed and reply.reason == "forbidden":
+            name = decoded(op.key).partition(b":")[2]
+            await call.service.audit.denied(call.principal, "revoke in POST /v1/batch", name)
+
+
+async def _write_down(call: Call, command: Revoke) -> None:
+    """Whoever ends other people's leases is remembered, before it is done."""
+    kind, _, name = command.key.partition(b":")
+    detail = {"kind": kind.decode(), "reason": command.reason, "now": command.now}
+    await call.service.audit.write(
+        call.principal, "force release", name, {**detail, "lease": command.lease}
+    )
+
+
+def _check_any(told: Sequence[Told]) -> None:
+    """Raises what went wrong, if nothing came of any of them: then the whole batch has failed."""
+    first = told[0]
+    if isinstance(first, LeaseholdError) and all(isinstance(each, LeaseholdError) for each in told):
+        raise first
+
+
+def _said(command: Command, told: Told, post: "Post") -> wire.Reply:
+    """What a client is told of what came of its command."""
+    if isinstance(told, LeaseholdError):
+        return wire.Failed("away", str(told))
+    reply = told.reply
+    kind = type(reply)
+    if kind is Status:
+        return status_for_people(reply)  # type: ignore[arg-type]
+    if kind is Refused:
+        if type(command) is Acquire:
+            post.forget(fingerprint(command.id))
+        return wire.Refused(reply.reason, holders_for_people(reply.holders), reply.recheck_in)  # type: ignore[union-attr]
+    if kind in _ENDS and type(command) in _BY_ID:
+        post.forget(fingerprint(command.id))  # type: ignore[union-attr]
+    return reply_to_wire(reply)
+
+
+def _answer(call: Call, replies: Sequence[wire.Reply]) -> Answer:
+    wanted = MSGPACK if MSGPACK in call.headers.get(b"accept", b"") else JSON
+    body = _encoders[wanted](wire.BatchAnswer(tuple(replies)))
+    return Answer(200, body, [(b"content-type", wanted)])
+
+
+COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
+
+_BY_ID = frozenset({Acquire, Renew, Release, Resize})
+
+_ENDS = frozenset({Released, Unknown, Lost, Gone})
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/batch",
+        needs=EACH_COMMAND,
+        handler=batch,
+        summary="Many commands in one call, each with an answer of its own",
+        body=wire.Batch,
+        answers={200: wire.BatchAnswer},
+        problems=(413, 415),
+    ),
+)

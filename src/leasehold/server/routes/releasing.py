@@ -1,0 +1,66 @@
+"""Releasing one's own lease, and ending those of others."""
+
+from leasehold.core.names import fingerprint
+from leasehold.model import Failed, Release, Released, Revoke, Revoked
+from leasehold.server.answers import Answer, json
+from leasehold.server.call import Call
+from leasehold.server.problems import Problem
+from leasehold.server.routes.shapes import Forced, ReleaseQuery
+from leasehold.server.routes.telling import DONE, OK, failure, is_old_sdk
+
+
+async def release(call: Call) -> Answer:
+    """Give it up; or end other people's leases."""
+    asked = call.query(ReleaseQuery)
+    key = b"%b:%b" % (asked.kind.encode(), call.name)
+    if asked.force:
+        return await _force(call, key, asked)
+    if asked.id is None:
+        raise Problem(
+            "malformed",
+            "say which lease, with id=; to end another's, say force=true and a reason= (scope force)",
+        )
+    if asked.reason or asked.now:
+        raise Problem("malformed", "reason= and now= are for force=true")
+    service = call.service
+    with service.accounts.renewing:
+        answer = await service.ask(call.principal, Release(key, asked.id))
+    if type(answer.reply) is Released:
+        return OK if is_old_sdk(call) else DONE
+    if isinstance(answer.reply, Failed):
+        raise failure(answer.reply)
+    raise Problem("lost", "nothing is held under this id: it was released, or it has expired")
+
+
+async def _force(call: Call, key: bytes, asked: ReleaseQuery) -> Answer:
+    """End leases that are not the caller's own. It is written down before it is done."""
+    if not asked.reason.strip():
+        raise Problem("malformed", "say why, with reason=: the holder is told, and it is kept")
+    lease = None if asked.id is None else fingerprint(asked.id)
+    service = call.service
+    await service.audit.write(
+        call.principal,
+        "force release",
+        call.name,
+        {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
+    )
+    with service.accounts.renewing:
+        answer = await service.ask(call.principal, Revoke(key, lease, asked.reason, asked.now))
+    reply = answer.reply
+    if not isinstance(reply, Revoked):
+        raise failure(reply)
+    if not reply.count:
+        raise Problem("not-held", "nobody holds it")
+    return json(Forced(200, "Ok", reply.count, round(reply.ends_in, 3), _warning(asked, reply)))
+
+
+def _warning(asked: ReleaseQuery, reply: Revoked) -> str:
+    if asked.now:
+        return (
+            "it is free at once, while its former holder may still be at work: "
+            "from here on only a resource that checks fencing tokens is safe"
+        )
+    return (
+        "renewals are refused from now on and the holder is told; "
+        f"it stays taken for up to {reply.ends_in:.0f} s, until the lease ends"
+    )

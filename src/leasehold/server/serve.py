@@ -1,0 +1,126 @@
+"""A server: a service over its store and records, on a socket, from its start to its graceful end."""
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+from leasehold.errors import NotConfigured
+from leasehold.hub import hub_for
+from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.server.audit import Audit
+from leasehold.server.config import ServerConfig
+from leasehold.server.files import allow_files
+from leasehold.server.front import Front, listening_socket
+from leasehold.server.keys import KeyRing
+from leasehold.server.records import records_for
+from leasehold.server.service import Service
+from leasehold.server.tls import context_for
+
+type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
+"""Something that runs beside requests: entered when the service is ready, left at its end."""
+
+PARTS: tuple[Part, ...] = ()
+
+
+class Server:
+    """One server. `start`, then `run` until `stop`, in one event loop."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.url = ""
+        """Where it listens, once it does."""
+        self.first_key: str | None = None
+        """The first administrator's key, if it was made by this start; to be shown once."""
+        self._stack = AsyncExitStack()
+        self._service: Service | None = None
+        self._front: Front | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def service(self) -> Service:
+        """What it serves, once it has started."""
+        assert self._service is not None, "not started"
+        return self._service
+
+    async def start(self) -> None:
+        """Open everything, and listen. Raises `NotConfigured` or `BackendUnavailable`."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config, stack = self.config, self._stack
+        tls = context_for(config.tls_cert, config.tls_key)
+        sock = listening_socket(config)
+        stack.callback(sock.close)
+        runtime = self._runtime()
+        records = records_for(config.records_url)
+        await records.open()
+        stack.push_async_callback(records.close)
+        keys = KeyRing(records)
+        await keys.load()
+        stack.push_async_callback(keys.close)
+        self._check_keys(keys)
+        await runtime.ready()
+        self._service = service = Service(runtime, records, keys, Audit(records), config.limits)
+        for part in PARTS:
+            await stack.enter_async_context(part(self))
+        if not keys.living():  # now that all else is well: it is shown once
+            made = await keys.first("first administrator")
+            self.first_key = made[1] if made else None
+        self._front = Front(service, config)
+        await self._front.listen(sock, tls)
+        host, port = sock.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
+
+    def _runtime(self) -> AsyncRuntime:
+        """The way to the store."""
+        stores = self.config.stores
+        if len(stores) > 1:
+            raise NotConfigured(
+                "there is more than one [[placement]]: this release serves one store"
+            )
+        hub = hub_for(stores[0].url)
+        self._stack.callback(hub.close)
+        self._stack.push_async_callback(hub.close_loop)
+        return hub.loop_runtime()
+
+    def _check_keys(self, keys: KeyRing) -> None:
+        """Without any key nobody else can reach it. Raises `NotConfigured`."""
+        if not keys.living() and not self.config.is_loopback:
+            raise NotConfigured(
+                "there is no key yet, and whoever comes first would own the service: make one with "
+                "`leasehold keys create --name me --scope admin` beside the records, or begin on 127.0.0.1"
+            )
+
+    async def run(self) -> None:
+        """Serve until `stop`, then let requests come to their end, and close everything."""
+        assert self._front is not None, "not started"
+        try:
+            await self._front.serve(self._stopping, self.config)
+        finally:
+            await self._stack.aclose()
+
+    def stop(self) -> None:
+        """Begin the end; called in its loop."""
+        self._stopping.set()
+
+    def stop_on_signals(self) -> None:
+        """End gracefully when the process is asked to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+
+async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> None:
+    """Serve until the process is asked to end."""
+    allow_files(config.limits.connections + 256)
+    server = Server(config)
+    await server.start()
+    server.stop_on_signals()
+    on_start(server)
+    await server.run()

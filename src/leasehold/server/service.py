@@ -1,0 +1,167 @@
+"""The service: all that a request may need, and nothing that only this server would know.
+
+Leases lie in stores, keys and restrictions in records; another server of the same service answers just
+as well. What a server has of its own is whom it may tell something: streams and long polls.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from leasehold.core.timing import burial
+from leasehold.model import (
+    Acquire,
+    Command,
+    Granted,
+    Lost,
+    Queued,
+    Release,
+    Renew,
+    Renewed,
+    Reply,
+)
+from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.runtime.port import Answer, Told
+from leasehold.server.audit import Audit
+from leasehold.server.call import Call
+from leasehold.server.drain import Drain
+from leasehold.server.envelope import Envelope
+from leasehold.server.keys import KeyRing
+from leasehold.server.limits import Accounts, Limits
+from leasehold.server.post import Post, TappedMail
+from leasehold.server.principal import Principal
+from leasehold.server.records.port import Records
+from leasehold.server.routing import Route
+from leasehold.server.secrets import derived
+
+log = logging.getLogger("leasehold.server")
+
+PATIENCE = 30.0
+"""So long a place in line lives after a sign of life, if its client asked for no other time."""
+
+DOUBTS = 10_000
+"""So many ids are remembered of which a late copy may be under way."""
+
+type Observer = Callable[[Principal, Command, Reply], None]
+"""Is told of each command that was applied for somebody, and of what came of it."""
+
+type Meter = Callable[[Route | None, int, float], None]
+"""Is told of each request that has ended: its route, the status of its answer, and how long it took."""
+
+
+class Sessions(Protocol):
+    """The dashboard's, by which routes that need a session know who asks."""
+
+    def authenticate(self, call: Call) -> Principal:
+        """Whose session it is. Raises `Problem`."""
+
+
+@dataclass(slots=True, eq=False)
+class Service:
+    """See the module."""
+
+    runtime: AsyncRuntime
+    """How commands get to the store, or to that of several where their key lives."""
+    records: Records
+    keys: KeyRing
+    audit: Audit
+    limits: Limits = field(default_factory=Limits)
+    sessions: Sessions | None = None
+    observers: list[Observer] = field(default_factory=list)
+    meters: list[Meter] = field(default_factory=list)
+    server_id: str = field(default_factory=lambda: secrets.token_hex(6))
+    """Which of several servers this is; new with each start."""
+    drain: Drain = field(default_factory=Drain)
+    accounts: Accounts = field(init=False)
+    envelope: Envelope = field(init=False)
+    post: Post = field(init=False)
+    now: Callable[[], float] = field(init=False)
+    """This machine's clock, which only runs forwards."""
+    _doubtful: dict[str, None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.now = self.runtime.now
+        self.accounts = Accounts(self.limits, self.now)
+        self.envelope = Envelope(derived(self.keys.secret, "lease ids"))
+        self.post = Post(
+            self.server_id,
+            backlog=self.limits.stream_backlog,
+            leases=self.limits.leases_per_key + self.limits.waiters_per_key,
+        )
+        self.runtime.mail = TappedMail(self.runtime.mail, self.post)
+
+    async def ask(self, who: Principal, command: Command) -> Answer:
+        """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""
+        if self._doubtful:
+            command = self._buried(command)
+        answer = await self.runtime.call(command)
+        if answer.resent:
+            self._doubt(command)
+        self.saw(who, command, answer.reply)
+        return answer
+
+    async def ask_all(self, who: Principal, commands: Sequence[Command]) -> Sequence[Told]:
+        """What came of each of these, which travel together: its answer, or an error."""
+        if self._doubtful:
+            commands = [self._buried(command) for command in commands]
+        told = await self.runtime.call_all(commands)
+        for command, each in zip(commands, told, strict=True):
+            if type(each) is Answer:
+                if each.resent:
+                    self._doubt(command)
+                self.saw(who, command, each.reply)
+        return told
+
+    def _doubt(self, command: Command) -> None:
+        """A copy of it may still be on its way to the store, and arrive after its id was given up."""
+        if type(command) is Acquire:
+            self._doubtful[command.id] = None
+            if len(self._doubtful) > DOUBTS:
+                del self._doubtful[next(iter(self._doubtful))]
+
+    def _buried(self, command: Command) -> Command:
+        """A release of such an id has the store remember it."""
+        if type(command) is not Release or command.id not in self._doubtful:
+            return command
+        bury = max(command.bury, burial(self.runtime.call_timeout))
+        return replace(command, bury=bury)
+
+    def saw(self, who: Principal, command: Command, reply: Reply) -> None:
+        """Remember what a command has come to, and tell those who watch."""
+        keep = _KEPT.get(type(command))
+        if keep is not None:
+            keep(self.accounts, who.key_id, command, reply)
+        for observer in self.observers:
+            try:
+                observer(who, command, reply)
+            except Exception:  # whoever watches costs nobody an answer
+                log.exception("an observer failed")
+
+
+def _acquired(accounts: Accounts, key_id: str, command: Acquire, reply: Reply) -> None:
+    if type(reply) is Granted:
+        accounts.leased(key_id, command.id, reply.ttl)
+    elif type(reply) is Queued:
+        accounts.queued(key_id, command.id, command.patience)
+
+
+def _renewed(accounts: Accounts, key_id: str, command: Renew, reply: Reply) -> None:
+    if type(reply) is Renewed or type(reply) is Granted:
+        accounts.leased(key_id, command.id, reply.ttl)
+    elif type(reply) is Queued:
+        accounts.queued(key_id, command.id, max(command.ttl, PATIENCE))
+    elif type(reply) is Lost:
+        accounts.ended(key_id, command.id)
+
+
+def _released(accounts: Accounts, key_id: str, command: Release, _: Reply) -> None:
+    accounts.ended(key_id, command.id)
+
+
+_KEPT: dict[type, Callable[..., None]] = {
+    Acquire: _acquired,
+    Renew: _renewed,
+    Release: _released,
+}

@@ -1,0 +1,105 @@
+"""Long polls: a request that waits in line for a lock, and leaves the line when its caller goes."""
+
+import asyncio
+from typing import NamedTuple
+
+from leasehold.errors import AcquireTimeout
+from leasehold.model import Granted, Refused, Renew, Renewed
+from leasehold.primitives.acquire import Acquiring
+from leasehold.primitives.ask import Ask, Grant
+from leasehold.server.call import Call, Gone, hung_up
+from leasehold.server.drain import draining
+from leasehold.server.problems import Problem, unauthenticated
+
+
+class Had(NamedTuple):
+    """What was acquired, and for how long from now."""
+
+    id: str
+    token: int
+    slots: tuple[int, ...]
+    remaining: float
+
+
+class _Line(Acquiring):
+    """A place in line under an id that the caller has brought, and that is used once."""
+
+    __slots__ = ()
+
+    def _begin_anew(self) -> None:
+        self._over = True
+        raise Problem("lost", "this id has ended: acquire with another one")
+
+    async def _wait_outside(self, reply: Refused, until: float) -> None:
+        if reply.reason == "too_large":
+            self._over = True
+            raise Problem("too-large", "more units than the capacity it was last declared with")
+        await super()._wait_outside(reply, until)
+
+
+async def acquire_in_line(call: Call, ask: Ask, lease_id: str, wait: float) -> Had:
+    """Acquire within `wait` seconds.
+
+    Raises `AcquireTimeout`, `Gone` when the caller hangs up, and `Problem` when the server is about
+    to stop or the caller's key ends.
+    """
+    service = call.service
+    with (
+        service.accounts.waiting,
+        service.accounts.one_more(call.principal.key_id, "waiters"),
+    ):
+        line = _Line(service.runtime, ask, lease_id=lease_id)
+        loop = asyncio.get_running_loop()
+        place = asyncio.Task(line.run(wait), loop=loop, eager_start=True)
+        if not place.done():
+            await _until_any(call, ask, place)
+        grant = place.result()
+    if grant.claim_by is None:
+        return Had(grant.id, grant.token, grant.slots, ask.ttl - (service.now() - grant.since))
+    return await _claimed(call, ask, grant)
+
+
+async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant]) -> None:
+    """Wait until there is a grant, or until it is wanted no more; then the place is given up."""
+    service, loop = call.service, asyncio.get_running_loop()
+    ended: asyncio.Future[Problem] = loop.create_future()
+
+    def end(problem: Problem) -> None:
+        if not ended.done():
+            ended.set_result(problem)
+
+    def end_key() -> None:
+        end(unauthenticated("this key has ended while it waited"))
+
+    leave_drain = service.drain.watch(lambda: end(draining()))
+    leave_key = service.keys.watch(call.principal.key_id, end_key)
+    gone = loop.create_task(hung_up(call))
+    try:
+        await asyncio.wait((place, gone, ended), return_when=asyncio.FIRST_COMPLETED)
+        if place.done():
+            return
+        place.cancel()
+        await asyncio.wait((place,))
+        if not place.cancelled() and place.exception() is None:
+            service.runtime.keeper.abandon(ask.key, place.result().id, 0.0)  # too late
+        raise ended.result() if ended.done() else Gone
+    finally:
+        leave_drain()
+        leave_key()
+        gone.cancel()
+        if not place.done():
+            place.cancel()  # we were cancelled ourselves
+
+
+async def _claimed(call: Call, ask: Ask, grant: Grant) -> Had:
+    """A pushed grant stands for a short while: have the store confirm it for all of its ttl."""
+    service = call.service
+    try:
+        answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
+    except BaseException:
+        service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
+        raise
+    reply = answer.reply
+    if not isinstance(reply, Granted | Renewed):
+        raise AcquireTimeout("its turn came and passed while the server was busy", key=ask.key)
+    return Had(grant.id, grant.token, grant.slots, reply.ttl - (service.now() - answer.sent))

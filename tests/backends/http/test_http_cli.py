@@ -1,0 +1,58 @@
+"""The command line through the service: what it says, and its exit codes."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.backends.http.serving import Served
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
+
+
+def cli(served: Served, key: str, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    if key:
+        env["LEASEHOLD_API_KEY"] = key
+    return subprocess.run(
+        [sys.executable, "-m", "leasehold", *words],
+        env=env | {"LEASEHOLD_URL": served.world.url},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_run_list_and_doctor(served: Served) -> None:
+    key = served.world.key("acquire", prefixes=[b"cli/"])
+    command = [sys.executable, "-m", "leasehold", "list", "--json"]
+    done = cli(served, key, "run", "cli/a", "--", *command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["name"] == "cli/a"
+    told = cli(served, key, "doctor")
+    assert told.returncode == 0
+    assert "may acquire, read below cli/" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("key", "code", "told"),
+    [
+        ("", 77, "wants an API key: set LEASEHOLD_API_KEY"),
+        ("lh_no_0123456789012345678901", 77, "does not accept the API key from LEASEHOLD_API_KEY"),
+        ("two words", 64, "is no API key"),
+    ],
+)
+def test_a_key_that_is_none(served: Served, key: str, code: int, told: str) -> None:
+    done = cli(served, key, "list")
+    assert done.returncode == code
+    assert told in done.stderr
+    assert not key or key not in done.stderr
+
+
+def test_a_directory_of_others(served: Served) -> None:
+    done = cli(served, served.world.key("acquire", prefixes=[b"cli/"]), "run", "x/a", "--", "true")
+    assert done.returncode == 77
+    assert "the scope acquire for the directory x/" in done.stderr

@@ -1,0 +1,96 @@
+"""What others may hang onto the service: observers of commands, meters of requests."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leasehold import AcquireTimeout
+from leasehold.model import Acquire, Granted, Release, Released
+from leasehold.sync import connect
+from tests.server.world import LONG, World, b64
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World.over()
+    yield world
+    world.close()
+
+
+def test_observers_hear_of_what_was_done(world: World) -> None:
+    heard: list[tuple[str, type, type]] = []
+    world.server.service.observers.append(
+        lambda who, command, reply: heard.append((who.name, type(command), type(reply)))
+    )
+    client = world.client("acquire")
+    held = client.post(f"/v1/locks/{b64('x')}").json()
+    client.delete(f"/v1/locks/{b64('x')}", params={"id": held["id"]})
+    waited = client.post(f"/v1/locks/{b64('x')}", params={"wait": 1})
+    assert waited.status_code == 200
+    assert heard == [
+        ("a test", Acquire, Granted),
+        ("a test", Release, Released),
+        ("a test", Acquire, Granted),
+    ]
+
+
+def test_an_observer_that_fails_costs_nobody_an_answer(world: World) -> None:
+    world.server.service.observers.append(lambda *_: 1 / 0)  # type: ignore[arg-type]
+    assert world.client().post(f"/v1/locks/{b64('x')}").status_code == 200
+
+
+def test_meters_hear_of_every_request(world: World) -> None:
+    heard: list[tuple[str | None, int]] = []
+    world.server.service.meters.append(
+        lambda route, status, seconds: heard.append((route.path if route else None, status))
+    )
+    client = world.client("read")
+    for path in ("/v1/limits", f"/v1/locks/{b64('x')}", "/nowhere"):
+        client.get(path)
+    client.post(f"/v1/locks/{b64('x')}")
+    give_up = time.monotonic() + LONG
+    while len(heard) < 4:  # the last answer arrives before it is measured
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+    assert heard == [
+        ("/v1/limits", 200),
+        ("/v1/locks/{name}", 404),
+        (None, 404),
+        ("/v1/locks/{name}", 403),
+    ]
+
+
+def test_a_bug_is_told_without_what_the_client_sent(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret, client = "a-secret-id", world.client()
+
+    def fail(*_: object) -> None:
+        raise ValueError(f"quoting {secret}")
+
+    world.server.service.keys.authenticate = fail  # type: ignore[method-assign, assignment]
+    answer = client.post(f"/v1/locks/{b64('x')}")
+    assert (answer.status_code, answer.json()["type"]) == (500, "/problems/bug")
+    assert secret not in caplog.text + answer.text
+    assert "test_api_service" in caplog.text, "the log says where"
+
+
+def test_whoever_looks_at_the_store_itself_sees_plain_notes(tmp_path: Path) -> None:
+    """What the service keeps beside a note is nobody else's business."""
+    world = World.over(tmp_path)
+    try:
+        world.client().post(f"/v1/locks/{b64('x')}", params={"note": "why", "client-id": "web-3"})
+        world.client().post(f"/v1/locks/{b64('y')}")
+        with connect(world.config.store) as client:
+            assert client.status("x").holders[0].note == "why"
+            assert [status.holders[0].note for status in client.list()] == ["why", ""]
+            with pytest.raises(AcquireTimeout, match=r"held by web-3 \(why\) for") as found:
+                client.lock("x").acquire(wait=0)
+            assert found.value.holders[0].note == "why"
+            with pytest.raises(AcquireTimeout, match=r"held by first administrator for") as found:
+                client.lock("y").acquire(wait=0.1)
+            assert found.value.holders[0].note == ""
+    finally:
+        world.close()

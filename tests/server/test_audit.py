@@ -1,0 +1,234 @@
+"""The audit: what stands in it, who may read it, and that it says nothing secret."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.errors import BackendUnavailable
+from leasehold.server.audit import DENIED_ALL, DENIED_EACH, WINDOW, Audit, common_directory
+from leasehold.server.keys import KeyRing, UnknownKey
+from leasehold.server.keys_desk import Beyond, Desk
+from leasehold.server.keys_shapes import NewKey
+from leasehold.server.principal import Principal, Scope
+from leasehold.server.records import records_for
+from leasehold.server.records.port import Records
+from leasehold.server.scopes import EVERYTHING, with_implied
+from leasehold.testing import ManualClock
+
+
+def principal(name: str, scope: Scope = Scope.ADMIN, *prefixes: bytes) -> Principal:
+    return Principal(f"id-{name}", name, with_implied({scope}), prefixes or EVERYTHING)
+
+
+ROOT = principal("root")
+SHOP = principal("shop", Scope.ADMIN, b"shop/")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def records(tmp_path: Path) -> AsyncIterator[Records]:
+    records = records_for(f"sqlite:///{tmp_path}/records.db")
+    await records.open()
+    yield records
+    await records.close()
+
+
+@pytest.fixture
+def audit(records: Records, clock: ManualClock) -> Audit:
+    return Audit(records, clock)
+
+
+@pytest.fixture
+async def ring(records: Records, clock: ManualClock) -> AsyncIterator[KeyRing]:
+    ring = KeyRing(records, clock)
+    await ring.load()
+    yield ring
+    await ring.close()
+
+
+async def test_a_line_says_who_did_what_when_to_what(audit: Audit, clock: ManualClock) -> None:
+    number = await audit.write(SHOP, "force release", b"shop/\xff", {"reason": "it hangs"})
+    (line,) = (await audit.page(ROOT)).entries
+    assert (line.number, line.what, line.key, line.who) == (
+        number,
+        "force release",
+        "id-shop",
+        "shop",
+    )
+    assert line.at == clock.stamp() / 1e6
+    assert line.name == "shop/\\xff"
+    assert line.detail == {"reason": "it hangs"}
+
+
+async def test_pages_newest_first(audit: Audit) -> None:
+    for each in range(7):
+        await audit.write(ROOT, "signed in", detail={"n": each})
+    read, before = [], None
+    for _ in range(4):
+        page = await audit.page(ROOT, before, 3)
+        read += [line.detail["n"] for line in page.entries]
+        before = page.next
+        if before is None:
+            break
+    assert read == [6, 5, 4, 3, 2, 1, 0]
+    assert before is None
+
+
+async def test_whoever_administers_a_directory_sees_what_is_about_that(audit: Audit) -> None:
+    for about in (b"shop/a", b"shop/", b"shopping", b"", b"other/shop/"):
+        await audit.write(ROOT, "restriction set", about)
+    seen = [line.name for line in (await audit.page(SHOP)).entries]
+    assert seen == ["shop/", "shop/a"]
+    assert len((await audit.page(ROOT)).entries) == 5
+    reader = principal("reader", Scope.FORCE)
+    assert (await audit.page(reader)).entries == []
+
+
+async def test_a_page_without_anything_to_see_is_not_the_last(audit: Audit) -> None:
+    await audit.write(ROOT, "restriction set", b"shop/")
+    for _ in range(5):
+        await audit.write(ROOT, "restriction set", b"other/")
+    first = await audit.page(SHOP, None, 3)
+    assert first.entries == []
+    assert first.next is not None
+    second = await audit.page(SHOP, first.next, 3)
+    assert [line.name for line in second.entries] == ["shop/"]
+
+
+async def test_a_line_that_is_none_is_shown_as_such(audit: Audit, records: Records) -> None:
+    for garbage in (
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"at":"x"}',
+        b'{"at":1,"what":"a","key":"","who":"","about":"?"}',
+    ):
+        await records.append(garbage)
+    page = await audit.page(ROOT)
+    assert [line.what for line in page.entries] == ["unreadable"] * 5
+    assert (await audit.page(SHOP)).entries == []
+
+
+async def test_what_is_too_long_is_left_out(audit: Audit) -> None:
+    await audit.write(ROOT, "restriction set", b"shop/", {"long": "x" * 100_000})
+    (line,) = (await audit.page(ROOT)).entries
+    assert line.name == "shop/"
+    assert "long" not in line.detail
+    assert line.detail["left_out"]
+
+
+# ---- refusals -------------------------------------------------------------------------------------
+
+
+async def test_refusals_are_written_at_a_bounded_rate(audit: Audit, clock: ManualClock) -> None:
+    reader = principal("reader", Scope.READ)
+    written = [await audit.denied(reader, "DELETE /v1/keys/x") for _ in range(DENIED_EACH * 3)]
+    assert written == [True] * DENIED_EACH + [False] * DENIED_EACH * 2
+    assert await audit.denied(principal("another", Scope.READ), "GET /v1/audit")
+    clock.advance(WINDOW + 1)
+    assert await audit.denied(reader, "DELETE /v1/keys/x")
+    lines = (await audit.page(ROOT)).entries
+    assert len(lines) == DENIED_EACH + 2
+    assert lines[1].detail == {"tried": "GET /v1/audit", "left_out": DENIED_EACH * 2}
+    assert lines[0].detail == {"tried": "DELETE /v1/keys/x"}
+
+
+async def test_many_keys_together_are_bounded_too(audit: Audit) -> None:
+    written = 0
+    for each in range(DENIED_ALL):
+        who = principal(f"k{each}", Scope.READ)
+        written += [await audit.denied(who, "x") for _ in range(2)].count(True)
+    assert written == DENIED_ALL
+    assert len((await audit.page(ROOT, None, 1000)).entries) == DENIED_ALL
+
+
+async def test_a_refusal_is_no_error_while_the_records_are_away(
+    audit: Audit, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: bytes) -> Any:
+        raise BackendUnavailable("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "append", away)
+        assert not await audit.denied(SHOP, "x")
+        with pytest.raises(BackendUnavailable):
+            await audit.write(SHOP, "force release", b"shop/a")
+    assert await audit.denied(SHOP, "y")
+    (line,) = (await audit.page(ROOT)).entries
+    assert line.detail == {"tried": "y", "left_out": 1}
+
+
+# ---- keys -----------------------------------------------------------------------------------------
+
+
+async def test_keys_that_come_and_go_are_written_without_their_text(
+    ring: KeyRing, audit: Audit, records: Records
+) -> None:
+    desk = Desk(ring, audit)
+    made = await desk.create(ROOT, NewKey("ci", (Scope.ACQUIRE,), ("shop",)))
+    await desk.revoke(ROOT, made.id)
+    await desk.revoke(ROOT, made.id)
+    revoked, created = (await audit.page(ROOT)).entries
+    assert (created.what, revoked.what) == ("key created", "key revoked")
+    assert created.detail == {
+        "id": made.id,
+        "name": "ci",
+        "scopes": ["read", "acquire"],
+        "prefixes": ["shop/"],
+    }
+    assert created.name == "shop/"
+    secret = made.key.split("_", 2)[2]
+    stored = b"".join(entry.value for entry in await records.log(None, 100))
+    stored += b"".join(record.value for record in await records.all("key"))
+    assert secret.encode() not in stored
+
+
+async def test_an_administrator_of_a_directory_stays_in_it(ring: KeyRing, audit: Audit) -> None:
+    desk = Desk(ring, audit)
+    other = await desk.create(ROOT, NewKey("other", (Scope.READ,), ("other/",)))
+    whole = await desk.create(ROOT, NewKey("whole", (Scope.READ,)))
+    own = await desk.create(SHOP, NewKey("own", (Scope.ADMIN,), ("shop/a", "shop/b/")))
+    assert own.prefixes == ("shop/a/", "shop/b/")
+    for beyond in ((), ("other/",), ("shop/", "other/"), ("shopping/",), ("/shop/",)):
+        with pytest.raises(Beyond):
+            await desk.create(SHOP, NewKey("x", (Scope.READ,), beyond))
+    for unseen in (other.id, whole.id, "nothing"):
+        with pytest.raises(UnknownKey):
+            await desk.revoke(SHOP, unseen)
+    assert [key.id for key in await desk.list(SHOP)] == [own.id]
+    assert len(await desk.list(ROOT)) == 3
+    await desk.revoke(SHOP, own.id)
+    assert {line.detail["name"] for line in (await audit.page(SHOP)).entries} == {"own"}
+
+
+async def test_whoever_is_no_administrator_gives_out_nothing(ring: KeyRing, audit: Audit) -> None:
+    desk = Desk(ring, audit)
+    for scope in (Scope.READ, Scope.ACQUIRE, Scope.FORCE):
+        with pytest.raises(Beyond):
+            await desk.create(principal("x", scope), NewKey("x", (Scope.READ,), ("shop/",)))
+    assert ring.list() == []
+
+
+async def test_a_key_that_cant_be_written_down_is_given_to_nobody(
+    ring: KeyRing, audit: Audit, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_: bytes) -> Any:
+        raise BackendUnavailable("away")
+
+    monkeypatch.setattr(records, "append", away)
+    with pytest.raises(BackendUnavailable):
+        await Desk(ring, audit).create(ROOT, NewKey("ci", (Scope.READ,)))
+    assert ring.living() == []
+
+
+def test_what_is_done_to_a_key_is_about_the_directory_of_all_its_own() -> None:
+    assert common_directory((b"",)) == b""
+    assert common_directory((b"shop/",)) == b"shop/"
+    assert common_directory((b"shop/a/", b"shop/ab/", b"shop/b/")) == b"shop/"
+    assert common_directory((b"shop/", b"shopping/")) == b""

@@ -1,0 +1,467 @@
+"""Keys: who is let in, for what, and for how long."""
+
+import asyncio
+import hmac
+import timeit
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.errors import BackendUnavailable
+from leasehold.server import keys as keys_module
+from leasehold.server import keys_document, keys_known
+from leasehold.server.keys import KEPT, KeyRing, Unauthenticated, UnknownKey
+from leasehold.server.principal import Principal, Scope
+from leasehold.server.records import records_for
+from leasehold.server.records.port import Record, Records
+from leasehold.testing import ManualClock
+
+EVERY = frozenset(Scope)
+
+REFRESH = keys_known.REFRESH
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers look at the records more often, so that nobody has to wait a second for it."""
+    monkeypatch.setattr(keys_known, "REFRESH", 0.05)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def records(tmp_path: Path) -> AsyncIterator[Records]:
+    records = records_for(f"sqlite:///{tmp_path}/records.db")
+    await records.open()
+    yield records
+    await records.close()
+
+
+@pytest.fixture
+async def rings(records: Records, clock: ManualClock) -> AsyncIterator[list[KeyRing]]:
+    """Those of two servers of one service."""
+    rings = [KeyRing(records, clock), KeyRing(records, clock)]
+    for ring in rings:
+        await ring.load()
+    yield rings
+    for ring in rings:
+        await ring.close()
+
+
+@pytest.fixture
+def ring(rings: list[KeyRing]) -> KeyRing:
+    return rings[0]
+
+
+def bearer(text: str) -> str:
+    return f"Bearer {text}"
+
+
+def refusal(ring: KeyRing, header: str | None) -> str:
+    with pytest.raises(Unauthenticated) as caught:
+        ring.authenticate(header)
+    assert str(caught.value)
+    return caught.value.reason
+
+
+# ---- who is let in --------------------------------------------------------------------------------
+
+
+async def test_a_key_lets_its_owner_in(ring: KeyRing) -> None:
+    principal, text = await ring.create("ci", {Scope.ACQUIRE}, [b"shop/"])
+    assert principal == Principal(
+        principal.key_id, "ci", frozenset({Scope.READ, Scope.ACQUIRE}), (b"shop/",)
+    )
+    for header in (bearer(text), f"bearer {text}", f"BEARER  {text} "):
+        assert ring.authenticate(header) == principal
+    assert ring.owner_of(text) == principal
+    assert ring.principal(principal.key_id) == principal
+
+
+async def test_a_text_has_128_random_bits_and_names_its_key(ring: KeyRing) -> None:
+    made = [await ring.create("ci", {Scope.READ}, []) for _ in range(20)]
+    texts = {text for _, text in made}
+    assert len(texts) == 20
+    for principal, text in made:
+        mark, key_id, bits = text.split("_", 2)
+        assert (mark, key_id, len(bits)) == ("lh", principal.key_id, 22)
+
+
+async def test_what_lies_in_the_records_lets_nobody_in(ring: KeyRing, records: Records) -> None:
+    principal, text = await ring.create("ci", {Scope.READ}, [])
+    (record,) = await records.all("key")
+    assert text.split("_", 2)[2].encode() not in record.value
+    digest = ring.key(principal.key_id).digest
+    for guess in (digest.hex(), f"lh_{principal.key_id}_{digest.hex()[:22]}"):
+        assert refusal(ring, bearer(guess)) in ("unknown", "malformed")
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (None, "missing"),
+        ("", "missing"),
+        ("Bearer", "malformed"),
+        ("Bearer ", "malformed"),
+        ("Basic dXNlcjpwYXNz", "malformed"),
+        ("lh_000000000000_0123456789012345678901", "malformed"),
+        ("Bearer nonsense", "malformed"),
+        ("Bearer \xff\xfe", "malformed"),
+        ("Bearer lh_", "unknown"),
+        ("Bearer lh_000000000000_0123456789012345678901", "unknown"),
+        ("Bearer lh_000000000000_0123456789012345678901x", "unknown"),
+        ("Bearer a.b.c", "unknown"),
+    ],
+)
+async def test_nobody_else_is_let_in(ring: KeyRing, header: str | None, reason: str) -> None:
+    await ring.create("ci", {Scope.READ}, [])
+    assert refusal(ring, header) == reason
+
+
+async def test_a_key_with_any_letter_changed_is_no_key(ring: KeyRing) -> None:
+    _, text = await ring.create("ci", {Scope.READ}, [])
+    for at in range(len(text)):
+        other = "A" if text[at] != "A" else "B"
+        assert refusal(ring, bearer(text[:at] + other + text[at + 1 :])) in ("unknown", "malformed")
+    for cut in (text[:-1], text + "A", text.upper()):
+        assert refusal(ring, bearer(cut)) in ("unknown", "malformed")
+
+
+async def test_an_unknown_id_is_compared_like_a_known_one(
+    ring: KeyRing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+
+    def watched(a: Any, b: Any) -> bool:
+        compared.append((a, b))
+        return hmac.compare_digest(a, b)
+
+    monkeypatch.setattr(keys_module, "compare_digest", watched)
+    _, text = await ring.create("ci", {Scope.READ}, [])
+    refusal(ring, bearer("lh_000000000000_" + text.split("_", 2)[2]))
+    refusal(ring, bearer(text[:-1] + ("A" if text[-1] != "A" else "Q")))
+    ring.authenticate(bearer(text))
+    assert [(len(a), len(b)) for a, b in compared] == [(32, 32)] * 3
+
+
+async def test_it_is_fast(ring: KeyRing) -> None:
+    """A dict lookup and a hash. The bound is ten times what it takes, for a machine under load."""
+    principal, text = await ring.create("ci", {Scope.READ}, [])
+    for header in (bearer(text), bearer(ring.token(principal))):
+        times = timeit.repeat(partial(ring.authenticate, header), number=500, repeat=9)
+        assert min(times) / 500 < 20e-6
+
+
+# ---- for what -------------------------------------------------------------------------------------
+
+
+async def test_scopes_imply_each_other_and_directories_bound_them(ring: KeyRing) -> None:
+    principal, _ = await ring.create("a", {Scope.FORCE}, [b"b/", b"a/", b"a/x/"])
+    assert principal.scopes == {Scope.READ, Scope.FORCE}
+    assert principal.prefixes == (b"a/", b"b/")
+    for name, is_in in ((b"a/x", True), (b"a/", True), (b"b/\xff", True), (b"a", False)):
+        assert principal.may(Scope.READ, name) is is_in
+    for name in (b"c/x", b"A/x", b"ab/", b"", b"/a/x", b"./a/x"):
+        assert not principal.may(Scope.FORCE, name)
+    assert not principal.may(Scope.ACQUIRE, b"a/x")
+    assert not principal.may_everywhere(Scope.READ)
+
+
+async def test_a_key_without_directories_is_good_for_everything(ring: KeyRing) -> None:
+    principal, _ = await ring.create("a", {Scope.ADMIN}, [])
+    assert principal.scopes == EVERY
+    assert principal.may_everywhere(Scope.ADMIN)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 129, "a\nb", " a", "\x1b[31m"])
+async def test_a_nonsense_name_is_refused(ring: KeyRing, name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        await ring.create(name, {Scope.READ}, [])
+    assert ring.list() == []
+
+
+async def test_a_key_for_nothing_is_refused(ring: KeyRing) -> None:
+    with pytest.raises(ValueError, match="scope"):
+        await ring.create("a", set(), [])
+
+
+# ---- for how long ---------------------------------------------------------------------------------
+
+
+async def test_a_revoked_key_is_told_so(ring: KeyRing) -> None:
+    principal, text = await ring.create("ci", {Scope.READ}, [])
+    revoked = await ring.revoke(principal.key_id)
+    assert revoked.revoked is not None
+    assert refusal(ring, bearer(text)) == "revoked"
+    assert refusal(ring, bearer(text[:-1] + ("A" if text[-1] != "A" else "Q"))) == "unknown"
+    with pytest.raises(Unauthenticated, match="revoked"):
+        ring.principal(principal.key_id)
+    assert await ring.revoke(principal.key_id) == revoked
+    assert ring.living() == []
+
+
+async def test_a_key_expires(ring: KeyRing, clock: ManualClock) -> None:
+    _, text = await ring.create("ci", {Scope.READ}, [], expires_in=60)
+    clock.advance(59)
+    ring.authenticate(bearer(text))
+    clock.advance(1)
+    assert refusal(ring, bearer(text)) == "expired"
+    assert ring.living() == []
+
+
+async def test_there_is_no_revoking_what_is_not_there(ring: KeyRing) -> None:
+    for key_id in ("", "nothing", "\0", "x" * 5000):
+        with pytest.raises(UnknownKey):
+            await ring.revoke(key_id)
+
+
+async def test_keys_that_ended_long_ago_are_forgotten(
+    ring: KeyRing, records: Records, clock: ManualClock
+) -> None:
+    revoked, _ = await ring.create("revoked", {Scope.READ}, [])
+    await ring.create("expired", {Scope.READ}, [], expires_in=1)
+    await ring.create("good", {Scope.READ}, [])
+    await ring.revoke(revoked.key_id)
+    clock.advance(KEPT - 10)
+    await ring.create("new", {Scope.READ}, [])
+    assert len(ring.list()) == 4
+    clock.advance(20)
+    await ring.create("newest", {Scope.READ}, [])
+    assert [key.principal.name for key in ring.list()] == ["good", "new", "newest"]
+    assert len(await records.all("key")) == 3
+
+
+# ---- several servers ------------------------------------------------------------------------------
+
+
+async def test_another_server_learns_of_a_key_when_it_is_brought(rings: list[KeyRing]) -> None:
+    here, there = rings
+    await there.refresh()
+    principal, text = await here.create("ci", {Scope.READ}, [])
+    assert refusal(there, bearer(text)) == "unknown"
+    assert await there.admit(bearer(text)) == principal
+    assert there.authenticate(bearer(text)) == principal
+
+
+async def test_unknown_keys_make_nobody_read_the_records_all_the_time(
+    rings: list[KeyRing], records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ring in rings:
+        await ring.close()  # they look when they have to
+    asked = 0
+    plain = records.revision
+
+    async def counted() -> int:
+        nonlocal asked
+        asked += 1
+        return await plain()
+
+    async def bring_one() -> None:
+        with pytest.raises(Unauthenticated, match="no such key"):
+            await rings[0].admit("Bearer lh_000000000000_0123456789012345678901")
+
+    monkeypatch.setattr(records, "revision", counted)
+    await asyncio.gather(*(bring_one() for _ in range(200)))
+    assert asked == 1
+    await bring_one()
+    assert asked == 2
+    await rings[0].close()
+
+
+async def test_whoever_leaves_while_a_key_is_looked_for_harms_no_other(
+    rings: list[KeyRing],
+) -> None:
+    here, there = rings
+    principal, text = await here.create("ci", {Scope.READ}, [])
+    asking = [asyncio.create_task(there.admit(bearer(text))) for _ in range(3)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    assert await asking[1] == await asking[2] == principal
+    await asyncio.gather(asking[0], return_exceptions=True)
+
+
+async def test_a_revocation_reaches_all_servers_within_two_seconds(rings: list[KeyRing]) -> None:
+    here, there = rings
+    principal, text = await here.create("ci", {Scope.READ}, [])
+    await there.refresh()
+    token = there.token(principal)
+    ended = asyncio.Event()
+    there.watch(principal.key_id, ended.set)
+    there.authenticate(bearer(text))
+    await here.revoke(principal.key_id)
+    await asyncio.wait_for(ended.wait(), 30)
+    assert refusal(there, bearer(text)) == refusal(there, bearer(token)) == "revoked"
+    assert REFRESH <= 1
+
+
+async def test_whoever_watches_is_told_once_and_can_take_it_back(rings: list[KeyRing]) -> None:
+    ring = rings[0]
+    principal, _ = await ring.create("ci", {Scope.READ}, [])
+    told: list[str] = []
+    ring.watch(principal.key_id, lambda: told.append("kept"))
+    forget = ring.watch(principal.key_id, lambda: told.append("forgotten"))
+    forget()
+    forget()
+    await ring.refresh()
+    assert told == []
+    await ring.revoke(principal.key_id)
+    await rings[1].refresh()
+    await ring.refresh()
+    assert told == ["kept"]
+
+
+async def test_whoever_watches_is_told_of_an_expiry(ring: KeyRing, clock: ManualClock) -> None:
+    principal, _ = await ring.create("ci", {Scope.READ}, [], expires_in=60)
+    ended = asyncio.Event()
+    ring.watch(principal.key_id, ended.set)
+    clock.advance(61)
+    await asyncio.wait_for(ended.wait(), 30)
+
+
+async def test_servers_that_revoke_one_key_at_once_both_do(rings: list[KeyRing]) -> None:
+    principal, _ = await rings[0].create("ci", {Scope.READ}, [])
+    await asyncio.gather(*(ring.revoke(principal.key_id) for ring in rings))
+    for ring in rings:
+        await ring.refresh()
+        assert ring.key(principal.key_id).revoked is not None
+
+
+async def test_keys_are_as_they_were_known_while_the_records_are_away(
+    rings: list[KeyRing],
+    records: Records,
+    monkeypatch: pytest.MonkeyPatch,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ring = rings[0]
+    _, text = await ring.create("ci", {Scope.READ}, [])
+    asked = asyncio.Queue[None]()
+
+    async def away(*_: object) -> Any:
+        asked.put_nowait(None)
+        raise BackendUnavailable("away")
+
+    for name in ("revision", "all", "get"):
+        monkeypatch.setattr(records, name, away)
+    for _ in range(5):
+        await asyncio.wait_for(asked.get(), 30)
+    ring.authenticate(bearer(text))
+    clock.advance(5)
+    assert ring.stale_for >= 5
+    with pytest.raises(Unauthenticated, match="no such key"):
+        await ring.admit("Bearer lh_000000000000_0123456789012345678901")
+    complaints = [each for each in caplog.records if "can't be looked up" in each.message]
+    assert len(complaints) == len(rings)
+
+
+async def test_after_an_outage_everything_is_read_again(
+    rings: list[KeyRing], records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failover may have lost a change and counted another in its place."""
+    here, there = rings
+    principal, _ = await here.create("ci", {Scope.READ}, [])
+    for ring in rings:
+        await ring.close()  # they look when they are told to
+        await ring.refresh()
+    revision = await records.revision()
+
+    async def away() -> int:
+        raise BackendUnavailable("away")
+
+    async def as_before() -> int:
+        return revision
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "revision", away)
+        with pytest.raises(BackendUnavailable):
+            await there.refresh()
+    await here.revoke(principal.key_id)
+    monkeypatch.setattr(records, "revision", as_before)
+    await there.refresh()
+    assert there.living() == []
+
+
+# ---- the first key, and the service's secret ------------------------------------------------------
+
+
+async def test_the_first_key_is_made_once(records: Records, clock: ManualClock) -> None:
+    rings = [KeyRing(records, clock) for _ in range(5)]
+    for ring in rings:
+        await ring.load()
+    made = [each for each in await asyncio.gather(*(r.first("first") for r in rings)) if each]
+    assert len(made) == 1
+    principal, text = made[0]
+    assert principal.may_everywhere(Scope.ADMIN)
+    for ring in rings:
+        await ring.refresh()
+        assert ring.authenticate(bearer(text)) == principal
+        assert await ring.first("first") is None
+        await ring.close()
+
+
+async def test_there_is_another_first_key_when_all_have_ended(ring: KeyRing) -> None:
+    made = await ring.first("first")
+    assert made is not None
+    await ring.revoke(made[0].key_id)
+    again = await ring.first("first")
+    assert again is not None
+    assert again[0].key_id != made[0].key_id
+
+
+async def test_servers_that_start_at_once_share_one_secret(
+    records: Records, clock: ManualClock
+) -> None:
+    rings = [KeyRing(records, clock) for _ in range(5)]
+    await asyncio.gather(*(ring.load() for ring in rings))
+    assert len({ring.secret for ring in rings}) == 1
+    assert len(rings[0].secret) == 32
+    for ring in rings:
+        await ring.close()
+
+
+# ---- garbage --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"\xff\xfe",
+        b'{"format":2,"name":"x","scopes":["admin"],"prefixes":[""],"digest":"","created":0}',
+        b'{"format":1,"name":"x","scopes":["god"],"prefixes":[""],"digest":"%b","created":0}'
+        % (b"00" * 32),
+        b'{"format":1,"name":"x","scopes":["admin"],"prefixes":[],"digest":"%b","created":0}'
+        % (b"00" * 32),
+        b'{"format":1,"name":"x","scopes":["admin"],"prefixes":["YQ"],"digest":"%b","created":0}'
+        % (b"00" * 32),
+        b'{"format":1,"name":"x","scopes":["admin"],"prefixes":[""],"digest":"00","created":0}',
+    ],
+)
+async def test_a_record_that_cant_be_read_lets_nobody_in_and_harms_no_other(
+    rings: Sequence[KeyRing], records: Records, value: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, text = await rings[0].create("ci", {Scope.READ}, [])
+    await records.put("key", "broken", value, 0)
+    for ring in rings:
+        for _ in range(2):
+            await ring.refresh()
+        ring.authenticate(bearer(text))
+        assert [key.principal.name for key in ring.list()] == ["ci"]
+        with pytest.raises(UnknownKey):
+            await ring.revoke("broken")
+    assert len([each for each in caplog.records if "can't be read" in each.message]) == len(rings)
+
+
+async def test_what_is_written_can_be_read_again(ring: KeyRing, records: Records) -> None:
+    await ring.create("ci", {Scope.ACQUIRE}, [b"\xff\x00/", b"shop/"], expires_in=60, by="ops")
+    (record,) = await records.all("key")
+    again = Record("key", record.name, record.value, record.version)
+    assert keys_document.from_record(again) == ring.list()[0]

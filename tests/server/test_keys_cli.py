@@ -1,0 +1,326 @@
+"""`leasehold keys`: beside the records, and through a running server."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx2
+import pytest
+
+from leasehold.cli.app import app
+from leasehold.cli.needing import needing
+from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError, NotConfigured
+from tests.server.world import World
+from tests.servers.ports import free_port
+
+
+class Line:
+    """Runs command lines in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.code = 0
+        self.out = self.err = ""
+
+    def __call__(self, *args: str) -> str:
+        """What is on stdout; the rest can be looked at."""
+        self._capsys.readouterr()
+        self.code = app.main(["keys", *args], "leasehold", standalone_mode=False) or 0
+        self.out, self.err = self._capsys.readouterr()
+        return self.out
+
+    def json(self, *args: str) -> Any:
+        told = [json.loads(line) for line in self(*args, "--json").splitlines()]
+        return told if args[0] == "list" else told[0]
+
+    def fails[E: Exception](self, kind: type[E], *args: str) -> str:
+        with pytest.raises(kind) as caught:
+            self(*args)
+        assert self._capsys.readouterr().out == ""
+        error = caught.value
+        return error.format_message() if isinstance(error, click.UsageError) else str(error)
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STORE", "RECORDS", "CONFIG"):
+        monkeypatch.delenv(f"LEASEHOLD_SERVER_{name}", raising=False)
+    for name in ("LEASEHOLD_API_KEY", "LEASEHOLD_API_KEY_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def line(capsys: pytest.CaptureFixture[str]) -> Line:
+    return Line(capsys)
+
+
+@pytest.fixture
+def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of records that the environment names."""
+    url = f"sqlite:///{tmp_path / 'records.db'}"
+    monkeypatch.setenv("LEASEHOLD_SERVER_RECORDS", url)
+    return url
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World.over(tmp_path_factory.mktemp("keys"))
+    yield world
+    world.close()
+
+
+@pytest.fixture(params=["beside the records", "through a server"])
+def place(
+    request: pytest.FixtureRequest, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[str, str]:
+    """The option that says where keys are given out."""
+    if request.param == "through a server":
+        monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+        return ("--server", world.url)
+    return ("--records", f"sqlite:///{tmp_path / 'records.db'}")
+
+
+# ---- the same in both places ----------------------------------------------------------------------
+
+
+def test_a_key_is_made_listed_and_revoked(line: Line, place: tuple[str, str]) -> None:
+    made = line.json("create", "--name", "ci", "--scope", "acquire", "--prefix", "shop/", *place)
+    assert set(made) == {"id", "key", "name", "scopes", "prefixes", "expires_at"}
+    assert made["key"].startswith(f"lh_{made['id']}_")
+    assert (made["scopes"], made["prefixes"]) == (["read", "acquire"], ["shop/"])
+    (listed,) = [key for key in line.json("list", *place) if key["id"] == made["id"]]
+    assert (listed["name"], listed["good"], listed["revoked_at"]) == ("ci", True, None)
+    assert made["key"] not in line.out
+    gone = line.json("revoke", made["id"], *place)
+    assert (gone["id"], gone["good"]) == (made["id"], False)
+    assert made["id"] not in {key["id"] for key in line.json("list", *place)}
+    assert made["id"] in {key["id"] for key in line.json("list", "--all", *place)}
+
+
+def test_people_are_told_that_it_is_shown_once_and_how_to_use_it(
+    line: Line, place: tuple[str, str]
+) -> None:
+    out = line("create", "--name", "people", "--scope", "read", "--prefix", "shop", *place)
+    assert out.startswith("lh_")
+    assert len(out.split()) == 1
+    for told in ("shown this once", "LEASEHOLD_API_KEY", "LEASEHOLD_API_KEY_FILE", "shop/"):
+        assert told in line.err
+    assert "--prefix shop is the directory shop/: the slash was added" in line.err
+    assert out.strip() not in line.err
+    line("list", *place)
+    head, *rows = [row.split("\t") for row in line.out.splitlines()]
+    assert head == ["ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD UNTIL"]
+    assert ["people", "read", "shop/"] in [row[1:4] for row in rows]
+    assert line("revoke", "people", *place).startswith("revoked ")
+
+
+def test_directories_of_any_bytes(line: Line, place: tuple[str, str]) -> None:
+    made = line.json(
+        *("create", "--name", "bytes", "--scope", "read", "--scope", "force"),
+        *("--prefix", "base64:_y8", "--prefix", "base64:_v8", "--prefix", "ü"),
+        *place,
+    )
+    assert made["prefixes"] == ["ü/", "base64:_v8v", "base64:_y8"]
+    assert made["scopes"] == ["read", "force"]
+
+
+def test_a_key_for_some_time(line: Line, place: tuple[str, str]) -> None:
+    made = line.json("create", "--name", "brief", "--scope", "read", "--expires-in", "90d", *place)
+    assert made["expires_at"].endswith("Z")
+    line("create", "--name", "briefer", "--scope", "read,acquire", "--expires-in", "12h", *place)
+    assert ", until 20" in line.err
+
+
+def test_what_is_not_there_is_not_revoked(line: Line, place: tuple[str, str]) -> None:
+    for key in ("000000000000", "nothing", "a/b?c#d", "ü"):
+        assert line("revoke", key, *place) == ""
+        assert line.code == 1
+        assert "there is no key" in line.err
+
+
+def test_a_name_that_two_keys_have_is_not_enough(line: Line, place: tuple[str, str]) -> None:
+    ids = [line.json("create", "--name", "two", "--scope", "read", *place)["id"] for _ in "ab"]
+    told = line.fails(click.UsageError, "revoke", "two", *place)
+    assert all(key_id in told for key_id in ids)
+    line("revoke", ids[0], *place)
+    assert line("revoke", "two", *place).startswith(f"revoked {ids[1]}")
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--name", "", "--scope", "read"), "name"),
+        (("--name", "a\nb", "--scope", "read"), "printable"),
+        (("--name", "x" * 129, "--scope", "read"), "128"),
+        (("--name", "a", "--scope", "god"), "there are read, acquire, force, admin"),
+        (("--name", "a", "--scope", ","), "needs a scope"),
+        (("--name", "a", "--scope", "read", "--prefix", ""), "leave it out for everything"),
+        (("--name", "a", "--scope", "read", "--prefix", "x" * 513), "512 bytes"),
+        (("--name", "a", "--scope", "read", "--prefix", "base64:=="), "base64"),
+        (("--name", "a", "--scope", "read", "--expires-in", "soon"), "30s"),
+        (("--name", "a", "--scope", "read", "--expires-in", "0s"), "1 s to 100 years"),
+        (("--name", "a"), "--scope"),
+        (("--scope", "read"), "--name"),
+    ],
+)
+def test_nonsense_is_refused(
+    line: Line, place: tuple[str, str], args: tuple[str, ...], told: str
+) -> None:
+    assert told in line.fails(click.UsageError, "create", *args, *place)
+
+
+# ---- beside the records ---------------------------------------------------------------------------
+
+
+def test_the_records_are_those_of_serve(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = {name: f"sqlite:///{tmp_path / name}.db" for name in ("a", "b", "c")}
+    for name, url in urls.items():
+        line("create", "--name", name, "--scope", "read", "--records", url)
+    config = tmp_path / "serve.toml"
+    config.write_text(f'records = "{urls["a"]}"\nstore = "{urls["b"]}"\n')
+
+    def name_of(*args: str) -> str:
+        (key,) = line.json("list", *args)
+        return str(key["name"])
+
+    assert name_of("--config", str(config)) == "a"
+    assert name_of("--config", str(config), "--records", urls["c"]) == "c"
+    assert name_of("--store", urls["b"]) == "b"
+    monkeypatch.setenv("LEASEHOLD_SERVER_STORE", urls["c"])
+    assert name_of() == "c"
+    monkeypatch.setenv("LEASEHOLD_SERVER_CONFIG", str(config))
+    assert name_of() == "a"
+    monkeypatch.setenv("LEASEHOLD_SERVER_RECORDS", urls["b"])
+    assert name_of() == "b"
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "kind"),
+    [
+        ("memory://", "ends with this command", click.UsageError),
+        ("temporal://host", "sqlite:", NotConfigured),
+        ("nonsense", "sqlite:", NotConfigured),
+        ("redis://app:hunter2@127.0.0.1:{port}", "can't be reached", BackendUnavailable),
+        ("postgresql://app:hunter2@127.0.0.1:{port}/x", "can't be reached", BackendUnavailable),
+    ],
+)
+def test_a_place_without_records(
+    line: Line, url: str, told: str, kind: type[LeaseholdError]
+) -> None:
+    said = line.fails(kind, "list", "--records", url.format(port=free_port()))
+    assert told in said
+    assert "hunter2" not in said
+
+
+def test_a_server_that_runs_takes_to_a_new_key(line: Line, world: World) -> None:
+    made = line.json("create", "--name", "new", "--scope", "read", "--store", world.config.store)
+    with httpx2.Client(base_url=world.url) as client:
+        client.headers["authorization"] = f"Bearer {made['key']}"
+        ends = _soon(lambda: client.get("/v1/locks").status_code == 200)
+        assert ends
+        line("revoke", made["id"], "--store", world.config.store)
+        assert _soon(lambda: client.get("/v1/locks").status_code == 401)
+
+
+def _soon(what: Callable[[], bool]) -> bool:
+    end = time.monotonic() + 30
+    while time.monotonic() < end:
+        if what():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_who_did_it_stands_in_the_audit(line: Line, world: World) -> None:
+    made = line.json(
+        "create", "--name", "audited", "--scope", "read", "--store", world.config.store
+    )
+    line("revoke", made["id"], "--store", world.config.store)
+    lines = world.client().get("/v1/audit").json()["entries"]
+    found = [each for each in lines if each["detail"].get("id") == made["id"]]
+    assert [each["what"] for each in found] == ["key revoked", "key created"]
+    assert all(" at " in each["who"] and not each["key"] for each in found)
+    assert made["key"] not in str(lines)
+
+
+# ---- through a server -----------------------------------------------------------------------------
+
+
+def test_the_key_may_stand_in_a_file(
+    line: Line, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "key").write_text(f"{world.admin_key}\n")
+    monkeypatch.setenv("LEASEHOLD_API_KEY_FILE", str(tmp_path / "key"))
+    assert line.json("list", "--server", world.url)
+
+
+def test_whoever_may_not_is_told_what_is_missing(
+    line: Line, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ("create", "--name", "a", "--scope", "read", "--server", world.url)
+    assert "LEASEHOLD_API_KEY" in line.fails(Forbidden, *create)
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.key("acquire"))
+    assert "admin" in line.fails(Forbidden, *create)
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.key("admin", prefixes=[b"shop/"]))
+    assert "prefixes" in line.fails(Forbidden, *create)
+    assert "other/" in line.fails(Forbidden, *create, "--prefix", "other")
+    assert line.json(*create, "--prefix", "shop/a")["prefixes"] == ["shop/a/"]
+
+
+@pytest.mark.parametrize(
+    ("url", "told", "kind"),
+    [
+        ("http://127.0.0.1:{port}", "can't be reached", BackendUnavailable),
+        ("https://127.0.0.1:{port}", "can't be reached", BackendUnavailable),
+        ("http://example.org", "in clear", NotConfigured),
+        ("nonsense", "looks like https://", NotConfigured),
+    ],
+)
+def test_a_server_that_is_none(line: Line, url: str, told: str, kind: type[LeaseholdError]) -> None:
+    assert told in line.fails(kind, "list", "--server", url.format(port=free_port()))
+
+
+@pytest.mark.parametrize("other", ["--records", "--store", "--config"])
+def test_one_place_at_a_time(line: Line, other: str) -> None:
+    told = line.fails(click.UsageError, "list", "--server", "https://x", other, "sqlite:///x.db")
+    assert "--server" in told
+
+
+def test_a_missing_package_is_said_with_what_installs_it() -> None:
+    with (
+        pytest.raises(NotConfigured, match=r"pip install 'leasehold\[server\]'"),
+        needing("server"),
+    ):
+        raise ModuleNotFoundError("no msgspec", name="msgspec")
+    with pytest.raises(ModuleNotFoundError), needing("server"):
+        raise ModuleNotFoundError("a bug of ours", name="leasehold.nothing")
+
+
+# ---- the process ----------------------------------------------------------------------------------
+
+
+def test_failures_are_told_as_everywhere(records: str) -> None:
+    def run(*args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "leasehold", "keys", *args],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    made = run("create", "--name", "ci", "--scope", "admin", "--json")
+    assert (made.returncode, made.stderr) == (0, "")
+    assert json.loads(made.stdout)["scopes"] == ["read", "acquire", "force", "admin"]
+    wrong = run("create", "--name", "ci", "--scope", "god")
+    assert (wrong.returncode, wrong.stdout) == (64, "")
+    assert wrong.stderr.startswith("leasehold: ")
+    assert run("list", "--records", "temporal://x").returncode == 64
+    assert run("revoke", "nothing", "--json").returncode == 1

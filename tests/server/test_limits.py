@@ -1,0 +1,260 @@
+"""Bounds: slow, stuck, greedy clients cost themselves something, and nobody else."""
+
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from leasehold.server.limits import Limits
+from tests.server.test_api_locks import acquire, acquired
+from tests.server.world import LONG, World, b64
+
+LIMITS = Limits(
+    max_headers=8192,
+    max_body=65536,
+    connections=40,
+    connections_per_key=4,
+    waiters_per_key=2,
+    leases_per_key=3,
+    acquires_at_once=2,
+)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    world = World.over(tmp_path_factory.mktemp("limits"), limits=LIMITS)
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[World]:
+    """One that gives little time; whoever is to be served in good time asks the other."""
+    world = World.over(limits=Limits(request_time=0.4, idle_time=1.0, stall_time=0.4))
+    yield world
+    world.close()
+
+
+@contextmanager
+def connected(world: World) -> Iterator[socket.socket]:
+    host, port = world.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), LONG) as line:
+        yield line
+
+
+def said(line: socket.socket) -> bytes:
+    """Everything until it hangs up."""
+    line.settimeout(LONG)
+    found = b""
+    while piece := line.recv(65536):
+        found += piece
+    return found
+
+
+def test_they_are_told(world: World) -> None:
+    told = world.client("read").get("/v1/limits").json()
+    assert (told["max_ttl"], told["connections_per_key"], told["max_name"]) == (86400, 4, 512)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /v1/locks HTT",
+        b"GET /v1/locks HTTP/1.1\r\nHost: x\r\n",
+        b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
+    ],
+    ids=["nothing", "line", "headers", "body"],
+)
+def test_a_request_has_so_long_to_arrive(hasty: World, sent: bytes) -> None:
+    with connected(hasty) as line:
+        line.sendall(sent)
+        answer = said(line)
+    assert answer.startswith((b"HTTP/1.1 408", b"HTTP/1.1 401")), answer
+
+
+def test_a_body_that_drips_is_late_too(hasty: World) -> None:
+    with connected(hasty) as line:
+        head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {hasty.admin_key}\r\n"
+        line.sendall(head.encode() + b"Content-Length: 5000\r\n\r\n")
+        line.settimeout(0.2)
+        give_up = time.monotonic() + LONG
+        answer = b""
+        while time.monotonic() < give_up and not answer:
+            try:
+                line.sendall(b" ")
+                answer = line.recv(65536)
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408"), answer
+
+
+def test_headers_are_bounded(world: World) -> None:
+    for sent in (
+        b"GET /v1/locks HTTP/1.1\r\nX: " + b"x" * 20_000,
+        b"GET /" + b"x" * 20_000,
+        b"GET /v1/locks HTTP/1.1\r\n" + b"A: b\r\n" * 4_000,
+    ):
+        with connected(world) as line:
+            line.sendall(sent)
+            assert said(line).startswith(b"HTTP/1.1 431")
+
+
+def test_a_body_is_bounded(world: World) -> None:
+    client = world.client()
+    declared = client.post("/v1/batch", content=b" " * 70_000)
+    assert declared.status_code == 413
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(70):
+            yield b" " * 1000
+
+    assert client.post("/v1/batch", content=pieces()).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GARBAGE\r\n\r\n",
+        b"GET /v1/locks HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"GET /v1/locks HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        b"GET /v1/locks HTTP/1.1\r\nBad Header: x\r\n\r\n",
+        b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"CONNECT x:80 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"GET /v1/locks HTTP/1.1\r\nHost: x\r\nHost: y\r\nConnection: close\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+    ids=["garbage", "smuggled", "negative", "header", "chunk", "star", "connect", "hosts", "tls"],
+)
+def test_what_is_no_http_is_hung_up_on(world: World, hasty: World, sent: bytes) -> None:
+    with connected(hasty) as line:
+        line.sendall(sent)
+        answer = said(line)
+    assert re.match(rb"HTTP/1.1 40[0145] ", answer), answer
+    assert world.client("read").get("/v1/limits").status_code == 200
+
+
+def test_an_idle_connection_is_closed(hasty: World) -> None:
+    with connected(hasty) as line:
+        line.sendall(b"GET /problems/held HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert said(line).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_that_reads_nothing_is_cut_off(hasty: World) -> None:
+    with connected(hasty) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        ask = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+        connections = hasty.server._front.server_state.connections  # type: ignore[union-attr]
+        with pytest.raises(OSError):  # noqa: PT011
+            for _ in range(2000):
+                line.sendall(ask * 50)
+                time.sleep(0.01)
+    give_up = time.monotonic() + LONG
+    while any(each._stalled_since for each in connections):  # type: ignore[union-attr]
+        assert time.monotonic() < give_up
+        time.sleep(0.05)
+
+
+def test_so_many_connections_for_a_key(world: World) -> None:
+    key = world.key("read")
+    clients = [world.client(key=key) for _ in range(5)]
+    answers = [client.get("/v1/limits") for client in clients]
+    assert [answer.status_code for answer in answers] == [200] * 4 + [429]
+    assert world.client("read").get("/v1/limits").status_code == 200
+    clients[0].close()
+    give_up = time.monotonic() + LONG
+    while clients[4].get("/v1/limits").status_code != 200:
+        assert time.monotonic() < give_up
+
+
+def test_so_many_connections_in_all(world: World) -> None:
+    lines = []
+    host, port = world.url.removeprefix("http://").split(":")
+    try:
+        for _ in range(60):
+            lines.append(socket.create_connection((host, int(port)), LONG))
+        refused = said(lines[-1])
+    finally:
+        for line in lines:
+            line.close()
+    assert refused.startswith((b"HTTP/1.1 503", b"HTTP/1.1 408"))
+
+
+def test_so_many_leases_for_a_key(world: World) -> None:
+    client = world.client("acquire")
+    held = [acquired(client, f"leases/{i}") for i in range(3)]
+    answer = acquire(client, "leases/3")
+    assert (answer.status_code, answer.json()["type"]) == (429, "/problems/limit")
+    client.delete(f"/v1/locks/{b64('leases/0')}", params={"id": held[0]["id"]})
+    assert acquire(client, "leases/3").status_code == 200
+
+
+def test_so_many_waiters_for_a_key(world: World) -> None:
+    acquired(world.client(), "crowded")
+    key = world.key("acquire")
+    waiting = [world.client(key=key) for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda c=client: acquire(c, "crowded", wait=50))
+        for client in waiting
+    ]
+    for thread in threads:
+        thread.start()
+    while world.client("read").get(f"/v1/locks/{b64('crowded')}").json()["waiting"] < 2:
+        pass
+    client = world.client(key=key)
+    assert acquire(client, "crowded", wait=50).status_code == 429
+    assert acquire(client, "crowded").status_code == 409, "trying is not waiting"
+    key_id = key.split("_")[1]
+    world.do(lambda: world.server.service.keys.revoke(key_id))
+    for thread in threads:
+        thread.join(LONG)
+    assert world.server.service.accounts.of(key_id).waiters == 0
+
+
+def test_a_flood_of_acquires_costs_nobody_a_renewal(world: World) -> None:
+    """While acquires use up their budget, renewals and releases go on."""
+    client = world.client()
+    held = acquired(client, "precious")
+    accounts = world.server.service.accounts
+
+    def fill() -> None:
+        accounts.acquiring.busy += 2
+
+    world.do(fill)
+    try:
+        refused = acquire(client, "another")
+        assert (refused.status_code, refused.json()["type"]) == (503, "/problems/overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        path = f"/v1/locks/{b64('precious')}"
+        assert client.patch(path, params={"id": held["id"], "ttl": 30}).status_code == 200
+        assert client.delete(path, params={"id": held["id"]}).status_code == 200
+    finally:
+        accounts.acquiring.busy -= 2
+
+
+def test_a_store_that_is_away(tmp_path: Path) -> None:
+    """It says so, with a hint when to ask again, and nothing else fails."""
+    world = World.over(tmp_path)
+    try:
+        client = world.client()
+
+        async def away(*_: object) -> None:
+            from leasehold.errors import BackendUnavailable
+
+            raise BackendUnavailable("it is away")
+
+        runtime = world.server.service.runtime
+        runtime.call = away  # type: ignore[assignment]
+        answer: httpx2.Response = acquire(client, "x")
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+        assert answer.headers["retry-after"] == "1"
+        assert client.get("/v1/limits").status_code == 200
+    finally:
+        world.close()

@@ -1,0 +1,98 @@
+"""The description tells the truth: it names every route, and a fuzzer that believes it finds no breach."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from hypothesis.stateful import run_state_machine_as_test
+from schemathesis import Case, GenerationMode
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from leasehold.server.limits import Limits
+from leasehold.server.openapi import described
+from leasehold.server.routes import ROUTES
+from tests.server.world import World
+
+NOT_FUZZED = {"/v1/stream"}
+"""It does not end."""
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    world = World.over(limits=Limits(max_wait=0.05))
+    yield world
+    world.close()
+
+
+def test_every_route_is_described() -> None:
+    paths = described(ROUTES)["paths"]
+    told = {(method.upper(), path) for path, each in paths.items() for method in each}
+    assert told == {(r.method, r.path.replace("{rest}", "{path}")) for r in ROUTES if r.documented}
+
+
+def test_operations_have_names_of_their_own() -> None:
+    operations = [each for path in described(ROUTES)["paths"].values() for each in path.values()]
+    assert len({each["operationId"] for each in operations}) == len(operations)
+
+
+def test_it_is_served_to_everybody(world: World) -> None:
+    client = world.client("read")
+    del client.headers["authorization"]
+    answer = client.get("/v1/openapi.json")
+    assert answer.json()["openapi"] == "3.1.0"
+
+
+BOUNDED = settings(
+    deadline=None,
+    database=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+    phases=(Phase.explicit, Phase.generate),
+)
+
+
+def schema_of(world: World) -> schemathesis.BaseSchema:
+    schema = schemathesis.openapi.from_dict(described(ROUTES))
+    schema.config.update(base_url=world.url)
+    return schema
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("path", sorted({r.path for r in ROUTES if r.documented} - NOT_FUZZED))
+def test_no_breach_of_its_own_word(world: World, path: str, mode: GenerationMode) -> None:
+    headers = {"Authorization": f"Bearer {world.admin_key}"}
+    for found in schema_of(world).include(path=path).get_all_operations():
+        assert isinstance(found, Ok)
+
+        @settings(BOUNDED, max_examples=15)
+        @given(found.ok().as_strategy(generation_mode=mode))
+        def check(case: Case[Any]) -> None:
+            # what goes together, and what one server allows, no schema can say
+            case.call_and_validate(headers=headers, excluded_checks=[positive_data_acceptance])
+
+        try:
+            check()
+        except Unsatisfiable:
+            assert mode is GenerationMode.NEGATIVE, "it has no parameter that could be wrong"
+
+
+@pytest.mark.once
+def test_no_breach_along_its_links(world: World) -> None:
+    machine = schema_of(world).exclude(path=sorted(NOT_FUZZED)).as_state_machine()
+    key = world.admin_key
+
+    class Machine(machine):  # type: ignore[misc, valid-type]
+        def get_call_kwargs(self, case: Case[Any]) -> dict[str, object]:
+            return {"headers": {"Authorization": f"Bearer {key}"}}
+
+        def validate_response(self, response: object, case: Case[Any], **more: object) -> None:
+            case.validate_response(response, excluded_checks=[positive_data_acceptance])
+
+    run_state_machine_as_test(
+        Machine, settings=settings(BOUNDED, max_examples=8, stateful_step_count=6)
+    )

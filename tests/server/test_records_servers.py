@@ -1,0 +1,402 @@
+"""Records on servers that restart, stop answering, fail over, or give only some rights."""
+
+import asyncio
+import sqlite3
+import stat
+import threading
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import psycopg
+import pytest
+import redis
+
+import leasehold.sync
+from leasehold.backends.redis.trouble import RIGHTS
+from leasehold.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
+from leasehold.server.records import postgres as postgres_module
+from leasehold.server.records import records_for
+from leasehold.server.records.port import Conflict, Record, Records
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.ports import free_port
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.redis_sentinel import RedisSentinel
+
+SECRET = "hunter2"
+
+
+@asynccontextmanager
+async def at(url: str) -> AsyncIterator[Records]:
+    records = records_for(url)
+    try:
+        yield records
+    finally:
+        await records.close()
+
+
+async def until_it_works[R](call: Callable[[], "asyncio.Future[R]"]) -> R:
+    """Once a server is back, or another has taken over."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await call()
+            except BackendUnavailable:
+                await asyncio.sleep(0.05)
+
+
+# ---- which URL ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["temporal://host", "https://server", f"x://:{SECRET}@host", "nonsense", ""]
+)
+def test_where_no_records_can_lie_is_said_with_a_way_out(url: str) -> None:
+    with pytest.raises(NotConfigured, match='records = "sqlite:') as caught:
+        records_for(url)
+    assert SECRET not in str(caught.value)
+    assert "memory" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host/?cluster=maybe", "postgresql://h/?x=1", "sqlite://x", "POSTGRES://h/?x=1"]
+)
+def test_a_url_that_is_wrong_is_refused_before_anything_is_connected(url: str) -> None:
+    with pytest.raises(NotConfigured):
+        records_for(url)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "postgresql"])
+async def test_nobody_there_is_unavailable(scheme: str) -> None:
+    async with at(f"{scheme}://app:{SECRET}@127.0.0.1:{free_port()}/0") as records:
+        with pytest.raises(BackendUnavailable) as caught:
+            await records.open()
+        with pytest.raises(BackendUnavailable):
+            await records.put("key", "a", b"", 0)
+    assert SECRET not in f"{caught.value} {caught.value.__cause__!r}"
+
+
+# ---- SQLite ---------------------------------------------------------------------------------------
+
+
+async def test_records_lie_in_the_file_of_the_leases(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/leases.db"
+    async with at(url) as records, leasehold.connect(url) as client:
+        await records.put("key", "a", b"before", 0)
+        async with client.lock("x"):
+            await records.put("key", "a", b"after", 1)
+            assert [status.name async for status in client.list()] == [b"x"]
+        assert await records.get("key", "a") == Record("key", "a", b"after", 2)
+    assert stat.S_IMODE((tmp_path / "leases.db").stat().st_mode) == 0o600
+
+
+async def test_a_busy_file_is_waited_for_and_the_loop_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    async with at(f"sqlite:///{path}?timeout=30") as records:
+        await records.open()
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            putting = asyncio.create_task(records.put("key", "a", b"", 0))
+            await asyncio.sleep(0.05)
+            assert not putting.done()
+            other.execute("COMMIT")
+        assert (await putting).version == 1
+
+
+async def test_a_file_that_stays_busy_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    async with at(f"sqlite:///{path}?timeout=0.05") as records:
+        await records.put("key", "a", b"kept", 0)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(BackendUnavailable, match="locked"):
+                await records.put("key", "a", b"", 1)
+            assert await records.revision() == 1  # to read, nobody waits
+            other.execute("COMMIT")
+        assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
+
+
+async def test_a_restored_backup_is_read(tmp_path: Path) -> None:
+    path, backup = tmp_path / "records.db", tmp_path / "backup.db"
+    async with at(f"sqlite:///{backup}") as records:
+        await records.put("key", "a", b"from the backup", 0)
+    async with at(f"sqlite:///{path}") as records:
+        await records.put("key", "a", b"", 0)
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").unlink(missing_ok=True)
+        backup.rename(path)
+        assert await records.get("key", "a") == Record("key", "a", b"from the backup", 1)
+
+
+async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "records.db").write_bytes(b"not a database" * 100)
+    async with at(f"sqlite:///{tmp_path}/records.db") as records:
+        with pytest.raises(Corrupt):
+            await records.open()
+
+
+async def test_the_log_in_a_file_is_only_added_to(tmp_path: Path) -> None:
+    async with at(f"sqlite:///{tmp_path}/records.db") as records:
+        await records.append(b"line")
+    with closing(sqlite3.connect(tmp_path / "records.db")) as db:
+        for statement in ("DELETE FROM leasehold_log", "UPDATE leasehold_log SET value = ''"):
+            with pytest.raises(sqlite3.IntegrityError, match="only added to"):
+                db.execute(statement)
+
+
+# ---- Redis ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.once
+async def test_a_redis_that_restarts(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, persistence="always") as server:
+        async with at(server.url) as records:
+            await records.put("key", "a", b"kept", 0)
+            await asyncio.to_thread(server.restart)
+            assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
+            await records.put("key", "a", b"new", 1)
+            await asyncio.to_thread(server.kill)
+            with pytest.raises(BackendUnavailable):
+                await records.revision()
+            await asyncio.to_thread(server.start)
+            assert await records.revision() == 2
+
+
+@pytest.mark.once
+async def test_a_redis_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server:
+        async with at(f"{server.url}?socket_timeout=100ms&socket_connect_timeout=100ms") as records:
+            await records.put("key", "a", b"kept", 0)
+            server.pause()
+            with pytest.raises(BackendUnavailable, match="in time"):
+                await records.get("key", "a")
+            server.resume()
+            found = await until_it_works(lambda: asyncio.ensure_future(records.get("key", "a")))
+            assert found == Record("key", "a", b"kept", 1)
+
+
+@pytest.mark.once
+async def test_the_rights_that_leases_need_are_enough(tmp_path: Path) -> None:
+    users = [f"app on >{SECRET} -@all {RIGHTS}", "default off"]
+    with RedisServer(tmp_path, users=users) as server:
+        place = server.url.partition("//")[2]
+        async with at(f"redis://app:{SECRET}@{place}") as records:
+            await records.put("key", "a", b"", 0)
+            await records.append(b"line")
+            assert len(await records.log(None, 1)) == len(await records.all("key")) == 1
+            await records.delete("key", "a", 1)
+        async with at(f"redis://app:wrong{SECRET}@{place}") as records:
+            with pytest.raises(Forbidden) as caught:
+                await records.open()
+        assert SECRET not in str(caught.value)
+
+
+@pytest.mark.once
+async def test_a_failover(tmp_path: Path) -> None:
+    sentinel = RedisSentinel(tmp_path)
+    with sentinel:
+        hosts = ",".join(f"{host}:{port}" for host, port in sentinel.addresses)
+        async with at(f"redis://{hosts}/0?sentinel={sentinel.service}") as records:
+            await records.put("key", "a", b"kept", 0)
+            with sentinel.servers[0].client() as client:
+                client.wait(1, 30_000)
+            sentinel.servers[0].kill()
+            found = await until_it_works(lambda: asyncio.ensure_future(records.get("key", "a")))
+            assert found == Record("key", "a", b"kept", 1)
+            made = await until_it_works(
+                lambda: asyncio.ensure_future(records.put("key", "b", b"", 0))
+            )
+            assert made.version == 1
+
+
+@pytest.mark.once
+async def test_a_node_of_a_cluster_is_named_as_one(tmp_path: Path) -> None:
+    cluster = RedisCluster(tmp_path).start()
+    try:
+        for node in cluster.nodes:
+            async with at(f"{node.url}?cluster=true") as records:
+                assert await records.revision() == 0
+        errors = []
+        for node in cluster.nodes:
+            async with at(node.url) as records:
+                try:
+                    await records.open()
+                except NotConfigured as error:
+                    errors.append(str(error))
+        assert len(errors) == 2  # the third has the slot of the records
+        assert all("?cluster=true" in error for error in errors)
+    finally:
+        cluster.stop()
+
+
+async def _check_a_connection_that_is_cut(records: Records, cut: Callable[[], None]) -> None:
+    """Cut before the loop can notice: to read is tried again; whether a write was done is unknown."""
+    await records.put("key", "a", b"kept", 0)
+    cut()
+    assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
+    cut()
+    assert await records.revision() == 1
+    cut()
+    with pytest.raises(BackendUnavailable):
+        await records.put("key", "a", b"new", 1)
+    found = await records.get("key", "a")
+    assert found is not None
+    assert (await records.put("key", "a", b"newer", found.version)).version == found.version + 1
+
+
+async def test_a_redis_connection_that_is_cut(redis_url: str) -> None:
+    def cut() -> None:
+        with redis.Redis.from_url(redis_url) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+
+    async with at(redis_url) as records:
+        await _check_a_connection_that_is_cut(records, cut)
+
+
+async def test_a_postgres_connection_that_is_cut(postgres_url: str) -> None:
+    def cut() -> None:
+        with psycopg.connect(postgres_url, autocommit=True) as db:
+            db.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+    async with at(postgres_url) as records:
+        await _check_a_connection_that_is_cut(records, cut)
+
+
+# ---- PostgreSQL -----------------------------------------------------------------------------------
+
+
+@pytest.mark.once
+async def test_a_postgres_that_restarts(tmp_path: Path) -> None:
+    with PostgresServer(tmp_path) as server:
+        async with at(server.url) as records:
+            await records.put("key", "a", b"kept", 0)
+            await asyncio.to_thread(server.restart)
+            assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
+            await asyncio.to_thread(server.kill)
+            with pytest.raises(BackendUnavailable):
+                await records.revision()
+            await asyncio.to_thread(server.start)
+            assert await records.revision() == 1
+
+
+async def test_a_row_that_another_transaction_keeps_is_given_up_in_time(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_module, "PATIENCE", 0.3)
+    async with at(postgres_url) as records:
+        await records.put("key", "a", b"kept", 0)
+        with psycopg.connect(postgres_url) as other:
+            other.execute("UPDATE leasehold.service_records SET value = 'theirs', version = 2")
+            with pytest.raises(BackendUnavailable, match="did not answer"):
+                await records.put("key", "a", b"ours", 1)
+            other.commit()
+        monkeypatch.undo()
+        assert await records.get("key", "a") == Record("key", "a", b"theirs", 2)
+        with pytest.raises(Conflict):
+            await records.put("key", "a", b"ours", 1)
+
+
+async def test_records_and_leases_share_a_schema_whichever_is_first(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    def lease(url: str) -> None:
+        with leasehold.sync.connect(url) as client, client.lock("x"):
+            pass
+
+    async with at(postgres_url) as records:
+        await records.put("key", "a", b"", 0)
+        await asyncio.to_thread(lease, postgres_url)
+        assert await records.revision() == 1
+    second = await asyncio.to_thread(postgres_server.new_database)
+    try:
+        await asyncio.to_thread(lease, second)
+        async with at(second) as records:
+            await records.put("key", "a", b"", 0)
+    finally:
+        await asyncio.to_thread(postgres_server.drop_database, second)
+
+
+@pytest.fixture
+def role(postgres_url: str) -> Iterator[str]:
+    """The URL of a role that may connect, and nothing more."""
+    name = f"r_{uuid.uuid4().hex}"
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute(f"CREATE ROLE {name} LOGIN".encode())
+    yield postgres_url.replace("leasehold@", f"{name}@")
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute(f"DROP OWNED BY {name}".encode())
+        db.execute(f"DROP ROLE {name}".encode())
+
+
+async def test_a_role_that_may_make_no_tables_is_told_who_may(postgres_url: str, role: str) -> None:
+    async with at(role) as records:
+        with pytest.raises(Forbidden, match=r"keys list --records"):
+            await records.open()
+    async with at(postgres_url) as records:
+        await records.open()
+    async with at(role) as records:
+        with pytest.raises(Forbidden):
+            await records.revision()
+    name = role.partition("//")[2].partition("@")[0]
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        db.execute(f"GRANT USAGE ON SCHEMA leasehold TO {name}".encode())
+        for table in ("records", "log", "state"):
+            rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.service_{table} TO {name}"
+            db.execute(rights.encode())
+    async with at(role) as records:
+        await records.put("key", "a", b"", 0)
+        await records.append(b"line")
+        await records.delete("key", "a", 1)
+
+
+async def test_the_log_in_a_database_is_only_added_to(postgres_url: str) -> None:
+    async with at(postgres_url) as records:
+        await records.append(b"line")
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        for statement in (b"DELETE FROM", b"TRUNCATE"):
+            with pytest.raises(psycopg.errors.RaiseException, match="only added to"):
+                db.execute(statement + b" leasehold.service_log")
+
+
+@pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
+async def test_a_strict_default_isolation_loses_no_write(postgres_url: str, isolation: str) -> None:
+    database = postgres_url.rpartition("/")[2]
+    with psycopg.connect(postgres_url, autocommit=True) as db:
+        setting = f"ALTER DATABASE {database} SET default_transaction_isolation = '{isolation}'"
+        db.execute(setting.encode())
+    servers = [records_for(postgres_url) for _ in range(3)]
+    try:
+        tries = [server.append(b"%d" % each) for each, server in enumerate(servers * 5)]
+        assert len(set(await asyncio.gather(*tries))) == 15
+    finally:
+        for server in servers:
+            await server.close()
+
+
+async def test_behind_a_transaction_pooler(
+    postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
+) -> None:
+    with PgBouncer(tmp_path, postgres_server, pool_size=2) as pooler:
+        async with (
+            at(pooler.url_of(postgres_url)) as first,
+            at(pooler.url_of(postgres_url)) as second,
+        ):
+            for each in range(8):
+                await first.put("key", f"{each}", b"", 0)
+                assert len(await second.all("key")) == each + 1
+
+
+def test_records_work_in_any_loop_one_after_the_other(tmp_path: Path) -> None:
+    async def once(expected: int) -> None:
+        async with at(f"sqlite:///{tmp_path}/records.db") as records:
+            await records.put("key", "a", b"", expected)
+
+    for expected in range(3):
+        asyncio.run(once(expected))
+    assert not [t for t in threading.enumerate() if t.name.startswith("leasehold-records")]

@@ -1,0 +1,262 @@
+"""`leasehold serve`: how it starts, what it refuses, how it ends."""
+
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from leasehold.cli import main
+from leasehold.errors import NotConfigured
+from leasehold.server.config import ServerConfig, read_config
+from tests.server.world import LONG, World, b64
+from tests.servers.certificates import key_of, self_signed
+
+
+class Served:
+    """A server in a process."""
+
+    def __init__(self, folder: Path, *options: str, **environ: str) -> None:
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "leasehold", "serve", *options],
+            env=clean | {"LEASEHOLD_SERVER_LISTEN": "127.0.0.1:0"} | environ,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def end(self, how: int = signal.SIGTERM) -> tuple[int, str, str]:
+        self.process.send_signal(how)
+        return self.ended()
+
+    def ended(self) -> tuple[int, str, str]:
+        out, err = self.process.communicate(timeout=LONG)
+        return self.process.returncode, out, err
+
+
+@pytest.fixture
+def started() -> Iterator[list[Served]]:
+    found: list[Served] = []
+    yield found
+    for each in found:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.communicate(timeout=LONG)
+
+
+def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) -> None:
+    store = f"sqlite:///{tmp_path / 'l.db'}"
+    started.append(served := Served(tmp_path, "--store", store))
+    first = re.fullmatch(r"There was no key.*shown this once: (lh_\w+_[\w-]{22})", served.line())
+    where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", served.line())
+    assert first
+    assert where
+    headers = {"Authorization": f"Bearer {first[1]}"}
+    with httpx2.Client(base_url=where[1], headers=headers) as client:
+        held = client.post(f"/v1/locks/{b64('x')}", params={"ttl": 30}).json()
+        assert held["sequencer"] > 0
+    assert served.end() == (0, "", "")
+    started.append(again := Served(tmp_path, "--store", store, "--json"))
+    told = json.loads(again.line())
+    assert set(told) == {"event", "url"}, "the first key is shown once"
+    with httpx2.Client(base_url=told["url"], headers=headers) as client:
+        assert client.get(f"/v1/locks/{b64('x')}").json()["id"] == held["id"]
+    assert again.end(signal.SIGINT)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "told"),
+    [
+        (["--listen", "0.0.0.0:0"], 64, "without TLS whoever is on the way reads their keys"),
+        (["--listen", "0.0.0.0:0", "--allow-plain-http"], 64, "there is no key yet"),
+        (["--listen", "nowhere"], 64, "write HOST:PORT"),
+        (["--listen", "192.0.2.1:1", "--allow-plain-http"], 64, "can't listen on 192.0.2.1:1"),
+        (["--tls-cert", "a.pem"], 64, "one does not go without the other"),
+        (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "there is no file a.pem"),
+        (["--store", "spoon://x"], 64, "no backend serves"),
+        (["--store", "https://other"], 64, "does not stand on another"),
+        (["--config", "missing.toml"], 64, "missing.toml can't be read"),
+        (["--config", "bad.toml"], 64, "bad.toml"),
+        (["--config", "typo.toml"], 64, "stoer"),
+        (["--records", "temporal://localhost/x"], 64, "no records"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_what_it_refuses(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    code: int,
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.toml").write_text("store = ")
+    (tmp_path / "typo.toml").write_text('stoer = "memory://x"')
+    if "--store" not in options:
+        options = [*options, "--store", f"sqlite:///{tmp_path / 'l.db'}"]
+    assert main(["serve", *options]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert told in err
+    assert "Traceback" not in err
+
+
+def test_a_port_that_is_taken(tmp_path: Path, started: list[Served]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        started.append(
+            served := Served(
+                tmp_path,
+                *("--store", f"sqlite:///{tmp_path / 'l.db'}", "--listen", f"127.0.0.1:{port}"),
+            )
+        )
+        code, _, err = served.ended()
+    assert code == 64
+    assert "Address already in use; choose another with --listen" in err
+
+
+def test_a_store_that_is_away(tmp_path: Path, started: list[Served]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    records = f"sqlite:///{tmp_path / 'r.db'}"
+    started.append(
+        served := Served(tmp_path, "--store", f"redis://127.0.0.1:{port}/0", "--records", records)
+    )
+    code, _, err = served.ended()
+    assert (code, "Traceback" in err) == (69, False), err
+
+
+def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text(
+        'store = "memory://a"\ndrain_time = "5s"\n[limits]\nmax_ttl = "1h"\nwaiters = 7\n'
+    )
+    environ = {
+        "LEASEHOLD_SERVER_CONFIG": str(file),
+        "LEASEHOLD_SERVER_STORE": "memory://b",
+        "LEASEHOLD_SERVER_LIMITS__MAX_TTL": "2h",
+        "LEASEHOLD_SERVER_LIMITS__WAITERS_PER_KEY": "9",
+        "LEASEHOLD_SERVER_TRUSTED_PROXIES": "10.0.0.1, 10.1.0.0/16",
+        "LEASEHOLD_SERVER_ALLOW_PLAIN_HTTP": "true",
+    }
+    config = read_config(None, {}, environ)
+    limits = config.limits
+    assert (config.store, config.drain_time) == ("memory://b", 5.0)
+    assert (limits.max_ttl, limits.waiters, limits.waiters_per_key) == (7200.0, 7, 9)
+    assert config.trusted_proxies == ("10.0.0.1", "10.1.0.0/16")
+    assert config.allow_plain_http
+    assert read_config(None, {"store": "memory://c"}, environ).store == "memory://c"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"listen": "0.0.0.0:1"},
+        {"listen": "[::]:1"},
+        {"listen": "x:y"},
+        {"limits": {"max_ttl": "never"}},
+        {"limits": {"spoons": 3}},
+        {"limits": {"min_ttl": 10, "max_ttl": 5}},
+        {"placement": [{"name": "a", "url": "memory://a"}, {"name": "a", "url": "memory://b"}]},
+        {"store": "memory://a", "placement": [{"name": "a", "url": "memory://a"}]},
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
+    with pytest.raises(NotConfigured):
+        read_config(None, settings, {})
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path / "tls" / "server.pem")
+    world = World.over(tmp_path, tls_cert=str(certificate), tls_key=str(key_of(certificate)))
+    try:
+        assert world.url.startswith("https://127.0.0.1:")
+        headers = {"Authorization": f"Bearer {world.admin_key}"}
+        trusted = ssl.create_default_context(cafile=certificate)
+        with httpx2.Client(base_url=world.url, headers=headers, verify=trusted) as client:
+            assert client.get("/v1/locks").json() == {"locks": [], "next": None}
+        with pytest.raises(httpx2.ConnectError), httpx2.Client(base_url=world.url) as client:
+            client.get("/v1/locks")
+    finally:
+        world.close()
+
+
+def test_the_end_comes_gracefully(tmp_path: Path) -> None:
+    """Who waits is sent elsewhere, what runs ends, and leases stay."""
+    world = World.over(tmp_path)
+    client = world.client()
+    held = client.post(f"/v1/locks/{b64('x')}", params={"ttl": 30}).json()
+    got: list[httpx2.Response] = []
+    waiter = threading.Thread(
+        target=lambda: got.append(world.client().post(f"/v1/locks/{b64('x')}", params={"wait": 50}))
+    )
+    waiter.start()
+    while client.get(f"/v1/locks/{b64('x')}").json()["waiting"] == 0:
+        pass
+    world.do(world.server.stop)
+    waiter.join(LONG)
+    world.close()
+    assert got[0].status_code == 503
+    assert got[0].json()["type"] == "/problems/draining"
+    assert got[0].headers["retry-after"] == "1"
+    again = World.over(tmp_path)
+    try:
+        after = again.client(key=client.headers["authorization"].removeprefix("Bearer "))
+        shown = after.get(f"/v1/locks/{b64('x')}").json()
+        assert (shown["id"], shown["waiting"]) == (held["id"], 0)
+    finally:
+        again.close()
+
+
+def test_the_first_key_is_not_made_in_vain(tmp_path: Path) -> None:
+    """Where the start fails nobody would see it, and there would be no other."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = ServerConfig(
+            listen=f"127.0.0.1:{port}", store=f"sqlite:///{tmp_path / 'leases.db'}"
+        )
+        with pytest.raises(NotConfigured):
+            World(settings)
+    world = World.over(tmp_path)
+    assert world.admin_key.startswith("lh_")
+    world.close()
+
+
+def test_without_its_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for module in [each for each in sys.modules if each.startswith("leasehold.server")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert main(["serve"]) == 64
+    assert "pip install 'leasehold[server]'" in capsys.readouterr().err
+
+
+def test_where_a_request_came_from_behind_a_proxy(tmp_path: Path) -> None:
+    forwarded = {"X-Forwarded-For": "203.0.113.7"}
+    for trusted, seen in (((), "127.0.0.1"), (("127.0.0.1",), "203.0.113.7")):
+        world = World.over(tmp_path / seen, trusted_proxies=trusted)
+        try:
+            client = world.client()
+            client.post(f"/v1/locks/{b64('x')}", headers=forwarded)
+            assert client.get(f"/v1/locks/{b64('x')}").json()["info"]["ip"] == seen
+        finally:
+            world.close()
