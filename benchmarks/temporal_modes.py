@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -238,9 +238,13 @@ async def _in_turn(world: World, primitive: Any) -> None:
 
 def measure(plan: Plan, results: Results) -> None:
     """All ways, by turns."""
-    chosen = [(part, plan.chosen(SECTION, name, WAYS)) for part, name in PARTS]
+    chosen = _chosen(plan)
     if any(ways for _, ways in chosen):
         asyncio.run(_measure(plan, Rows(results), chosen))
+
+
+def _chosen(plan: Plan) -> list[tuple[Any, list[str]]]:
+    return [(part, plan.chosen(SECTION, name, WAYS)) for part, name in PARTS]
 
 
 PARTS = ((free, FREE), (waiting, WAITING), (contended, CONTENDED))
@@ -308,6 +312,9 @@ def main() -> None:
     load, results = os.getloadavg()[0], Results()
     plan = Plan(given.rounds, 0.0, tuple(given.pattern), folder, 0, False, Servers(folder))
     try:
+        for pattern in given.pattern:
+            if not any(ways for _, ways in _chosen(replace(plan, patterns=(pattern,)))):
+                parser.error(f"no row has {pattern!r} in its name: there are {', '.join(WAYS)}")
         measure(plan, results)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

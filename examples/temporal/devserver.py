@@ -11,6 +11,7 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.testing import WorkflowEnvironment
 
+from leasehold import LeaseholdError
 from leasehold.temporal import LeaseholdPlugin, TemporalWorker
 
 CONNECT = 10.0
@@ -27,7 +28,10 @@ async def temporal() -> AsyncGenerator[Client]:
             client = (await stack.enter_async_context(await dev_server())).client
         else:
             client = await connected()
-        await stack.enter_async_context(TemporalWorker(client))
+        try:
+            await stack.enter_async_context(TemporalWorker(client))
+        except LeaseholdError as error:  # such as a namespace that isn't there
+            sys.exit(str(error))
         yield client
 
 
@@ -35,7 +39,10 @@ async def dev_server() -> WorkflowEnvironment:
     """A server in memory, on a free port, for as long as the block."""
     found = program()
     if found is None:
-        sys.exit("--dev needs Temporal's command line tool, `temporal`, on the PATH")
+        sys.exit(
+            "--dev needs Temporal's command line tool, `temporal`, on the PATH: see "
+            "https://docs.temporal.io/cli; in a clone `make env` fetches one"
+        )
     return await WorkflowEnvironment.start_local(
         dev_server_existing_path=found, dev_server_log_level="error", plugins=[LeaseholdPlugin()]
     )
@@ -44,10 +51,12 @@ async def dev_server() -> WorkflowEnvironment:
 async def connected() -> Client:
     """To the server that TEMPORAL_ADDRESS or a profile names, else to localhost:7233."""
     settings = {"target_host": "localhost:7233"} | ClientConfig.load_client_connect_config()
+    if ":" not in settings["target_host"]:
+        settings["target_host"] += ":7233"
     host, _, port = settings["target_host"].rpartition(":")
     try:
         _, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), CONNECT)
-    except OSError:  # a time-out is one, too
+    except (OSError, ValueError):  # a time-out is one, too
         tool = "temporal" if shutil.which("temporal") else program() or "temporal"
         sys.exit(
             f"no Temporal server answers at {host}:{port}: start one with `{tool} server start-dev`, "

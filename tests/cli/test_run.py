@@ -152,6 +152,17 @@ def test_the_same_name_under_another_kind_is_warned_of(cli: Cli) -> None:
     done = cli("run", "x", "--capacity", "2", "--", "true")
     assert done.returncode == 0
     assert "x is in use as a lock too" in done.stderr
+    assert "Say --kind lock if that is meant" in done.stderr
+
+
+def test_a_semaphore_of_one_excludes_as_one(cli: Cli) -> None:
+    """What `@needs_lock` holds with a capacity of 1 is a semaphore."""
+    cli.hold("x", "--kind", "semaphore", stdin=subprocess.PIPE)
+    assert cli.show("x")["kind"] == "semaphore"
+    assert cli("run", "x", "--kind", "semaphore", "--no-wait", "--", "true").returncode == 75
+    wrong = cli("run", "x", "--kind", "lock", "--capacity", "2", "--", "true")
+    assert wrong.returncode == 64
+    assert "--kind lock: a lock lets one run" in wrong.stderr
 
 
 def test_the_warden_goes_when_the_run_does(cli: Cli) -> None:

@@ -8,7 +8,6 @@ from itertools import chain
 from typing import Any
 from uuid import uuid4
 
-from temporalio import workflow
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowHandle
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
@@ -17,152 +16,28 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_desk import inbox_of
-from leasehold.backends.temporal.mailbox import LeaseholdMailbox, MailboxInput
+from leasehold.backends.temporal.broker_owners import inbox_of
+from leasehold.backends.temporal.mailbox import LeaseholdMailbox
 from leasehold.backends.temporal.wire import (
     Answer,
     BrokerInput,
     Call,
-    News,
     pack_command,
     text_of,
     unpack_reply,
-    unpack_wakeup,
 )
-from leasehold.model import Acquire, Command, Release, Reply, Status, Wakeup
-
-
-@workflow.defn(name=ids.BROKER)
-class HastyBroker(LeaseholdBroker):
-    """Leaves its history behind often, and ends soon."""
-
-    EVENTS = 60
-    IDLE = 1.0
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-
-@workflow.defn(name=ids.BROKER)
-class BriskBroker(LeaseholdBroker):
-    """Leaves its history behind now and then."""
-
-    EVENTS = 300
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-
-@workflow.defn(name=ids.BROKER)
-class LaterBroker(HastyBroker):
-    """As a later release may be: it does something more, which is guarded."""
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-        self._has_told = False
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-    def _work(self) -> None:
-        if not self._has_told and self._may_tell():
-            self._has_told = True
-            workflow.upsert_memo({"served by": "a later release"})
-        super()._work()
-
-    def _may_tell(self) -> bool:
-        return workflow.patched("leasehold-tells")
-
-
-@workflow.defn(name=ids.BROKER)
-class RashBroker(LaterBroker):
-    """The same without the guard."""
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-    def _may_tell(self) -> bool:
-        return True
-
-
-@workflow.defn(name=ids.MAILBOX)
-class HastyMailbox(LeaseholdMailbox):
-    """Leaves its history behind often, and ends soon."""
-
-    EVENTS = 40
-    LINGER = 1.0
-
-    @workflow.init
-    def __init__(self, given: MailboxInput | None = None) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: MailboxInput | None = None) -> None:
-        await super().run(given)
-
-
-@workflow.defn
-class Waiter:
-    """A workflow that asks a broker for a lease, keeps it a moment, and gives it back: in bare signals."""
-
-    def __init__(self) -> None:
-        self._answers: dict[int, Reply] = {}
-        self._pushes: list[Wakeup] = []
-        self._leave = False
-
-    @workflow.signal(name=ids.NEWS)
-    def news(self, news: News) -> None:
-        key = b"lock:x"
-        for answer in news.answers:
-            self._answers[answer.number] = unpack_reply(answer.replies[0], key)
-        self._pushes += [unpack_wakeup(packed, key) for packed in news.wakeups]
-
-    @workflow.signal
-    def leave(self) -> None:
-        self._leave = True
-
-    @workflow.run
-    async def run(
-        self, key: str, entry_id: str, hold: float, ttl: float, more: dict[str, Any]
-    ) -> int:
-        """Returns its token. It leaves at once, or after `hold`, or if that is -1 when it is told to."""
-        broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
-        info = workflow.info()
-        fast = bool(more.pop("fast", False))
-        more.setdefault("patience", 3e8)
-        ask = Acquire(key.encode(), entry_id, info.workflow_id, ttl, queue=True, **more)
-        call = Call([pack_command(ask)], 1, info.workflow_id, info.run_id, fast)
-        await broker.signal(ids.APPLY, call)
-        await workflow.wait_condition(lambda: 1 in self._answers)
-        token = getattr(self._answers[1], "token", 0)
-        if not token:
-            await workflow.wait_condition(lambda: any(p.event == "granted" for p in self._pushes))
-            token = next(p.token for p in self._pushes if p.event == "granted")
-        if hold > 0:
-            await workflow.sleep(hold)
-        elif hold < 0:
-            await workflow.wait_condition(lambda: self._leave)
-        end = Release(key.encode(), entry_id)
-        await broker.signal(ids.APPLY, Call([pack_command(end)], 2, info.workflow_id, info.run_id))
-        await workflow.wait_condition(lambda: 2 in self._answers)
-        return token
+from leasehold.model import Acquire, Command, Reply, Status
+from tests.servers.temporal import TemporalServer
+from tests.temporal.broker_flows import (
+    BriskBroker,
+    Crowd,
+    HastyBroker,
+    HastyMailbox,
+    LaterBroker,
+    RashBroker,
+    Waiter,
+)
+from tests.temporal.workers import connected, unique, worker
 
 
 class Brokered:
@@ -285,4 +160,41 @@ async def serving(
         yield Brokered(client, queue)
 
 
-__all__ = ["Brokered", "HastyBroker", "HastyMailbox", "Waiter", "inbox_of", "serving"]
+@asynccontextmanager
+async def unserved(server: TemporalServer) -> AsyncGenerator[Brokered]:
+    """A key whose broker nobody serves, though those who ask are."""
+    here = Brokered(await connected(server), unique("queue"))
+    async with worker(here.client, Crowd, queue=f"{here.queue}-crowd", workflow_runner=QUICK):
+        yield here
+
+
+async def asked_at_once(here: Brokered, many: int) -> WorkflowHandle[Any, Any]:
+    """Somebody holds it, and so many calls are in its broker's history, of a workflow that is returned."""
+    await here.client.start_workflow(
+        ids.BROKER, BrokerInput(text_of(here.key)), id=here.handle.id, task_queue=here.queue
+    )
+    holds = Call([pack_command(here.acquire("holder", ttl=600.0))], 0, "nobody", "no-run")
+    await here.handle.signal(ids.APPLY, holds)
+    crowd = await here.client.start_workflow(
+        Crowd.run,
+        args=[here.key.decode(), many],
+        id=unique("crowd"),
+        task_queue=f"{here.queue}-crowd",
+    )
+    while len(await here.events()) < many + 3:  # the start, its task, the holder's call, and these
+        await asyncio.sleep(0.05)
+    return crowd
+
+
+__all__ = [
+    "BriskBroker",
+    "Brokered",
+    "Crowd",
+    "HastyBroker",
+    "HastyMailbox",
+    "LaterBroker",
+    "RashBroker",
+    "Waiter",
+    "inbox_of",
+    "serving",
+]

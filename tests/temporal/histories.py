@@ -1,7 +1,7 @@
-"""Histories of workflows: fetched, counted, and replayed against the code of today."""
+"""Histories of workflows: fetched, counted, kept, and replayed against the code of today."""
 
+import gzip
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 from temporalio.api.enums.v1 import EventType
@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
 RECORDED = Path(__file__).parent / "recorded"
-"""Histories of earlier releases, as JSON."""
+"""What the code of an earlier time did, as packed JSON: today's code must do the same."""
 
 
 async def history_of(
@@ -20,7 +20,7 @@ async def history_of(
 
 
 def kinds(history: WorkflowHistory) -> list[str]:
-    """The types of its events, in order, without their prefix."""
+    """The types of its events, in order, without `EVENT_TYPE_`."""
     return [
         EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events
     ]
@@ -41,21 +41,20 @@ async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = T
     await replayer.replay_workflow(history)
 
 
-async def replay_all(
-    client: Client, workflow_ids: Iterable[str], *workflows: type, sandboxed: bool = True
-) -> None:
-    """Likewise, each workflow's latest run."""
-    for workflow_id in workflow_ids:
-        await replay(await history_of(client, workflow_id), *workflows, sandboxed=sandboxed)
+def recorded(*prefixes: str) -> list[str]:
+    """The names of those that are kept and begin so."""
+    names = (path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
+    return sorted(name for name in names if name.startswith(prefixes))
 
 
-def recorded(name: str, workflow_id: str = "recorded") -> WorkflowHistory:
-    """A history that was saved as `recorded/{name}.json`."""
-    return WorkflowHistory.from_json(workflow_id, (RECORDED / f"{name}.json").read_text("utf-8"))
+def load(name: str) -> WorkflowHistory:
+    """One of them."""
+    text = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()).decode()
+    return WorkflowHistory.from_json("recorded", text)
 
 
-async def record(client: Client, workflow_id: str, name: str) -> None:
-    """Save a history; by hand, when a release goes out."""
+def save(name: str, history: WorkflowHistory) -> None:
+    """Keep one."""
     RECORDED.mkdir(exist_ok=True)
-    found = await history_of(client, workflow_id)
-    (RECORDED / f"{name}.json").write_text(found.to_json(), "utf-8")
+    packed = gzip.compress(history.to_json().encode(), mtime=0)
+    (RECORDED / f"{name}.json.gz").write_bytes(packed)

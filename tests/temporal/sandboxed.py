@@ -33,3 +33,5 @@ async def main(address: str) -> None:
 
 if __name__ == "__main__":
     asyncio.run(main(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(0)  # Temporal's threads may crash an interpreter that is being taken apart

@@ -12,6 +12,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
 from leasehold.errors import LeaseLost
+from leasehold.temporal.failures import PermitLost
 from leasehold.temporal.lock import Lock
 from leasehold.temporal.permit import Permit
 from leasehold.temporal.semaphore import Semaphore
@@ -121,10 +122,10 @@ class Gated:
                 )
 
 
-def _held(got: Permit | str, entered: float) -> Held:
+def _held(got: Permit | str, entered: float, left: float) -> Held:
     if isinstance(got, str):
-        return Held(got, entered, workflow.time())
-    return Held(got.slot, entered, workflow.time(), got.token, got.run_id)
+        return Held(got, entered, left)
+    return Held(got.slot, entered, left, got.token, got.run_id)
 
 
 @workflow.defn
@@ -143,8 +144,9 @@ class Holder(Gated):
             try:
                 await self.work(spec)
             finally:
+                left = workflow.time()  # once it is released, the next may be sooner than our next task
                 self.seen.append("left the body")
-        return _held(got, entered)
+        return _held(got, entered, left)
 
 
 @workflow.defn
@@ -299,7 +301,7 @@ class Relay(Gated):
                 handoff = await permit.detach()
                 spec.handoff = asdict(handoff)
                 workflow.continue_as_new(spec)
-        return _held(permit, spec.entered)
+        return _held(permit, spec.entered, workflow.time())
 
 
 @workflow.defn
@@ -319,7 +321,7 @@ class GuideRelay(Gated):
             if spec.runs > 1:
                 spec.runs -= 1
                 workflow.continue_as_new(spec)
-        return _held(got, spec.entered)
+        return _held(got, spec.entered, workflow.time())
 
 
 @workflow.defn
@@ -365,7 +367,12 @@ class Curious(Gated):
         before = permit.deadline
         await workflow.sleep(0.5)
         await permit.renew("20s")
-        return [permit.deadline > before, await permit.release(), await permit.release()]
+        short = ""
+        try:
+            permit.ensure(needs="1h")
+        except PermitLost as error:
+            short = str(error)
+        return [permit.deadline > before, short, await permit.release(), await permit.release()]
 
     async def _many(self, spec: Spec) -> list[Any]:
         """Tasks of one workflow take turns without asking the server."""

@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from leasehold.backends.temporal.broker_desk import (
-    AGES,
-    MOST_TOKENS,
-    QUEUE_LIMIT,
-    Desk,
-    inbox_of,
-    owner_of,
-)
+from leasehold.backends.temporal.broker_desk import AGES, QUEUE_LIMIT, Desk
+from leasehold.backends.temporal.broker_flaws import MOST_TOKENS
+from leasehold.backends.temporal.broker_owners import inbox_of, owner_of
 from leasehold.backends.temporal.wire import pack_command, pack_reply, unpack_command
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
@@ -147,7 +142,7 @@ def test_who_has_gone_leaves_the_queue_and_the_next_is_told() -> None:
     desk = Desk(KEY)
     queue(desk, THERE, THERE, HERE)
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
-    told = desk.gone(THERE, desk.ids_granted(told)[THERE], NOW, STAMP)
+    told = desk.gone({THERE: desk.ids_granted(told)[THERE]}, NOW, STAMP)
     assert granted(told)[-1] == HERE
     assert not desk.status(NOW, STAMP).waiting
 
@@ -157,7 +152,7 @@ def test_what_was_delivered_once_is_not_taken_because_a_later_push_fails() -> No
     queue(desk, THERE)
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
     desk.claimed(desk.ids_granted(told)[THERE], told, NOW, STAMP)
-    desk.gone(THERE, [], NOW, STAMP)
+    desk.gone({THERE: []}, NOW, STAMP)
     assert len(desk.status(NOW, STAMP).holders) == 1
 
 
@@ -167,9 +162,9 @@ def test_what_was_renewed_from_elsewhere_is_not_taken_because_a_push_fails() -> 
     _, told = desk.apply(Release(KEY, "holder"), NOW, STAMP)
     desk.claimed(desk.ids_granted(told)[THERE], told, NOW, STAMP)
     desk.apply(Renew(KEY, "w0", 60.0, HERE), NOW, STAMP)
-    desk.gone(THERE, ["w0"], NOW, STAMP)
+    desk.gone({THERE: ["w0"]}, NOW, STAMP)
     assert len(desk.status(NOW, STAMP).holders) == 1
-    desk.gone(HERE, ["w0"], NOW, STAMP)
+    desk.gone({HERE: ["w0"]}, NOW, STAMP)
     assert not desk.status(NOW, STAMP).holders
 
 
@@ -188,7 +183,7 @@ def test_the_first_in_line_is_looked_after_if_it_is_a_workflow() -> None:
     assert desk.head_owner() is None
     desk.apply(Release(KEY, "w0"), NOW, STAMP)
     assert desk.head_owner() == owner_of(THERE)
-    desk.gone(THERE, [], NOW, STAMP)
+    desk.gone({THERE: []}, NOW, STAMP)
     assert not desk.book.waiting
 
 

@@ -8,8 +8,8 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from leasehold.backends.temporal import broker_post
-from leasehold.backends.temporal.broker_desk import inbox_of
-from leasehold.backends.temporal.broker_post import MOST, Letter, Post
+from leasehold.backends.temporal.broker_owners import inbox_of
+from leasehold.backends.temporal.broker_post import A_PORTION, MOST, Letter, Post
 
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
 
@@ -46,8 +46,13 @@ async def test_what_can_not_be_delivered_for_any_reason_was_not(landed: list[boo
     assert landed == [False]
 
 
-async def test_a_burst_leaves_in_parts(landed: list[bool]) -> None:
-    post = post_for(landed, 2 * MOST + 1)
+@pytest.mark.parametrize(("since", "most"), [(True, A_PORTION), (False, MOST)])
+async def test_a_burst_leaves_in_parts(
+    landed: list[bool], monkeypatch: pytest.MonkeyPatch, since: bool, most: int
+) -> None:
+    """Smaller ones since a release that says so in its histories."""
+    monkeypatch.setattr(workflow, "patched", lambda name: since)
+    post = post_for(landed, 2 * most + 1)
     sent = []
     while not post.empty:
         post.send()
@@ -55,4 +60,4 @@ async def test_a_burst_leaves_in_parts(landed: list[bool]) -> None:
         while post.under_way:
             await asyncio.sleep(0)
         sent.append(len(landed))
-    assert sent == [MOST, 2 * MOST, 2 * MOST + 1]
+    assert sent == [most, 2 * most, 2 * most + 1]

@@ -60,6 +60,10 @@ def test_without_temporal_the_package_says_so_too() -> None:
         (["--drain", "soon"], "drain is 'soon'"),
         (["--data-converter", "json"], "write it as package.module:name"),
         (["--data-converter", "no.such:thing"], "No module named 'no'"),
+        (["--data-converter", "json:dumps"], "the data converter is a function: give an object"),
+        (["--data-converter", "json:JSONEncoder"], "is the class JSONEncoder"),
+        (["--task-queue", ""], "task-queue is empty"),
+        (["--address", ""], "address is empty"),
         (["--profile", "nosuch"], "nosuch"),
     ],
 )

@@ -1,6 +1,5 @@
 """Permits of a broker where things go wrong: a holder ends, a waiter, the worker, or the broker itself."""
 
-import asyncio
 import logging
 from datetime import timedelta
 from uuid import uuid4
@@ -19,15 +18,16 @@ from leasehold.temporal import brokered_place
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     FLOWS,
+    Held,
     Holding,
     Relay,
     Siblings,
     TwoSemaphores,
     TwoTasks,
 )
-from tests.temporal.fair_world import WORKFLOWS, Handle, fair_world
-from tests.temporal.histories import replay
-from tests.temporal.workers import unique, until, worker
+from tests.temporal.fair_world import WORKFLOWS, Handle, World, fair_world
+from tests.temporal.histories import count, kinds, replay
+from tests.temporal.workers import unique, until, until_at_rest, worker
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
 
@@ -85,7 +85,7 @@ async def test_a_terminated_holder_keeps_it_until_its_lease_ends(
 async def test_fast_frees_what_a_terminated_holder_had_but_not_what_was_handed_on(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Watch, "EVERY", 0.5)
+    monkeypatch.setattr(Watch, "EVERY", 0.2)
     fast = {"on_holder_close": "fast"}
     async with fair_world(temporal_server) as world:
         relay = await world.start(Relay.run, world.wish(semaphore=fast), 2, None)
@@ -93,10 +93,20 @@ async def test_fast_frees_what_a_terminated_holder_had_but_not_what_was_handed_o
         waiter = await world.waiting(hold=0)
         await relay.signal(Relay.leave)
         await world.until_next_run_holds(relay)
-        await asyncio.sleep(1.5)  # the broker looks at the run before, and at the new one
+        before = await looks(world)
+
+        async def both_were_looked_at() -> bool:
+            return await looks(world) > before + 2  # the first may have been under way by then
+
+        await until(both_were_looked_at)
         assert (await world.status()).waiting == 1
         await world.client.get_workflow_handle(relay.id).terminate()
         await waiter.result()
+
+
+async def looks(world: World) -> int:
+    """How often the broker has been told who has ended."""
+    return count(await world.broker.handle.fetch_history())["ACTIVITY_TASK_COMPLETED"]
 
 
 async def test_all_goes_on_when_the_worker_comes_back(temporal_server: TemporalServer) -> None:
@@ -106,6 +116,8 @@ async def test_all_goes_on_when_the_worker_comes_back(temporal_server: TemporalS
         waiters = [await world.waiting(hold=0) for _ in range(3)]
         other = await world.start(TwoSemaphores.run, world.wish(hold=0))
         await world.until_waiting(4)
+        flows = [holder, *waiters, other]
+        await until_at_rest(world.client, world.broker.handle.id, *(flow.id for flow in flows))
     await holder.signal(Holding.leave)
     async with worker(world.client, *WORKFLOWS, queue=world.queue, activities=[owner_closed]):
         turns = [await waiter.result() for waiter in waiters]
@@ -149,7 +161,7 @@ async def test_a_broker_that_was_terminated_takes_its_grants_with_it_and_waiters
         await world.broker.handle.terminate()
         failure = await failure_of(holder)
         assert failure.type == "LeaseLost"
-        assert "ended from outside" in failure.message
+        assert "ended from outside (its broker is gone)" in failure.message
         await world.until_holding(waiter)
         await waiter.signal(Holding.leave)
         await waiter.result()
@@ -165,6 +177,10 @@ async def test_a_broker_that_nobody_serves_is_told_of(
         failure = await failure_of(flow)
         assert failure.type == "BackendUnavailable"
         assert f"temporal worker --task-queue {more['task_queue']}" in failure.message
+        assert "on which it has just been started" in failure.message
+        again = world.wish(semaphore=more, acquire={"wait": 0.1})
+        failure = await failure_of(await world.start(Holding.run, again))
+        assert "it has been there before" in failure.message
         await world.broker.handle.terminate()
 
 
@@ -172,26 +188,77 @@ async def test_a_waiter_that_is_reset_asks_anew(temporal_server: TemporalServer)
     async with fair_world(temporal_server) as world:
         holder = await world.holding()
         waiter = await world.waiting(hold=0)
-        described = await waiter.describe()
-        reset = await world.client.workflow_service.reset_workflow_execution(
-            ResetWorkflowExecutionRequest(
-                namespace="default",
-                workflow_execution=WorkflowExecution(
-                    workflow_id=waiter.id, run_id=described.run_id
-                ),
-                workflow_task_finish_event_id=4,
-                reason="a test",
-                request_id=uuid4().hex,
-            ),
-            timeout=timedelta(seconds=10),
-        )
+        run_id = (await waiter.describe()).run_id
+        reset = await reset_to(world, waiter.id, run_id or "", 4)
 
         async def waits_anew() -> bool:
             # The old run's place goes when the broker can't tell it something: now, or at its turn.
             waiters = (await world.status()).waiters
-            return any(f"{waiter.id}/{reset.run_id}/" in each.owner for each in waiters)
+            return any(f"{waiter.id}/{reset}/" in each.owner for each in waiters)
 
         await until(waits_anew)
         await holder.signal(Holding.leave)
         await world.client.get_workflow_handle(waiter.id).result()
         await world.until_free()
+
+
+async def test_a_quarantine_keeps_what_a_cancelled_holder_had(
+    temporal_server: TemporalServer,
+) -> None:
+    """Its block has ended by an error, so an activity of it may run on."""
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding(semaphore={"quarantine": 1.5})
+        waiter = await world.waiting(hold=0)
+        cancelled_at = await world.broker_time()
+        await holder.cancel()
+        with pytest.raises(WorkflowFailureError):
+            await holder.result()
+        assert (await waiter.result()).since >= cancelled_at + 1.5
+
+
+async def test_a_quarantine_outlasts_a_terminated_holder_s_lease(
+    temporal_server: TemporalServer,
+) -> None:
+    async with fair_world(temporal_server) as world:
+        brief = {"ttl": 1.0, "auto_renew": False}
+        holder = await world.holding(acquire=brief, semaphore={"quarantine": 2.0})
+        waiter = await world.waiting(hold=0)
+        terminated_at = await world.broker_time()
+        await holder.terminate()
+        assert (await waiter.result()).since >= terminated_at + 2.0
+
+
+async def test_a_holder_that_is_reset_and_another_never_hold_both(
+    temporal_server: TemporalServer,
+) -> None:
+    """It goes on with what it had, which the other gets when it is released."""
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        other = await world.waiting(hold=0)
+        run_id = (await holder.describe()).run_id
+        history = await holder.fetch_history()
+        told = kinds(history).index("WORKFLOW_EXECUTION_SIGNALED")
+        held_from = kinds(history).index("WORKFLOW_TASK_COMPLETED", told) + 1
+        reset = await reset_to(world, holder.id, run_id or "", held_from)
+        again = world.client.get_workflow_handle(holder.id, run_id=reset, result_type=Held)
+        await world.until_holding(again)
+        await again.signal(Holding.leave)
+        mine, theirs = await again.result(), await other.result()
+        assert mine.until <= theirs.since
+        assert mine.token < theirs.token
+        await world.until_free()
+
+
+async def reset_to(world: World, workflow_id: str, run_id: str, event: int) -> str:
+    """The run ID of the run that goes on from there."""
+    request = ResetWorkflowExecutionRequest(
+        namespace="default",
+        workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+        workflow_task_finish_event_id=event,
+        reason="a test",
+        request_id=uuid4().hex,
+    )
+    reset = await world.client.workflow_service.reset_workflow_execution(
+        request, timeout=timedelta(seconds=10)
+    )
+    return reset.run_id

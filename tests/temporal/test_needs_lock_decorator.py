@@ -8,9 +8,15 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
-from leasehold.errors import NotHeld, UnsafeTiming
-from leasehold.temporal import current_lock, needs_lock
-from leasehold.temporal.needs_lock_decorator import Need, need_of
+from leasehold.errors import NotConfigured, NotHeld, UnsafeTiming
+from leasehold.temporal import (
+    LeaseholdPlugin,
+    LockInterceptor,
+    current_lock,
+    needs_lock,
+    needs_lock_backend,
+)
+from leasehold.temporal.needs_lock_decorator import Need, need_of, refuse_locked_workflows
 
 
 async def plain(day: str = "monday") -> str:
@@ -135,6 +141,55 @@ def test_a_workflow_is_refused_and_told_of_semaphore() -> None:
             needs_lock("x")(wrong)
 
 
+class Early:
+    """What `@workflow.defn` above `@needs_lock` hands over, and `@workflow.run` likewise."""
+
+    @workflow.run
+    @needs_lock("x")
+    async def run(self) -> None: ...
+
+
+def test_a_workflow_decorated_too_early_is_refused_by_its_worker() -> None:
+    early = workflow.defn(Early)
+    with pytest.raises(TypeError, match=r"Early is a workflow.*leasehold\.temporal\.Semaphore"):
+        refuse_locked_workflows([Child, early])
+
+
+async def test_in_a_workflow_it_says_that_it_is_for_activities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(workflow, "in_workflow", lambda: True)
+    with pytest.raises(ApplicationError, match=r"is for activities.*runs in a workflow"):
+        await Early().run()
+
+
+def test_a_lock_that_is_kept_nowhere_is_refused_before_the_worker_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file on this host would exclude no other one."""
+    monkeypatch.setattr(needs_lock_backend, "default_is_named", lambda: False)
+    bare, told = needs_lock("x")(plain), needs_lock("x", backend="memory://told")(plain)
+    LockInterceptor().check([told, plain])
+    LockInterceptor(backend="memory://all").check([bare])
+    with pytest.raises(NotConfigured, match=r"plain is kept.*set LEASEHOLD_URL"):
+        LockInterceptor().check([told, bare])
+    monkeypatch.setattr(needs_lock_backend, "default_is_named", lambda: True)
+    LockInterceptor().check([bare])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"application": 7}, "application is 7"),
+        ({"backend": 7}, "backend is 7"),
+        ({"serve": "yes"}, "serve is 'yes'"),
+    ],
+)
+def test_what_the_plugin_refuses(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        LeaseholdPlugin(**options)
+
+
 def numbers() -> Generator[int]:
     yield 1
 
@@ -156,7 +211,19 @@ def numbers() -> Generator[int]:
         (lambda: needs_lock("x", backend=7)(plain), TypeError, "backend is 7"),
         (lambda: needs_lock("x")(numbers), TypeError, "generator"),
         (lambda: needs_lock("x")(staticmethod(plain)), TypeError, "above"),
-        (lambda: needs_lock("x")(Order), TypeError, "is a class: decorate its `__call__`"),
+        (lambda: needs_lock("x", backend="")(plain), NotConfigured, "backend is empty"),
+        (
+            lambda: needs_lock("x", backend="reddis://host")(plain),
+            NotConfigured,
+            "no backend serves",
+        ),
+        (lambda: needs_lock("x", auto_renew=1)(plain), TypeError, "auto_renew is 1"),  # type: ignore[arg-type]
+        (lambda: needs_lock("x/{")(plain), ValueError, "'x/{' is no name with fields"),
+        (
+            lambda: needs_lock("x")(Order),
+            TypeError,
+            "is a class: decorate its `__call__`.*Semaphore",
+        ),
         (lambda: needs_lock("x")(7), TypeError, "decorates a function"),  # type: ignore[type-var]
         (lambda: needs_lock("x" * 600)(plain), ValueError, "512"),
     ],

@@ -15,6 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 import leasehold
 from leasehold.temporal import LockInterceptor, current_lock, needs_lock
 from tests.servers.temporal import TemporalServer
+from tests.temporal import workers
 from tests.temporal.needs_lock_world import RunsSteps, Step, until, waits_for, working
 
 pytestmark = pytest.mark.once
@@ -165,7 +166,12 @@ async def test_a_wait_longer_than_an_attempt_keeps_its_place(
             await waits_for(store, "x", 1)
             second = await world.start(Step("work", [2]))
             await waits_for(store, "x", 2)
-            await asyncio.sleep(1.5)
+
+            async def tried_again() -> bool:
+                pending = (await first.describe()).raw_description.pending_activities
+                return any(activity.attempt > 1 for activity in pending)
+
+            await workers.until(tried_again)
             assert (await store.status("x", "semaphore")).waiting == 2
         await first.result()
         await second.result()

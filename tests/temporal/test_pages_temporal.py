@@ -36,12 +36,6 @@ if __name__ == "__main__":
     asyncio.run(main())
 """
 
-QUIET = """
-if __name__ == "__main__":
-    __import__("time").sleep(0.3)
-"""
-"""The SDK's threads crash a program that ends while one returns: temporalio/sdk-python#300."""
-
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 
 
@@ -73,7 +67,7 @@ def settings(
 def run(which: int, folder: Path, settings: dict[str, str], more: str = "") -> str:
     """What a block prints; it is put into a file, as the sandbox imports a workflow's module anew."""
     program = folder / "page.py"
-    program.write_text(blocks(PAGE)[which] + more + QUIET)
+    program.write_text(blocks(PAGE)[which] + more)
     done = subprocess.run(
         [sys.executable, "-W", "error", program],
         env=settings,
@@ -105,7 +99,8 @@ def test_a_permit_goes_from_run_to_run(settings: dict[str, str], tmp_path: Path)
     assert re.match(r"still slot 0, token \d{16}$", run(RELAY, tmp_path, settings, RUNS_RELAY))
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (DOCS / PAGE).read_text("utf-8")))
+@pytest.mark.parametrize("page", [PAGE, "testing.md"])
+def test_every_test_that_the_page_names_is_there(page: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text("utf-8")))
     assert len(named) > 15
     assert named - defined_tests() == set()

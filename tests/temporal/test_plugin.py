@@ -272,18 +272,18 @@ async def test_cancelled_it_drains(temporal_server: TemporalServer) -> None:
 
 
 async def test_it_sits_out_a_restart_of_the_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not ready while the server is away, and among those who poll again by itself."""
+    """Not ready while the server is away, and among those who poll again by itself. It says both."""
     monkeypatch.setattr("leasehold.temporal.worker._LOOKS_EVERY", 0.2)
     with TemporalServer(tmp_path, on_file=True) as server:
         worker = TemporalWorker(await connected(server), task_queue=unique("permits"))
 
         async def away() -> bool:
-            return not worker.is_ready
+            return not worker.is_ready and "is not ready: " in caplog.text
 
         async def back() -> bool:
-            return worker.is_ready
+            return worker.is_ready and "is ready again" in caplog.text
 
         async with worker:
             await asyncio.to_thread(server.kill)

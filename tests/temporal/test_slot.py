@@ -1,6 +1,7 @@
 """Slot mode in workflow code: entering, leaving, losing; beside the guide's holders; replayed."""
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator
 
@@ -11,15 +12,17 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from leasehold.temporal import outside, slot_acquiring, slot_arming, slot_permit
+from leasehold.backends.temporal import outside
+from leasehold.temporal import slot_acquiring, slot_arming, slot_permit
 from leasehold.temporal.failures import Misused
 from leasehold.temporal.semaphore import Semaphore
-from leasehold.temporal.slot_permit import SlotPermit, may_run_on
+from leasehold.temporal.slot_permit import SlotPermit
+from leasehold.temporal.unfinished import may_run_on
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import count, history_of, kinds, replay
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
 from tests.temporal.slot_world import SlotWorld, overlap, slot_world
-from tests.temporal.workers import status_of, unique, until_closed
+from tests.temporal.workers import status_of, unique, until, until_closed
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
 
@@ -78,7 +81,11 @@ async def test_blocks_and_bare_permits(world: SlotWorld) -> None:
         "0", 0, False, True, "NotHolding", True, 0.0,
     )  # fmt: skip
     assert shown.endswith(":0, released>")
-    assert await (await world.start(Curious, world.spec(), "bare")).result() == [True, True, False]
+    longer, short, *released = await (await world.start(Curious, world.spec(), "bare")).result()
+    assert (longer, released) == (True, [True, False])
+    assert re.search(
+        r" has \d+ s left, and 60 min are needed: renew it first", short
+    )  # it isn't lost
 
 
 async def test_tasks_of_one_workflow_take_turns_without_asking_the_server(world: SlotWorld) -> None:
@@ -160,8 +167,8 @@ async def test_what_was_lost_while_it_was_armed_is_given_back_and_acquired_anew(
     really = slot_arming.wait_until_armed
     runs: list[str] = []
 
-    async def late(permit: SlotPermit, bound: float, semaphore: Semaphore) -> None:
-        await really(permit, bound, semaphore)
+    async def late(permit: SlotPermit, bound: float, semaphore: Semaphore, **about: float) -> None:
+        await really(permit, bound, semaphore, **about)
         runs.append(permit.run_id)
         if len(set(runs)) == 1:
             await asyncio.sleep(permit.remaining)
@@ -289,7 +296,13 @@ async def test_reset_to_after_its_acquire_it_is_never_held_by_two(
     )
     again = world.client.get_workflow_handle(handle.id, run_id=answer.run_id, result_type=Held)
     other = await world.hold(world.spec("ours", spec.resource, acquire={"backoff": 0.3}))
-    await asyncio.sleep(3.0)  # a renewal of the new run is due in between
+
+    async def renewed_or_told() -> bool:
+        found = count(await history_of(world.client, handle.id, answer.run_id))
+        renewals = found["SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"]
+        return bool(renewals or found["WORKFLOW_EXECUTION_FAILED"])
+
+    await until(renewed_or_told)
     await again.signal("go")
     try:
         mine = await again.result()

@@ -10,6 +10,7 @@ import pytest_asyncio
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
+from leasehold.temporal.probing import AT_ONCE
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Curious, GuideRelay, Held, Interrupted, Relay, TwoTasks
@@ -79,10 +80,13 @@ async def test_3_a_released_permit_has_ended_as_released(world: SlotWorld, way: 
         return "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED" in found
 
     await until(released)
+    if way == "guide":  # its holder does not wait for the permit's end, and so ends it by its own
+        await handle.result()
+        assert await until_closed(world.client, world.permit(spec).id) == "TERMINATED"
+        return
     async with worker(world.client, kind, queue=queue, sandboxed=False):
         await handle.result()
-        ended = await until_closed(world.client, world.permit(spec).id)
-    assert ended == ("TERMINATED" if way == "guide" else "COMPLETED")
+        assert await until_closed(world.client, world.permit(spec).id) == "COMPLETED"
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
@@ -107,7 +111,8 @@ async def test_4_a_holder_whose_permit_is_ended_learns_of_it(
     assert isinstance(cause, ApplicationError)
     assert (cause.type, cause.non_retryable) == ("LeaseLost", True)
     assert f"{spec.resource}:0" in cause.message
-    assert "somebody has cancelled it" in cause.message
+    done = {"terminate": "terminated", "cancel": "cancelled"}[how]
+    assert f"was lost: somebody has {done} its workflow" in cause.message
 
 
 async def test_4_a_holder_learns_that_its_lease_has_ended(world: SlotWorld) -> None:
@@ -231,7 +236,7 @@ async def test_8_its_quarantine_does_not_begin_by_the_hand_over(world: SlotWorld
 
 async def test_8_handed_over_it_still_ends_at_its_max_hold(world: SlotWorld) -> None:
     """Also where nobody renews it: its holder stops before the permit does."""
-    ttl_and_hold = {"ttl": 15.0, "max_hold": 4.0, "auto_renew": False}
+    ttl_and_hold = {"ttl": 15.0, "max_hold": 3.0, "auto_renew": False}
     spec = world.spec(runs=2, hold=1.5, acquire=ttl_and_hold)
     relay = await world.start(Relay, spec, result=Held)
     with pytest.raises(WorkflowFailureError) as caught:
@@ -247,6 +252,25 @@ async def test_8_a_fast_permit_can_t_be_handed_over_and_says_so(world: SlotWorld
     with pytest.raises(WorkflowFailureError) as caught:
         await relay.result()
     assert 'take on_holder_close="safe"' in str(caught.value.cause)
+
+
+async def test_9_a_waiter_that_asks_often_does_not_fill_its_history(world: SlotWorld) -> None:
+    """The guide's grows by as much with each round, until the server ends its workflow."""
+    held = world.spec(work="gate")
+    holder = await world.hold(held)
+    await world.until_inside(holder)
+    often = {"backoff": 0.02, "max_backoff": 0.02}
+    ours = await world.hold(world.spec(resource=held.resource, acquire=often))
+    guide = await world.hold(world.spec("guide", held.resource, acquire={"backoff": 0.02}))
+
+    async def many() -> bool:
+        return len((await history_of(world.client, guide.id)).events) > AT_ONCE + 60
+
+    await until(many)
+    took = (await ours.describe()).history_length
+    assert took < AT_ONCE + 50
+    for each in (ours, guide, holder):
+        await each.terminate()
 
 
 async def test_10_waiting_for_oneself_is_an_error_at_once(world: SlotWorld) -> None:
@@ -274,6 +298,8 @@ async def test_10_an_acquire_ends_after_its_wait(world: SlotWorld) -> None:
 
 
 async def test_12_tokens_of_a_slot_grow(world: SlotWorld) -> None:
+    """The guide's holder learns its slot's name, and nothing that would tell it from the next."""
+    assert (await (await world.hold(world.spec("guide", hold=0.01))).result()).token is None
     spec = world.spec(hold=0.01)
     tokens = [(await (await world.hold(spec)).result()).token for _ in range(3)]
     assert all(token for token in tokens)
@@ -296,6 +322,9 @@ async def test_14_nobody_serves_the_permits(world: SlotWorld) -> None:
         said = str(caught.value.cause)
         assert f"nobody serves task queue '{spec.queue}'" in said
         assert "leasehold temporal worker" in said
+        assert (
+            f"`temporal workflow terminate --workflow-id {world.permit(spec).id}` frees it" in said
+        )
         assert await until_closed(world.client, world.permit(spec).id) == "TERMINATED"
 
 

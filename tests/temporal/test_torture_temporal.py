@@ -8,16 +8,18 @@ import pytest
 from leasehold.testing.history import Event
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.judging import Judgement, judge
-from tests.temporal.torture.marks import LeaseName, cleared, killed
+from tests.temporal.torture.marks import LeaseName, cleared, in_line, killed, lost
+from tests.temporal.torture.plain_told import KILLED_HOLDING, KILLED_WAITING, befell
 from tests.temporal.torture.plan import Mode, Plan
 from tests.temporal.torture.torture import torture
 
 KEY = "semaphore:pool"
+ITS_OWN = "a-run-id"
 
 
 STRUCK: dict[Mode, tuple[str, ...]] = {
     "slot": ("worker killed", "holder reset", "permit terminated"),
-    "fair": ("worker killed", "holder reset", "server killed"),
+    "fair": ("worker killed", "program killed", "holder reset", "server killed"),
 }
 
 
@@ -36,11 +38,13 @@ async def test_exclusion_and_tokens_hold_while_things_are_struck(
         kinds=STRUCK[mode],
         workers=2,
         crowd=4,
+        hands=1,
         lease=3.0,
         turns=(1, 2),
         long=0.0,
         slow=False,
         calm=0.5,
+        to_the_end=False,
         seconds=60.0,
     )
     verdict = await torture(plan, tmp_path)
@@ -60,13 +64,14 @@ def granted(
     slots: tuple[int, ...] = (0,),
     process: int = 1,
     invoked: float | None = None,
+    permit: str = "permit",
 ) -> Event:
-    """Held for ten seconds from then."""
+    """Held for ten seconds from then, by grace of a broker unless the `permit` is a workflow's run."""
     return Event(
         at,
         "granted",
         KEY,
-        str(LeaseName(holder, "run", 1, "permit", token)),
+        str(LeaseName(holder, "run", 1, permit, token)),
         token,
         at - 0.1 if invoked is None else invoked,
         at + 10,
@@ -135,13 +140,21 @@ def test_what_an_operator_frees_is_free() -> None:
     assert not rules(judged(cleared(1.5, KEY, (0,), 15), late, second)), "one that hears of it late"
 
 
+def test_what_a_broker_grants_before_it_learns_of_that_is_taken_back() -> None:
+    first, second = granted(1, "first", 10), granted(2, "second", 20)
+    until = cleared(0.5, KEY, (0,), 15, by_broker=True)
+    assert not rules(judged(until, first, second, mode="fair"))
+    own_permit = granted(1, "first", 10, permit=ITS_OWN)
+    assert rules(judged(until, own_permit, second)), "that's not the broker's"
+
+
 def test_tokens_that_fall_are_found_slot_by_slot() -> None:
     first = granted(1, "first", 5)
     over = releasing(1.5, first)
     assert rules(judged(first, over, granted(2, "second", 4))) == {"token"}
     other = granted(2, "second", 4, slots=(1,))
-    assert not rules(judged(first, over, other))
-    assert rules(judged(first, over, other, mode="fair")) == {"token"}
+    assert rules(judged(first, over, other)) == {"token"}, "a broker's all rise"
+    assert not rules(judged(first, over, granted(2, "second", 4, slots=(1,), permit=ITS_OWN)))
 
 
 def test_who_is_served_out_of_turn_is_found() -> None:
@@ -152,3 +165,49 @@ def test_who_is_served_out_of_turn_is_found() -> None:
     assert not rules(judged(first, second, mode="fair", arrivals=[("first", 3.5)]))
     urgent = granted(8, "urgent", 4, slots=(1,), invoked=3)
     assert not rules(judged(first, urgent, mode="fair", arrivals=[("first", 2)]))
+
+
+# -- plain programs --------------------------------------------------------------------------------------
+
+
+def plain(at: float, token: int, *, invoked: float, process: int = 7) -> Event:
+    """Granted to a plain program."""
+    return granted(at, "first", token, invoked=invoked, process=process)._replace(
+        lease=f"{process}-{token}", slots=(1,)
+    )
+
+
+def test_a_program_that_is_passed_over_is_found() -> None:
+    mine, place = plain(6, 9, invoked=1), in_line(1.5, KEY.encode(), 1, 7)
+    early = granted(4, "second", 4, invoked=2)
+    assert rules(judged(place, early, mine, mode="fair")) == {"token"}
+    assert not rules(judged(early, mine, mode="fair")), "it may not have stood in line"
+    assert not rules(judged(in_line(2.5, KEY.encode(), 1, 7), early, mine, mode="fair"))
+    late = granted(6.5, "second", 4, invoked=2)
+    assert not rules(judged(place, mine, late, mode="fair")), "it may have been silent too long"
+    asked = granted(4, "second", 4, invoked=2, process=7)._replace(lease="7-4")
+    assert rules(judged(place, asked, mine, mode="fair")) == {"token"}, "by another program"
+
+
+def test_a_program_and_a_holder_exclude_each_other() -> None:
+    mine = plain(1, 5, invoked=0.5)
+    assert rules(judged(mine, granted(2, "first", 6, slots=(1,)), mode="mixed")) == {"slot"}
+    over = releasing(1.5, mine)
+    assert not rules(judged(mine, over, granted(2, "first", 6, slots=(1,)), mode="mixed"))
+    dead = killed(1.5, 7)
+    assert not rules(judged(mine, dead, granted(2, "first", 6, slots=(1,)), mode="mixed"))
+
+
+def test_what_befell_programs_is_told() -> None:
+    asked = Event(0.5, "asked", KEY, process=7)
+    mine = plain(1, 5, invoked=0.5)
+    events = [
+        asked, mine, releasing(2, mine),
+        asked, plain(3, 6, invoked=0.5), lost(4, KEY.encode(), "revoked", 7),
+        asked, Event(5, "gave_up", KEY, process=7),
+        asked, in_line(6, KEY.encode(), 0.5, 7),
+        killed(7, 7), killed(8, 9),
+    ]  # fmt: skip
+    assert befell(events) == {
+        "released": 1, "lost (revoked)": 1, "gave up": 1, KILLED_HOLDING: 1, KILLED_WAITING: 1,
+    }  # fmt: skip

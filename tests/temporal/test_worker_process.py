@@ -54,9 +54,11 @@ async def released(client: Client, permit: str) -> str:
 async def test_drained_without_losing_a_permit(temporal_server: TemporalServer) -> None:
     """SIGTERM ends it with 0, what is held stays held, and the next worker goes on with it."""
     client, queue = await connected(temporal_server), unique("queue")
-    health, metrics = free_address(), free_address()
+    health = free_address()
     url = f"{temporal_server.url}?task_queue={queue}"
-    with WorkerProcess("--url", url, "--health", health, "--metrics", metrics) as first:
+    with WorkerProcess("--url", url, "--health", health, "--metrics", "127.0.0.1:0") as first:
+        found = await asyncio.to_thread(first.until, "metrics")
+        metrics = found.removeprefix("metrics at http://").removesuffix("/metrics")
         await asyncio.to_thread(first.until, "ready")
         held = await permit(client, queue)
         await until_begun(client, held)
@@ -139,6 +141,7 @@ def test_a_wrong_namespace(temporal_server: TemporalServer) -> None:
     name = unique("namespace")
     done = run("temporal", "worker", "--address", temporal_server.address, "--namespace", name)
     assert done.returncode == 64
+    assert "serving" not in done.stderr
     assert f"{temporal_server.address} has no namespace '{name}'" in done.stderr
     assert f"temporal operator namespace create --namespace {name}" in done.stderr
 

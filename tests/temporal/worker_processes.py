@@ -8,6 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Self
 
 from tests.servers.ports import free_port
@@ -60,9 +61,8 @@ class WorkerProcess:
         """Read what it says up to an event; its message."""
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            if not line.startswith("{"):
-                continue  # Temporal's core speaks for itself
-            said = json.loads(line)
+            said = json.loads(line)  # also what Temporal's core has to say
+            assert datetime.fromisoformat(said["time"]).tzinfo is not None
             self.told.append(said)
             if said["event"] == event:
                 return str(said["message"])

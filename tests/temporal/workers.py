@@ -24,7 +24,7 @@ def unique(name: str = "test") -> str:
 
 async def connected(server: "TemporalServer") -> Client:
     """A client of the namespace `default`."""
-    return await Client.connect(server.address)
+    return await Client.connect(server.address, identity="a worker of the tests")
 
 
 @asynccontextmanager
@@ -68,6 +68,23 @@ async def until(
     async with asyncio.timeout(within):
         while not await what():
             await asyncio.sleep(every)
+
+
+async def until_at_rest(client: Client, *workflow_ids: str) -> None:
+    """Until these workflows have no task open.
+
+    One that a worker gets while it leaves is another's only after ten seconds.
+    """
+
+    async def at_rest() -> bool:
+        for workflow_id in workflow_ids:
+            history = await client.get_workflow_handle(workflow_id).fetch_history()
+            if not history.events[-1].HasField("workflow_task_completed_event_attributes"):
+                return False
+        return True
+
+    for _ in range(2):  # what one does last may be a task for another
+        await until(at_rest)
 
 
 async def until_closed(client: Client, workflow_id: str, run_id: str | None = None) -> str:

@@ -7,7 +7,7 @@ import click
 
 from leasehold.cli import options
 from leasehold.cli.options import Kind
-from leasehold.cli.wording import holders, kind_of, shown, span
+from leasehold.cli.wording import holders, is_slot_mode, kind_of, shown, span
 from leasehold.model import Status
 
 type Row = tuple[str, str, str, str, str]
@@ -42,7 +42,8 @@ def _emit(found: Iterable[Status]) -> None:
 
 
 def _row(status: Status) -> Row:
-    expires = max((holder.expires_in for holder in status.holders), default=None)
+    known = [holder for holder in status.holders if not is_slot_mode(holder)]
+    expires = max((holder.expires_in for holder in known), default=None)
     waiting = max(status.waiting, len(status.waiters))
     left = "" if expires is None else span(expires)
     return (

@@ -7,7 +7,7 @@ from leasehold.cli.exits import FREE
 from leasehold.cli.naming import find
 from leasehold.cli.options import KINDS, Kind
 from leasehold.cli.voice import Voice
-from leasehold.cli.wording import holders, kind_of, shown, span
+from leasehold.cli.wording import holders, is_slot_mode, kind_of, printable, shown, span
 from leasehold.model import Status
 
 
@@ -43,7 +43,7 @@ def revoke(
 
         emit(name_shape(status.key) | {"revoked": count, "ends_in": round(ends_in, 3)})
     else:
-        print(_told(shown(status.key), count, ends_in))
+        print(_told(status, count, ends_in))
     return 0 if count else FREE
 
 
@@ -54,7 +54,12 @@ def _danger(status: Status) -> str:
     )
 
 
-def _told(name: str, count: int, ends_in: float) -> str:
+def _told(status: Status, count: int, ends_in: float) -> str:
+    name = shown(status.key)
+    permits = [printable(each.owner) for each in status.holders if is_slot_mode(each)]
+    if not count and permits:
+        ends = "`temporal workflow cancel --workflow-id ID`"
+        return f"{name} is held in slot mode: {ends} ends a permit: {', '.join(permits)}"
     if not count:
         return f"{name} is not held"
     leases = "1 lease" if count == 1 else f"{count} leases"

@@ -6,7 +6,7 @@ from leasehold.cli import options
 from leasehold.cli.exits import FREE
 from leasehold.cli.naming import find
 from leasehold.cli.options import Kind
-from leasehold.cli.wording import holding, kind_of, printable, shown, span
+from leasehold.cli.wording import holding, is_slot_mode, kind_of, printable, shown, span
 from leasehold.model import MANY, Holder, Status, Waiter
 
 
@@ -40,6 +40,8 @@ def _lines(status: Status) -> list[str]:
 
 
 def _holder_line(holder: Holder) -> str:
+    if is_slot_mode(holder):
+        return f"  {holding(holder)}"
     what = f", slots {','.join(map(str, holder.slots))}" if len(holder.slots) > 1 else ""
     if holder.units >= MANY:
         what = ", writing"

@@ -1,13 +1,14 @@
 """`leasehold temporal worker`: serve the task queue on which permits and brokers run."""
 
-import logging
 from importlib import import_module
 from typing import Any
 
 import click
 
 from leasehold.cli import options
-from leasehold.cli.voice import Voice
+from leasehold.cli.exits import code_of
+from leasehold.cli.temporal_logs import TimedVoice, tell_logs
+from leasehold.errors import LeaseholdError
 from leasehold.settings_stores import configured_store
 
 SCHEME = "temporal://"
@@ -43,10 +44,13 @@ def worker(url: str | None, data_converter: str | None, as_json: bool, **given: 
     if not (url or given["address"] or given["namespace"] or given["profile"]):
         url = _configured_url()
     converter = None if data_converter is None else _converter(data_converter)
-    voice = Voice(as_json=as_json)
-    _log_through(voice)
+    voice = TimedVoice(as_json=as_json)
+    tell_logs(voice)
     try:
         _run(url, data_converter=converter, say=voice.say, **given)
+    except LeaseholdError as error:
+        voice.fail(error, code_of(error))
+        return code_of(error)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "temporalio":
             raise
@@ -88,19 +92,3 @@ def _converter(text: str) -> Any:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"--data-converter {text}: {error}") from error
-
-
-class _Told(logging.Handler):
-    """Warnings of the worker's, in the voice of the command line."""
-
-    def __init__(self, voice: Voice) -> None:
-        super().__init__(logging.WARNING)
-        self._voice = voice
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._voice.say(record.levelname.lower(), record.getMessage(), logger=record.name)
-
-
-def _log_through(voice: Voice) -> None:
-    for name in ("leasehold", "temporalio"):
-        logging.getLogger(name).addHandler(_Told(voice))

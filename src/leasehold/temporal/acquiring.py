@@ -41,11 +41,12 @@ class Acquiring:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if isinstance(error, GeneratorExit):  # the run is put away, and goes on elsewhere
+            return
         permit, guard = self._entered.pop()
         permit._on_lost = None
         loss = permit._loss() if permit.lost else None
-        cancelled: asyncio.CancelledError | None = None
-        silent = False
+        silent, cancelled = False, None
         try:
             silent = await guard.leave(error)
         except asyncio.CancelledError as another:

@@ -17,7 +17,6 @@ import leasehold
 from leasehold.config import Unset
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.temporal import activity_lock_failures as failures
-from leasehold.temporal.activity_lock import ActivityLock
 from leasehold.temporal.activity_lock_handover import handed
 from leasehold.temporal.activity_lock_parking import Parked, spares_an_attempt
 from leasehold.temporal.activity_lock_processes import About, call_in_process
@@ -176,20 +175,11 @@ class Attempt:
             owner=owner_of(self._info, self._application),
             waited=asyncio.get_running_loop().time() - self._begun,
         )
-        lock = ActivityLock(
-            activity=about.activity,
-            name=about.name,
-            slot=about.slot,
-            token=about.token,
-            owner=about.owner,
-            waited=about.waited,
-            holding=held,
-        )
         if self._is_sync and not isinstance(asked.executor, ThreadPoolExecutor):
             asked = replace(asked, fn=partial(call_in_process, asked.fn, about))
         body = Body(
             held,
-            lock,
+            about.lock(held),
             context=this_context(),
             is_sync=self._is_sync,
             pulse=self._pulse,

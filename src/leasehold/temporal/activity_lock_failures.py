@@ -35,6 +35,16 @@ def not_installed(activity: str) -> ApplicationError:
     )
 
 
+def no_activity(function: str) -> ApplicationError:
+    """A workflow has called what only its activities may."""
+    return ApplicationError(
+        f"needs_lock is for activities, and {function} runs in a workflow: there write `async with "
+        "leasehold.temporal.Semaphore(...).acquire():` around what needs the lock",
+        type=NOT_INSTALLED,
+        non_retryable=True,
+    )
+
+
 def loss(error: LeaseLost) -> ApplicationError:
     """The lock was lost. Tried again, in turn, unless somebody has revoked it: that was meant."""
     return ApplicationError(

@@ -1,14 +1,14 @@
 """Activities in a pool of processes: what they can know of their lock there."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from temporalio import activity
 
 from leasehold.config import Duration
 from leasehold.errors import LeaseLost
-from leasehold.temporal.activity_lock import ActivityLock, holding
+from leasehold.temporal.activity_lock import ActivityLock, Holding, holding
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,10 @@ class About:
     token: int
     owner: str
     waited: float
+
+    def lock(self, kept: Holding) -> ActivityLock:
+        """The lock, as it is held here or there."""
+        return ActivityLock(**asdict(self), holding=kept)
 
 
 class HeldElsewhere:
@@ -53,14 +57,5 @@ class HeldElsewhere:
 
 def call_in_process(function: Callable[..., Any], about: About, *args: Any) -> Any:
     """Runs in the pool's process."""
-    lock = ActivityLock(
-        activity=about.activity,
-        name=about.name,
-        slot=about.slot,
-        token=about.token,
-        owner=about.owner,
-        waited=about.waited,
-        holding=HeldElsewhere(),
-    )
-    with holding(lock):
+    with holding(about.lock(HeldElsewhere())):
         return function(*args)

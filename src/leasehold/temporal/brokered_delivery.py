@@ -7,9 +7,9 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
 from leasehold.backends.temporal import ids, wire
+from leasehold.backends.temporal.outside import GONE
 from leasehold.core.names import shown
 
-NOT_FOUND = "ExternalWorkflowExecutionNotFound"
 STARTS = 10
 """A broker that ends as often right after it was started will do so again."""
 
@@ -34,8 +34,12 @@ class Broker:
         """The key, for people."""
         return shown(self.key)
 
-    async def deliver(self, call: wire.Call, wanted: Callable[[], bool], starts: bool) -> bool:
+    async def deliver(
+        self, call: wire.Call, wanted: Callable[[], bool], started: Callable[[], None] | None
+    ) -> bool:
         """Bring the call to it; tell whether it is in its history.
+
+        Where none runs it is started only if somebody wants to be told of that.
 
         Raises `ApplicationError` where the server refuses. To be run in a task that nobody cancels: the
         SDK takes a cancellation of these steps for one of what they do.
@@ -48,15 +52,16 @@ class Broker:
                 await handle.signal(ids.APPLY, call)
                 return True
             except ApplicationError as error:
-                if error.type != NOT_FOUND:
+                if error.type != GONE:
                     raise
-            if not starts or not wanted():
+            if started is None or not wanted():
                 return False
-            await self._start()
+            if await self._start():
+                started()
         raise ApplicationError(f"the broker {self.id} ends as soon as it is started")
 
-    async def _start(self) -> None:
-        """Start it, unless somebody just has; it outlives this workflow."""
+    async def _start(self) -> bool:
+        """Start it, unless somebody just has: False. It outlives this workflow."""
         try:
             handle = await workflow.start_child_workflow(
                 ids.BROKER,
@@ -68,8 +73,9 @@ class Broker:
                 static_summary=f"broker of {self.named}",
             )
         except WorkflowAlreadyStartedError:
-            return
+            return False
         handle.add_done_callback(_look_at)
+        return True
 
 
 def _look_at(child: workflow.ChildWorkflowHandle[object, object]) -> None:

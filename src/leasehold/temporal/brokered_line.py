@@ -44,9 +44,15 @@ class Calling:
     delivered: bool = False
     """It is in the broker's history, so the broker will apply it if it lives."""
     answered: bool = False
+    has_started: bool = False
+    """No broker was there, so one has been started for it."""
     trouble: Exception | None = None
     """Why it could not be delivered; None as well where no broker runs."""
     task: asyncio.Task[None] | None = None
+
+    def note_start(self) -> None:
+        """There was no broker, and now there is."""
+        self.has_started = True
 
     async def wait_over(self) -> None:
         """Until the server has said what became of it: soon, as nobody but the server is asked."""
@@ -120,7 +126,9 @@ class Line:
             share=calling.broker.share,
         )
         try:
-            calling.delivered = await calling.broker.deliver(call, calling.wanted, calling.starts)
+            calling.delivered = await calling.broker.deliver(
+                call, calling.wanted, calling.note_start if calling.starts else None
+            )
         except Exception as error:  # noqa: BLE001 - whoever waits raises it, in a task of its own
             calling.trouble = error
         if not calling.delivered or calling.take is _nobody:

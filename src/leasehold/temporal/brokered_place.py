@@ -24,7 +24,7 @@ AGES = 3e8
 """The patience with a workflow that waits without end: a broker notices when it is gone."""
 REMINDERS = (60.0, 600.0, 3600.0)
 """It asks again after so many seconds, and then every so often as the last."""
-ANSWERED = 10.0
+ANSWERED = 5.0
 """So long a broker may take for its first answer, however short the wait: it may have to be started."""
 SERVED = 300.0
 """One that has not answered for so long is served by nobody, though the wait has no end."""
@@ -57,6 +57,11 @@ class Place:
     def trouble(self) -> Exception | None:
         """What kept the question from its broker; once that was heard, a reminder's doesn't matter."""
         return None if self.heard or self._calling is None else self._calling.trouble
+
+    @property
+    def has_started_it(self) -> bool:
+        """No broker was there, so its queue is ours."""
+        return self._calling is not None and self._calling.has_started
 
     async def settle(self, until: float | None) -> None:
         """Wait for what comes of it, until then at the latest; whoever is cancelled meanwhile has left."""

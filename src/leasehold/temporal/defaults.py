@@ -34,9 +34,14 @@ def task_queue(explicit: str | None = None) -> str:
     """The queue of permits and brokers: as told, else `TEMPORAL_TASK_QUEUE`, else `distributed-lock-tq`.
 
     In a workflow that is its worker's environment. A replay elsewhere is none the worse for another
-    queue, as the queue of a child's start is not compared.
+    queue, as the queue of a child's start is not compared. Raises `ValueError` for what is no name.
     """
     if explicit is not None:
+        given: object = explicit
+        if not isinstance(given, str) or not given.strip():
+            raise ValueError(
+                f"task_queue is {explicit!r}: name the queue that serves permits, or leave it out"
+            )
         return explicit
     with workflow.unsafe.sandbox_unrestricted() if workflow.in_workflow() else nullcontext():
         return os.environ.get(VARIABLE) or ids.QUEUE

@@ -66,7 +66,7 @@ async def _failure(place: Place, broker: Broker, terms: Terms, began: float) -> 
     status = await to_its_end(place.leave_and_ask())
     waited = workflow.time() - began
     if not place.heard:
-        return unanswered(broker, waited)
+        return unanswered(broker, waited, was_there=not place.has_started_it)
     return timed_out(broker, place.lease.mark, waited, status)
 
 
@@ -83,6 +83,7 @@ async def reattach_fair(semaphore: "Semaphore", handoff: Handoff) -> FairPermit:
         fast=_fast(semaphore),
         quarantine=semaphore.quarantine,
         until=handoff.until,
+        renews=handoff.until is not None if handoff.renews is None else handoff.renews,
         acquired_at=handoff.acquired_at,
     )
     await permit.take_up()
@@ -162,5 +163,6 @@ def _permit(
         resource=semaphore.resource,
         fast=_fast(semaphore),
         quarantine=semaphore.quarantine,
-        until=workflow.time() + terms.max_hold if terms.auto_renew else None,
+        until=workflow.time() + terms.max_hold,
+        renews=terms.auto_renew,
     )

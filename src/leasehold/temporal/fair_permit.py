@@ -18,7 +18,7 @@ from leasehold.temporal.ending import to_its_end
 from leasehold.temporal.failures import checked
 from leasehold.temporal.handoff import Handoff
 from leasehold.temporal.permit import Permit
-from leasehold.temporal.slot_permit import may_run_on
+from leasehold.temporal.unfinished import may_run_on
 
 FAIR = "fair"
 """The mode of a handoff that is a broker's grant."""
@@ -45,6 +45,7 @@ class FairPermit(Permit):
         fast: bool,
         quarantine: float,
         until: float | None,
+        renews: bool,
         acquired_at: float | None = None,
     ) -> None:
         super().__init__(
@@ -61,8 +62,9 @@ class FairPermit(Permit):
         self._lease = lease
         self._fast = fast
         self._quarantine = quarantine
-        self._until = until
-        """It is renewed until then; None for never."""
+        self._until = inf if until is None else until
+        """It is held until then at most."""
+        self._renews = renews
         self._bell = bell
         self._renewing: Calling | None = None
         self._asked_at = -inf
@@ -85,7 +87,7 @@ class FairPermit(Permit):
     async def take_up(self) -> None:
         """Tell the broker of this run. Raises `PermitLost` if the broker knows no such lease any more."""
         try:
-            await self._ask_and_wait(MIN_TTL if self._until is None else self._ttl, "takes up")
+            await self._ask_and_wait(self._ttl if self._renews else MIN_TTL, "takes up")
         except (Exception, asyncio.CancelledError):
             await self.release()
             raise
@@ -102,8 +104,6 @@ class FairPermit(Permit):
         return await self._give_up(0.0)
 
     async def _leave(self, error: BaseException | None) -> None:
-        if isinstance(error, GeneratorExit):  # the run is put away, and goes on elsewhere
-            return
         await self._give_up(self._quarantine if self.lost or may_run_on(error) else 0.0)
 
     async def _give_up(self, keep: float) -> bool:
@@ -134,7 +134,8 @@ class FairPermit(Permit):
             ttl=self._ttl,
             mode=FAIR,
             acquired_at=self._acquired_at,
-            until=self._until,
+            until=None if self._until == inf else self._until,
+            renews=self._renews,
             more={"lease": self._lease.id, "deadline": self._lease.deadline},
         )
 
@@ -149,8 +150,7 @@ class FairPermit(Permit):
         self._heard()
 
     def _heard(self) -> None:
-        until = inf if self._until is None else self._until
-        self._deadline = min(self._lease.deadline, until)
+        self._deadline = min(self._lease.deadline, self._until)
         if self._lease.ending is not None:
             self._lose(self._lease.ending.reason, self._lease.ending.detail)
         self._bell.ring()
@@ -170,25 +170,24 @@ class FairPermit(Permit):
         finally:
             calling.bell.close()
         if self._has_no_broker():
-            self._lose("closed")
+            self._lose("closed", "its broker is gone")
 
     async def _watch(self) -> None:
         """Renew in time, and tell of the loss at the deadline at the latest."""
         while not self.lost:
             if self._has_no_broker():
-                return self._lose("closed")
+                return self._lose("closed", "its broker is gone")
             now = workflow.time()
             due = self._due()
             if now >= due:
                 self._ask(self._ttl, self._bell)
                 due = self._due()
             await self._bell.wait(min(due, self._deadline), f"keeps {self._named()}")
-        over_held = self._until is not None and self._deadline >= self._until
-        self._lose("max_hold" if over_held else "expired")
+        self._lose("max_hold" if self._deadline >= self._until else "expired")
 
     def _due(self) -> float:
         """When to renew next."""
-        if self._until is None or self._lease.deadline >= self._until:
+        if not self._renews or self._lease.deadline >= self._until:
             return inf
         return max(self._lease.renew_at, self._asked_at + self._ttl / AGAIN)
 

@@ -1,5 +1,7 @@
 """What an acquire at a broker raises that ends without a grant: who is in the way, and what to do."""
 
+import shlex
+
 from leasehold.errors import LeaseholdError
 from leasehold.model import Failed, Holder, Refused, Status
 from leasehold.primitives.telling import contention, key_shown, span
@@ -49,14 +51,26 @@ def _ahead(lease: str, status: Status | None) -> int | None:
     return marks.index(lease) if lease in marks else None
 
 
-def unanswered(broker: Broker, waited: float) -> NotServed:
-    """The error for a broker that has not said a word."""
-    return NotServed(
-        f"the broker of {key_shown(broker.key)} has not answered for {span(waited)}: run `leasehold "
-        f"temporal worker --task-queue {broker.queue}`, or name the queue that has one by task_queue= or "
-        "TEMPORAL_TASK_QUEUE",
-        key=broker.key,
+def unanswered(broker: Broker, waited: float, *, was_there: bool) -> NotServed:
+    """The error for a broker that has not said a word. Only the one who starts it knows its queue."""
+    told = (
+        f"{broker.id}, which keeps {key_shown(broker.key)}, has not answered for {span(waited)}: "
     )
+    end = f"`temporal workflow terminate --workflow-id {shlex.quote(broker.id)}`"
+    if was_there:
+        told += (
+            "it has been there before, and nobody serves the task queue that it is on, be it "
+            f"{broker.queue!r} or another one (`temporal workflow describe` tells). Serve that queue by "
+            f"`leasehold temporal worker --task-queue`, or, if nobody holds anything there, {end} has it "
+            "started anew"
+        )
+    else:
+        told += (
+            f"nobody serves the task queue {broker.queue!r}, on which it has just been started. Run "
+            f"`leasehold temporal worker --task-queue {broker.queue}`; or name the queue that has one, by "
+            f"task_queue= or TEMPORAL_TASK_QUEUE, after {end}: as long as it is there all go to it"
+        )
+    return NotServed(told, key=broker.key)
 
 
 def unreachable(broker: Broker, trouble: Exception) -> NotServed:

@@ -1,7 +1,8 @@
 """What this run of a workflow holds, and the ear by which its permits speak to it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,6 +13,9 @@ from leasehold.temporal.permit_input import PermitNews
 
 type Listener = Callable[[PermitNews], None]
 
+MOST_UNHEARD = 1_000
+"""Of so many permits news is kept at most, where some start or other is always under way."""
+
 
 class Here:
     """One for each run: a run has an event loop of its own, and what it holds goes with that."""
@@ -19,6 +23,7 @@ class Here:
     def __init__(self) -> None:
         self._taken: dict[str, dict[str, asyncio.Task[Any] | None]] = {}
         self._listeners: dict[str, Listener] = {}
+        self._starting = 0
         self._unheard: dict[str, list[PermitNews]] = {}
         """What a permit said before its start was known here: both may come at one time, this first."""
         self.released = 0
@@ -50,6 +55,20 @@ class Here:
         me = asyncio.current_task()
         return {slot for slot, task in self._taken.get(resource, {}).items() if task is me}
 
+    @contextmanager
+    def starting(self) -> Generator[None]:
+        """A block in which a permit is started, and its run ID learnt: until then it may speak unheard.
+
+        What else is heard meanwhile is late news of a permit that is over, and thrown away afterwards.
+        """
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
+            if not self._starting:
+                self._unheard.clear()
+
     def listen(self, permit: str, listener: Listener) -> None:
         """What the permit of that run ID says goes there, also what it has said already."""
         self._listeners[permit] = listener
@@ -64,10 +83,10 @@ class Here:
         listener = self._listeners.get(news.permit)
         if listener is not None:
             listener(news)
-        elif (
-            self._taken
-        ):  # else nothing is being started here: it is late news of a permit that is over
+        elif self._starting:
             self._unheard.setdefault(news.permit, []).append(news)
+            while len(self._unheard) > MOST_UNHEARD:
+                del self._unheard[next(iter(self._unheard))]
 
 
 _runs: WeakKeyDictionary[asyncio.AbstractEventLoop, Here] = WeakKeyDictionary()

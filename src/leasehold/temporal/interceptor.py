@@ -1,6 +1,7 @@
 """The interceptor that takes the locks of activities that need one."""
 
 import os
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +20,7 @@ from leasehold.temporal.activity_lock_attempt import Attempt, Station
 from leasehold.temporal.activity_lock_handover import without
 from leasehold.temporal.activity_lock_running import Pulse
 from leasehold.temporal.activity_lock_sdk import client_behind
+from leasehold.temporal.needs_lock_backend import checked_backend, refuse_nowhere
 from leasehold.temporal.needs_lock_decorator import need_of
 
 WAIT_IN_SLOT = 5.0
@@ -44,8 +46,12 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
         backend: Any = None,
         wait_in_slot: Duration | None = WAIT_IN_SLOT,
     ) -> None:
+        if not isinstance(application, str | None):
+            raise TypeError(f"application is {application!r}: give a text")
         self._application = application
-        self._station = Station(backend, optional_seconds(wait_in_slot, "wait_in_slot"))
+        self._station = Station(
+            checked_backend(backend), optional_seconds(wait_in_slot, "wait_in_slot")
+        )
 
     def intercept_activity(  # the names are Temporal's
         self,
@@ -53,6 +59,14 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
     ) -> ActivityInboundInterceptor:
         """For Temporal."""
         return _Inbound(next, self)
+
+    def check(self, activities: Iterable[Any]) -> None:
+        """Raises `NotConfigured` where one of these needs a lock that nobody has said where to keep."""
+        if self._station.backend is None:
+            for activity in activities:
+                need = need_of(activity)
+                if need is not None and need.backend is None:
+                    refuse_nowhere(need.activity)
 
     @property
     def application(self) -> str:

@@ -37,4 +37,4 @@ class Lock(Semaphore):
         )
 
     def __repr__(self) -> str:
-        return f"Lock({self.resource!r})"
+        return f"Lock({self.resource!r}{', fair=True' if self.fair else ''})"

@@ -5,13 +5,16 @@ Nothing here does I/O, since workflows import the modules of their activities in
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from temporalio import workflow
+
 from leasehold.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from leasehold.temporal.activity_lock import held_for
-from leasehold.temporal.activity_lock_failures import not_installed
+from leasehold.temporal.activity_lock_failures import no_activity, not_installed
+from leasehold.temporal.needs_lock_backend import checked_backend
 from leasehold.temporal.needs_lock_name import LockName
 
 NEED = "__leasehold_needs_lock__"
@@ -80,9 +83,9 @@ def needs_lock[F: Callable[..., Any]](
             activity=f"{function.__module__}.{function.__qualname__}",
             name=LockName(found_name or function.__name__, function),
             capacity=found_capacity,
-            backend=_checked_backend(backend),
+            backend=checked_backend(backend),
             ttl=None if ttl is None else safe_ttl(ttl),
-            auto_renew=auto_renew,
+            auto_renew=_flag(auto_renew),
             wait=optional_seconds(wait, "wait"),
             wait_in_slot=_optional(wait_in_slot),
             priority=priority,
@@ -101,6 +104,16 @@ def need_of(function: Any) -> Need | None:
     call = getattr(type(function), "__call__", None)  # noqa: B004  # not whether it has one
     found = getattr(function, NEED, None) or getattr(call, NEED, None)
     return found if isinstance(found, Need) else None
+
+
+def refuse_locked_workflows(workflows: Iterable[type]) -> None:
+    """Raises `TypeError` for a workflow whose run method was decorated as if it were an activity."""
+    for each in workflows:
+        definition = workflow._Definition.from_class(each)
+        if definition is not None and need_of(definition.run_fn) is not None:
+            raise TypeError(
+                f"needs_lock is for activities, and {each.__name__} is a workflow: {_INSTEAD}"
+            )
 
 
 def _guarded(function: Callable[..., Any], need: Need) -> Callable[..., Any]:
@@ -124,7 +137,7 @@ def _guarded(function: Callable[..., Any], need: Need) -> Callable[..., Any]:
 
 def _check(need: Need) -> None:
     if not held_for(need.activity):
-        raise not_installed(need.activity)
+        raise no_activity(need.activity) if workflow.in_workflow() else not_installed(need.activity)
 
 
 def _meant(
@@ -153,21 +166,28 @@ def _refuse_misuse(name: Any, max_locks: Any, lock_name: Any) -> None:
             raise ValueError(f"{what} is empty: give a text, or leave it out")
 
 
+_INSTEAD = (
+    "inside the workflow write `async with leasehold.temporal.Semaphore(...).acquire():` around what needs "
+    "it, or decorate the activities that it runs"
+)
+
+
 def _refuse_what_is_no_activity(function: Any) -> None:
-    instead = (
-        "inside the workflow write `async with leasehold.temporal.Semaphore(...).acquire():` around "
-        "what needs it, or decorate the activities that it runs"
-    )
     if inspect.isclass(function):
         is_workflow = hasattr(function, "__temporal_workflow_definition")
-        what = f"a workflow: {instead}" if is_workflow else "a class: decorate its `__call__`"
+        what = f"a workflow: {_INSTEAD}"
+        if not is_workflow:
+            what = (
+                "a class: decorate its `__call__` if its objects are activities; if it is to be a workflow, "
+                f"{_INSTEAD}"
+            )
         raise TypeError(f"needs_lock is for activities, and {function.__name__} is {what}")
     marks = ("run", "signal_definition", "query_definition", "update_definition")
     if any(
         hasattr(function, f"__temporal_{each}") for each in (f"workflow_{marks[0]}", *marks[1:])
     ):
         raise TypeError(
-            f"needs_lock is for activities, and {function.__qualname__} is a method of a workflow: {instead}"
+            f"needs_lock is for activities, and {function.__qualname__} is a method of a workflow: {_INSTEAD}"
         )
     if isinstance(function, staticmethod | classmethod):
         raise TypeError(f"write @{type(function).__name__} above @needs_lock(...), not below it")
@@ -177,13 +197,10 @@ def _refuse_what_is_no_activity(function: Any) -> None:
         raise TypeError(f"{function.__qualname__} is a generator, which can't be an activity")
 
 
-def _checked_backend(backend: Any) -> Any:
-    if isinstance(backend, str | None) or hasattr(backend, "hub"):
-        return backend
-    raise TypeError(
-        f"backend is {backend!r}: give a store's URL, what leasehold.connect() returned, "
-        "or the name of a store"
-    )
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"auto_renew is {value!r}: give True or False")
+    return value
 
 
 def _optional(value: Duration | Unset | None) -> float | Unset | None:

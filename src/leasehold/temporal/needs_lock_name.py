@@ -6,6 +6,7 @@ from typing import Any
 
 from leasehold import NameTemplate
 from leasehold.core.names import key_of
+from leasehold.errors import InvalidName
 
 
 class LockName:
@@ -16,7 +17,15 @@ class LockName:
     """
 
     def __init__(self, template: str, function: Callable[..., Any]) -> None:
-        self._template = NameTemplate(template)
+        try:
+            self._template = NameTemplate(template)
+        except InvalidName:
+            raise
+        except ValueError as error:
+            raise ValueError(
+                f"{template!r} is no name with fields ({error}): a field is written {{parameter}}, "
+                "a brace that is none {{ or }}"
+            ) from error
         self._signature = inspect.signature(function)
         known = list(self._signature.parameters)
         for field in self._template.fields:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from temporalio import workflow
 
 from leasehold.config import Duration, seconds
+from leasehold.primitives.telling import span
 from leasehold.temporal.failures import NotHolding, PermitLost
 from leasehold.temporal.handoff import Handoff
 
@@ -96,14 +97,24 @@ class Permit(ABC):
     @property
     def reason(self) -> str:
         """Why it was lost: `expired`, `max_hold`, `revoked` or `closed`; empty while it isn't."""
-        return self._reason or ("expired" if self.lost else "")
+        return self._reason or (self._ran_out() if self.lost else "")
 
     def ensure(self, needs: Duration = 0.0) -> None:
-        """Raises `PermitLost` unless it is held for `needs` seconds yet; `NotHolding` if it was given up."""
+        """Raises `PermitLost` unless it is held for `needs` seconds yet; `NotHolding` if it was given up.
+
+        Too little time left is no loss yet: who catches that may still renew it.
+        """
         if self._over:
             raise NotHolding(f"this permit on {self._named()} was {self._over}")
-        if self.lost or self.remaining < seconds(needs, "needs"):
+        if self.lost:
             raise self._loss()
+        needed = seconds(needs, "needs")
+        if self.remaining < needed:
+            raise PermitLost(
+                f"the permit on {self._named()} has {span(self.remaining)} left, and {span(needed)} are "
+                "needed: renew it first, or take a longer ttl",
+                reason="expired",
+            )
 
     @abstractmethod
     async def renew(self, ttl: Duration | None = None) -> None:
@@ -151,12 +162,20 @@ class Permit(ABC):
 
     def _loss(self) -> PermitLost:
         held = workflow.time() - self._acquired_at
-        why = _WHY.get(self.reason, self.reason) if self.lost else "it has too little time left"
-        why += f" ({self._detail})" if self._detail else ""
+        token = "" if self._token is None else f" (token {self._token})"
         return PermitLost(
-            f"the permit on {self._named()} (token {self._token}), held for {held:.0f} s, was lost: {why}",
+            f"the permit on {self._named()}{token}, held for {span(held)}, was lost: {self._why()}",
             reason=self.reason or "expired",
         )
+
+    def _ran_out(self) -> str:
+        """Why it is over that its deadline has passed."""
+        return "expired"
+
+    def _why(self) -> str:
+        """Why it was lost, for people."""
+        why = _WHY.get(self.reason, self.reason)
+        return f"{why} ({self._detail})" if self._detail else why
 
     def _still(self, what: str) -> None:
         """Raises unless it is held."""
@@ -169,6 +188,6 @@ class Permit(ABC):
 _WHY = {
     "expired": "no renewal came in time",
     "max_hold": "it was held for as long as max_hold allows",
-    "revoked": "somebody has cancelled it",
+    "revoked": "it was revoked",
     "closed": "it was ended from outside",
 }

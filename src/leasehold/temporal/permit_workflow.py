@@ -6,9 +6,9 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from leasehold.backends.temporal import ids
+from leasehold.backends.temporal.outside import signal_run
 from leasehold.temporal import permit_input as said
 from leasehold.temporal.moments import microseconds
-from leasehold.temporal.outside import signal_run
 from leasehold.temporal.permit_input import Adoption, PermitNews, PermitSlotInput, PermitStatus
 
 

@@ -13,6 +13,8 @@ from leasehold.errors import LeaseholdError
 from leasehold.temporal.beside import ServedBeside
 from leasehold.temporal.defaults import task_queue as queue_of
 from leasehold.temporal.interceptor import WAIT_IN_SLOT, LockInterceptor
+from leasehold.temporal.needs_lock_decorator import refuse_locked_workflows
+from leasehold.temporal.quiet_end import end_quietly
 from leasehold.temporal.sandbox import passing_ours
 from leasehold.temporal.selfcheck import warn_if_unserved
 from leasehold.temporal.served import with_our_activities, with_our_workflows
@@ -28,7 +30,8 @@ class LeaseholdPlugin(SimplePlugin):
     have a worker of the permit queue run beside each, in its process. Where nobody serves that
     queue when a worker starts, a warning says so. Given twice, it counts once.
 
-    `application`, `backend` and `wait_in_slot` are for `@needs_lock`: see `LockInterceptor`.
+    `application`, `backend` and `wait_in_slot` are for `@needs_lock`: see `LockInterceptor`. A worker whose
+    activities need locks that nobody has said where to keep isn't made: that raises `NotConfigured`.
     """
 
     def __init__(
@@ -41,6 +44,8 @@ class LeaseholdPlugin(SimplePlugin):
         wait_in_slot: Duration | None = WAIT_IN_SLOT,
     ) -> None:
         self.task_queue = queue_of(task_queue)
+        if not isinstance(serve, bool):
+            raise TypeError(f"serve is {serve!r}: give True or False")
         self.serve = serve
         self._locks = LockInterceptor(
             application=application, backend=backend, wait_in_slot=wait_in_slot
@@ -56,8 +61,14 @@ class LeaseholdPlugin(SimplePlugin):
         config = super().configure_worker(config)
         inherited = config["client"].config(active_config=True)["interceptors"]
         config["interceptors"] = self._with_ours(config.get("interceptors"), inherited)
+        locks = [each for each in config["interceptors"] if isinstance(each, LockInterceptor)]
+        for each in locks:
+            each.check(config.get("activities") or ())
+        refuse_locked_workflows(config.get("workflows") or ())
         if config.get("task_queue") == self.task_queue:
-            config["workflows"] = with_our_workflows(config.get("workflows"))
+            config["workflows"] = with_our_workflows(
+                config.get("workflows"), config.get("deployment_config")
+            )
             config["activities"] = with_our_activities(config.get("activities"))
         return config
 
@@ -77,6 +88,7 @@ class LeaseholdPlugin(SimplePlugin):
 
     @override
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
+        end_quietly()
         if worker.task_queue == self.task_queue:
             await next(worker)
         elif self.serve and _first(worker, _served_beside):

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Unpack
 
 from temporalio import workflow
 
+from leasehold.backends.temporal.claims_slots import MOST_SLOTS
 from leasehold.backends.temporal.ids import permit_id
-from leasehold.config import UNSET, Duration, Unset, seconds
+from leasehold.config import Duration, seconds
+from leasehold.core.names import key_of
 from leasehold.temporal.acquiring import Acquiring
 from leasehold.temporal.defaults import task_queue as resolved
 from leasehold.temporal.failures import AcquireTimedOut, Misused, checked
@@ -17,7 +19,7 @@ from leasehold.temporal.handoff import Handoff
 from leasehold.temporal.permit import Permit
 from leasehold.temporal.slot_acquiring import acquire_slot
 from leasehold.temporal.slot_reattaching import reattach_slot
-from leasehold.temporal.terms import Terms, terms
+from leasehold.temporal.terms import Asked, Terms, terms
 
 type OnHolderClose = Literal["fast", "safe"]
 
@@ -54,60 +56,33 @@ class Semaphore:
         armed: bool = True,
         share: bool = True,
     ) -> None:
-        with checked():
-            if not isinstance(resource, str):
-                raise TypeError(f"a resource's name is a text, not {resource!r}")
-            if type(capacity) is not int or capacity < 1:
-                raise ValueError(f"capacity is {capacity!r}: give an int from 1")
-            if on_holder_close not in ("fast", "safe"):
-                raise ValueError(f'on_holder_close is {on_holder_close!r}: give "fast" or "safe"')
-            self.quarantine = seconds(quarantine, "quarantine")
-            if self.quarantine and on_holder_close == "fast":
-                raise ValueError(
-                    'quarantine= is for on_holder_close="safe": "fast" waits for nothing'
-                )
-            if self.quarantine and not armed and not fair:
-                raise ValueError(
-                    "quarantine= needs armed=True: a permit that can't speak to its holder would retire "
-                    "without a word of it"
-                )
-            permit_id(resource, str(capacity - 1))
         self.resource = resource
         self.capacity = capacity
-        self.task_queue = resolved(task_queue)
         self.fair = fair
         self.on_holder_close: OnHolderClose = on_holder_close
         self.armed = armed
         self.share = share
+        with checked():
+            self.task_queue = resolved(task_queue)
+            self.quarantine = seconds(quarantine, "quarantine")
+            _check_mode(self)
+            _check_pool(self)
+            _check_close(self)
         self._blocks: dict[asyncio.Task[Any] | None, list[Acquiring]] = {}
 
-    def acquire(
-        self,
-        *,
-        ttl: Duration | None = None,
-        wait: Duration | Unset | None = UNSET,
-        backoff: Duration | None = None,
-        max_backoff: Duration | None = None,
-        units: int = 1,
-        priority: int = 0,
-        note: str = "",
-        auto_renew: bool = True,
-        max_hold: Duration | None = None,
-        lease: Duration | None = None,
-        timeout: Duration | None = None,
-    ) -> Acquiring:
+    def acquire(self, **asked: Unpack[Asked]) -> Acquiring:
         """A slot: `async with semaphore.acquire() as permit:`, or `permit = await semaphore.acquire()`.
 
-        Taken slots are tried again after `backoff` seconds, then ever more rarely up to `max_backoff`, and
-        never at more than some 900 events of history an hour. Raises `AcquireTimedOut` after `wait`
-        seconds, `AlreadyHeld` where this task would wait for itself, `NotServed` where no worker serves
-        the permits. It stands for `ttl` seconds and is renewed for `max_hold` at most. A cancellation
-        while waiting leaves nothing behind. `lease` and `timeout` are other words for `ttl` and `wait`.
+        It may be told `ttl`, `wait`, `backoff`, `max_backoff`, `units`, `priority`, `note`, `auto_renew`,
+        `max_hold`; `lease` and `timeout` are other words for `ttl` and `wait`. Taken slots are tried again
+        after `backoff` seconds, then ever more rarely up to `max_backoff`, and never at more than some 900
+        events of history an hour. Raises `AcquireTimedOut` after `wait` seconds, `AlreadyHeld` where this
+        task would wait for itself, `NotServed` where no worker serves the permits. It stands for `ttl`
+        seconds and is renewed for `max_hold` at most. A cancellation while waiting leaves nothing behind.
         """
-        found = terms(
-            ttl=ttl, wait=wait, backoff=backoff, max_backoff=max_backoff, units=units, priority=priority,
-            note=note, auto_renew=auto_renew, max_hold=max_hold, lease=lease, timeout=timeout,
-        )  # fmt: skip
+        found = terms(**asked)
+        with checked():
+            _check_terms(self, asked, found)
         return Acquiring(lambda: self._obtain(found))
 
     async def try_acquire(self, *, ttl: Duration | None = None, note: str = "") -> Permit | None:
@@ -133,10 +108,6 @@ class Semaphore:
         self._check_place()
         if self.fair:
             return await acquire_fair(self, terms)
-        if terms.units != 1 or terms.priority:
-            raise Misused(
-                "units= and priority= need fair=True: without a broker a permit is one slot"
-            )
         return await acquire_slot(self, terms)
 
     async def _reobtain(self, handoff: Handoff) -> Permit:
@@ -171,4 +142,60 @@ class Semaphore:
         await block.__aexit__(kind, error, trace)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.resource!r}, capacity={self.capacity})"
+        fair = ", fair=True" if self.fair else ""
+        return f"{type(self).__name__}({self.resource!r}, capacity={self.capacity}{fair})"
+
+
+def _check_mode(asked: Semaphore) -> None:
+    """Fair or not, and what goes with that."""
+    for name in ("fair", "armed", "share"):
+        value = getattr(asked, name)
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}: give True or False")
+    if asked.fair and not asked.armed:
+        raise ValueError("armed=False is for slot mode: with fair=True it is a broker that grants")
+    if not asked.fair and not asked.share:
+        raise ValueError("share=False needs fair=True: slot mode has no broker that would share")
+
+
+def _check_pool(asked: Semaphore) -> None:
+    if not isinstance(asked.resource, str):
+        raise TypeError(f"a resource's name is a text, not {asked.resource!r}")
+    if type(asked.capacity) is not int or asked.capacity < 1:
+        raise ValueError(f"capacity is {asked.capacity!r}: give an int from 1")
+    key_of("lock" if asked.kind == "lock" else "semaphore", asked.resource)
+    if asked.fair and not asked.share:
+        return
+    if asked.capacity > MOST_SLOTS:
+        instead = "share=False as well" if asked.fair else "fair=True, share=False"
+        raise ValueError(
+            f"capacity is {asked.capacity}: there are {MOST_SLOTS} slots at most, as each is a workflow ID; "
+            f"say {instead} for more, which slot mode then knows nothing of"
+        )
+    if not asked.fair:  # of a name that makes no ID for permits a broker has none to share
+        permit_id(asked.resource, str(asked.capacity - 1))
+
+
+def _check_terms(asked: Semaphore, given: Mapping[str, Any], found: Terms) -> None:
+    """What one way of acquiring has, and the other hasn't."""
+    if asked.fair:
+        for name in ("backoff", "max_backoff"):
+            if given.get(name) is not None:
+                raise ValueError(f"{name}= is for slot mode: a broker tells those who wait")
+    elif found.units != 1 or found.priority:
+        raise ValueError(
+            "units= and priority= need fair=True: without a broker a permit is one slot"
+        )
+
+
+def _check_close(asked: Semaphore) -> None:
+    """What becomes of a permit whose holder ends without having released it."""
+    if asked.on_holder_close not in ("fast", "safe"):
+        raise ValueError(f'on_holder_close is {asked.on_holder_close!r}: give "fast" or "safe"')
+    if asked.quarantine and asked.on_holder_close == "fast":
+        raise ValueError('quarantine= is for on_holder_close="safe": "fast" waits for nothing')
+    if asked.quarantine and not asked.armed and not asked.fair:
+        raise ValueError(
+            "quarantine= needs armed=True: a permit that can't speak to its holder would retire "
+            "without a word of it"
+        )

@@ -4,19 +4,25 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalio import activity, workflow
+from temporalio.worker import WorkerDeploymentConfig
 
 from leasehold.backends.temporal.broker import LeaseholdBroker
 from leasehold.backends.temporal.broker_liveness import owner_closed
 from leasehold.backends.temporal.mailbox import LeaseholdMailbox
 from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.versioned import VersionedBroker, VersionedMailbox, VersionedPermit
 
 WORKFLOWS: tuple[type, ...] = (PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox)
+VERSIONED: tuple[type, ...] = (VersionedPermit, VersionedBroker, VersionedMailbox)
 ACTIVITIES: tuple[Callable[..., Any], ...] = (owner_closed,)
 
 
-def with_our_workflows(given: Sequence[type] | None) -> list[type]:
+def with_our_workflows(
+    given: Sequence[type] | None, deployment: WorkerDeploymentConfig | None = None
+) -> list[type]:
     """These and ours; one of theirs that goes by the name of one of ours stays, and ours stays out."""
-    return _joined(given or (), WORKFLOWS, _workflow_name)
+    versioned = deployment is not None and deployment.use_worker_versioning
+    return _joined(given or (), VERSIONED if versioned else WORKFLOWS, _workflow_name)
 
 
 def with_our_activities(given: Sequence[Callable[..., Any]] | None) -> list[Callable[..., Any]]:

@@ -12,11 +12,12 @@ from temporalio.converter import DataConverter
 
 from leasehold.config import Duration, seconds
 from leasehold.temporal.health import HealthServer, host_port
-from leasehold.temporal.joining import connect, runtime, settings
+from leasehold.temporal.joining import checked_converter, connect, must_be_known, runtime, settings
 from leasehold.temporal.worker import DRAIN, TemporalWorker
 
 type Say = Callable[[str, str], object]
-"""Told what happens: an event (`serving`, `ready`, `draining`, `stopped`) and a line about it."""
+"""Told what happens: an event (`serving`, `ready`, `away`, `back`, `draining`, `stopped`, and where `health`
+and `metrics` are) and a line about it."""
 
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
@@ -44,27 +45,29 @@ async def serve(
     Connects to what `url` (`temporal://host:7233/namespace`), `address`, `namespace` and `profile` say,
     else Temporal's own settings. `health` and `metrics` are addresses (`127.0.0.1:8080`) at which to
     answer `/livez` and `/readyz`, and Prometheus. The first signal drains; a second one ends the process
-    as if nobody had minded. Other options are those of Temporal's `Worker`. Raises `NotConfigured`,
-    `BackendUnavailable`, `Forbidden`.
+    as if nobody had minded. What Temporal's threads log goes to the logger `temporalio.core`. Other
+    options are those of Temporal's `Worker`. Raises `NotConfigured`, `BackendUnavailable`, `Forbidden`.
     """
     told = say or (lambda event, line: None)
+    checked_converter(data_converter)
     drain = seconds(drain, "drain")
     found = settings(
         url, address=address, namespace=namespace, profile=profile, task_queue=task_queue
     )
     target = found.target()
-    threads = None if metrics is None else runtime(metrics)
+    threads, metrics_at = runtime(metrics)
     stopping = asyncio.Event()
     state = _State()
     with _ending_by_signals(stopping):
         async with _answering(health, state, told):
             if metrics is not None:
-                told("metrics", f"metrics at http://{metrics}/metrics")
+                told("metrics", f"metrics at http://{metrics_at}/metrics")
             connecting = connect(
                 target, runtime=threads, plugins=plugins, data_converter=data_converter
             )
             client = await _unless(stopping, connecting)
             if client is not None:
+                await must_be_known(client, found.task_queue)
                 worker = TemporalWorker(client, task_queue=found.task_queue, drain=drain, **options)
                 state.worker = worker
                 told("serving", f"serving task queue {worker.task_queue!r} of {target}")
@@ -85,9 +88,15 @@ async def _serve(worker: TemporalWorker, stopping: asyncio.Event, told: Say) -> 
         told("draining", "draining: no new tasks; once more ends it at once")
         worker.stop()
 
+    def on_change(trouble: str | None) -> None:
+        if trouble is None:
+            told("back", "the server has it among those who poll again")
+        else:
+            told("away", f"not ready: {trouble}")
+
     draining = asyncio.create_task(drain())
     try:
-        await worker.run(lambda: told("ready", "ready"))
+        await worker.run(lambda: told("ready", "ready"), on_change)
     finally:
         draining.cancel()
 

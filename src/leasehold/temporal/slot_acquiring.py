@@ -11,6 +11,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ChildWorkflowCancellationType, ParentClosePolicy
 
 from leasehold.backends.temporal import ids
+from leasehold.primitives.telling import span
 from leasehold.temporal import defaults
 from leasehold.temporal.ending import settle
 from leasehold.temporal.failures import AcquireTimedOut, AlreadyHeld, NotServed
@@ -92,9 +93,23 @@ class _Attempt:
         self._probes += 1
         self._prober.probed()
         self._here.take(self._resource, slot)
-        began = workflow.time()
-        starting = asyncio.create_task(self._start(slot))
-        cancelled = await settle(starting)
+        with self._here.starting():
+            began = workflow.time()
+            starting = asyncio.create_task(self._start(slot))
+            cancelled = await settle(starting)
+            permit = self._started(slot, starting, began)
+        if cancelled is not None:
+            if permit is not None:
+                await permit.release()
+            raise cancelled
+        if permit is None or not self._semaphore.armed or await self._is_armed(permit):
+            return permit
+        return None
+
+    def _started(
+        self, slot: str, starting: "asyncio.Task[Child | None]", began: float
+    ) -> SlotPermit | None:
+        """The permit that has been started, if it could be; else this workflow has the slot no more."""
         try:
             child = starting.result()
         except BaseException:
@@ -102,14 +117,8 @@ class _Attempt:
             raise
         if child is None:
             self._here.forget(self._resource, slot)
-            if cancelled is not None:
-                raise cancelled
             return None
-        permit = self._permit(slot, child, began)
-        if cancelled is not None:
-            await permit.release()
-            raise cancelled
-        return permit if not self._semaphore.armed or await self._is_armed(permit) else None
+        return self._permit(slot, child, began)
 
     async def _start(self, slot: str) -> Child | None:
         terms, semaphore = self._terms, self._semaphore
@@ -158,7 +167,12 @@ class _Attempt:
         left = self._left()
         bound = defaults.ARMED if left is None else min(defaults.ARMED, left)
         try:
-            await wait_until_armed(permit, max(bound, defaults.ARMED_AT_LEAST), self._semaphore)
+            await wait_until_armed(
+                permit,
+                max(bound, defaults.ARMED_AT_LEAST),
+                self._semaphore,
+                until=self._began + _longest(self._semaphore, self._terms),
+            )
         except BaseException:
             await permit.release()
             raise
@@ -186,9 +200,13 @@ class _Attempt:
     def _timed_out(self) -> AcquireTimedOut:
         first, last = (ids.permit_id(self._resource, self._slots[at]) for at in (0, -1))
         where = first if first == last else f"{first} … {last}"
+        ours = len(self._here.taken(self._resource))
+        here = f" ({ours} of them this workflow itself)" if ours else ""
+        tries = "1 try" if self._probes == 1 else f"{self._probes} tries"
         return AcquireTimedOut(
             f"no slot of {self._resource} (capacity {len(self._slots)}) was free within "
-            f"{self._terms.wait:g} s, in {self._probes} tries; its holders are the parents of {where}",
+            f"{span(self._terms.wait or 0.0)}, in {tries}: `leasehold show --kind semaphore "
+            f"{self._resource}` tells which workflows hold {where}{here}",
             retry_after=self._terms.backoff,
         )
 

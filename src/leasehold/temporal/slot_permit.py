@@ -5,23 +5,27 @@ from math import inf
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError, ChildWorkflowError, FailureError
+from temporalio.exceptions import (
+    ApplicationError,
+    ChildWorkflowError,
+    FailureError,
+)
 from temporalio.exceptions import TimeoutError as TimedOut
 
 from leasehold.backends.temporal.ids import permit_id
+from leasehold.backends.temporal.outside import signal_run
 from leasehold.config import Duration, safe_ttl
-from leasehold.core.timing import margin
 from leasehold.temporal import defaults
 from leasehold.temporal import permit_input as said
 from leasehold.temporal.ending import to_its_end
 from leasehold.temporal.failures import Misused, checked
 from leasehold.temporal.handoff import Handoff
 from leasehold.temporal.here import here
-from leasehold.temporal.outside import signal_run
 from leasehold.temporal.permit import Permit
 from leasehold.temporal.permit_input import PermitNews
-
-LONGEST_MARGIN = 5.0
+from leasehold.temporal.slot_ending import CANCELLED, by_hand
+from leasehold.temporal.slot_timing import LONGEST_MARGIN, spare, trusted
+from leasehold.temporal.unfinished import may_run_on
 
 type Child = workflow.ChildWorkflowHandle[Any, str]
 
@@ -51,7 +55,7 @@ class SlotPermit(Permit):
             run_id=run_id,
             token=token,
             ttl=ttl,
-            deadline=_trusted(began, ttl, until),
+            deadline=trusted(began, ttl, until),
             acquired_at=began if acquired_at is None else acquired_at,
         )
         self._renewed_at = began
@@ -169,7 +173,7 @@ class SlotPermit(Permit):
 
     def _due(self) -> float:
         """When to renew next; never where its deadline is as late as it may be."""
-        if not self._renews or self._deadline >= self._until - _spare(self._ttl):
+        if not self._renews or self._deadline >= self._until - spare(self._ttl):
             return inf
         return self._renewed_at + self._ttl / 2
 
@@ -194,17 +198,17 @@ class SlotPermit(Permit):
         if not await signal_run(self._workflow_id, self._run_id, said.EXTEND, ttl):
             return False
         self._renewed_at = sent
-        self._deadline = max(self._deadline, _trusted(sent, ttl, self._until))
+        self._deadline = max(self._deadline, trusted(sent, ttl, self._until))
         return True
 
     def _hear(self, news: PermitNews) -> None:
         if news.what == said.ARMED:
             if not self.armed:  # nothing has been renewed yet, so the permit knows better
-                self._deadline = min(self._deadline, news.deadline - _spare(self._ttl))
+                self._deadline = min(self._deadline, news.deadline - spare(self._ttl))
             self.armed = True
             self._token = news.token
         elif news.what == said.ENDING:
-            self._lose("revoked")
+            self._lose("revoked", CANCELLED)
         elif news.what == said.ENDED:
             self._has_ended(self._ran_out() if news.outcome == said.EXPIRED else "closed")
 
@@ -218,7 +222,10 @@ class SlotPermit(Permit):
         cause = error.cause if isinstance(error, ChildWorkflowError) else error
         if isinstance(cause, ApplicationError):
             self.failure = error
-        self._has_ended(self._ran_out() if isinstance(cause, TimedOut) else "revoked")
+        if isinstance(cause, TimedOut):
+            self._has_ended(self._ran_out())
+        else:
+            self._has_ended("revoked", by_hand(cause))
 
     def _ran_out(self) -> str:
         """Why its time is over."""
@@ -228,9 +235,12 @@ class SlotPermit(Permit):
         """Why it has ended, where that is all that is known."""
         return self._ran_out() if workflow.time() >= self._deadline else "closed"
 
-    def _has_ended(self, reason: str) -> None:
+    def _has_ended(self, reason: str, detail: str = "") -> None:
         self.ended = True
-        self._lose(reason)
+        self._lose(reason, detail)
+
+    def _why(self) -> str:
+        return self._detail or super()._why()
 
     def _stop(self, how: str) -> None:
         self._over = how
@@ -242,21 +252,3 @@ class SlotPermit(Permit):
     @property
     def _workflow_id(self) -> str:
         return permit_id(self._resource, self.slot)
-
-
-def may_run_on(error: BaseException | None) -> bool:
-    """Whether a body that ended so may have left an activity running.
-
-    Any error may come of a cancellation or a time-out: as an `ActivityError`, as Python's `TimeoutError`,
-    in a task group's `ExceptionGroup`, or as what the body made of it.
-    """
-    return error is not None and not isinstance(error, (Misused, workflow.ContinueAsNewError))
-
-
-def _trusted(sent: float, ttl: float, until: float) -> float:
-    """Its holder stops a little before the permit does, so that nobody else has it by then."""
-    return min(sent + ttl, until) - _spare(ttl)
-
-
-def _spare(ttl: float) -> float:
-    return min(margin(ttl), LONGEST_MARGIN)

@@ -1,6 +1,7 @@
 """What an acquire in workflow code asks for, checked."""
 
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 from leasehold.config import (
     UNSET,
@@ -31,53 +32,89 @@ class Terms:
     max_hold: float = defaults.MAX_HOLD
 
 
-def terms(
-    *,
-    ttl: Duration | None = None,
-    wait: Duration | Unset | None = UNSET,
-    backoff: Duration | None = None,
-    max_backoff: Duration | None = None,
-    units: int = 1,
-    priority: int = 0,
-    note: str = "",
-    auto_renew: bool = True,
-    max_hold: Duration | None = None,
-    lease: Duration | None = None,
-    timeout: Duration | None = None,
-) -> Terms:
-    """As they were given; `lease` and `timeout` are other words for `ttl` and `wait`. Raises `Misused`."""
+class Asked(TypedDict, total=False):
+    """What `acquire()` may be told; `lease` and `timeout` are other words for `ttl` and `wait`."""
+
+    ttl: Duration | None
+    wait: Duration | Unset | None
+    backoff: Duration | None
+    max_backoff: Duration | None
+    units: int
+    priority: int
+    note: str
+    auto_renew: bool
+    max_hold: Duration | None
+    lease: Duration | None
+    timeout: Duration | None
+
+
+def terms(**asked: Unpack[Asked]) -> Terms:
+    """As they were given. Raises `Misused`."""
     with checked():
-        if ttl is not None and lease is not None:
-            raise ValueError("ttl= and lease= are the same thing: give one of them")
-        if not isinstance(wait, Unset) and timeout is not None:
-            raise ValueError("wait= and timeout= are the same thing: give one of them")
-        given = ttl if ttl is not None else lease
-        found = safe_ttl(defaults.LEASE if given is None else given)
-        if auto_renew and found < defaults.SHORTEST_RENEWED:
-            raise UnsafeTiming(
-                f"ttl is {found:g} s: Temporal's timers come up to a second late, so renewals need a ttl of "
-                f"{defaults.SHORTEST_RENEWED:g} s at least; or give auto_renew=False"
-            )
-        pause = seconds(defaults.BACKOFF if backoff is None else backoff, "backoff")
-        if pause <= 0:
-            raise ValueError("backoff is 0: a waiter that never pauses fills its history at once")
-        longest = seconds(
-            defaults.MAX_BACKOFF if max_backoff is None else max_backoff, "max_backoff"
-        )
+        unknown = sorted(asked.keys() - Asked.__optional_keys__)
+        if unknown:
+            raise TypeError(f"acquire() takes no {unknown[0]}=")
+        auto_renew, note = asked.get("auto_renew", True), asked.get("note", "")
+        if not isinstance(auto_renew, bool):
+            raise TypeError(f"auto_renew is {auto_renew!r}: give True or False")
+        if not isinstance(note, str):
+            raise TypeError(f"note is {note!r}: give a text")
+        ttl = _ttl(asked, auto_renew=auto_renew)
+        max_hold = _max_hold(asked.get("max_hold"), ttl, auto_renew=auto_renew)
+        backoff, max_backoff = _pauses(asked)
+        units = asked.get("units", 1)
         if type(units) is not int or units < 1:
             raise ValueError(f"units is {units!r}: give an int from 1")
+        priority = asked.get("priority", 0)
         check_priority(priority)
         return Terms(
-            ttl=found,
-            wait=optional_seconds(timeout if isinstance(wait, Unset) else wait, "wait"),
-            backoff=pause,
-            max_backoff=max(longest, pause) if max_backoff is None else longest,
+            ttl=safe_ttl(min(ttl, max_hold)),  # no lease outlives what it is held for
+            wait=_wait(asked),
+            backoff=backoff,
+            max_backoff=max_backoff,
             units=units,
             priority=priority,
-            note=str(note),
-            auto_renew=bool(auto_renew),
-            max_hold=_max_hold(max_hold, found, auto_renew=auto_renew),
+            note=note,
+            auto_renew=auto_renew,
+            max_hold=max_hold,
         )
+
+
+def _ttl(asked: Asked, *, auto_renew: bool) -> float:
+    ttl, lease = asked.get("ttl"), asked.get("lease")
+    if ttl is not None and lease is not None:
+        raise ValueError("ttl= and lease= are the same thing: give one of them")
+    given = ttl if ttl is not None else lease
+    found = safe_ttl(defaults.LEASE if given is None else given)
+    if auto_renew and found < defaults.SHORTEST_RENEWED:
+        raise UnsafeTiming(
+            f"ttl is {found:g} s: Temporal's timers come up to a second late, so renewals need a ttl of "
+            f"{defaults.SHORTEST_RENEWED:g} s at least; or give auto_renew=False"
+        )
+    return found
+
+
+def _wait(asked: Asked) -> float | None:
+    wait, timeout = asked.get("wait", UNSET), asked.get("timeout")
+    if not isinstance(wait, Unset) and timeout is not None:
+        raise ValueError("wait= and timeout= are the same thing: give one of them")
+    return optional_seconds(timeout if isinstance(wait, Unset) else wait, "wait")
+
+
+def _pauses(asked: Asked) -> tuple[float, float]:
+    """The first pause after a round of tries in vain, and the longest."""
+    backoff, longest = asked.get("backoff"), asked.get("max_backoff")
+    first = seconds(defaults.BACKOFF if backoff is None else backoff, "backoff")
+    if first <= 0:
+        raise ValueError("backoff is 0: a waiter that never pauses fills its history at once")
+    if longest is None:
+        return first, max(defaults.MAX_BACKOFF, first)
+    most = seconds(longest, "max_backoff")
+    if most <= 0 or (backoff is not None and most < first):
+        raise ValueError(
+            f"max_backoff is {most:g} s and backoff {first:g} s: it is the longest pause"
+        )
+    return min(first, most), most
 
 
 def _max_hold(given: Duration | None, ttl: float, *, auto_renew: bool) -> float:

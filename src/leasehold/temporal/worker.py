@@ -1,6 +1,7 @@
 """The worker of the permit queue: what permits, brokers and mailboxes run on."""
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from leasehold.config import Duration, seconds
 from leasehold.errors import LeaseholdError
 from leasehold.temporal.defaults import task_queue as queue_of
 from leasehold.temporal.joining import explain_fatal
+from leasehold.temporal.quiet_end import end_quietly
 from leasehold.temporal.served import with_our_activities, with_our_workflows
 
 DRAIN = 10.0
@@ -27,8 +29,14 @@ TAKE_OVER = timedelta(seconds=3)
 
 _STARTS_AT = 0.1
 _LOOKS_AGAIN = 2.0
-_LOOKS_EVERY = 15.0
+_LOOKS_EVERY = 2.0
+"""With what a look may take it knows within five seconds that its server is away."""
 _PATIENCE = 3.0
+_SPOKEN_OF = 2
+_LATE = 8
+"""So many looks take some five seconds at first."""
+
+logger = logging.getLogger("leasehold.temporal")
 
 
 class TemporalWorker:
@@ -60,7 +68,9 @@ class TemporalWorker:
         # Ours do nothing that the sandbox is there to catch, and each run in it costs milliseconds.
         options.setdefault("workflow_runner", UnsandboxedWorkflowRunner())
         options.setdefault("sticky_queue_schedule_to_start_timeout", TAKE_OVER)
-        options["workflows"] = with_our_workflows(options.get("workflows"))
+        options["workflows"] = with_our_workflows(
+            options.get("workflows"), options.get("deployment_config")
+        )
         options["activities"] = with_our_activities(options.get("activities"))
         options["graceful_shutdown_timeout"] = timedelta(seconds=seconds(drain, "drain"))
         self._worker = Worker(client, task_queue=self.task_queue, identity=self.identity, **options)
@@ -74,15 +84,21 @@ class TemporalWorker:
         """Take no more tasks, finish those that were begun, and have `run` return. May be called again."""
         self._stopping.set()
 
-    async def run(self, on_ready: Callable[[], object] | None = None) -> None:
+    async def run(
+        self,
+        on_ready: Callable[[], object] | None = None,
+        on_change: Callable[[str | None], object] | None = None,
+    ) -> None:
         """Serve until `stop()`, or until it is cancelled; drains in both cases.
 
-        `on_ready` is called once, when the server has it among those who poll. Raises `NotConfigured`
-        for a namespace that isn't there, `Forbidden`, `BackendUnavailable`.
+        `on_ready` is called once, when the server has it among those who poll; after that `on_change` each
+        time that the server goes away (with what is wrong) or is back (None), else that is logged.
+        Raises `NotConfigured` for a namespace that isn't there, `Forbidden`, `BackendUnavailable`.
         """
         self.not_ready = "it is starting"
+        end_quietly()
         running = asyncio.create_task(self._worker.run())
-        looking = asyncio.create_task(self._look(on_ready))
+        looking = asyncio.create_task(self._look(on_ready, on_change or self._log_change))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -101,19 +117,37 @@ class TemporalWorker:
         except (RuntimeError, RPCError) as error:
             raise explain_fatal(error, self.client) from error
 
-    async def _look(self, on_ready: Callable[[], object] | None) -> None:
-        """Find out whether the server knows us, soon at first and then now and again."""
-        pause = _STARTS_AT
+    async def _look(
+        self,
+        on_ready: Callable[[], object] | None,
+        on_change: Callable[[str | None], object],
+    ) -> None:
+        """Find out whether the server knows us, soon at first and then now and again.
+
+        One look in vain may be chance: it makes us not ready, and only a second one is spoken of.
+        """
+        pause, misses, begun = _STARTS_AT, 0, False
         while True:
             self.not_ready = await self._trouble()
             if self.not_ready is None:
-                pause = _LOOKS_EVERY
-                if on_ready is not None:
-                    on_ready()
-                    on_ready = None
+                if not begun:
+                    if on_ready is not None:
+                        on_ready()
+                elif misses >= _SPOKEN_OF:
+                    on_change(None)
+                pause, misses, begun = _LOOKS_EVERY, 0, True
             else:
+                misses += 1
+                if misses == (_SPOKEN_OF if begun else _LATE):
+                    on_change(self.not_ready)
                 pause = min(pause * 1.5, _LOOKS_AGAIN)
             await asyncio.sleep(pause)
+
+    def _log_change(self, trouble: str | None) -> None:
+        if trouble is None:
+            logger.warning("the worker of %r is ready again", self.task_queue)
+        else:
+            logger.warning("the worker of %r is not ready: %s", self.task_queue, trouble)
 
     async def _trouble(self) -> str | None:
         try:

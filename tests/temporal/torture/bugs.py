@@ -90,6 +90,22 @@ def last_come_first_served() -> None:
     broken.apply = apply
 
 
+def the_dead_are_waited_for() -> None:
+    """What was granted to a plain program that died in the queue stands for ten minutes."""
+    from leasehold.core import turn
+
+    ledger: Any = turn
+    ledger.claim_window = lambda ttl: 600.0
+
+
+def brokers_stay() -> None:
+    """Brokers never end."""
+    from leasehold.backends.temporal.broker import LeaseholdBroker
+
+    broken: Any = LeaseholdBroker
+    broken._finished = lambda self: False
+
+
 @dataclass(frozen=True, slots=True)
 class Bug:
     """What breaks a process, and the trial that finds it soon."""
@@ -108,6 +124,8 @@ BUGS = {
     "grants-without-permits": Bug(grants_without_permits, "mixed"),
     "last-come-first-served": Bug(last_come_first_served, "fair"),
     "forgets-when-continuing": Bug(forgets_when_continuing, "fair"),
+    "the-dead-are-waited-for": Bug(the_dead_are_waited_for, "fair", ("program killed",)),
+    "brokers-stay": Bug(brokers_stay, "fair"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The worker processes: started, killed, paused and ended from here, each by its own id."""
+"""The processes of one kind: started, killed, paused and ended from here, each by its own id."""
 
 import json
 import os
@@ -13,17 +13,21 @@ from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import killed
 
 PATIENCE = 15.0
-WORKER = "tests.temporal.torture.worker"
 
 
 class Crew:
-    """One worker for each number, replaced when it dies. None is left once `end` has returned."""
+    """One process for each number, replaced when it dies. None is left once `end` has returned.
 
-    def __init__(self, many: int, folder: Path, diary: Diary, orders: Mapping[str, object]) -> None:
+    Each runs the module `what`; all write what goes wrong to the one `log`.
+    """
+
+    def __init__(
+        self, many: int, what: str, log: Path, diary: Diary, orders: Mapping[str, object]
+    ) -> None:
         self.bad_ends: list[int] = []
-        """How workers ended that nobody had killed."""
-        self._folder, self._diary, self._orders = folder, diary, orders
-        self._errors = (folder / "workers.log").open("ab")
+        """How they ended whom nobody had killed."""
+        self._what, self._diary, self._orders = what, diary, orders
+        self._errors = log.open("ab")
         self._started = 0
         self._paused: dict[int, float] = {}
         self._workers = [self._start(number) for number in range(many)]
@@ -31,10 +35,10 @@ class Crew:
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         self._started += 1
         worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", WORKER],
+            [sys.executable, "-P", "-m", self._what],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
+            stdout=self._errors,  # where Temporal's own threads write
             stderr=self._errors,
             process_group=0,  # Ctrl-C is the driver's to hear
         )
@@ -51,6 +55,10 @@ class Crew:
     def awake(self) -> list[int]:
         """Those who are not paused."""
         return [number for number in range(len(self._workers)) if number not in self._paused]
+
+    def process(self, number: int) -> int:
+        """The process id."""
+        return self._workers[number].pid
 
     def replace_dead(self) -> None:
         """Put another in the place of each that ended by itself."""
@@ -93,7 +101,7 @@ class Crew:
                 self._diary.disturbed(self._workers[number].pid)
 
     def end(self) -> None:
-        """Ask everybody to end; who does not in time is killed."""
+        """Ask everybody to end; who does not in time is killed, and has ended badly."""
         self.resume(everybody=True)
         for worker in self._workers:
             if worker.stdin is not None:
@@ -104,6 +112,7 @@ class Crew:
                 worker.wait(max(0.1, patience - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.kill()
-                worker.wait()
+            if worker.wait():
+                self.bad_ends.append(worker.returncode)
         self._workers.clear()
         self._errors.close()

@@ -20,6 +20,7 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from tests.temporal.torture.crews import Queues
 from tests.temporal.torture.holders import HOLDER, SHAPES, Order
 from tests.temporal.torture.plan import POOLS, Plan
 from tests.temporal.torture.steady import found, steady
@@ -51,9 +52,7 @@ class Ends:
 class Crowd:
     """Starts them, and sees each to its end."""
 
-    def __init__(
-        self, client: Client, plan: Plan, prefix: str, *, holders: str, permits: str
-    ) -> None:
+    def __init__(self, client: Client, plan: Plan, queues: Queues) -> None:
         self.ends = Ends()
         self.open: dict[str, Order] = {}
         """By workflow ID."""
@@ -64,15 +63,14 @@ class Crowd:
         self.coming = True
         """More are started where some have ended."""
         self.on_end: Callable[[str], None] = lambda workflow: None
-        self._client, self._plan, self._prefix = client, plan, prefix
-        self._holders, self._permits = holders, permits
+        self._client, self._plan, self._queues = client, plan, queues
         self._draw = random.Random(plan.seed * 7919)
         self._started = 0
 
     @property
     def resources(self) -> dict[str, int]:
         """Name and capacity of each."""
-        return {f"{self._prefix}-{name}": capacity for name, capacity in POOLS.items()}
+        return {f"{self._queues.prefix}-{name}": capacity for name, capacity in POOLS.items()}
 
     async def run(self) -> None:
         """Until none are to come any more and all have ended."""
@@ -82,7 +80,7 @@ class Crowd:
 
     async def _line(self) -> None:
         while self.coming:
-            workflow = f"{self._prefix}-h{self._started}"
+            workflow = f"{self._queues.prefix}-h{self._started}"
             self._started += 1
             await self._one(workflow, self._drawn())
 
@@ -107,7 +105,7 @@ class Crowd:
             auto_renew=shape != "overruns" and draw.random() < 0.7,
             units=draw.randint(1, capacity) if fair and draw.random() < 0.3 else 1,
             priority=draw.choice((0, 0, 0, 5)) if fair else 0,
-            queue=self._permits,
+            queue=self._queues.permits,
             works=works[:2] if shape == "overruns" else works,
         )
 
@@ -126,7 +124,7 @@ class Crowd:
                     HOLDER,
                     order,
                     id=workflow,
-                    task_queue=self._holders,
+                    task_queue=self._queues.holders,
                     execution_timeout=limit,
                     task_timeout=TASK,
                     id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,

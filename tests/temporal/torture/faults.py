@@ -3,33 +3,36 @@
 import asyncio
 import contextlib
 import random
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.service import RPCError
 
-from leasehold.backends.temporal import ids
 from tests.servers.temporal import TemporalServer
 from tests.temporal.torture.crew import Crew
+from tests.temporal.torture.crews import Crews
 from tests.temporal.torture.crowd import Crowd
 from tests.temporal.torture.diary import Diary
-from tests.temporal.torture.marks import cleared, struck
+from tests.temporal.torture.marks import struck
+from tests.temporal.torture.operators import Operator
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.steady import found, steady
 from tests.temporal.torture.watch import Watch
 
 if TYPE_CHECKING:
-    from temporalio.client import WorkflowHandle
+    pass
 
 WEIGHTS = {
     "worker killed": 20,
     "worker paused": 16,
+    "program killed": 14,
+    "program paused": 6,
     "server killed": 6,
     "server restarted": 4,
     "holder terminated": 14,
@@ -40,6 +43,10 @@ WEIGHTS = {
 }
 OF_PERMITS = ("permit terminated", "permit cancelled")
 """Where there are permits that are workflows."""
+OF_PROGRAMS = ("program killed", "program paused")
+"""Where there are plain programs."""
+MOSTLY = 0.8
+"""The part of those who are struck while they hold, if anybody does."""
 PAUSES = (0.5, 1.0, 3.0)
 """In leases."""
 
@@ -51,24 +58,25 @@ class Faults:
         self,
         client: Client,
         server: TemporalServer,
-        crew: Crew,
+        crews: Crews,
         crowd: Crowd,
         watch: Watch,
         diary: Diary,
         plan: Plan,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._client, self._server, self._crew, self._crowd = client, server, crew, crowd
+        self._client, self._server, self._crowd = client, server, crowd
         self._watch, self._diary, self._plan = watch, diary, plan
         self._draw = random.Random(plan.seed)
-        self._weights = {
-            kind: weight
-            for kind, weight in WEIGHTS.items()
-            if plan.mode != "fair" or plan.share or kind not in OF_PERMITS
-        }
+        self.operator = Operator(client, diary, self._draw)
+        none: tuple[str, ...] = OF_PERMITS if plan.mode == "fair" and not plan.share else ()
+        none += () if plan.programs else OF_PROGRAMS
+        self._weights = {kind: weight for kind, weight in WEIGHTS.items() if kind not in none}
         self._strikes: dict[str, Callable[[], Awaitable[bool]]] = {
-            "worker killed": self._kill,
-            "worker paused": self._pause,
+            "worker killed": partial(self._kill, crews.workers),
+            "worker paused": partial(self._pause, crews.workers),
+            "program killed": partial(self._kill, crews.plain),
+            "program paused": partial(self._pause, crews.plain),
             "server killed": self._kill_server,
             "server restarted": self._restart_server,
             "holder terminated": self._terminate,
@@ -92,17 +100,24 @@ class Faults:
 
     # -- processes ----------------------------------------------------------------------------------
 
-    async def _kill(self) -> bool:
-        if len(self._crew.awake) < 2:
+    def _target(self, crew: Crew) -> int:
+        """Mostly one that holds, if it is known who does: those who wait are struck anyway."""
+        self._watch.look()
+        holding = [each for each in crew.awake if crew.process(each) in self._watch.programs]
+        mostly = holding and self._draw.random() < MOSTLY
+        return self._draw.choice(holding if mostly else crew.awake)
+
+    async def _kill(self, crew: Crew) -> bool:
+        if len(crew.awake) < 2:
             return False  # somebody has to go on
-        self._crew.kill(self._draw.choice(self._crew.awake))
+        crew.kill(self._target(crew))
         return True
 
-    async def _pause(self) -> bool:
-        if len(self._crew.awake) < 2:
+    async def _pause(self, crew: Crew) -> bool:
+        if len(crew.awake) < 2:
             return False
         seconds = self._draw.choice(PAUSES) * self._plan.lease
-        self._crew.pause(self._draw.choice(self._crew.awake), seconds)
+        crew.pause(self._target(crew), seconds)
         return True
 
     async def _kill_server(self) -> bool:
@@ -123,7 +138,7 @@ class Faults:
         anybody = list(self._crowd.open)
         if not anybody:
             return None
-        victim = self._draw.choice(holding if holding and self._draw.random() < 0.8 else anybody)
+        victim = self._draw.choice(holding if holding and self._draw.random() < MOSTLY else anybody)
         self._diary.record(struck(self._diary.now(), victim))
         self._crowd.struck.add(victim)
         return victim
@@ -173,43 +188,9 @@ class Faults:
     # -- permits ------------------------------------------------------------------------------------
 
     async def _end_permit(self) -> bool:
-        return await self._clear(lambda permit: permit.terminate("torture"))
+        return await self.operator.free_one(
+            self._crowd.resources, lambda permit: permit.terminate("torture")
+        )
 
     async def _cancel_permit(self) -> bool:
-        return await self._clear(lambda permit: permit.cancel())
-
-    async def _clear(
-        self, end: "Callable[[WorkflowHandle[object, object]], Awaitable[None]]"
-    ) -> bool:
-        """An operator frees a slot: from then on only fencing protects from who had it."""
-        slots = [
-            (name, slot)
-            for name, capacity in self._crowd.resources.items()
-            for slot in range(capacity)
-        ]
-        self._draw.shuffle(slots)
-        for name, slot in slots:
-            permit = self._client.get_workflow_handle(ids.permit_id(name, str(slot)))
-            described = await found(permit.describe)
-            if described is None or described.status != WorkflowExecutionStatus.RUNNING:
-                continue
-            at = self._diary.now()
-            run = self._client.get_workflow_handle(permit.id, run_id=described.run_id)
-            await self._see_ended(run, end)
-            token = time.time_ns() // 1000
-            self._diary.record(cleared(at, f"semaphore:{name}", (slot,), token))
-            return True
-        return False
-
-    async def _see_ended(
-        self,
-        permit: "WorkflowHandle[object, object]",
-        end: "Callable[[WorkflowHandle[object, object]], Awaitable[None]]",
-    ) -> None:
-        """A worker has to hear of a cancellation first."""
-        await found(lambda: end(permit))
-        for _ in range(50):
-            described = await found(permit.describe)
-            if described is None or described.status != WorkflowExecutionStatus.RUNNING:
-                return
-            await asyncio.sleep(0.1)
+        return await self.operator.free_one(self._crowd.resources, lambda permit: permit.cancel())

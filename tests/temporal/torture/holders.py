@@ -181,7 +181,7 @@ def _asked(order: Order) -> dict[str, Any]:
         "capacity": order.capacity,
         "task_queue": order.queue,
         "fair": order.fair,
-        "share": order.share,
+        "share": order.share or not order.fair,
     }
 
 

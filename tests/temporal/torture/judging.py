@@ -17,13 +17,9 @@ from leasehold.testing.liveness import check_liveness
 from leasehold.testing.torture.resources import FENCED, UNFENCED
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.marks import AGAIN, lease_name, slot_key
+from tests.temporal.torture.ordering import Run, out_of_turn, turns_of_holders, turns_of_programs
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.reading import with_ends
-
-type Run = tuple[str, str]
-"""A workflow ID and a run ID."""
-MOMENT = 0.01
-"""Clocks are read one after the other."""
 
 
 @dataclass
@@ -37,6 +33,8 @@ class Judgement:
     """Writes under an old token that the unfenced files took."""
     ordered: int = 0
     """Grants whose turn could be told from the time at which they were asked for."""
+    plain_ordered: int = 0
+    """Likewise, of plain programs."""
     violations: list[Violation] = field(default_factory=list[Violation])
 
 
@@ -53,77 +51,42 @@ def judge(
     unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
     fenced = [event for event in events if event.resource.startswith(FENCED)]
     rest = [event for event in events if event.what != "wrote"]
+    told = Judgement(writes=len(fenced), stale=sum(1 for _ in check_writes(unfenced)))
+    told.violations += check_writes(fenced)
+    told.violations += check_liveness(rest, plan.bound)
     holds = Holds(rest)
-    found = list(check_writes(fenced))
     for key, of_key in holds.by_key.items():
-        found += check_exclusion(key, of_key)
-    ordered = 0
-    grants_of = {
-        key: [grant for grant in grants if grant.resource != AGAIN]
-        for key, grants in holds.grants.items()
-    }
-    for key, grants in grants_of.items():
-        found += check_slots(key, grants)
-        found += _tokens(key, grants, plan)
-        if plan.mode == "fair":
-            early = _first_turns(grants, orders, arrivals)
-            ordered += len(early)
-            found += _order(key, grants, early, orders)
-    found += check_liveness(rest, plan.bound)
-    return Judgement(
-        grants=sum(map(len, grants_of.values())),
-        writes=len(fenced),
-        stale=sum(1 for _ in check_writes(unfenced)),
-        ordered=ordered,
-        violations=found,
-    )
+        told.violations += check_exclusion(key, of_key)
+        grants = [grant for grant in holds.grants[key] if grant.resource != AGAIN]
+        told.grants += len(grants)
+        told.violations += check_slots(key, grants)
+        told.violations += _tokens_of_slots(key, grants)
+        by_broker = [grant for grant in grants if lease_name(grant.lease).by_broker]
+        told.violations += check_tokens(key, by_broker)
+        _judge_order(told, key, by_broker, (orders, arrivals, rest, plan.lease))
+    return told
 
 
-def _tokens(key: str, grants: Sequence[Event], plan: Plan) -> Iterator[Violation]:
+def _judge_order(
+    told: Judgement,
+    key: str,
+    grants: Sequence[Event],
+    known: tuple[Mapping[str, Order], Mapping[Run, float], Sequence[Event], float],
+) -> None:
+    """Among those who asked a broker."""
+    orders, arrivals, events, lease = known
+    turns = list(turns_of_holders(grants, orders, arrivals))
+    plain = list(turns_of_programs(grants, events, lease))
+    told.ordered += len(turns)
+    told.plain_ordered += len(plain)
+    told.violations += out_of_turn(key, grants, turns + plain, orders)
+
+
+def _tokens_of_slots(key: str, grants: Sequence[Event]) -> Iterator[Violation]:
     """In slot mode nobody but the slot itself can say in which order it was granted."""
-    if plan.mode == "fair":
-        yield from check_tokens(key, grants)
     by_slot: defaultdict[int, list[Event]] = defaultdict(list)
     for grant in grants:
         for slot in grant.slots:
             by_slot[slot].append(grant)
     for slot, of_slot in sorted(by_slot.items()):
         yield from check_tokens(slot_key(key, slot), of_slot)
-
-
-def _first_turns(
-    grants: Iterable[Event], orders: Mapping[str, Order], arrivals: Mapping[Run, float]
-) -> list[tuple[float, Event]]:
-    """When the question was at the broker for certain, and the grant that came of it."""
-    found: list[tuple[float, Event]] = []
-    for grant in grants:
-        name = lease_name(grant.lease)
-        order, arrived = orders.get(name.workflow), arrivals.get((name.workflow, name.run))
-        plain = order is not None and order.shape not in ("twins", "carries")
-        if plain and name.turn == 1 and arrived is not None:
-            found.append((arrived, grant))
-    return found
-
-
-def _order(
-    key: str,
-    grants: Sequence[Event],
-    early: Sequence[tuple[float, Event]],
-    orders: Mapping[str, Order],
-) -> Iterator[Violation]:
-    """Find who was served before somebody of no lesser priority whose place was there already."""
-    for arrived, first in early:
-        for later in grants:
-            if later.token >= first.token or later.invoked <= arrived + MOMENT:
-                continue
-            if _priority(later, orders) <= _priority(first, orders):
-                message = (
-                    f"token {later.token} was asked for at {later.invoked:.6f}, and came before "
-                    f"{first.token}, which waited since {arrived:.6f}"
-                )
-                yield Violation("token", key, f"out of turn: {message}", (first, later))
-
-
-def _priority(grant: Event, orders: Mapping[str, Order]) -> int:
-    order = orders.get(lease_name(grant.lease).workflow)
-    return order.priority if order is not None else 0

@@ -13,19 +13,22 @@ from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExec
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.wire import unpack_reply
 from leasehold.model import Status
-from tests.temporal.torture.plan import GRACE, Plan
+from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.steady import found, steady
+
+_LINGERING = (ids.BROKER, ids.MAILBOX)
+"""They take a minute to end after those who were killed."""
 
 
 async def left_open(client: Client, plan: Plan) -> list[str]:
-    """What still runs, or is still kept in a book, after the last lease and its grace; in plain words."""
-    until = time.monotonic() + plan.lease + GRACE
-    while (left := [each async for each in _open(client)]) and time.monotonic() < until:
+    """What still runs once everything should be over; in plain words."""
+    until = time.monotonic() + plan.patience
+    while (left := [each async for each in _open(client, plan)]) and time.monotonic() < until:
         await asyncio.sleep(0.3)
     return left
 
 
-async def _open(client: Client) -> AsyncIterator[str]:
+async def _open(client: Client, plan: Plan) -> AsyncIterator[str]:
     listed = client.list_workflows("ExecutionStatus = 'Running'")
     for each in [each async for each in listed]:
         handle = client.get_workflow_handle(each.id, run_id=each.run_id)
@@ -33,7 +36,7 @@ async def _open(client: Client) -> AsyncIterator[str]:
         if described is None or described.status != WorkflowExecutionStatus.RUNNING:
             continue
         book = await _book(client, described)
-        if book is not None:
+        if book or plan.to_the_end or described.workflow_type not in _LINGERING:
             yield f"{described.workflow_type} {each.id} is open{_trouble(described)}{book}"
 
 
@@ -42,8 +45,8 @@ def _trouble(described: WorkflowExecutionDescription) -> str:
     return f", and its task was tried {task.attempt} times" if task.attempt > 1 else ""
 
 
-async def _book(client: Client, described: WorkflowExecutionDescription) -> str | None:
-    """What a broker keeps; None for one whose book is empty, as it remembers the ended for a minute."""
+async def _book(client: Client, described: WorkflowExecutionDescription) -> str:
+    """What a broker keeps."""
     if described.workflow_type != ids.BROKER:
         return ""
     handle = client.get_workflow_handle(described.id)
@@ -51,7 +54,7 @@ async def _book(client: Client, described: WorkflowExecutionDescription) -> str 
     status = unpack_reply(packed, b"")
     assert isinstance(status, Status)
     if not status.holders and not status.waiting:
-        return None
+        return ""
     held = ", ".join(f"{each.owner} ({each.token})" for each in status.holders)
     return f"; in its book {len(status.holders)} hold ({held}) and {status.waiting} wait"
 

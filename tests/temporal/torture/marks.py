@@ -1,9 +1,9 @@
 """What the driver writes down besides what workers see: who died, and whose hold an operator ended.
 
-They are events of the history like others, told apart by what stands in `resource`.
+They are events of the history like others, told apart by what stands in `resource`. Plain programs write
+two more of the kind.
 """
 
-import re
 from typing import NamedTuple
 
 from leasehold.testing.history import Event
@@ -12,20 +12,30 @@ KILLED = "killed"
 """That process is dead: what it did, it does no more."""
 CLEARED = "cleared"
 """An operator freed these slots of a key: whoever had them under a token up to this one has them no more."""
+BY_BROKER = "by broker"
 AGAIN = "again"
 """Of a grant: it is one that was told before, and is relied on again after a while."""
 STRUCK = "struck"
 """That holder (a workflow ID, in `lease`) was terminated, cancelled, reset, or ran out of time."""
+IN_LINE = "in line"
+"""Of a plain program's call, that began at `invoked`: its place is in the broker's book."""
+LOST = "lost"
+"""A plain program was told that its lease is lost, and why: that stands in `lease`."""
 
 
 class LeaseName(NamedTuple):
-    """What tells the leases of a history apart."""
+    """What tells the leases of a history apart; those of plain programs have only the first part."""
 
     workflow: str
-    run: str
-    turn: int
-    permit_run: str
-    token: int
+    run: str = ""
+    turn: int = 0
+    permit_run: str = ""
+    token: int = 0
+
+    @property
+    def by_broker(self) -> bool:
+        """Its permit is no workflow of its own."""
+        return "-" not in self.permit_run
 
     def __str__(self) -> str:
         return "|".join(map(str, self))
@@ -33,7 +43,10 @@ class LeaseName(NamedTuple):
 
 def lease_name(text: str) -> LeaseName:
     """The way back."""
-    workflow, run, turn, permit_run, token = text.split("|")
+    workflow, *rest = text.split("|")
+    if not rest:
+        return LeaseName(workflow)
+    run, turn, permit_run, token = rest
     return LeaseName(workflow, run, int(turn), permit_run, int(token))
 
 
@@ -41,16 +54,24 @@ def killed(at: float, process: int) -> Event:
     return Event(at, "disturbed", process=process, resource=KILLED)
 
 
-def cleared(at: float, key: str, slots: tuple[int, ...], token: int) -> Event:
-    """No slots are all slots."""
-    return Event(at, "disturbed", key, token=token, slots=slots, resource=CLEARED)
+def cleared(
+    at: float, key: str, slots: tuple[int, ...], token: int, *, by_broker: bool = False
+) -> Event:
+    """No slots are all slots. `by_broker`: only what the broker has granted."""
+    whose = BY_BROKER if by_broker else ""
+    return Event(at, "disturbed", key, whose, token=token, slots=slots, resource=CLEARED)
 
 
 def struck(at: float, workflow: str) -> Event:
     return Event(at, "disturbed", lease=workflow, resource=STRUCK)
 
 
-_SLOT = re.compile(r"/(\d+)$")
+def in_line(at: float, key: bytes, invoked: float, process: int) -> Event:
+    return Event(at, "asked", key.decode(), invoked=invoked, process=process, resource=IN_LINE)
+
+
+def lost(at: float, key: bytes, reason: str, process: int) -> Event:
+    return Event(at, "asked", key.decode(), lease=reason, process=process, resource=LOST)
 
 
 def slot_key(key: str, slot: int) -> str:

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from leasehold.backends.temporal.claims_slots import LOOKS_AGAIN
+from leasehold.backends.temporal.listening import LONGEST
+from leasehold.core.timing import BURIAL
+
 type Mode = Literal["slot", "fair", "mixed"]
 MODES: tuple[Mode, ...] = ("slot", "fair", "mixed")
 
@@ -12,6 +16,8 @@ SLACK = 15.0
 """Seconds that a loaded machine takes on top of what is promised."""
 GRACE = 30.0
 """Seconds beyond its lease that a permit may stay open before it counts as left behind."""
+IDLE = 3.0
+"""Brokers and mailboxes that nobody calls end after so many seconds here, so that they do so often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +32,10 @@ class Plan:
     """Processes, each of which serves the holders, their activities, the permits and the brokers."""
     crowd: int = 12
     """So many holders at a time."""
+    plain: int = 2
+    """So many plain programs want the same as well, unless that is slot mode's alone."""
+    hands: int = 3
+    """So many tasks or threads each of them has."""
     lease: float = 4.0
     turns: tuple[int, int] = (2, 5)
     """A holder acquires so often: at least, at most."""
@@ -44,6 +54,23 @@ class Plan:
     """Some holders hand what they hold to their next run."""
     calm: float = 4.0
     """Seconds at the end in which holders come and go, and nobody is disturbed."""
+    to_the_end: bool = True
+    """See brokers end as well. They remember for a minute who has left them."""
+
+    @property
+    def programs(self) -> int:
+        """How many plain ones there are."""
+        return 0 if self.mode == "slot" else self.plain
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which nothing is open any more once everybody has gone.
+
+        Permits end with their leases. A program that was killed has left a call at its mailbox, and ids
+        that the broker remembers; when these are over both are still there while they are idle.
+        """
+        ends = max(LONGEST, BURIAL) + 2 * IDLE + SLACK if self.to_the_end else 0.0
+        return max(self.lease + GRACE, ends)
 
     @property
     def backoff(self) -> float:
@@ -54,6 +81,8 @@ class Plan:
     def bound(self) -> float:
         """Seconds within which whoever waits for something free has it, once nobody is disturbed.
 
-        A dead holder's lease and its permit's grace, the longest back-off, and slack.
+        A dead holder's lease and its permit's grace, the longest back-off, and slack; and as long as a
+        broker leaves a permit alone that somebody without a broker had when it last looked.
         """
-        return 2 * self.lease + 5 * self.backoff + SLACK
+        looks = 1.25 * LOOKS_AGAIN if self.mode == "mixed" else 0.0
+        return 2 * self.lease + 5 * self.backoff + looks + SLACK

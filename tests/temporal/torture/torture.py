@@ -1,4 +1,4 @@
-"""The driver: a server on a file, workers, holders that come and go, faults, then calm, then the verdict."""
+"""The driver: a server, workers, those who contend, faults, then calm, then the verdict."""
 
 import asyncio
 import random
@@ -13,12 +13,13 @@ from temporalio.client import Client
 from leasehold.backends.temporal import ids
 from leasehold.testing.history import read
 from tests.servers.temporal import TemporalServer
-from tests.temporal.torture.crew import Crew
+from tests.temporal.torture.crews import Crews, Queues
 from tests.temporal.torture.crowd import Crowd
 from tests.temporal.torture.diary import Diary, boot_time
 from tests.temporal.torture.faults import Faults
 from tests.temporal.torture.judging import judge
 from tests.temporal.torture.leftovers import keep_histories, left_open, told_of
+from tests.temporal.torture.plain_told import befell
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.steady import steady
 from tests.temporal.torture.verdict import Verdict
@@ -29,7 +30,9 @@ GAPS = (0.4, 1.6)
 TICK = 0.1
 DYNAMIC = {"history.defaultWorkflowTaskTimeout": '"3s"'}
 """The tasks of a killed worker pass to others after so long."""
-_WRONG = re.compile(r"ondeterminis|TMPRL1100|Failed activation|Task exception was never|Unhandled")
+_WRONG = re.compile(
+    r"ondeterminis|TMPRL1100|Failed activation|(Task|_GatheringFuture) exception was never|Unhandled"
+)
 
 
 async def torture(plan: Plan, folder: Path) -> Verdict:
@@ -43,11 +46,12 @@ async def torture(plan: Plan, folder: Path) -> Verdict:
             try:
                 await trial.run(verdict)
             finally:
-                await asyncio.to_thread(trial.crew.end)
-    verdict.wrong = _complaints(folder / "workers.log")
+                await asyncio.to_thread(trial.crews.end)
+    verdict.wrong = _complaints(folder / "workers.log", folder / "plain.log")
     arrivals = {run: boot_time(at) for run, at in verdict.ends.arrivals.items()}
     events = read(*folder.glob("history-*.jsonl"))
     verdict.judgement = judge(events, plan, trial.crowd.orders, arrivals)
+    verdict.plain = befell(events)
     verdict.seconds = time.monotonic() - began
     return verdict
 
@@ -58,15 +62,13 @@ class _Trial:
     def __init__(
         self, client: Client, server: TemporalServer, diary: Diary, plan: Plan, folder: Path
     ) -> None:
-        prefix = f"t{uuid.uuid4().hex[:8]}"
-        queues = {"holders": f"{prefix}-holders", "permits": f"{prefix}-permits"}
-        orders = {"address": server.address, "folder": str(folder), "bug": plan.bug, **queues}
-        self.crew = Crew(plan.workers, folder, diary, orders)
-        self.crowd = Crowd(client, plan, prefix, **queues)
+        queues = Queues(f"t{uuid.uuid4().hex[:8]}")
+        self.crews = Crews.start(plan, server, queues, folder, diary)
+        self.crowd = Crowd(client, plan, queues)
         self._client, self._plan, self._folder = client, plan, folder
         self._watch = Watch(folder)
         self.crowd.on_end = self._watch.forget
-        self._faults = Faults(client, server, self.crew, self.crowd, self._watch, diary, plan)
+        self._faults = Faults(client, server, self.crews, self.crowd, self._watch, diary, plan)
         self._draw = random.Random(plan.seed + 1)
 
     async def run(self, verdict: Verdict) -> None:
@@ -74,19 +76,22 @@ class _Trial:
         crowd = asyncio.create_task(self.crowd.run())
         try:
             await self._storm()
-            self.crew.resume(everybody=True)
+            self.crews.wake()
             await self._rest(self._plan.calm)
             self.crowd.coming = False
             verdict.stuck = await self._see_off(crowd)
         finally:
             crowd.cancel()
+        await asyncio.to_thread(self.crews.plain.end)
         verdict.left = [] if verdict.stuck else await left_open(self._client, self._plan)
         if verdict.stuck or verdict.left:
             await keep_histories(self._client, self._folder)
+        await self._faults.operator.write_down()
         self._watch.look()
         verdict.cycles = self._watch.cycles
         verdict.faults, verdict.ends = self._faults.counts, self.crowd.ends
-        verdict.bad_ends = self.crew.bad_ends
+        verdict.bad_ends = self.crews.workers.bad_ends
+        verdict.bad_programs = self.crews.plain.bad_ends
         verdict.handovers = await self._handovers()
 
     async def _storm(self) -> None:
@@ -112,8 +117,7 @@ class _Trial:
     async def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            self.crew.resume()
-            self.crew.replace_dead()
+            self.crews.look_after()
             await asyncio.sleep(min(left, TICK))
 
     async def _see_off(self, crowd: "asyncio.Task[None]") -> list[str]:
@@ -135,7 +139,7 @@ class _Trial:
         return await steady(count)
 
 
-def _complaints(log: Path) -> Counter[str]:
-    """Lines of the workers' log that no fault explains, without what differs from time to time."""
-    lines = log.read_text("utf-8", "replace").splitlines()
+def _complaints(*logs: Path) -> Counter[str]:
+    """Lines that no fault explains, without what differs from time to time."""
+    lines = [line for log in logs for line in log.read_text("utf-8", "replace").splitlines()]
     return Counter(line[:300] for line in lines if _WRONG.search(line))

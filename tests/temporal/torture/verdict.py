@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tests.temporal.torture.crowd import Ends
 from tests.temporal.torture.faults import OF_PERMITS
-from tests.temporal.torture.holders import ENDED_BY_OTHERS
+from tests.temporal.torture.holders import BY_OTHERS, ENDED_BY_OTHERS
 from tests.temporal.torture.judging import Judgement
 from tests.temporal.torture.plan import Plan
 
@@ -31,6 +31,10 @@ class Verdict:
     wrong: Mapping[str, int] = field(default_factory=dict[str, int])
     """What workers complained of that they never should: by line, how often."""
     bad_ends: list[int] = field(default_factory=list[int])
+    plain: Counter[str] = field(default_factory=Counter[str])
+    """What befell plain programs."""
+    bad_programs: list[int] = field(default_factory=list[int])
+    """How plain programs ended that nobody had killed."""
     handovers: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often a broker continued as new, by its ID."""
 
@@ -47,11 +51,14 @@ class Verdict:
         for each in self.left:
             yield f"left behind: {each}"
         ended, by_operators = (
-            self.ends.turns[ENDED_BY_OTHERS],
+            self.ends.turns[ENDED_BY_OTHERS]
+            + sum(self.plain[f"lost ({why})"] for why in BY_OTHERS),
             sum(self.faults[kind] for kind in OF_PERMITS),
         )
         if ended > by_operators:
             yield f"{ended} permits were ended by others than their holders, {by_operators} by operators"
+        if self.bad_programs:
+            yield f"plain programs ended by themselves: {self.bad_programs}"
         for workflow, failure in self.ends.failures.items():
             yield f"holder {workflow} failed: {failure}"
         for line, times in self.wrong.items():
@@ -91,6 +98,11 @@ class Verdict:
             yield (
                 f"{self.judgement.ordered:,} grants in the order of arrival; longest history of a holder "
                 f"{self.ends.longest} events; brokers continued as new {sum(self.handovers.values())} times"
+            )
+        if self.plan.programs:
+            yield (
+                f"plain programs: {_listed(self.plain)}; {self.judgement.plain_ordered:,} of their grants "
+                "in the order of arrival"
             )
         if self.bad_ends:
             yield f"workers that ended by themselves: {self.bad_ends}"

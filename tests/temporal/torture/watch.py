@@ -26,6 +26,12 @@ class Watch:
         """Workflow IDs of those whose work has begun and not ended. The dead stay until `forget`."""
         return sorted({lease_name(lease).workflow for lease in self._open})
 
+    @property
+    def programs(self) -> set[int]:
+        """Process ids of plain programs that hold something, and of those that died with it."""
+        names = [lease_name(lease) for lease in self._open]
+        return {int(name.workflow.partition("-")[0]) for name in names if not name.run}
+
     def forget(self, workflow: str) -> None:
         """It has ended, however."""
         self._open = {each for each in self._open if lease_name(each).workflow != workflow}

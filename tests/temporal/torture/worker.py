@@ -7,6 +7,7 @@ import asyncio
 import faulthandler
 import json
 import logging
+import os
 import signal
 import sys
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 from leasehold.testing.torture.leash import hold_to
 from tests.temporal.torture.bugs import plant
 from tests.temporal.torture.diary import Diary
+from tests.temporal.torture.plan import IDLE
 from tests.temporal.torture.using import Users
 
 CACHED = (0, 4, 100)
@@ -28,8 +30,6 @@ CACHED = (0, 4, 100)
 
 BROKER_EVENTS = 200
 """After so many a broker continues as new, so that it does so often."""
-BROKER_IDLE = 3.0
-"""After so many seconds without a call it ends, so that it does so often."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +57,7 @@ def main() -> None:
     hold_to(orders.parent)
     plant(orders.bug)
     asyncio.run(_serve_until_told(orders))
+    os._exit(0)  # Temporal's threads crash an interpreter that ends while they come for its lock
 
 
 async def _serve_until_told(orders: Orders) -> None:
@@ -100,8 +101,8 @@ def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
     from leasehold.temporal import LeaseholdBroker, LeaseholdMailbox, PermitSlotWorkflow
     from tests.temporal.torture.holders import Holder
 
-    LeaseholdBroker.EVENTS, LeaseholdBroker.IDLE = BROKER_EVENTS, BROKER_IDLE
-    LeaseholdMailbox.LINGER = BROKER_IDLE
+    LeaseholdBroker.EVENTS, LeaseholdBroker.IDLE = BROKER_EVENTS, IDLE
+    LeaseholdMailbox.LINGER = IDLE
     own = {"leasehold", "tests"}  # bugs are planted outside of the sandbox, and imports take long
     common = {
         "workflow_runner": SandboxedWorkflowRunner(

@@ -7,35 +7,36 @@ its history grows heavy, and ends by itself once nothing has been asked of it fo
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from temporalio import workflow
+from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.broker_alarm import Alarm
+from leasehold.backends.temporal.broker_backlog import Backlog
+from leasehold.backends.temporal.broker_clerk import Clerk, newer
 from leasehold.backends.temporal.broker_clock import BrokerClock
-from leasehold.backends.temporal.broker_desk import Desk, Owner, inbox_of, owner_of
+from leasehold.backends.temporal.broker_desk import Desk
 from leasehold.backends.temporal.broker_growth import outgrown
-from leasehold.backends.temporal.broker_post import Letter, Post
+from leasehold.backends.temporal.broker_letters import Letter, call_in
+from leasehold.backends.temporal.broker_owners import Owner, inbox_of
+from leasehold.backends.temporal.broker_room import MESSAGE
+from leasehold.backends.temporal.broker_sharing import Sharing
+from leasehold.backends.temporal.broker_telling import Telling
 from leasehold.backends.temporal.broker_view import details
 from leasehold.backends.temporal.broker_watch import Watch
-from leasehold.backends.temporal.claims import Claims
-from leasehold.backends.temporal.claims_slots import Slots, shareable
 from leasehold.backends.temporal.wire import (
     FORMAT,
+    WITH_BACKLOG,
     Answer,
     BrokerInput,
     Call,
     Packed,
     bytes_of,
     pack_reply,
-    pack_wakeup,
-    unpack_command,
 )
-from leasehold.core.names import fingerprint
 from leasehold.errors import LeaseholdError
-from leasehold.model import Acquire, Command, Failed, Granted, Refused, Reply, Revoke, Wakeup
 
 
 @workflow.defn(name=ids.BROKER)
@@ -51,49 +52,47 @@ class LeaseholdBroker:
 
     @workflow.init
     def __init__(self, given: BrokerInput) -> None:
-        state = (given.state or {}) if given.format <= FORMAT else {}
+        state = (given.state or {}) if given.format <= WITH_BACKLOG else {}
         self._given = given
-        self._key = bytes_of(given.key)
-        self._clock = BrokerClock(state.get("now", 0.0), state.get("by_hand"))
         self._asked_at = workflow.time()
         self._calls = 0
         self._cancelled: bool = state.get("cancelled", False)
         self._stirred = True
-        self._desk = Desk(self._key, state.get("desk"))
-        self._post = Post(given.key, self._landed, state.get("post"))
+        self._clock = BrokerClock(state.get("now", 0.0), state.get("by_hand"))
+        self._desk = Desk(bytes_of(given.key), state.get("desk"))
+        self._telling = Telling(given.key, self._desk, self._clock, self._stir, state.get("post"))
+        self._sharing = Sharing(self._desk, self._clock, self._telling, self._stir)
+        self._clerk = Clerk(
+            self._desk, self._clock, self._telling, self._sharing, by_hand=given.by_hand
+        )
+        self._backlog = Backlog(self._apply_letter, self._stir, state.get("backlog"))
         self._alarm = Alarm(self._stir)
-        self._watch = Watch(self._have_closed)
-        self._slots: Slots | None = None
-        self._claims: Claims | None = None
+        self._watch = Watch(self._have_closed, state.get("watch", 0.0))
         if given.share:
-            self._share(state.get("claims"))
-
-    def _share(self, state: Packed | None) -> None:
-        """Hold the permits of the slots that are granted from now on, and of those that were."""
-        if self._claims is None and shareable(self._key):
-            self._slots = Slots(self._desk)
-            self._claims = Claims(self._slots, self._clock.now, self._lose_slot, self._stir, state)
-            if state is None:
-                self._claims.begin()
+            self._sharing.begin(state.get("claims"))
 
     @workflow.run
     async def run(self, given: BrokerInput) -> None:
         """Keep the book until nobody needs it."""
-        if given.format > FORMAT:
+        if given.format > WITH_BACKLOG:
             # This fails the task, not the workflow: what is held stays held until a newer worker comes.
             raise RuntimeError(
                 f"this broker's state is of format {given.format}, and this release of Leasehold "
-                f"knows {FORMAT}: run workers of the newer release"
+                f"knows {WITH_BACKLOG}: run workers of the newer release"
             )
         while True:
             self._stirred = False
             self._work_safely()
             if self._finished():
                 return
+            if self._backlog:
+                self._leave_if_it_can()  # else there is nobody to wake it
             self._set_alarm()
             await self._stir_or_cancel()
-            if self._outgrown() and self._at_rest():
-                workflow.continue_as_new(self._next_input())
+            self._leave_if_it_can()
+
+    def _stir(self) -> None:
+        self._stirred = True
 
     async def _stir_or_cancel(self) -> None:
         """A cancelled broker ends when nothing is held and nobody waits: before, locks would be lost."""
@@ -109,147 +108,48 @@ class LeaseholdBroker:
     @workflow.update(name=ids.APPLY)
     async def apply(self, call: Call) -> Answer:
         """Apply a batch of commands; who has to wait is pushed the news."""
-        return await self._apply(call, "", [])
+        async with self._backlog.turn():
+            return await self._apply(call, "", [])
 
     @apply.validator
     def _refuse_newer(self, call: Call) -> None:
         if call.format > FORMAT:
-            raise ApplicationError(_newer(call), type="IncompatibleVersion", non_retryable=True)
+            raise ApplicationError(newer(call), type="IncompatibleVersion", non_retryable=True)
 
     @workflow.signal(name=ids.APPLY)
-    async def apply_for_workflow(self, call: Call) -> None:
-        """The same for workflows, which can't update: the answer comes by a signal."""
-        inbox = inbox_of(call.workflow_id, call.run_id)
-        granted: list[str] = []
-        answer = await self._apply(call, inbox, granted)
-        letter = self._post.to(inbox)
-        letter.answers.append(answer)
-        letter.granted += granted
+    async def apply_for_workflow(self, letter: RawValue) -> None:
+        """The same for workflows, which can't update: a `Call`, whose answer comes by a signal."""
+        if not self._backlog.keeps(letter):
+            await self._apply_letter(letter)
 
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
         """Who holds and who waits."""
-        now, stamp = self._clock.of_query()
-        return pack_reply(self._seen(self._desk.status(now, stamp), now, stamp))
+        return pack_reply(self._clerk.status())
+
+    async def _apply_letter(self, letter: Letter) -> None:
+        try:
+            call = call_in(letter)
+        except ValueError as error:
+            workflow.logger.warning("A signal that is no call of ours: %s", error)
+            return
+        inbox = inbox_of(call.workflow_id, call.run_id)
+        granted: list[str] = []
+        answer = await self._apply(call, inbox, granted)
+        self._telling.answer(inbox, answer, granted)
 
     async def _apply(self, call: Call, inbox: str, granted: list[str]) -> Answer:
         """At once, unless permits have to be taken first: then in order."""
         self._calls += 1
         self._asked_at = workflow.time()
         if call.share:
-            self._share(None)
-        if self._claims is None:
-            return await self._answer(call, inbox, granted)
-        async with self._claims.order:
-            return await self._answer(call, inbox, granted)
-
-    async def _answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
-        replies = [await self._reply(each, call, inbox, granted) for each in call.commands]
+            self._sharing.begin()
+        async with self._sharing.in_order():
+            answer = await self._clerk.answer(call, inbox, granted)
         self._stir()
-        return Answer([pack_reply(reply) for reply in replies], call.number, self._clock.now())
-
-    async def _reply(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
-        """No error of ours may get out, as one may end a workflow: all that is held would be lost."""
-        try:
-            await self._make_room(packed, call)
-            return self._reply_now(packed, call, inbox, granted)
-        except LeaseholdError as error:
-            return Failed("invalid", str(error))
-
-    def _reply_now(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
-        """`granted` gets the ids whose owners first hear of their grant by this."""
-        self._heed_time(call)
-        now, stamp = self._clock.read()
-        command = self._command(packed, call)
-        if isinstance(command, Failed):
-            return command
-        if isinstance(command, Acquire) and inbox and not command.inbox:
-            command = replace(command, inbox=inbox)
-        known = self._desk.book.get(getattr(command, "id", "")) is not None
-        reply, wakeups = self._applied(command, now, stamp)
-        if isinstance(command, Acquire) and isinstance(reply, Granted) and not known:
-            granted.append(command.id)
-        if call.fast and owner_of(inbox):
-            self._desk.mark_fast(command, (call.workflow_id, call.run_id))
-        self._push(wakeups)
-        return self._seen(reply, now, stamp)
-
-    def _applied(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
-        reply, wakeups = self._desk.apply(command, now, stamp)
-        if self._slots and self._slots.open_surplus() and isinstance(reply, Refused):
-            reply, more = self._desk.apply(command, now, stamp)  # only those were in its way, maybe
-            wakeups += more
-        return reply, wakeups
-
-    def _heed_time(self, call: Call) -> None:
-        if self._given.by_hand:
-            self._clock.by_hand = call.at
-
-    def _command(self, packed: Packed, call: Call) -> Command | Failed:
-        if call.format > FORMAT:
-            return Failed("invalid", _newer(call))
-        if call.at is not None and not self._given.by_hand:
-            return Failed("invalid", _OWN_TIME)
-        try:
-            command = unpack_command(packed, self._key)
-        except ValueError as error:
-            return Failed("invalid", str(error))
-        flaw = self._desk.flaw(command) or (self._slots and self._slots.flaw(command))
-        return Failed("invalid", flaw) if flaw else command
-
-    async def _make_room(self, packed: Packed, call: Call) -> None:
-        if self._claims is None:
-            return
-        self._heed_time(call)
-        command = self._command(packed, call)
-        if not isinstance(command, Failed):
-            await self._claims.make_room(command)
-
-    def _seen(self, reply: Reply, now: float, stamp: int) -> Reply:
-        return self._slots.seen(reply, now, stamp) if self._slots else reply
-
-    # -- what is told -------------------------------------------------------------------------------
-
-    def _push(self, wakeups: list[Wakeup]) -> None:
-        granted = self._desk.ids_granted(wakeups)
-        now, stamp = self._clock.read()
-        for inbox, entry_ids in granted.items():
-            if owner_of(inbox):
-                wakeups = self._desk.claimed(entry_ids, wakeups, now, stamp)
-                self._post.to(inbox).granted += entry_ids
-        for wakeup in wakeups:
-            if wakeup.inbox and not _needless(wakeup):
-                self._post.to(wakeup.inbox).wakeups.append(pack_wakeup(wakeup))
-
-    def _landed(self, inbox: str, letter: Letter, there: bool) -> None:
-        """Nobody holds what was granted to a workflow that had closed by then.
-
-        A mailbox that isn't there proves nothing: its client may ask without one.
-        """
-        if owner_of(inbox) and not there:
-            self._push(self._desk.gone(inbox, letter.granted, *self._clock.read()))
-        self._stir()
-
-    def _have_closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
-        if self._claims is not None:
-            self._claims.lose_runs(runs)
-        self._push(self._desk.closed(runs, *self._clock.read()))
-        for waiter in waiters:
-            self._push(self._desk.gone(inbox_of(*waiter), [], *self._clock.read()))
-        self._stir()
-
-    def _lose_slot(self, slot: int) -> None:
-        """Somebody ended the permit of a slot: whoever was granted it must stop."""
-        assert self._slots is not None
-        why = f"its permit {self._slots.permit_id(slot)} was ended by somebody else"
-        for hold in self._slots.holders_of(slot):
-            revoke = Revoke(self._key, fingerprint(hold.id), why, now=True)
-            self._push(self._desk.apply(revoke, *self._clock.read())[1])
+        return answer
 
     # -- the broker's own work ----------------------------------------------------------------------
-
-    def _stir(self) -> None:
-        self._stirred = True
 
     def _work_safely(self) -> None:
         """An error of ours would end the workflow; this one fails its task only, until a release mends it."""
@@ -260,25 +160,30 @@ class LeaseholdBroker:
 
     def _work(self) -> None:
         now = workflow.time()
+        self._telling.take_back()
         waiting = self._desk.book.waiting > 0
         if not self._clock.by_hand:
-            self._push(self._desk.settle(*self._clock.read()))
-        if self._claims is not None:
-            self._claims.work(now, waiting=waiting)
+            self._telling.push(self._desk.settle(*self._clock.read()))
+        self._sharing.work(now, waiting=waiting)
         self._watch.work(self._watched(), self._desk.head_owner(), now)
-        if not self._outgrown():
-            self._post.send()
-        workflow.set_current_details(details(self._key, self._desk.book))
+        leaves = self._leaves()
+        if not leaves:
+            self._telling.post.send()
+        self._backlog.work(pause=leaves)
+        workflow.set_current_details(details(self._desk.key, self._desk.book))
 
     def _watched(self) -> list[Owner]:
         """The runs whose end would free something, or take something away."""
         runs = self._desk.fast_owners() if self._desk.book.waiting else []
-        return [*runs, *(self._claims.unwatched() if self._claims is not None else [])]
+        return [*runs, *self._sharing.unwatched()]
+
+    def _have_closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
+        self._sharing.lose_runs(runs)
+        self._telling.closed(runs, waiters)
 
     def _set_alarm(self) -> None:
-        own = [self._watch.due(), self._claims.due() if self._claims is not None else None]
         change = None if self._clock.by_hand else self._desk.next_change(self._clock.now())
-        times = [at for at in (change, *own) if at is not None]
+        times = [at for at in (change, self._watch.due(), self._sharing.due()) if at is not None]
         if times:
             self._alarm.set(min(times), "until time alone changes something")
         else:
@@ -290,58 +195,56 @@ class LeaseholdBroker:
         last = 0.0 if self._clock.by_hand else self._desk.last_expiry(self._clock.now())
         return max(self._asked_at, last) + (0.0 if self._cancelled else self.IDLE)
 
+    def _finished(self) -> bool:
+        return (
+            workflow.time() >= self._idle_at()
+            and (bool(self._clock.by_hand) or self._sharing.nothing_in_book)
+            and self._telling.post.empty
+            and self._sharing.empty
+            and not self._backlog
+            and workflow.all_handlers_finished()
+        )
+
     # -- the next run -------------------------------------------------------------------------------
 
-    def _outgrown(self) -> bool:
-        return outgrown(self.EVENTS, self._calls, self.CALLS)
+    def _leave_if_it_can(self) -> None:
+        if self._leaves() and self._at_rest():
+            workflow.continue_as_new(self._next_input())
+
+    def _leaves(self) -> bool:
+        """It is time for the next run, and what this one knows fits into a message for it."""
+        if not outgrown(self.EVENTS, self._calls, self.CALLS):
+            return False
+        # else it goes on as before: letters are applied and answers sent, until it fits
+        more = self._backlog.size + self._telling.post.size()
+        room = self._desk.room
+        return room.size + more < MESSAGE or room.measured() + more < MESSAGE
 
     def _at_rest(self) -> bool:
         """Nothing is under way whose end only this run would hear of."""
         return (
-            not self._post.under_way
-            and (self._claims is None or self._claims.at_rest)
+            not self._telling.post.under_way
+            and self._sharing.at_rest
+            and self._backlog.at_rest
             and workflow.all_handlers_finished()
         )
-
-    def _finished(self) -> bool:
-        return (
-            workflow.time() >= self._idle_at()
-            and (bool(self._clock.by_hand) or self._nothing_in_book())
-            and self._post.empty
-            and (self._claims is None or self._claims.empty)
-            and workflow.all_handlers_finished()
-        )
-
-    def _nothing_in_book(self) -> bool:
-        return self._slots.nothing_else if self._slots else self._desk.book.idle
 
     def _next_input(self) -> BrokerInput:
+        self._telling.take_back()
+        backlog = self._backlog.dump()
         state = {
             "desk": self._desk.dump(),
-            "post": self._post.dump(),
-            "claims": self._claims.dump() if self._claims is not None else None,
+            "post": self._telling.post.dump(),
+            "claims": self._sharing.dump(),
+            "watch": self._watch.dump(),
             "now": self._clock.now(),
             "by_hand": self._clock.by_hand,
             "cancelled": self._cancelled,
         }
         return BrokerInput(
-            self._given.key, self._claims is not None, state, by_hand=self._given.by_hand
+            self._given.key,
+            self._sharing.is_on,
+            {**state, "backlog": backlog} if backlog else state,
+            by_hand=self._given.by_hand,
+            format=WITH_BACKLOG if backlog else FORMAT,
         )
-
-
-_OWN_TIME = (
-    "the call says what time it is, and this broker was not started with a clock of a test's own: "
-    "it goes by the server's time"
-)
-
-
-def _needless(wakeup: Wakeup) -> bool:
-    """A workflow at the head need not look after the time: the broker does."""
-    return wakeup.event == "head" and owner_of(wakeup.inbox) is not None
-
-
-def _newer(call: Call) -> str:
-    return (
-        f"the call is of format {call.format}, and the worker that serves this broker knows {FORMAT}: "
-        "upgrade the workers first"
-    )

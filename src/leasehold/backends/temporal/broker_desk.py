@@ -4,15 +4,16 @@ A workflow that waits gives no signs of life, since each would stay in its histo
 in it until it can no longer be signalled, and claims its grant for it.
 """
 
-import json
-import re
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from leasehold.backends.temporal import snapshot
+from leasehold.backends.temporal.broker_flaws import flaw_of
+from leasehold.backends.temporal.broker_owners import Owner, owner_of
+from leasehold.backends.temporal.broker_room import Room
 from leasehold.core import ledger
-from leasehold.core.book import Hold, MemoryBook, Place
+from leasehold.core.book import Entry, Hold, MemoryBook, Place
 from leasehold.core.names import fingerprint
 from leasehold.core.timing import claim_window
 from leasehold.core.turn import Turn
@@ -32,54 +33,11 @@ from leasehold.model import (
 QUEUE_LIMIT = 2_000
 """So many may wait."""
 
-ROOM = 1_000_000
-"""So many bytes a book may have. What a broker carries over to its next run has to fit into one message, of
-2 MB at most; else no worker could ever go on with it."""
-
-ENTRY = 700
-"""An entry has not more than that besides its texts, in bytes."""
-
 FULL_AGAIN = 1.0
 """Whoever finds no room asks again after so many seconds."""
 
 AGES = 3e8
 """No patience with a workflow that waits is longer: it is looked after when it comes first."""
-
-MOST_TOKENS = 1_000_000
-"""So many one grant may take, so that no call uses them all up."""
-
-_WORKFLOW = "wf:"
-_RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_LONGEST = 1_000
-"""No workflow ID is longer."""
-
-type Owner = tuple[str, str]
-"""A workflow ID and a run ID."""
-
-
-def inbox_of(workflow_id: str, run_id: str) -> str:
-    """Where the pushes of a workflow's run go."""
-    return f"{_WORKFLOW}{workflow_id}:{run_id}"
-
-
-def owner_of(inbox: str) -> Owner | None:
-    """The workflow that an inbox stands for, if it stands for one.
-
-    To signal what can't be a workflow's run would fail the broker's task, again and again.
-    """
-    workflow_id, _, run_id = inbox.removeprefix(_WORKFLOW).rpartition(":")
-    if not inbox.startswith(_WORKFLOW) or not workflow_id or not _RUN_ID.fullmatch(run_id):
-        return None
-    return (workflow_id, run_id) if len(inbox) < _LONGEST and _is_unicode(inbox) else None
-
-
-def _is_unicode(text: str) -> bool:
-    """JSON may carry half of a pair of surrogates, which no message of Temporal's may."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class Desk:
@@ -90,11 +48,7 @@ class Desk:
         book = state.get("book")
         self.key = key
         self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
-        self._size = len(json.dumps(book)) if book else 0
-        """Of the book, in bytes, or more."""
-        self._counted = len(self.book.entries())
-        """So many entries that's for."""
-        self._exact = True
+        self.room = Room(self.book, book)
         self._asked: dict[str, float] = state.get("asked", {})
         """The ttl that each waiting workflow asked for, by id."""
         self._fast: dict[str, Owner] = {
@@ -110,57 +64,16 @@ class Desk:
 
     def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
         """Apply a command of the wire: nothing in it can do harm."""
-        flaw = self.flaw(command)
+        flaw = flaw_of(command)
         if flaw:
             return Failed("invalid", flaw), []
-        if isinstance(command, Acquire | Release) and not self._has_room_for(command):
+        if isinstance(command, Acquire | Release) and not self.room.is_there_for(command):
             return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
             command = replace(command, patience=min(command.patience, AGES))
         answer = ledger.apply(self.book, command, now, stamp)
         self._speak_for(getattr(command, "id", ""))
         return answer
-
-    def _has_room_for(self, command: Acquire | Release) -> bool:
-        """What is known already needs none, nor does a release that leaves nothing behind."""
-        if self.book.get(command.id) is not None:
-            return True
-        if isinstance(command, Release):
-            if command.bury:
-                self._count(ENTRY)  # small, and soon over
-            return True
-        needed = ENTRY + len(json.dumps((command.owner, command.note, command.inbox)))
-        if self._size + needed > ROOM:
-            self._recount()
-        if self._size + needed > ROOM:
-            return False
-        self._count(needed)
-        return True
-
-    def _count(self, needed: int) -> None:
-        self._size += needed
-        self._counted += 1
-        self._exact = False
-
-    def _recount(self) -> None:
-        """Much of it may have gone. That takes a while, so not again before something is different."""
-        entries = len(self.book.entries())
-        if not self._exact or entries < self._counted:
-            self._size = len(json.dumps(snapshot.dump(self.book)))
-            self._counted, self._exact = entries, True
-
-    def flaw(self, command: Command) -> str | None:
-        """Of what came as JSON no type is sure, and a wrong one would sit in the book."""
-        for each in fields(command):
-            value, wanted = getattr(command, each.name), each.type
-            allowed: Any = float | int if wanted is float else wanted
-            if not isinstance(value, allowed) or (wanted is not bool and isinstance(value, bool)):
-                return f"{each.name} is {type(value).__name__}"
-            if isinstance(value, str) and not _is_unicode(value):
-                return f"{each.name} is not valid Unicode"
-        if isinstance(command, Acquire) and command.tokens > MOST_TOKENS:
-            return f"tokens is {command.tokens}, and may be {MOST_TOKENS} at most"
-        return None
 
     def settle(self, now: float, stamp: int) -> list[Wakeup]:
         """Do what time alone brings."""
@@ -230,16 +143,14 @@ class Desk:
             for each in wakeups
         ]
 
-    def gone(self, inbox: str, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
-        """A workflow has closed: it waits no longer, and never learnt of these grants."""
-        lost = [
-            entry.id
-            for entry in self.book.entries()
-            if (isinstance(entry, Place) and entry.inbox == inbox)
-            or (isinstance(entry, Hold) and entry.inbox == inbox and entry.state == "unclaimed")
-            or (isinstance(entry, Hold) and entry.inbox == inbox and entry.id in ids)
-        ]
-        return self._release(lost, now, stamp)
+    def gone(self, missed: Mapping[str, Sequence[str]], now: float, stamp: int) -> list[Wakeup]:
+        """Workflows have closed, by inbox: they wait no longer, and never learnt of these grants."""
+        lost: dict[str, list[str]] = {inbox: [] for inbox in missed}
+        for entry in self.book.entries():
+            inbox = getattr(entry, "inbox", "")
+            if inbox in lost and _goes_with_its_owner(entry, missed[inbox]):
+                lost[inbox].append(entry.id)
+        return self._release([each for ids in lost.values() for each in ids], now, stamp)
 
     def closed(self, owners: Sequence[Owner], now: float, stamp: int) -> list[Wakeup]:
         """These runs have ended, and what they hold ends with them."""
@@ -277,3 +188,10 @@ class Desk:
         """After this time nothing is left of what is here now and has an end."""
         ends = (entry.expires for entry in self.book.entries())
         return max((at for at in ends if at < now + AGES / 2), default=0.0)
+
+
+def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
+    """A place, and a grant that a workflow can't know of."""
+    if isinstance(entry, Hold):
+        return entry.state == "unclaimed" or entry.id in unheard
+    return isinstance(entry, Place)

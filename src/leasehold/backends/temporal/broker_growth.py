@@ -1,4 +1,4 @@
-"""When a run of ours should leave its history behind."""
+"""What a run of ours may do at once, and when it should leave its history behind."""
 
 from temporalio import workflow
 
@@ -11,3 +11,11 @@ def outgrown(events: int, calls: int, most_calls: int) -> bool:
         or info.get_current_history_length() > events
         or calls > most_calls
     )
+
+
+def in_portions() -> bool:
+    """Whether this run divides what comes or goes in a burst; to be asked only where there is one.
+
+    A run that began with a release that did not would else not do what its history says.
+    """
+    return workflow.patched("leasehold-portions")

@@ -1,6 +1,7 @@
 """A broker's outgoing post: for each addressee one signal at a time, in order, with all that has gathered."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -10,7 +11,8 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker_desk import owner_of
+from leasehold.backends.temporal.broker_growth import in_portions
+from leasehold.backends.temporal.broker_owners import owner_of
 from leasehold.backends.temporal.wire import Answer, News, Packed
 
 _MAILBOX = re.compile("[!-~]{1,200}")
@@ -18,6 +20,10 @@ _MAILBOX = re.compile("[!-~]{1,200}")
 
 MOST = 500
 """So many signals may be under way: a server takes 2,000 of one workflow; one more would fail its task."""
+
+A_PORTION = 64
+"""So many are at a time: of what arrives while a task runs a server keeps 100 for the next one, and then
+fails the task, again and again."""
 
 
 @dataclass
@@ -47,6 +53,10 @@ class Post:
         """What was not yet sent."""
         return {inbox: asdict(letter) for inbox, letter in self._letters.items()}
 
+    def size(self) -> int:
+        """Of that, in bytes."""
+        return len(json.dumps(self.dump())) if self._letters else 0
+
     def to(self, inbox: str) -> Letter:
         """The letter that goes next to an inbox, to be added to; one to nowhere is thrown away."""
         if not _can_be_reached(inbox):
@@ -66,7 +76,9 @@ class Post:
     def send(self) -> None:
         """Send a letter to each addressee that has got its last, the oldest letters first."""
         ready = [each for each in self._letters if each not in self._under_way]
-        for inbox in ready[: max(MOST - len(self._under_way), 0)]:
+        busy = len(self._under_way)
+        most = A_PORTION if len(ready) + busy > A_PORTION and in_portions() else MOST
+        for inbox in ready[: max(most - busy, 0)]:
             letter = self._letters.pop(inbox)
             self._under_way[inbox] = asyncio.create_task(self._deliver(inbox, letter))
 

@@ -8,7 +8,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import FailureError
 
-from leasehold.backends.temporal.broker_desk import Owner
+from leasehold.backends.temporal.broker_owners import Owner
 
 OWNER_CLOSED = "leasehold_owner_closed"
 
@@ -27,10 +27,20 @@ class Watch:
 
     EVERY = 10.0
 
-    def __init__(self, closed: Callable[[Sequence[Owner], Sequence[Owner]], None]) -> None:
+    def __init__(
+        self, closed: Callable[[Sequence[Owner], Sequence[Owner]], None], state: float = 0.0
+    ) -> None:
         self._closed = closed
-        self._next = 0.0
+        self._next = state
+        """When to ask; 0 while there is nothing to be asked."""
         self._task: asyncio.Task[None] | None = None
+
+    def dump(self) -> float:
+        """For the next run, or a broker whose runs are short would never come to ask.
+
+        What was asked and has no answer yet is asked again there.
+        """
+        return self._next if self._task is None else self._next - self.EVERY
 
     @property
     def at_rest(self) -> bool:

@@ -52,8 +52,9 @@ class Slots:
         """Why there can't be permits for what is asked."""
         if isinstance(command, Acquire) and command.capacity > MOST_SLOTS:
             return (
-                f"a semaphore whose permits workflows take as well has {MOST_SLOTS} slots at most: say "
-                "share=false in the URL if no workflow takes them without a broker"
+                f"a semaphore whose permits workflows take as well has {MOST_SLOTS} slots at most: if no "
+                "workflow takes them without a broker, say share=false in the URL, or share=False in "
+                "workflow code, and that from the first"
             )
         return None
 
@@ -211,7 +212,7 @@ class Slots:
         closed = {self.permit_id(slot): slot for slot in self.closed()}
         ours = [each for each in holders if each.state != "kept" or each.owner not in closed]
         theirs = [
-            replace(each, state="held", expires_in=LOOKS_AGAIN)
+            replace(each, expires_in=LOOKS_AGAIN)
             for each in holders
             if each.state == "kept" and closed.get(each.owner) in self.foreign
         ]

@@ -29,6 +29,7 @@ _PLAIN = 200
 _HASHED = "~"
 
 _ESCAPED = re.compile(rb"[^A-Za-z0-9_./:@+=,-]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 
 
@@ -38,6 +39,10 @@ def permit_id(resource: str, slot: str) -> str:
     A name must leave room for three digits, whatever the slot: else it would do for some slots only.
     """
     found = f"permit:{resource}:{slot}"
+    if _CONTROL.search(resource):
+        raise InvalidName(
+            f"{resource!r} has control characters, which a workflow ID (permit:NAME:SLOT) can't have"
+        )
     if not resource or len(f"permit:{resource}:{slot:>3}".encode()) > LONGEST:
         raise InvalidName(
             f"{resource!r} is no name for a resource here: it makes the workflow ID permit:NAME:SLOT, "

@@ -11,16 +11,23 @@ from leasehold import model
 from leasehold.model import Command, Holder, Reply, Waiter, Wakeup
 
 FORMAT = 1
-"""Of what is said to brokers and of what they carry over to their next run."""
+"""Of what is said to brokers, and of what they carry over to their next run."""
+
+WITH_BACKLOG = 2
+"""Of what a broker carries over where calls are left that it has not applied."""
 
 Packed = dict[str, Any]  # no `type` statement: Temporal's converter would not see through it
 
-_COMMANDS = (model.Acquire, model.Renew, model.Release, model.Resize, model.Inspect, model.Revoke)
+COMMANDS = (model.Acquire, model.Renew, model.Release, model.Resize, model.Inspect, model.Revoke)
 _REPLIES = (
     model.Granted, model.Queued, model.Refused, model.Gone, model.Renewed, model.Lost, model.Released,
     model.Unknown, model.Revoked, model.Status, model.Failed,
 )  # fmt: skip
-_TYPES: dict[str, type[Any]] = {each.__name__: each for each in (*_COMMANDS, *_REPLIES)}
+_TYPES: dict[str, type[Any]] = {each.__name__: each for each in (*COMMANDS, *_REPLIES)}
+_FIELDS: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(each.name for each in fields(kind))
+    for kind in (*_TYPES.values(), Holder, Waiter, Wakeup)
+}
 
 
 @dataclass
@@ -79,6 +86,35 @@ class BrokerInput:
     format: int = FORMAT
 
 
+def unpack_call(packed: Packed) -> Call:
+    """A call that came by a signal. Raises `ValueError` for what is none of ours."""
+    known = {name: packed[name] for name in _CALL if name in packed}
+    if not _is_list_of_dicts(known.get("commands")):
+        raise ValueError("a call has a list of commands")
+    for name, kind in _CALL.items():
+        if name in known and (type(known[name]) not in kind):
+            raise ValueError(f"{name} of a call is {type(known[name]).__name__}")
+    call = Call(**known)
+    call.at = (call.at[0], call.at[1]) if call.at is not None else None
+    return call
+
+
+def _is_list_of_dicts(found: Any) -> bool:
+    return isinstance(found, list) and all(isinstance(each, dict) for each in found)
+
+
+_CALL: dict[str, tuple[type[Any], ...]] = {
+    "commands": (list,),
+    "number": (int,),
+    "workflow_id": (str,),
+    "run_id": (str,),
+    "fast": (bool,),
+    "share": (bool,),
+    "at": (list, type(None)),
+    "format": (int,),
+}
+
+
 def text_of(key: bytes) -> str:
     """Any bytes, as a payload may carry them."""
     return urlsafe_b64encode(key).decode()
@@ -97,7 +133,7 @@ def pack_command(command: Command) -> Packed:
 def unpack_command(packed: Packed, key: bytes) -> Command:
     """The way back. Raises `ValueError` for what is no command of ours."""
     kind = _TYPES.get(str(packed.get("is")))
-    if kind not in _COMMANDS:
+    if kind not in COMMANDS:
         raise ValueError(f"{packed.get('is')!r} is no command")
     found: Command = _unpacked(kind, {**packed, "key": key})
     return found
@@ -135,9 +171,9 @@ def unpack_wakeup(packed: Packed, key: bytes) -> Wakeup:
 
 def _packed(value: Any, without: set[str]) -> Packed:
     found: Packed = {"is": type(value).__name__}
-    for each in fields(value):
-        if each.name not in without:
-            found[each.name] = _plain(getattr(value, each.name))
+    for name in _FIELDS[type(value)]:
+        if name not in without:
+            found[name] = _plain(getattr(value, name))
     return found
 
 
@@ -151,7 +187,7 @@ def _plain(value: Any) -> Any:
 
 def _unpacked(kind: type[Any], packed: Packed) -> Any:
     """Unknown fields are left out, as a later release may have more of them."""
-    known = {each.name for each in fields(kind)}
+    known = _FIELDS[kind]
     values = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in packed.items()

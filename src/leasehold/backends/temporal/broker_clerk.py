@@ -1,0 +1,107 @@
+"""What comes of a call: each of its commands applied, and the answer."""
+
+from dataclasses import replace
+
+from leasehold.backends.temporal.broker_clock import BrokerClock
+from leasehold.backends.temporal.broker_desk import Desk
+from leasehold.backends.temporal.broker_owners import owner_of
+from leasehold.backends.temporal.broker_sharing import Sharing
+from leasehold.backends.temporal.broker_telling import Telling
+from leasehold.backends.temporal.wire import (
+    FORMAT,
+    Answer,
+    Call,
+    Packed,
+    pack_reply,
+    unpack_command,
+)
+from leasehold.errors import LeaseholdError
+from leasehold.model import Acquire, Command, Failed, Granted, Refused, Reply, Status, Wakeup
+
+
+class Clerk:
+    """Applies calls to the desk, one command after the other."""
+
+    def __init__(
+        self, desk: Desk, clock: BrokerClock, telling: Telling, sharing: Sharing, *, by_hand: bool
+    ) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._telling = telling
+        self._sharing = sharing
+        self._by_hand = by_hand
+
+    async def answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
+        """`granted` gets the ids whose owners first hear of their grant by this."""
+        replies = [await self._reply(each, call, inbox, granted) for each in call.commands]
+        return Answer([pack_reply(reply) for reply in replies], call.number, self._clock.now())
+
+    def status(self) -> Reply:
+        """Who holds and who waits, as a query asks."""
+        now, stamp = self._clock.of_query()
+        found: Status = self._desk.status(now, stamp)
+        return self._sharing.seen(found, now, stamp)
+
+    async def _reply(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
+        """No error of ours may get out, as one may end a workflow: all that is held would be lost."""
+        try:
+            self._heed_time(call)
+            command = self._command(packed, call)
+            if isinstance(command, Failed):
+                return command
+            await self._sharing.make_room(command)
+            return self._reply_now(command, call, inbox, granted)
+        except LeaseholdError as error:
+            return Failed("invalid", str(error))
+
+    def _reply_now(self, command: Command, call: Call, inbox: str, granted: list[str]) -> Reply:
+        self._heed_time(call)
+        now, stamp = self._clock.read()
+        if isinstance(command, Acquire) and inbox and not command.inbox:
+            command = replace(command, inbox=inbox)
+        known = self._desk.book.get(getattr(command, "id", "")) is not None
+        reply, wakeups = self._applied(command, now, stamp)
+        if isinstance(command, Acquire) and isinstance(reply, Granted) and not known:
+            granted.append(command.id)
+        if call.fast and owner_of(inbox):
+            self._desk.mark_fast(command, (call.workflow_id, call.run_id))
+        self._telling.push(wakeups)
+        return self._sharing.seen(reply, now, stamp)
+
+    def _applied(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
+        reply, wakeups = self._desk.apply(command, now, stamp)
+        if self._sharing.open_surplus() and isinstance(reply, Refused):
+            reply, more = self._desk.apply(command, now, stamp)  # only those were in its way, maybe
+            wakeups += more
+        return reply, wakeups
+
+    def _heed_time(self, call: Call) -> None:
+        """While it waits for permits another call may have moved it."""
+        if self._by_hand:
+            self._clock.by_hand = call.at
+
+    def _command(self, packed: Packed, call: Call) -> Command | Failed:
+        if call.format > FORMAT:
+            return Failed("invalid", newer(call))
+        if call.at is not None and not self._by_hand:
+            return Failed("invalid", _OWN_TIME)
+        try:
+            command = unpack_command(packed, self._desk.key)
+        except ValueError as error:
+            return Failed("invalid", str(error))
+        flaw = self._sharing.flaw(command)
+        return Failed("invalid", flaw) if flaw else command
+
+
+_OWN_TIME = (
+    "the call says what time it is, and this broker was not started with a clock of a test's own: "
+    "it goes by the server's time"
+)
+
+
+def newer(call: Call) -> str:
+    """Why a call of a later release is refused."""
+    return (
+        f"the call is of format {call.format}, and the worker that serves this broker knows {FORMAT}: "
+        "upgrade the workers first"
+    )

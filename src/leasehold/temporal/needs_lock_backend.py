@@ -1,0 +1,33 @@
+"""What an activity's lock may be kept in: a store's URL, a client, or the name of a store."""
+
+from typing import Any
+
+from leasehold.backends import check_scheme
+from leasehold.defaults import default_is_named
+from leasehold.errors import NotConfigured
+
+
+def checked_backend(backend: Any) -> Any:
+    """As it was given; nothing is opened. Raises `TypeError`, and `NotConfigured` for a strange URL."""
+    if isinstance(backend, str):
+        if not backend:
+            raise NotConfigured("backend is empty: give a store's URL or name, or leave it out")
+        if "://" in backend:
+            check_scheme(backend)
+        return backend
+    if backend is None or hasattr(backend, "hub"):
+        return backend
+    raise TypeError(
+        f"backend is {backend!r}: give a store's URL, what leasehold.connect() returned, "
+        "or the name of a store"
+    )
+
+
+def refuse_nowhere(who: str) -> None:
+    """Raises `NotConfigured` where nobody has named a store: a file of this host's excludes no other host."""
+    if not default_is_named():
+        raise NotConfigured(
+            f"nothing says where the lock of {who} is kept: give needs_lock(backend=...) or "
+            "LeaseholdPlugin(backend=...) a store's URL, such as temporal://host:7233/namespace or "
+            "redis://host, or set LEASEHOLD_URL"
+        )

@@ -1,0 +1,182 @@
+"""Brokers in a hurry or of a later release, and workflows that speak to one. The sandbox loads them."""
+
+import asyncio
+from typing import Any
+
+from temporalio import workflow
+
+from leasehold.backends.temporal import ids
+from leasehold.backends.temporal.broker import LeaseholdBroker
+from leasehold.backends.temporal.mailbox import LeaseholdMailbox, MailboxInput
+from leasehold.backends.temporal.wire import (
+    BrokerInput,
+    Call,
+    News,
+    pack_command,
+    unpack_reply,
+    unpack_wakeup,
+)
+from leasehold.model import Acquire, Release, Reply, Wakeup
+
+
+@workflow.defn(name=ids.BROKER)
+class HastyBroker(LeaseholdBroker):
+    """Leaves its history behind often, and ends soon."""
+
+    EVENTS = 60
+    IDLE = 1.0
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+
+@workflow.defn(name=ids.BROKER)
+class BriskBroker(LeaseholdBroker):
+    """Leaves its history behind now and then."""
+
+    EVENTS = 300
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+
+@workflow.defn(name=ids.BROKER)
+class LaterBroker(HastyBroker):
+    """As a later release may be: it does something more, which is guarded."""
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+        self._has_told = False
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+    def _work(self) -> None:
+        if not self._has_told and self._may_tell():
+            self._has_told = True
+            workflow.upsert_memo({"served by": "a later release"})
+        super()._work()
+
+    def _may_tell(self) -> bool:
+        return workflow.patched("leasehold-tells")
+
+
+@workflow.defn(name=ids.BROKER)
+class RashBroker(LaterBroker):
+    """The same without the guard."""
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        await super().run(given)
+
+    def _may_tell(self) -> bool:
+        return True
+
+
+@workflow.defn(name=ids.MAILBOX)
+class HastyMailbox(LeaseholdMailbox):
+    """Leaves its history behind often, and ends soon."""
+
+    EVENTS = 40
+    LINGER = 1.0
+
+    @workflow.init
+    def __init__(self, given: MailboxInput | None = None) -> None:
+        super().__init__(given)
+
+    @workflow.run
+    async def run(self, given: MailboxInput | None = None) -> None:
+        await super().run(given)
+
+
+@workflow.defn
+class Waiter:
+    """A workflow that asks a broker for a lease, keeps it a moment, and gives it back: in bare signals."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, Reply] = {}
+        self._pushes: list[Wakeup] = []
+        self._leave = False
+
+    @workflow.signal(name=ids.NEWS)
+    def news(self, news: News) -> None:
+        key = b"lock:x"
+        for answer in news.answers:
+            self._answers[answer.number] = unpack_reply(answer.replies[0], key)
+        self._pushes += [unpack_wakeup(packed, key) for packed in news.wakeups]
+
+    @workflow.signal
+    def leave(self) -> None:
+        self._leave = True
+
+    @workflow.run
+    async def run(
+        self, key: str, entry_id: str, hold: float, ttl: float, more: dict[str, Any]
+    ) -> int:
+        """Returns its token. It leaves at once, or after `hold`, or if that is -1 when it is told to."""
+        broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
+        info = workflow.info()
+        fast = bool(more.pop("fast", False))
+        more.setdefault("patience", 3e8)
+        ask = Acquire(key.encode(), entry_id, info.workflow_id, ttl, queue=True, **more)
+        call = Call([pack_command(ask)], 1, info.workflow_id, info.run_id, fast)
+        await broker.signal(ids.APPLY, call)
+        await workflow.wait_condition(lambda: 1 in self._answers)
+        token = getattr(self._answers[1], "token", 0)
+        if not token:
+            await workflow.wait_condition(lambda: any(p.event == "granted" for p in self._pushes))
+            token = next(p.token for p in self._pushes if p.event == "granted")
+        if hold > 0:
+            await workflow.sleep(hold)
+        elif hold < 0:
+            await workflow.wait_condition(lambda: self._leave)
+        end = Release(key.encode(), entry_id)
+        await broker.signal(ids.APPLY, Call([pack_command(end)], 2, info.workflow_id, info.run_id))
+        await workflow.wait_condition(lambda: 2 in self._answers)
+        return token
+
+
+@workflow.defn
+class Crowd:
+    """A workflow that asks for as many leases at once, and collects what it is told."""
+
+    def __init__(self) -> None:
+        self._answers: dict[int, list[Reply]] = {}
+
+    @workflow.signal(name=ids.NEWS)
+    def news(self, news: News) -> None:
+        for answer in news.answers:
+            heard = self._answers.setdefault(answer.number, [])
+            heard += [unpack_reply(packed, b"") for packed in answer.replies]
+
+    @workflow.run
+    async def run(self, key: str, many: int) -> list[int]:
+        """Its positions in the queue, by the order in which it asked."""
+        broker = workflow.get_external_workflow_handle(ids.broker_id(key.encode()))
+        info = workflow.info()
+
+        async def ask(number: int) -> None:
+            wish = Acquire(key.encode(), f"c{number}", "crowd", 60.0, queue=True, patience=3e8)
+            call = Call([pack_command(wish)], number, info.workflow_id, info.run_id)
+            await broker.signal(ids.APPLY, call)
+
+        await asyncio.gather(*(ask(number) for number in range(many)))
+        await workflow.wait_condition(lambda: len(self._answers) == many)
+        heard = [reply for number in range(many) for reply in self._answers[number]]
+        return [getattr(reply, "position", -1) for reply in heard]

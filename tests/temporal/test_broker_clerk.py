@@ -1,0 +1,49 @@
+"""What comes of a call, without a server."""
+
+from typing import Any
+
+from leasehold.backends.temporal.broker_clerk import Clerk
+from leasehold.backends.temporal.broker_clock import BrokerClock
+from leasehold.backends.temporal.broker_desk import Desk
+from leasehold.backends.temporal.broker_owners import inbox_of
+from leasehold.backends.temporal.broker_sharing import Sharing
+from leasehold.backends.temporal.broker_telling import Telling
+from leasehold.backends.temporal.wire import Call, pack_command
+from leasehold.model import Acquire
+
+KEY = b"lock:a"
+RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
+
+
+class Office:
+    """A clerk, and what he works with, at a time that stands still."""
+
+    def __init__(self) -> None:
+        self.desk = Desk(KEY)
+        clock = BrokerClock(0.0, (1_000.0, 10**15))
+        self.telling = Telling("", self.desk, clock, lambda: None, None)
+        sharing = Sharing(self.desk, clock, self.telling, lambda: None)
+        self.clerk = Clerk(self.desk, clock, self.telling, sharing, by_hand=True)
+
+    async def ask(self, workflow_id: str, run_id: str, **more: Any) -> list[Any]:
+        command = pack_command(Acquire(KEY, "a", "me", 30.0))
+        call = Call([command], 1, workflow_id, run_id, at=(1_000.0, 10**15), **more)
+        inbox = inbox_of(workflow_id, run_id) if workflow_id else ""
+        return (await self.clerk.answer(call, inbox, [])).replies
+
+
+async def test_what_a_workflow_holds_may_end_with_its_run() -> None:
+    office = Office()
+    (reply,) = await office.ask("me", RUN, fast=True)
+    assert reply["is"] == "Granted"
+    assert office.desk.fast_owners() == [("me", RUN)]
+
+
+async def test_fast_without_an_owner_is_nobody_to_be_looked_after() -> None:
+    """A plain client's, and one whose run can't be one."""
+    for workflow_id, run_id in (("", ""), ("me", "no-run")):
+        office = Office()
+        (reply,) = await office.ask(workflow_id, run_id, fast=True)
+        assert reply["is"] == "Granted"
+        assert office.desk.fast_owners() == []
+        assert office.telling.post.empty

@@ -1,0 +1,114 @@
+"""What a semaphore of workflow code and its `acquire()` refuse at once, and with which words."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from leasehold.core.names import key_of
+from leasehold.errors import InvalidName
+from leasehold.temporal import Lock, Semaphore
+from leasehold.temporal.brokered_delivery import Broker
+from leasehold.temporal.failures import Misused
+from leasehold.temporal.fair_refusals import unanswered
+from leasehold.temporal.terms import terms
+
+pytestmark = pytest.mark.once
+
+
+def said(what: Callable[[], object]) -> str:
+    """Every refusal fails a workflow, and is never tried again."""
+    with pytest.raises(ApplicationError) as caught:
+        what()
+    assert isinstance(caught.value, Misused)
+    assert caught.value.non_retryable
+    return str(caught.value)
+
+
+def pool(**options: Any) -> Semaphore:
+    asked: dict[str, Any] = {"resource": "x", "capacity": 2, **options}
+    return Semaphore(**asked)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fair": True, "armed": False}, "armed=False is for slot mode"),
+        ({"share": False}, "share=False needs fair=True"),
+        ({"fair": 1}, "fair is 1: give True or False"),
+        ({"armed": "yes"}, "armed is 'yes'"),
+        ({"fair": True, "share": None}, "share is None"),
+        ({"task_queue": ""}, "task_queue is ''"),
+        ({"task_queue": " "}, "task_queue is ' '"),
+        ({"capacity": 1_000_000}, "1000 slots at most.*say fair=True, share=False"),
+        ({"capacity": 1_001, "fair": True}, "1000 slots at most.*say share=False as well"),
+        ({"resource": "a\nb"}, "control characters"),
+        ({"resource": "x" * 300}, "255 bytes"),
+        ({"resource": "x" * 600, "fair": True}, "512 bytes"),
+    ],
+)
+def test_what_makes_no_semaphore(options: dict[str, Any], words: str) -> None:
+    found = said(lambda: pool(**options))
+    assert re.search(words, found)
+
+
+def test_an_empty_name_is_refused_as_everywhere() -> None:
+    with pytest.raises(InvalidName) as caught:
+        key_of("semaphore", "")
+    assert said(lambda: pool(resource="")) == str(caught.value)
+
+
+def test_a_broker_takes_what_no_permit_could() -> None:
+    """Its workflow ID has a hash, and is escaped; unshared it numbers as many slots as one likes."""
+    assert pool(fair=True, resource="x" * 512).resource == "x" * 512
+    assert pool(fair=True, resource="a\nb").resource == "a\nb"
+    assert pool(fair=True, share=False, capacity=5_000).capacity == 5_000
+
+
+@pytest.mark.parametrize(
+    ("fair", "asked", "words"),
+    [
+        (False, {"units": 2}, "units= and priority= need fair=True"),
+        (False, {"priority": 1}, "need fair=True"),
+        (True, {"backoff": 2}, "backoff= is for slot mode"),
+        (True, {"max_backoff": 2}, "max_backoff= is for slot mode"),
+        (False, {"backoff": 10, "max_backoff": 2}, "max_backoff is 2 s and backoff 10 s"),
+        (False, {"max_backoff": 0}, "max_backoff is 0 s"),
+        (False, {"note": 7}, "note is 7: give a text"),
+        (False, {"auto_renew": "no"}, "auto_renew is 'no'"),
+    ],
+)
+def test_what_is_refused_before_anything_is_asked_for(
+    fair: bool, asked: dict[str, Any], words: str
+) -> None:
+    assert words in said(lambda: pool(fair=fair).acquire(**asked))
+
+
+def test_no_lease_is_longer_than_it_is_held() -> None:
+    assert (terms(max_hold="5m").ttl, terms(ttl="1m", max_hold="5m").ttl) == (300.0, 60.0)
+    short = terms(ttl="15s", max_hold="4s")
+    assert (short.ttl, short.max_hold) == (4.0, 4.0)
+
+
+def test_a_short_longest_pause_shortens_the_first() -> None:
+    assert (terms(max_backoff=2).backoff, terms(max_backoff=2).max_backoff) == (2.0, 2.0)
+
+
+def test_it_shows_whether_it_is_fair() -> None:
+    assert repr(pool(fair=True)) == "Semaphore('x', capacity=2, fair=True)"
+    assert repr(pool()) == "Semaphore('x', capacity=2)"
+    assert (repr(Lock("x", fair=True)), repr(Lock("x"))) == ("Lock('x', fair=True)", "Lock('x')")
+
+
+def test_a_broker_that_does_not_answer_is_named_and_so_is_its_end() -> None:
+    """Who found it there can't know its queue; who started it does."""
+    broker = Broker(b"semaphore:x y", "typo-queue")
+    found = str(unanswered(broker, 5.0, was_there=True))
+    started = str(unanswered(broker, 5.0, was_there=False))
+    for each in (found, started):
+        assert "temporal workflow terminate --workflow-id leasehold:semaphore:x%20y" in each
+        assert "for 5 s" in each
+    assert "be it 'typo-queue' or another one" in found
+    assert "nobody serves the task queue 'typo-queue', on which it has just been started" in started

@@ -1,0 +1,163 @@
+"""Slot mode where two things happen to a holder at the very same time, and permits of earlier releases."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from temporalio.client import WorkflowHandle
+
+from leasehold.backends.temporal import ids
+from leasehold.temporal import defaults
+from leasehold.temporal.failures import Misused
+from leasehold.temporal.handoff import FORMAT, Handoff
+from leasehold.temporal.here import MOST_UNHEARD, Here
+from leasehold.temporal.permit_input import ARMED, PermitNews, PermitSlotInput
+from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from tests.servers.temporal import TemporalServer
+from tests.temporal.histories import history_of, kinds
+from tests.temporal.slot_workflows import Held, Holder, Relay, Spec
+from tests.temporal.slot_world import SlotWorld, slot_world
+from tests.temporal.workers import status_of, unique, until, until_closed, worker
+
+pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
+    async with slot_world(temporal_server) as found:
+        yield found
+
+
+class Apart:
+    """A holder and its permit, whose workers are here in turns."""
+
+    def __init__(self, world: SlotWorld) -> None:
+        self.client = world.client
+        self.spec = Spec(unique("slots"), unique("permits"), work="gate")
+        self.holders = unique("holders")
+        self.permit = world.permit(self.spec)
+
+    async def until_armed(self, handle: WorkflowHandle[Any, Any]) -> None:
+        """Its permit has begun; and then has reported to the holder, whose worker is away."""
+        async with self.holders_served():
+            await self.until_at_rest(handle, "TIMER_STARTED")  # until it gives the permit up
+        async with self.permits_served():
+            await self.until_at_rest(self.permit, "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED")
+
+    async def until_at_rest(self, handle: WorkflowHandle[Any, Any], kind: str) -> None:
+        """Until it has dealt with that: a task that a leaving worker has got would be late."""
+
+        async def dealt_with() -> bool:
+            if not await status_of(self.client, handle.id):
+                return False
+            found = kinds(await history_of(self.client, handle.id))
+            return kind in found and found[-1] in ("WORKFLOW_TASK_COMPLETED", kind)
+
+        await until(dealt_with)
+
+    def holders_served(self) -> AbstractAsyncContextManager[str]:
+        """By a worker that keeps no run to itself, so that the next one need not wait for it."""
+        return worker(self.client, Holder, queue=self.holders, sandboxed=False, cached=False)
+
+    def permits_served(self) -> AbstractAsyncContextManager[str]:
+        """Likewise."""
+        kind, queue = PermitSlotWorkflow, self.spec.queue
+        return worker(self.client, kind, queue=queue, sandboxed=False, cached=False)
+
+    async def until(self, handle: WorkflowHandle[Any, Any], kind: str) -> None:
+        """Until that is in its history."""
+
+        async def there() -> bool:
+            return kind in kinds(await history_of(self.client, handle.id))
+
+        await until(there)
+
+    async def start(self) -> WorkflowHandle[Any, Any]:
+        return await self.client.start_workflow(
+            Holder.run, self.spec, id=unique("holder"), task_queue=self.holders
+        )
+
+
+async def test_cancelled_in_the_moment_in_which_its_permit_reports(world: SlotWorld) -> None:
+    apart = Apart(world)
+    handle = await apart.start()
+    await apart.until_armed(handle)
+    await handle.cancel()
+    async with (
+        apart.holders_served(),
+        apart.permits_served(),
+    ):
+        assert await until_closed(world.client, handle.id) == "CANCELED"
+        assert await apart.permit.result() == "released"
+
+
+async def test_its_patience_is_over_in_the_moment_in_which_its_permit_reports(
+    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are in one workflow task: it has the permit, and gives it back in the end."""
+    monkeypatch.setattr(defaults, "ARMED_AT_LEAST", 2.0)
+    apart = Apart(world)
+    apart.spec.acquire = {"wait": 0.5}
+    handle = await apart.start()
+    await apart.until_armed(handle)
+    await apart.until(handle, "TIMER_FIRED")
+    await handle.signal("go")
+    async with (
+        apart.holders_served(),
+        apart.permits_served(),
+    ):
+        assert await until_closed(world.client, handle.id) == "COMPLETED"
+        assert await apart.permit.result() == "released"
+
+
+async def test_a_handoff_of_an_earlier_release_is_taken_up(world: SlotWorld) -> None:
+    """It says neither since when the permit was held nor whether it is renewed."""
+    spec = world.spec(hold=0.1)
+    permit = await world.client.start_workflow(
+        ids.PERMIT,
+        PermitSlotInput(spec.resource, "0", 60.0),
+        id=ids.permit_id(spec.resource, "0"),
+        task_queue=spec.queue,
+    )
+    spec.handoff = {
+        "resource": spec.resource,
+        "slots": ["0"],
+        "run_id": permit.first_execution_run_id,
+        "token": 17,
+        "ttl": 60.0,
+    }
+    held: Held = await (await world.start(Relay, spec, result=Held)).result()
+    assert held.run_id == permit.first_execution_run_id
+    assert await permit.result() == "released"
+
+
+async def test_a_handoff_of_a_later_release_is_refused_with_what_to_do() -> None:
+    later = {"resource": "x", "slots": ["0"], "run_id": "r", "token": 1, "ttl": 9.0}
+    assert Handoff.of({**later, "colour": "blue"}).renews is None
+    with pytest.raises(Misused, match="update the workers"):
+        Handoff.of({**later, "format": FORMAT + 1})
+
+
+async def test_what_permits_say_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only while a start is under way there may be one that is not yet known."""
+    monkeypatch.setattr("temporalio.workflow.set_signal_handler", lambda *about: None)
+    here = Here()
+    heard: list[PermitNews] = []
+    news = [PermitNews(f"run {number}", ARMED) for number in range(MOST_UNHEARD + 5)]
+    here.take("gpu", "0")
+    here._hear(news[0])
+    with here.starting():
+        for each in news[1:]:
+            here._hear(each)
+        here.listen("run 1", heard.append)  # the oldest of too many
+        here.listen(news[-1].permit, heard.append)
+        assert heard == [news[-1]]
+        with here.starting():
+            pass  # another task's start
+        here.listen(news[-2].permit, heard.append)
+        assert heard == [news[-1], news[-2]]
+    here.listen("run 0", heard.append)
+    here.listen(news[-3].permit, heard.append)
+    assert len(heard) == 2

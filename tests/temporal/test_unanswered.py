@@ -1,0 +1,57 @@
+"""A plain program whose calls nobody answers leaves nothing behind of which its loop would complain."""
+
+import asyncio
+import gc
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import leasehold
+from leasehold.backends.temporal.store import TemporalStore
+from leasehold.model import Renew
+from leasehold.testing.proxy import FaultProxy
+from tests.servers.temporal import TemporalServer
+from tests.temporal.brokers import Waiter, serving
+from tests.temporal.workers import unique
+
+pytestmark = [pytest.mark.once]
+
+
+@asynccontextmanager
+async def without_complaints() -> AsyncGenerator[None]:
+    """The loop complains of exceptions that nobody has looked at once they are thrown away."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, about: complaints.append(about))
+    yield
+    await asyncio.sleep(0.2)
+    gc.collect()
+    assert not complaints
+
+
+async def test_a_call_that_is_not_served(temporal_server: TemporalServer) -> None:
+    async with without_complaints(), serving(temporal_server.address, Waiter) as here:
+        async with leasehold.connect(f"{temporal_server.url}?task_queue={here.queue}") as client:
+            with pytest.raises(leasehold.BackendUnavailable):
+                await client.lock(unique("lock"), ttl=3).acquire(wait=0)
+
+
+async def test_a_call_that_is_cancelled_while_there_is_no_mailbox(
+    temporal_server: TemporalServer,
+) -> None:
+    """A renewal asks for one, beside its own call."""
+    at = urlsplit(temporal_server.url)
+    assert at.hostname is not None
+    assert at.port is not None
+    with FaultProxy(at.hostname, at.port) as proxy:
+        async with without_complaints():
+            backend = TemporalStore(proxy.url_for(temporal_server.url)).backend(blocking=False)
+            await backend.open()
+            proxy.hang()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await backend.apply([Renew(b"lock:a", "id", 1.0, inbox=backend.inbox)])
+            proxy.heal()
+            await backend.close()

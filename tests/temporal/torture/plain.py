@@ -1,0 +1,117 @@
+"""One plain program of the torture: takes turns, through `temporal://`, on what workflows want as well.
+
+Started by `crew` as `python -m tests.temporal.torture.plain`, with its orders on standard input.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from functools import partial
+from typing import Any
+
+from leasehold.errors import LeaseLost
+from leasehold.testing.torture.hands import Hand
+from leasehold.testing.torture.leash import hold_to
+from leasehold.testing.torture.orders import Orders
+from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
+from leasehold.testing.torture.turns.turns import Turns, Wish
+from leasehold.testing.torture.worker import Worker, run_async, run_blocking
+from leasehold.testing.torture.worlds import WORLDS
+from tests.temporal.torture.marks import in_line, lost
+from tests.temporal.torture.plan import POOLS
+
+SHORT = (0.1, 1.0)
+"""How long somebody in a hurry waits, in seconds."""
+HURRIES = 0.1
+"""The part of turns that are in a hurry."""
+LENGTHS = ((0.02, 0.2), (4, 4)), ((0.3, 0.8), (1, 1))
+"""How long steps of work take and how often: in seconds, and in ttls."""
+
+
+class PlainHand(Hand):
+    """One task or thread."""
+
+    invoked = 0.0
+    """When its last call began."""
+
+    def asking(self, *keys: bytes) -> float:
+        self.invoked = super().asking(*keys)
+        return self.invoked
+
+    def note_in_line(self, key: bytes, waiting: Any) -> None:
+        """The broker has said how many are ahead, so it knows of us."""
+        if waiting.position is not None:
+            self._recorder.record(in_line(self.now(), key, self.invoked, os.getpid()))
+
+    def note_lost(self, key: bytes, loss: LeaseLost) -> None:
+        self._recorder.record(lost(self.now(), key, loss.reason, os.getpid()))
+
+
+class PoolTurns(SemaphoreTurns):
+    """Turns on one of the pools."""
+
+    def described(self, name: str) -> Any:
+        self.capacity = POOLS[name]
+        return self.client.semaphore(self.name, self.capacity, **self.how)
+
+    def wanted(self, hand: Hand) -> Wish:
+        assert isinstance(hand, PlainHand)
+        draw = hand.draw
+        units = draw.randint(1, self.capacity) if draw.random() < 0.3 else 1
+        how: dict[str, Any] = {"units": units}
+        if draw.random() < HURRIES:
+            how["wait"] = draw.uniform(*SHORT)
+        if draw.random() < 0.5:
+            how["on_wait"] = partial(hand.note_in_line, self.key)
+        return Wish(partial(self.resource.acquire, **how), {self.key: units})
+
+    async def use(self, hand: Hand, *leases: Any) -> None:
+        assert isinstance(hand, PlainHand)
+        try:
+            await hand.work(*leases, lengths=LENGTHS)
+        except LeaseLost as loss:
+            hand.note_lost(self.key, loss)
+            raise
+
+
+class PlainWorker(Worker):
+    """What all hands of a program share."""
+
+    def __init__(self, orders: Orders) -> None:
+        super().__init__(orders)
+        self.hands = [PlainHand(self, number) for number in range(orders.tasks)]
+
+    def holds(self, primitive: str, change: int, *, done: bool = False) -> None:
+        super().holds("semaphore", change, done=done)
+
+    def resources(self, client: Any) -> list[Turns]:
+        return [PoolTurns(client, name, self.orders) for name in self.orders.names]
+
+
+def read_orders() -> Orders:
+    """As `crew` gives them: to each program a seed of its own, and the worlds by turns."""
+    told: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    start: int = told.pop("start")
+    told["seed"] = 1_000_000 + 1_000 * told["seed"] + start  # of no worker's history
+    return Orders(**told, world=WORLDS[start % len(WORLDS)], names=list(POOLS))
+
+
+def main() -> None:
+    """Do as ordered."""
+    orders = read_orders()
+    logging.getLogger("leasehold").addHandler(logging.NullHandler())  # losses are what it is about
+    worker = PlainWorker(orders)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, worker.stop)
+    hold_to(orders.parent)
+    if orders.world == "asyncio":
+        asyncio.run(run_async(worker))
+    else:
+        run_blocking(worker)
+
+
+if __name__ == "__main__":
+    main()
