@@ -106,7 +106,9 @@ RULES: Mapping[str, Rule] = {
     ),
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
-        PUBLIC | names("gate settings_stores temporal testing config backends.http.* server.*"),
+        PUBLIC
+        | names("gate settings_stores temporal testing config backends.http.* server.*")
+        | names("primitives.by_id runtime.step"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

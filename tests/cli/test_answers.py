@@ -202,7 +202,7 @@ def test_without_a_store_named_the_users_own_is_taken_and_told(cli: Cli) -> None
 
 
 @pytest.mark.parametrize(
-    ("called", "ours"), [("status", "show"), ("ls", "list"), ("worker", "temporal worker")]
+    ("called", "ours"), [("status", "show"), ("ps", "list"), ("worker", "temporal worker")]
 )
 def test_what_other_tools_call_a_verb_is_told(cli: Cli, called: str, ours: str) -> None:
     done = cli(called, "x")

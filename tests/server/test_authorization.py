@@ -48,6 +48,9 @@ DIRECTORIES: tuple[tuple[bytes, ...], ...] = (
 OWNER, NOTE = "the-holder-of-it", "what-it-is-for"
 
 PUBLIC = {
+    "GET /livez",
+    "GET /metrics",
+    "GET /readyz",
     "GET /problems/{word}",
     "GET /v1/openapi.json",
 }

@@ -5,7 +5,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,19 @@ from leasehold.cli.exits import BUG, SIGNALLED, USAGE, code_of
 from leasehold.cli.voice import Voice
 from leasehold.errors import CapacityWarning, ImplicitStoreWarning, LeaseholdError
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 _VERBS = {
     "run": "leasehold.cli.run:run",
+    "acquire": "leasehold.cli.acquire:acquire",
+    "renew": "leasehold.cli.renew:renew",
+    "release": "leasehold.cli.release:release",
     "list": "leasehold.cli.listing:listing",
     "show": "leasehold.cli.show:show",
+    "watch": "leasehold.cli.watch:watch",
+    "events": "leasehold.cli.events:events",
+    "top": "leasehold.cli.top:top",
     "revoke": "leasehold.cli.revoke:revoke",
     "migrate": "leasehold.cli.migrate:migrate",
     "doctor": "leasehold.cli.doctor:doctor",
@@ -24,15 +33,25 @@ _VERBS = {
     "serve": "leasehold.cli.serve:serve",
     "temporal": "leasehold.cli.temporal:temporal",
     "keys": "leasehold.cli.keys:keys",
+    "restrict": "leasehold.cli.restrict:restrict",
+    "move": "leasehold.cli.move:move",
+    "completion": "leasehold.cli.completion:completion",
     "version": "leasehold.cli.version:version",
 }
 
+_ALIASES = {"acq": "acquire", "rl": "release", "ls": "list"}
+"""Shorter words for verbs."""
+
+COMPLETE = "_LEASEHOLD_COMPLETE"
+"""By this variable a shell asks what may stand next: see `leasehold completion`."""
 
 _MEANT = {
     **dict.fromkeys(("status", "info", "get", "describe"), "show"),
-    **dict.fromkeys(("lock", "acquire", "exec", "hold"), "run"),
-    **dict.fromkeys(("release", "unlock", "delete", "rm", "steal"), "revoke"),
-    **dict.fromkeys(("ls", "ps", "locks"), "list"),
+    **dict.fromkeys(("lock", "exec", "hold"), "run"),
+    **dict.fromkeys(("delete", "rm", "steal"), "revoke"),
+    **dict.fromkeys(("ps", "locks"), "list"),
+    "unlock": "release",
+    "extend": "renew",
     **dict.fromkeys(("check", "ping", "health"), "doctor"),
     "worker": "temporal worker",
 }
@@ -45,6 +64,8 @@ class _Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args:
+            args = [_ALIASES.get(args[0], args[0]), *args[1:]]
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -62,6 +83,13 @@ class _Verbs(click.Group):
         module, _, name = _VERBS[cmd_name].partition(":")
         command: click.Command = getattr(import_module(module), name)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """Verbs, for which none is imported, and options."""
+        from click.shell_completion import CompletionItem
+
+        verbs = [CompletionItem(verb) for verb in _VERBS if verb.startswith(incomplete)]
+        return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -98,6 +126,10 @@ def app() -> None:
 
 def serve(arguments: Sequence[str] | None) -> int:
     """Run one command line; every failure is a line or two on stderr and an exit code."""
+    if arguments is None and (asked := os.environ.get(COMPLETE)):
+        from leasehold.cli.completion import complete
+
+        complete(app, asked)
     given = list(sys.argv[1:] if arguments is None else arguments)
     voice = Voice(as_json="--json" in given[: given.index("--") if "--" in given else None])
     _warn_through(voice)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from leasehold.sync import Client
 
 type Kind = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
@@ -46,6 +48,16 @@ class Prefix(click.ParamType[bytes]):
         if _is_url(raw):
             self.fail("that is a store's URL: give it with --url", param, ctx)
         return raw
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        """Names that are in use."""
+        from click.shell_completion import CompletionItem
+
+        from leasehold.cli.completion import names_in_use
+
+        return [CompletionItem(name) for name in names_in_use(ctx, incomplete)]
 
 
 class Name(Prefix):
@@ -106,3 +118,8 @@ def full_url(url: str | None) -> str:
             return url
         found = configured_store(store_asked())
         return client.url if found is None else found.url
+
+
+def is_service(url: str) -> bool:
+    """Whether that is the lock service's URL, which tells of what happens by itself."""
+    return url.partition(":")[0].lower() in ("http", "https")

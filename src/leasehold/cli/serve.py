@@ -35,6 +35,11 @@ _NEEDED = "the service needs an extra: pip install 'leasehold[server]'"
     default=None,
     help="Serve other machines without TLS: for a proxy in front that does it.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(("text", "json")),
+    help="Log to stderr, one line a request. Without: only what goes wrong.",
+)
 @options.as_json
 def serve(config: str | None, as_json: bool, **given: Any) -> int:
     """Serve locks over HTTP, on any store, until asked to end.

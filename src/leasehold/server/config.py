@@ -13,6 +13,8 @@ from leasehold.config import seconds
 from leasehold.errors import NotConfigured
 from leasehold.hub import implicit_url
 from leasehold.server.limits import Limits
+from leasehold.server.logs import Format
+from leasehold.server.placing.table import FRESH
 
 VARIABLE = "LEASEHOLD_SERVER_"
 """What the names of variables begin with: LEASEHOLD_SERVER_STORE, LEASEHOLD_SERVER_LIMITS__MAX_TTL, …"""
@@ -49,8 +51,14 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How long `/readyz` fails before no connection is accepted any more, for load balancers."""
     drain_time: float = 20.0
     """How long requests have to come to their end."""
+    log_format: Format = ""
+    """`text` or `json`: also one line a request; empty: only what goes wrong, as text."""
+    metrics: bool = True
+    """Show `/metrics` to whoever asks: counts and times, no names."""
     limits: Limits = Limits()
     placement: tuple[Placement, ...] = ()
+    placement_fresh: float = FRESH
+    """So long after it has read where directories live a server grants anything; the same at all servers."""
 
     @property
     def stores(self) -> tuple[Placement, ...]:

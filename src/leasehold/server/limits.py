@@ -109,6 +109,10 @@ class Tally:
             self._ends = {each: end for each, end in self._ends.items() if end >= now}
         return len(self._ends) < most
 
+    def counted(self, now: float) -> int:
+        """How many count."""
+        return sum(end >= now for end in self._ends.values())
+
     def __bool__(self) -> bool:
         return bool(self._ends)
 
@@ -182,6 +186,18 @@ class Accounts:
         if account is not None:
             account.leases.drop(lease_id)
             account.places.drop(lease_id)
+
+    @property
+    def leases(self) -> int:
+        """Leases of all keys that stand, as far as this server knows."""
+        now = self._now()
+        return sum(each.leases.counted(now) for each in self._each.values())
+
+    @property
+    def places(self) -> int:
+        """Places in line of all keys that live, as far as this server knows."""
+        now = self._now()
+        return sum(each.places.counted(now) for each in self._each.values())
 
     def one_more(self, key_id: str, what: str) -> "Counted":
         """Room for one more of `connections`, `streams` or `waiters`. Raises `Problem`, 429."""

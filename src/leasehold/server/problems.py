@@ -28,6 +28,9 @@ KINDS: dict[str, Kind] = {
     "forbidden": Kind(403, "This key may not do that", "Ask for a key with the scope it names."),
     "not-held": Kind(404, "Nobody holds it", "It is free, or this key may not see it."),
     "no-such-key": Kind(404, "There is no such key", "See /v1/keys for those that there are."),
+    "no-such-restriction": Kind(
+        404, "There is no such restriction", "See /v1/restrict for those that there are."
+    ),
     "no-such-route": Kind(404, "There is nothing here", "See /v1/openapi.json."),
     "method": Kind(405, "Not by this method", "The header Allow names those that there are."),
     "late": Kind(408, "The request took too long to arrive", "Send it again, faster."),
@@ -35,6 +38,9 @@ KINDS: dict[str, Kind] = {
     "waiting": Kind(409, "It is not held yet", "This id waits in line for it."),
     "too-large": Kind(
         409, "More than there is", "No wait helps: ask for fewer units, or declare more capacity."
+    ),
+    "unsatisfiable": Kind(
+        409, "No placement is left", "Allow more, deny less, or give the service another placement."
     ),
     "conflict": Kind(409, "Somebody else was faster", "Read it again, then try again."),
     "lost": Kind(

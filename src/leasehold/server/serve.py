@@ -13,6 +13,10 @@ from leasehold.server.config import ServerConfig
 from leasehold.server.files import allow_files
 from leasehold.server.front import Front, listening_socket
 from leasehold.server.keys import KeyRing
+from leasehold.server.logs import logged
+from leasehold.server.metrics import measured
+from leasehold.server.observatory.observatory import observing
+from leasehold.server.placing.starting import placing, runtime_over
 from leasehold.server.records import records_for
 from leasehold.server.service import Service
 from leasehold.server.tls import context_for
@@ -20,7 +24,7 @@ from leasehold.server.tls import context_for
 type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
 """Something that runs beside requests: entered when the service is ready, left at its end."""
 
-PARTS: tuple[Part, ...] = ()
+PARTS: tuple[Part, ...] = (logged, measured, observing)
 
 
 class Server:
@@ -56,7 +60,7 @@ class Server:
         tls = context_for(config.tls_cert, config.tls_key)
         sock = listening_socket(config)
         stack.callback(sock.close)
-        runtime = self._runtime()
+        ways = {each.name: self._open_store(each.url) for each in config.stores}
         records = records_for(config.records_url)
         await records.open()
         stack.push_async_callback(records.close)
@@ -64,8 +68,12 @@ class Server:
         await keys.load()
         stack.push_async_callback(keys.close)
         self._check_keys(keys)
+        runtime = await runtime_over(ways, records, keys.secret, config.placement_fresh)
         await runtime.ready()
         self._service = service = Service(runtime, records, keys, Audit(records), config.limits)
+        service.placing = await stack.enter_async_context(
+            placing(runtime, config.stores, records, service.audit, keys.secret)
+        )
         for part in PARTS:
             await stack.enter_async_context(part(self))
         if not keys.living():  # now that all else is well: it is shown once
@@ -77,14 +85,9 @@ class Server:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
 
-    def _runtime(self) -> AsyncRuntime:
-        """The way to the store."""
-        stores = self.config.stores
-        if len(stores) > 1:
-            raise NotConfigured(
-                "there is more than one [[placement]]: this release serves one store"
-            )
-        hub = hub_for(stores[0].url)
+    def _open_store(self, url: str) -> AsyncRuntime:
+        """The way to a store."""
+        hub = hub_for(url)
         self._stack.callback(hub.close)
         self._stack.push_async_callback(hub.close_loop)
         return hub.loop_runtime()

@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from leasehold.core.timing import burial
 from leasehold.model import (
@@ -28,13 +28,20 @@ from leasehold.server.audit import Audit
 from leasehold.server.call import Call
 from leasehold.server.drain import Drain
 from leasehold.server.envelope import Envelope
+from leasehold.server.health import Health
 from leasehold.server.keys import KeyRing
 from leasehold.server.limits import Accounts, Limits
+from leasehold.server.observatory.observatory import Observatory
+from leasehold.server.placing.desk import Desk
+from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.post import Post, TappedMail
 from leasehold.server.principal import Principal
 from leasehold.server.records.port import Records
 from leasehold.server.routing import Route
 from leasehold.server.secrets import derived
+
+if TYPE_CHECKING:
+    from leasehold.server.metrics import Metrics
 
 log = logging.getLogger("leasehold.server")
 
@@ -62,21 +69,29 @@ class Sessions(Protocol):
 class Service:
     """See the module."""
 
-    runtime: AsyncRuntime
+    runtime: AsyncRuntime | PlacedRuntime
     """How commands get to the store, or to that of several where their key lives."""
     records: Records
     keys: KeyRing
     audit: Audit
     limits: Limits = field(default_factory=Limits)
     sessions: Sessions | None = None
+    placing: Desk | None = None
+    """Who knows where directories live."""
     observers: list[Observer] = field(default_factory=list)
     meters: list[Meter] = field(default_factory=list)
+    batches: list[Callable[[int], None]] = field(default_factory=list)
+    """Are told how many commands have travelled together."""
+    metrics: "Metrics | None" = None
+    """What is shown at `/metrics`."""
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
     drain: Drain = field(default_factory=Drain)
     accounts: Accounts = field(init=False)
     envelope: Envelope = field(init=False)
     post: Post = field(init=False)
+    health: Health = field(init=False)
+    observatory: Observatory = field(init=False)
     now: Callable[[], float] = field(init=False)
     """This machine's clock, which only runs forwards."""
     _doubtful: dict[str, None] = field(default_factory=dict)
@@ -91,6 +106,9 @@ class Service:
             leases=self.limits.leases_per_key + self.limits.waiters_per_key,
         )
         self.runtime.mail = TappedMail(self.runtime.mail, self.post)
+        self.health = Health(self)
+        self.observatory = Observatory(self.runtime)
+        self.observers.append(self.observatory.saw)
 
     async def ask(self, who: Principal, command: Command) -> Answer:
         """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""
@@ -106,6 +124,8 @@ class Service:
         """What came of each of these, which travel together: its answer, or an error."""
         if self._doubtful:
             commands = [self._buried(command) for command in commands]
+        for batch in self.batches:
+            batch(len(commands))
         told = await self.runtime.call_all(commands)
         for command, each in zip(commands, told, strict=True):
             if type(each) is Answer:

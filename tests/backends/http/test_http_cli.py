@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.backends.http.serving import Served
+from tests.server.world import b64
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
 
@@ -56,3 +57,18 @@ def test_a_directory_of_others(served: Served) -> None:
     done = cli(served, served.world.key("acquire", prefixes=[b"cli/"]), "run", "x/a", "--", "true")
     assert done.returncode == 77
     assert "the scope acquire for the directory x/" in done.stderr
+
+
+def test_acquire_renew_release(served: Served) -> None:
+    key = served.world.key("acquire", prefixes=[b"cli/"])
+    took = cli(served, key, "acquire", "cli/a", "--ttl", "60", "--client-id", "me", "--json")
+    assert took.returncode == 0, took.stderr
+    lock_id = json.loads(took.stdout)["lock_id"]
+    admin = served.world.client()
+    shown = admin.get(f"/v1/locks/{b64('cli/a')}").json()
+    assert (shown["id"], shown["info"]["client-id"]) == (lock_id, "me")
+    assert cli(served, key, "renew", "cli/a", "-L", lock_id, "-T", "600").returncode == 0
+    assert admin.get(f"/v1/locks/{b64('cli/a')}").json()["remaining"] > 500
+    assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 0
+    assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 76
+    assert cli(served, key, "acquire", "x/a", "--ttl", "60").returncode == 77

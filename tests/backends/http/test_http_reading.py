@@ -80,6 +80,13 @@ def test_events_in_pieces(pieces: list[bytes]) -> None:
     assert found == [("hello", "{}"), ("message", "é\nb")]
 
 
+@given(cuts(b"id: a-1\ndata: x\n\nid: a-2\n: alive\n\nid: a-3\ndata: cut o"))
+def test_where_to_go_on_is_after_what_was_whole(pieces: list[bytes]) -> None:
+    events = Events()
+    found = [event for piece in pieces for event in events.feed(piece)]
+    assert (found, events.last_id) == ([("message", "x")], "a-2")
+
+
 def test_an_event_without_end_is_not_kept() -> None:
     with pytest.raises(ValueError, match="too large"):
         Events().feed(b"x" * (MAX_EVENT + 1))

@@ -8,6 +8,9 @@ class Events:
     """Makes events of bytes: pairs of a kind and its data. Comments are signs of life, and no events."""
 
     def __init__(self) -> None:
+        self.last_id = ""
+        """Of the last event that is complete and has one: whoever comes again goes on there."""
+        self._id = ""
         self._rest = b""
         self._kind = ""
         self._data: list[str] = []
@@ -25,7 +28,7 @@ class Events:
             elif self._data:
                 found.append((self._kind or "message", "\n".join(self._data)))
             if not text:
-                self._kind, self._data = "", []
+                self._kind, self._data, self.last_id = "", [], self._id
         return found
 
     def _take(self, line: str) -> None:
@@ -35,3 +38,5 @@ class Events:
             self._kind = value
         elif name == "data":
             self._data.append(value)
+        elif name == "id":
+            self._id = value

@@ -33,7 +33,7 @@ async def acquire(call: Call) -> Answer:
     if asked.wait:
         ask = Ask(key, owner, asked.ttl, units, capacity, asked.priority, note, detects=False)
         had = await acquire_in_line(call, ask, lease_id, asked.wait)
-        command = Acquire(key, lease_id, owner, asked.ttl, units, capacity, queue=True)
+        command = Acquire(key, lease_id, owner, asked.ttl, units, capacity, queue=True, note=note)
         service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
     else:
         had = await _try(

@@ -1,93 +1,62 @@
 """`/v1/stream`: pushes for one client's leases and places, as server-sent events."""
 
-import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
-
-from msgspec.json import encode
 
 from leasehold.backends.http.translation import push_to_wire
 from leasehold.backends.http.wire import Hello
-from leasehold.server.call import Call, hung_up
-from leasehold.server.drain import draining
+from leasehold.server.call import Call
+from leasehold.server.endless import ALIVE, Feed, endless, sse
 from leasehold.server.post import Stream
 from leasehold.server.routing import SIGNED_IN, Route
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
-EVENTS = [
-    (b"content-type", b"text/event-stream"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
+    from starlette.types import ASGIApp
 
 
 async def stream(call: Call) -> "ASGIApp":
     """Open a stream."""
-    if call.service.drain.begun:
-        raise draining()
-    counted = call.service.accounts.one_more(call.principal.key_id, "streams")
-
-    async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
-        with counted:
-            await _run(call, send)
-
-    return run
+    return await endless(call, _opened(call))
 
 
-async def _run(call: Call, send: "Send") -> None:
-    service, loop = call.service, asyncio.get_running_loop()
-    own = service.post.open(call.principal.key_id)
-    over: asyncio.Future[bytes] = loop.create_future()
-
-    def end(word: bytes) -> None:
-        if not over.done():
-            over.set_result(word)
-        own.news.set()
-
-    leave = [
-        service.drain.watch(lambda: end(b"draining")),
-        service.keys.watch(call.principal.key_id, lambda: end(b"key ended")),
-    ]
-    gone = loop.create_task(hung_up(call))
-    gone.add_done_callback(lambda _: end(b""))
+@contextmanager
+def _opened(call: Call) -> Generator[Feed]:
+    post = call.service.post
+    own = post.open(call.principal.key_id)
     try:
-        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        beat = service.limits.stream_beat
-        hello = Hello(own.address, service.server_id, beat=beat)
-        await _send(send, b"event: hello\ndata: " + encode(hello) + b"\n\n")
-        while not over.done() and not own.behind:
-            await _send(send, await _news(own, beat))
-        word = over.result() if over.done() else b"behind"
-        if word and not own.behind:
-            await _send(send, b"event: bye\ndata: " + word + b"\n\n")
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        beat = call.service.limits.stream_beat
+        yield _Pushes(own, Hello(own.address, call.service.server_id, beat=beat))
     finally:
-        gone.cancel()
-        for forget in leave:
-            forget()
-        service.post.close(own)
+        post.close(own)
 
 
-async def _news(own: Stream, beat: float) -> bytes:
-    """What has come, or a sign of life."""
-    try:
-        async with asyncio.timeout(beat):
-            await own.news.wait()
-    except TimeoutError:
-        return b": still here\n\n"
-    parts = []
-    if own.recheck:
-        own.recheck = False
-        parts.append(b"event: recheck\ndata: {}\n\n")
-    parts += [
-        b"event: wakeup\ndata: " + encode(push_to_wire(each)) + b"\n\n" for each in own.take()
-    ]
-    return b"".join(parts)
+class _Pushes:
+    """See `Feed`."""
 
+    def __init__(self, own: Stream, hello: Hello) -> None:
+        self.news = own.news
+        self._own = own
+        self._hello = hello
 
-async def _send(send: "Send", body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    @property
+    def behind(self) -> bool:
+        return self._own.behind
+
+    async def begin(self) -> bytes:
+        return sse("hello", self._hello)
+
+    async def take(self) -> bytes:
+        own = self._own
+        parts: list[bytes] = []
+        if own.recheck:
+            own.recheck = False
+            parts.append(sse("recheck", b"{}"))
+        parts += [sse("wakeup", push_to_wire(each)) for each in own.take()]
+        return b"".join(parts)
+
+    def alive(self) -> bytes:
+        return ALIVE
 
 
 ROUTES = (

@@ -1,0 +1,60 @@
+"""Directories as they are written on the command line, and the service that is asked about them."""
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from leasehold.backends.http.names import MARK, decoded, encoded
+from leasehold.cli.wording import printable
+
+if TYPE_CHECKING:
+    from leasehold.cli.remote import Remote
+
+server = click.option(
+    "--server",
+    metavar="URL",
+    help="The service, such as https://locks.example.com. Without: LEASEHOLD_URL.",
+)
+
+in_base64 = click.option(
+    "-B", "--base64", "is_base64", is_flag=True, help="DIR is given in URL-safe base64."
+)
+
+decode = click.option(
+    "-D/ ",
+    "--decode/--no-decode",
+    "is_decoded",
+    default=True,
+    help="Show directories as text (as is usual), or in URL-safe base64.",
+)
+
+
+def service(url: str | None) -> "Remote":
+    """The service that is meant. Raises `UsageError` where none is named."""
+    found = url or os.environ.get("LEASEHOLD_URL", "")
+    if not found.startswith(("http://", "https://")):
+        raise click.UsageError("which service? Say --server https://…, or set LEASEHOLD_URL to it.")
+    from leasehold.cli.remote import Remote
+
+    return Remote(found)
+
+
+def segment(directory: str, *, is_base64: bool) -> str:
+    """A directory in a path, with its slash; empty for `/`, which is everything."""
+    if is_base64:
+        try:
+            raw = decoded(directory.removeprefix(MARK))
+        except ValueError as error:
+            raise click.UsageError(f"{directory!r} is {error}") from None
+    else:
+        raw = directory.encode("utf-8", "surrogateescape")
+    raw = raw.removesuffix(b"/")
+    return f"/{MARK}{encoded(raw)}/" if raw else ""
+
+
+def shown(directory: str, *, is_decoded: bool) -> str:
+    """A directory as the service told it, for people."""
+    if not is_decoded:
+        return directory
+    return printable(decoded(directory).decode("utf-8", "backslashreplace")) + "/"

@@ -1,0 +1,55 @@
+"""What a service tells of its locks, by its streams."""
+
+from collections.abc import Iterator
+from urllib.parse import urlencode
+
+import msgspec
+
+from leasehold.backends.http import wire
+from leasehold.backends.http.names import MARK, encoded
+from leasehold.backends.http.translation import status_to_model
+from leasehold.cli.options import Kind
+from leasehold.cli.tail import Tail
+from leasehold.cli.voice import Voice
+from leasehold.model import Status
+from leasehold.server.observatory.events import Event, read
+
+
+def followed(
+    url: str, prefix: bytes, kind: Kind | None, renewals: bool, voice: Voice
+) -> Iterator[Event]:
+    """What happens, for ever. Raises what ends the stream for good."""
+    asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
+    asked |= {"kind": kind} if kind else {}
+    asked |= {"renewals": "true"} if renewals else {}
+    for told in Tail(url, "/events" + (f"?{urlencode(asked)}" if asked else "")):
+        match told.kind:
+            case "message":
+                yield read(told.data)
+            case "lost":
+                voice.say("warning", f"{told.data}; connecting again")
+            case "reset":
+                voice.say("warning", "some events were missed")
+            case _:
+                pass
+
+
+class Watch:
+    """One lock's status, as often as it changes."""
+
+    def __init__(self, url: str, key: bytes, voice: Voice) -> None:
+        kind, _, name = key.partition(b":")
+        path = f"/watch/locks/{MARK}{encoded(name)}?kind={kind.decode()}"
+        self._tail = Tail(url, path)
+        self._voice = voice
+
+    def take(self, timeout: float) -> Status | None:
+        """The next one; None if there is none for so long."""
+        told = self._tail.take(timeout)
+        if told is None:
+            return None
+        if told.kind == "lost":
+            self._voice.say("warning", f"{told.data}; connecting again")
+        if told.kind == "status":
+            return status_to_model(msgspec.convert(told.data, wire.Status))
+        return None

@@ -1,0 +1,124 @@
+"""One server's observatory: the picture, its latest events, and those who watch them."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from leasehold.model import Command, Reply, Status, Wakeup
+from leasehold.runtime.mail import Mailroom
+from leasehold.runtime.port import Signal
+from leasehold.server.observatory.events import Event
+from leasehold.server.observatory.picture import Picture
+from leasehold.server.observatory.ring import Ring
+from leasehold.server.observatory.scanner import Scanner
+
+if TYPE_CHECKING:
+    from leasehold.runtime.asyncio import AsyncRuntime
+    from leasehold.server.placing.runtime import PlacedRuntime
+    from leasehold.server.principal import Principal
+    from leasehold.server.serve import Server
+
+GATHERED = 0.02
+"""So long news gather before those who watch are told, in seconds."""
+
+
+class Observatory:
+    """See the module. Its own work is to be begun by `at_work`; until then it sees only what passes."""
+
+    def __init__(self, runtime: "AsyncRuntime | PlacedRuntime") -> None:
+        self.ring = Ring()
+        self.picture = Picture(self._tell, runtime.now, time.time)
+        self.scanner = Scanner(runtime, self.picture)
+        self._renewals = 0
+        self._bells: set[asyncio.Event] = set()
+        self._ringing = False
+        runtime.mail = OverheardMail(runtime.mail, self.picture)
+
+    def saw(self, _: "Principal", command: Command, reply: Reply) -> None:
+        """A command was applied for somebody."""
+        self.picture.saw(command, reply)
+
+    def looked(self, status: Status, asked: float) -> None:
+        """Somebody has looked at a key, having asked at that time."""
+        self.picture.looked(status, asked)
+
+    def _tell(self, event: Event) -> None:
+        """Renewals are so many that they are told only where somebody wants them."""
+        if event.what == "renewed" and not (self._renewals or self.scanner.is_close(event.key)):
+            return
+        self.ring.add(event)
+        if self._bells and not self._ringing:
+            self._ringing = True
+            asyncio.get_running_loop().call_later(GATHERED, self._ring_bells)
+
+    def _ring_bells(self) -> None:
+        self._ringing = False
+        for bell in self._bells:
+            bell.set()
+
+    @contextmanager
+    def watched(
+        self, bell: asyncio.Event, key: bytes | None = None, *, renewals: bool = False
+    ) -> Generator[None]:
+        """Somebody watches one key, or all that there is, and is to be told by this bell."""
+        self._bells.add(bell)
+        self._renewals += renewals
+        self.scanner.watch(key)
+        try:
+            yield
+        finally:
+            self.scanner.unwatch(key)
+            self._renewals -= renewals
+            self._bells.discard(bell)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncGenerator[None]:
+        """Look at the store meanwhile."""
+        loop = asyncio.get_running_loop()
+        tasks = [
+            loop.create_task(self.scanner.walk_on(), name="leasehold observatory"),
+            loop.create_task(self.scanner.look_closely(), name="leasehold observatory, closely"),
+        ]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+
+class OverheardMail(Mailroom):
+    """A runtime's mail, of which a picture hears too. Takes the place of `runtime.mail`."""
+
+    def __init__(self, mail: Mailroom, picture: Picture) -> None:
+        self._mail = mail
+        self._picture = picture
+
+    def expect(self, lease: str, signal: Signal) -> None:
+        self._mail.expect(lease, signal)
+
+    def pause(self, lease: str) -> bool:
+        return self._mail.pause(lease)
+
+    def forget(self, lease: str) -> None:
+        self._mail.forget(lease)
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        self._picture.heard(wakeup)
+        self._mail.deliver(wakeup)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        self._mail.remind(wakeup)
+
+    def recheck(self) -> None:
+        self._mail.recheck()
+
+
+@asynccontextmanager
+async def observing(server: "Server") -> AsyncGenerator[None]:
+    """The observatory's own work, as a part of a server."""
+    async with server.service.observatory.at_work():
+        yield

@@ -1,0 +1,31 @@
+"""Pushes of several stores on their way into one mailroom."""
+
+from typing import TYPE_CHECKING
+
+from leasehold.model import Wakeup
+from leasehold.runtime.mail import Mailroom
+
+if TYPE_CHECKING:
+    from leasehold.server.placing.runtime import PlacedRuntime
+
+
+class PlaceMail(Mailroom):
+    """One store's. Takes the place of `runtime.mail`.
+
+    A pushed grant is not told as such, as a directory may have moved since: its waiter asks, and has the
+    answer of the place where the key lives now.
+    """
+
+    def __init__(self, placed: "PlacedRuntime") -> None:
+        self._placed = placed
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        if wakeup.event == "granted":
+            wakeup = Wakeup(wakeup.key, wakeup.lease, wakeup.inbox, "head")
+        self._placed.mail.deliver(wakeup)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        self._placed.mail.remind(wakeup)
+
+    def recheck(self) -> None:
+        self._placed.mail.recheck()

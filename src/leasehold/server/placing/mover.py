@@ -1,0 +1,202 @@
+"""The mover: takes the steps of moves, one after the other, by compare-and-set.
+
+Any server may be it, while it has a lease of ours; that only saves work. A step is safe whoever takes it, and
+however late: it is written only if the record is what it was when the mover looked, and what was true of
+the old place then stays true. After a crash the next mover goes on from the record.
+"""
+
+import asyncio
+import logging
+import time
+
+from leasehold.core.names import shown
+from leasehold.errors import LeaseholdError
+from leasehold.model import Acquire, Granted, Release, Renew, Status
+from leasehold.primitives.ids import new_id
+from leasehold.server.audit import Audit, What
+from leasehold.server.placing.choice import Unsatisfiable, chosen, overlap
+from leasehold.server.placing.documents import HOME, Documents, read_all, write
+from leasehold.server.placing.guards import STANDS
+from leasehold.server.placing.home import Home
+from leasehold.server.placing.placement import Place
+from leasehold.server.placing.progress import Standing, standing
+from leasehold.server.placing.runtime import PlacedRuntime
+from leasehold.server.placing.table import Table, settled_after
+from leasehold.server.principal import Principal
+from leasehold.server.reach import HEADS
+from leasehold.server.records.port import Conflict, Records
+
+log = logging.getLogger("leasehold.server")
+
+LEASE = 5.0
+"""How long whoever is the mover stays it, unless it goes on."""
+
+SCANNED = 200
+
+SERVICE = Principal("", "the service", frozenset(), ())
+"""Who takes the steps of a move, in the audit."""
+
+
+class Mover:
+    """One server's."""
+
+    def __init__(
+        self,
+        placed: PlacedRuntime,
+        records: Records,
+        audit: Audit,
+        places: tuple[Place, ...],
+        *,
+        probe: bytes,
+        every: float = 0.5,
+    ) -> None:
+        self._placed = placed
+        self._records = records
+        self._audit = audit
+        self._places = places
+        self._every = every
+        self._id = new_id()
+        self._lease_key, self._probe_key = probe + b".mover", probe + b".probe"
+        self._seen: dict[tuple[bytes, int], float] = {}
+        """Since when this mover has known of each version of a home."""
+
+    async def run(self) -> None:
+        """For ever."""
+        told = ""
+        while True:
+            await asyncio.sleep(self._every)
+            try:
+                if await self._is_it():
+                    await self.go_on()
+                told = ""
+            except LeaseholdError as error:
+                if str(error) != told:
+                    log.warning("moving directories: %s", error)
+                told = str(error)
+            except Exception:
+                log.exception("moving directories failed")
+
+    async def _is_it(self) -> bool:
+        """Whether this server is the mover."""
+        runtime = await self._placed.runtime_of(self._places[0].name)
+        wish = Acquire(self._lease_key, self._id, "the mover", LEASE)
+        return isinstance((await runtime.call(wish)).reply, Granted)
+
+    async def go_on(self) -> None:
+        """Begin what is to be begun, and take the next step of each move that is under way."""
+        found = await read_all(self._records)
+        for directory in sorted(found.directories):
+            try:
+                home = found.homes.get(directory)
+                if home is not None and home.phase != "settled":
+                    await self._step(found, directory, home)
+                else:
+                    await self._begin(found, directory)
+            except Conflict:
+                pass  # another one was faster
+            except LeaseholdError as error:
+                log.warning("moving %s: %s", shown(directory), error)
+
+    # -- steps --------------------------------------------------------------------------------------
+
+    async def _begin(self, found: Documents, directory: bytes) -> None:
+        """Have it move, if it should live elsewhere and nothing around it or within it moves."""
+        home = found.home_of(directory, self._default)
+        try:
+            to = chosen(found.rules, found.pins, directory, home.place, self._places)
+        except Unsatisfiable as error:
+            log.warning("%s", error)
+            return
+        active = (each for each, of in found.homes.items() if of.phase != "settled")
+        if to == home.place or any(overlap(directory, each) for each in active):
+            return
+        begun = home.begun(to, time.time())
+        await self._write(found, directory, begun, "move started")
+        found.homes[directory] = begun
+
+    async def _step(self, found: Documents, directory: bytes, home: Home) -> None:
+        """The next step, once every server knows of the one before.
+
+        While it moves nobody has to know: the old place's own ledger decides who has a key.
+        """
+        version = found.versions[HOME, directory]
+        now = self._placed.now()
+        since = self._seen.setdefault((directory, version), now)
+        wait = settled_after(self._placed.atlas.fresh)
+        if home.phase != "moving" and now - since < wait:
+            return
+        if home.phase == "clearing":
+            await self._take_guards_away(found, directory, home)
+            await self._write(found, directory, home.cleared(time.time()), "move finished")
+        else:
+            seen = await self.look(found.homes, directory, home)
+            await self._prolong(home, seen)
+            if seen.is_over:
+                after = home.seal(time.time())
+                if home.sealed:
+                    last = max(seen.last_token, await self._token_at(home))
+                    after = home.arrived(last, time.time())
+                await self._write(found, directory, after, "move phase")
+        self._seen.pop((directory, version), None)
+
+    async def _write(self, found: Documents, directory: bytes, home: Home, what: What) -> None:
+        """Take a step. Raises `Conflict`."""
+        version = found.versions.get((HOME, directory), 0)
+        await write(self._records, HOME, directory, home, version)
+        detail = {"place": home.place, "to": home.to, "phase": home.phase}
+        await self._audit.write(SERVICE, what, directory, detail)
+
+    # -- what stands at the old place ---------------------------------------------------------------
+
+    async def look(self, homes: dict[bytes, Home], directory: bytes, home: Home) -> Standing:
+        """What stands at the place that is being left. Raises `BackendUnavailable`."""
+        found = await self._found(home.place, homes, directory)
+        return standing(found, home.epoch, self._placed.guards)
+
+    async def _found(self, place: str, homes: dict[bytes, Home], directory: bytes) -> list[Status]:
+        """All keys in use of a directory at a place."""
+        runtime = await self._placed.runtime_of(place)
+        table = Table(self._default, homes)
+        found: list[Status] = []
+        for head in HEADS:
+            cursor: bytes | None = None
+            while True:
+                page = await runtime.backend.scan(head + directory, cursor, SCANNED)
+                found += (each for each in page.items if table.owns(directory, each.key))
+                cursor = page.cursor
+                if cursor is None:
+                    break
+        return found
+
+    async def _prolong(self, home: Home, seen: Standing) -> None:
+        """Guards stand as long as the move lasts."""
+        runtime = await self._placed.runtime_of(home.place)
+        for status in seen.fading:
+            for guard_id in self._guards_of(status.key, home):
+                await runtime.call(Renew(status.key, guard_id, STANDS))
+
+    async def _take_guards_away(self, found: Documents, directory: bytes, home: Home) -> None:
+        runtime = await self._placed.runtime_of(home.clearing)
+        for status in await self._found(home.clearing, found.homes, directory):
+            for guard_id in self._guards_of(status.key, home):
+                await runtime.call(Release(status.key, guard_id))
+
+    def _guards_of(self, key: bytes, home: Home) -> tuple[str, str]:
+        guards = self._placed.guards
+        return guards.id_of(key, home.epoch, "guard"), guards.id_of(key, home.epoch, "wall")
+
+    async def _token_at(self, home: Home) -> int:
+        """A token of the old place's clock, above all that it gives by that."""
+        runtime = await self._placed.runtime_of(home.place)
+        key, probe_id = self._probe_key, new_id()
+        reply = (
+            await runtime.call(Acquire(key, probe_id, "the mover", 1.0, floor=home.floor))
+        ).reply
+        await runtime.call(Release(key, probe_id))
+        if not isinstance(reply, Granted):  # another mover's, for a moment
+            raise Conflict("the probe")
+        return reply.token
+
+    @property
+    def _default(self) -> Home:
+        return self._placed.atlas.table.default

@@ -1,0 +1,69 @@
+"""What one server knows of where directories live, and how old that is.
+
+The rule of freshness: a grant is told only while the table is younger than `FRESH`, counted from when its
+reading was *sent*, and only if it says of the key what it said when the command left. So once a step of a
+move is written and `settled_after` has passed, no server acts on what was before: it has read of the step, or
+tells no grant.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from leasehold.model import Granted, Reply
+from leasehold.server.placing.choice import around
+from leasehold.server.placing.home import Home
+
+FRESH = 3.0
+"""Seconds for which a table may be believed."""
+
+READ_EVERY = 0.5
+"""How often each server asks whether there is news."""
+
+
+def settled_after(fresh: float) -> float:
+    """How long after a step was written every server knows of it, or tells no grant; by any clock."""
+    return 1.02 * fresh + 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Where directories live. What lives nowhere in particular is at `default`."""
+
+    default: Home
+    homes: Mapping[bytes, Home] = field(default_factory=dict[bytes, Home])
+    """By directory."""
+    read_at: float = float("-inf")
+    """When the reading was sent, by this server's clock."""
+
+    def home_of(self, key: bytes) -> Home:
+        """Where a key lives; clients' own signs to each other are at the default place always."""
+        homes = self.homes
+        if not homes:
+            return self.default
+        kind, _, name = key.partition(b":")
+        if kind == b"wait":
+            return self.default
+        for each in around(name):
+            found = homes.get(each)
+            if found is not None:
+                return found
+        return self.default
+
+    def owns(self, directory: bytes, key: bytes) -> bool:
+        """Whether a key lives where that directory does, and not where one within it does."""
+        name = key.partition(b":")[2]
+        return next((each == directory for each in around(name) if each in self.homes), False)
+
+    def aged(self, read_at: float) -> "Table":
+        """The same, as read later."""
+        return Table(self.default, self.homes, read_at)
+
+
+def may_tell(reply: Reply, sent_by: Home, home: Home, age: float, fresh: float) -> bool:
+    """Whether a reply may be told: only grants have to be fresh, as nobody loses by the rest."""
+    return type(reply) is not Granted or (age < fresh and home.where == sent_by.where)
+
+
+def default_home(places: Iterable[str]) -> Home:
+    """Where everything is that has no home of its own."""
+    return Home(next(iter(places)))

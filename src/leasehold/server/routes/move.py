@@ -1,0 +1,112 @@
+"""`/v1/placements` and `/v1/move`: the stores that there are, and moving a directory to one of them."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from leasehold.server.answers import Answer, json
+from leasehold.server.call import Call
+from leasehold.server.placing.choice import Unsatisfiable
+from leasehold.server.placing.desk import Progress, Unknown
+from leasehold.server.principal import Scope
+from leasehold.server.problems import Problem
+from leasehold.server.records.port import Conflict
+from leasehold.server.routes.restrict import desk_of
+from leasehold.server.routes.shapes import Done, Nothing
+from leasehold.server.routes.telling import DONE
+from leasehold.server.routing import Route, everywhere, on_path, somewhere
+
+MAX_BODY = 4096
+
+
+class Destination(Struct, frozen=True, forbid_unknown_fields=True):
+    """Where to."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class PlacementShown(Struct, frozen=True):
+    """A store that directories may live in; the first one has what lives nowhere in particular."""
+
+    name: str
+    provider: str
+    region: str
+
+
+class PlacementList(Struct, frozen=True):
+    """All of them."""
+
+    placements: tuple[PlacementShown, ...]
+
+
+async def placements(call: Call) -> Answer:
+    """The stores that there are."""
+    call.query(Nothing)
+    found = (PlacementShown(each.name, each.provider, each.region) for each in desk_of(call).places)
+    return json(PlacementList(tuple(found)))
+
+
+async def move(call: Call) -> Answer:
+    """Have it move; what is held goes on, and no lock is ever held twice."""
+    call.query(Nothing)
+    asked: Destination = call.decoded(await call.body(MAX_BODY), Destination)
+    try:
+        await desk_of(call).move(call.principal, call.name, asked.to)
+    except Unknown as error:
+        raise Problem("malformed", str(error)) from None
+    except Unsatisfiable as error:
+        raise Problem("unsatisfiable", str(error)) from None
+    except Conflict:
+        raise Problem("conflict", "somebody else has moved it at the same time") from None
+    return DONE
+
+
+async def progress(call: Call) -> Answer:
+    """Where it lives, and what still stands at the place that it leaves."""
+    call.query(Nothing)
+    return json(await desk_of(call).progress(call.name))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/placements",
+        needs=somewhere(Scope.ADMIN),
+        handler=placements,
+        summary="The stores that directories may live in",
+        query=Nothing,
+        answers={200: PlacementList},
+    ),
+    *(
+        Route(
+            method="PUT",
+            path=path,
+            needs=needs,
+            handler=move,
+            summary="Move a directory to another store",
+            query=Nothing,
+            body=Destination,
+            answers={200: Done},
+            problems=(409, 413),
+        )
+        for path, needs in (
+            ("/v1/move", everywhere(Scope.ADMIN)),
+            ("/v1/move/{dir}/", on_path(Scope.ADMIN)),
+        )
+    ),
+    *(
+        Route(
+            method="GET",
+            path=path,
+            needs=needs,
+            handler=progress,
+            summary="Where a directory lives, and how far its move is",
+            query=Nothing,
+            answers={200: Progress},
+        )
+        for path, needs in (
+            ("/v1/move", everywhere(Scope.ADMIN)),
+            ("/v1/move/{dir}/", on_path(Scope.ADMIN)),
+        )
+    ),
+)

@@ -1,0 +1,78 @@
+"""Leases that nobody looks after, by their id."""
+
+from typing import Any
+
+import pytest
+
+from leasehold.errors import AcquireTimeout, LeaseholdError, LeaseLost
+from leasehold.primitives.by_id import Unattended
+from tests.primitives.worlds import World, in_both_worlds
+
+
+def unattended(world: World, client: Any = None, kind: Any = "lock") -> Unattended:
+    hub = (client or world.client).hub
+    return Unattended(hub.loop_runtime() if world.is_async else hub.thread_runtime(), kind, "x")
+
+
+@in_both_worlds
+async def test_it_is_renewed_by_nobody_else(world: World) -> None:
+    leases = unattended(world)
+    held = await leases.acquire("me", 10.0, note="why")
+    assert held.key == b"lock:x"
+    assert 0 < held.remaining <= 10
+    (holder,) = (await world.get(world.client.status("x"))).holders
+    assert (holder.owner, holder.note, holder.token) == ("me", "why", held.token)
+    world.clock.advance(8)
+    assert 8 < await leases.renew(held.id, 10.0) <= 10
+    world.clock.advance(8)
+    assert (await world.get(world.client.status("x"))).holders
+    world.clock.advance(3)
+    assert not (await world.get(world.client.status("x"))).holders
+    for late in (leases.renew(held.id, 10.0), leases.release(held.id)):
+        with pytest.raises(LeaseLost, match="nothing of x is held under this id"):
+            await late
+
+
+@in_both_worlds
+async def test_another_client_goes_on_with_it(world: World) -> None:
+    held = await unattended(world).acquire("me", 10.0, lease_id="i" * 24)
+    elsewhere = unattended(world, world.another())
+    again = await elsewhere.acquire("me", 10.0, lease_id="i" * 24)
+    assert (again.id, again.token) == ("i" * 24, held.token)
+    with pytest.raises(AcquireTimeout, match="x is held by me"):
+        await elsewhere.acquire("me", 10.0)
+    await elsewhere.release(held.id)
+    assert (await elsewhere.acquire("me", 10.0)).token > held.token
+
+
+@in_both_worlds
+async def test_units_of_several(world: World) -> None:
+    leases = unattended(world, kind="semaphore")
+    held = await leases.acquire("me", 10.0, units=2, capacity=3)
+    assert len(held.slots) == 2
+    with pytest.raises(AcquireTimeout):
+        await leases.acquire("me", 10.0, units=2, capacity=3)
+    with pytest.raises(LeaseholdError, match="can't be had"):
+        await leases.acquire("me", 10.0, units=9, capacity=3, wait=5.0)
+
+
+@in_both_worlds
+async def test_what_is_given_up_is_free(world: World) -> None:
+    leases = unattended(world)
+    leases.give_up()  # nothing was asked for
+    held = await leases.acquire("me", 10.0)
+    leases.give_up()
+    if world.is_async:
+        await world.client.hub.close_loop()
+    world.client.hub.close()
+    other = await unattended(world, world.another()).acquire("you", 10.0)
+    assert other.token > held.token
+
+
+@in_both_worlds
+async def test_one_that_was_revoked_says_why(world: World) -> None:
+    leases = unattended(world)
+    held = await leases.acquire("me", 10.0)
+    await world.get(world.client.revoke("x", reason="it hangs"))
+    with pytest.raises(LeaseLost, match="it hangs"):
+        await leases.renew(held.id, 10.0)

@@ -1,0 +1,290 @@
+"""The picture: what commands and looks tell of leases, each thing once."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from leasehold.core.book import MemoryBook
+from leasehold.core.ledger import apply
+from leasehold.core.names import fingerprint
+from leasehold.model import (
+    Acquire,
+    Command,
+    Granted,
+    Inspect,
+    Release,
+    Renew,
+    Reply,
+    Resize,
+    Revoke,
+    Status,
+)
+from leasehold.server.observatory.events import Event, shape
+from leasehold.server.observatory.picture import Picture
+
+KEY = b"lock:jobs/1"
+WALL = 1_700_000_000.0
+
+
+@dataclass
+class Watched:
+    """A real ledger of one key, and a picture of it."""
+
+    now: float = 1000.0
+    told: list[Event] = field(default_factory=list)
+    books: dict[bytes, MemoryBook] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.picture = Picture(self.told.append, lambda: self.now, lambda: WALL + self.now)
+
+    def elsewhere(self, command: Command) -> Reply:
+        """A command that does not pass through this server."""
+        book = self.books.setdefault(command.key, MemoryBook())
+        reply, _ = apply(book, command, self.now, int((WALL + self.now) * 1e6))
+        return reply
+
+    def here(self, command: Command) -> Reply:
+        """One that does."""
+        reply = self.elsewhere(command)
+        self.picture.saw(command, reply)
+        return reply
+
+    def status(self, key: bytes = KEY) -> Status:
+        reply = self.elsewhere(Inspect(key))
+        assert isinstance(reply, Status)
+        return reply
+
+    def walk(self) -> None:
+        """A walk through the store, a little later."""
+        self.now += 0.001
+        begun, walk = self.now, self.picture.begin_walk()
+        for key in self.books:
+            status = self.status(key)
+            if status.holders or status.waiting:
+                self.picture.looked(status, begun, walk=walk)
+        self.picture.walked(walk, begun)
+
+    def take(self) -> list[str]:
+        """What was told since."""
+        told = [f"{event.what} {event.owner}" for event in self.told]
+        self.told.clear()
+        return told
+
+
+@pytest.fixture
+def seen() -> Watched:
+    return Watched()
+
+
+def acquire(who: str, *, queue: bool = True, ttl: float = 30.0, note: str = "") -> Acquire:
+    return Acquire(KEY, f"id-of-{who}", who, ttl, queue=queue, note=note)
+
+
+def release(who: str) -> Release:
+    return Release(KEY, f"id-of-{who}")
+
+
+def renew(who: str, ttl: float = 30.0) -> Renew:
+    return Renew(KEY, f"id-of-{who}", ttl)
+
+
+def test_commands_tell_exactly_what_happens(seen: Watched) -> None:
+    seen.here(acquire("a", note="why\x1f127.0.0.1 c2VhbGVk"))
+    (granted,) = seen.told
+    assert (granted.what, granted.lease, granted.note) == ("granted", fingerprint("id-of-a"), "why")
+    assert (granted.slots, granted.waited, granted.found) == ((0,), 0.0, False)
+    assert granted.token > 0
+    assert seen.take() == ["granted a"]
+    seen.here(acquire("b"))
+    seen.here(acquire("b"))
+    seen.now += 5
+    seen.here(renew("a"))
+    seen.here(release("a"))
+    assert seen.told[-1].held_for == 5.0
+    assert seen.take() == ["queued b", "renewed a", "released a"]
+    seen.here(renew("b"))  # claims what was granted to it
+    assert seen.told[-1].waited == 5.0
+    assert seen.take() == ["granted b"]
+    seen.here(acquire("c"))
+    seen.now += 1
+    seen.here(release("c"))
+    seen.here(release("b"))
+    assert seen.take() == ["queued c", "left c", "released b"]
+    assert len(seen.picture) == 0
+
+
+def test_a_lost_lease_is_told_with_the_reason(seen: Watched) -> None:
+    seen.here(acquire("a", ttl=10))
+    seen.now += 11
+    seen.here(renew("a"))
+    seen.here(acquire("b", ttl=10))
+    seen.here(Revoke(KEY, None, "a test"))
+    seen.here(renew("b"))
+    assert [(event.what, event.owner, event.reason) for event in seen.told] == [
+        ("granted", "a", ""),
+        ("expired", "a", ""),
+        ("granted", "b", ""),
+        ("revoked", "b", "a test"),
+        ("expired", "b", "revoked: a test"),
+    ]
+
+
+def test_what_is_freed_by_force_is_held_no_more(seen: Watched) -> None:
+    seen.here(acquire("a"))
+    seen.here(Revoke(KEY, None, "a test", now=True))
+    assert seen.take() == ["granted a", "freed a"]
+    assert len(seen.picture) == 0
+
+
+def test_a_resize_is_told(seen: Watched) -> None:
+    seen.here(replace(acquire("a"), capacity=4, units=3))
+    seen.here(Resize(KEY, "id-of-a", 1, 1))
+    assert seen.told[-1].units == 1
+    assert len(seen.told[-1].slots) == 1
+    assert seen.take() == ["granted a", "resized a"]
+
+
+def test_looks_find_what_others_do(seen: Watched) -> None:
+    seen.walk()
+    seen.elsewhere(acquire("a", ttl=10))
+    seen.elsewhere(acquire("b", ttl=10))
+    seen.walk()
+    assert all(event.found for event in seen.told)
+    assert seen.take() == ["granted a", "queued b"]
+    seen.now += 3
+    seen.elsewhere(release("a"))
+    seen.elsewhere(renew("b", 10))
+    seen.walk()
+    assert seen.told[1].waited == pytest.approx(3, abs=0.1)
+    assert seen.take() == ["released a", "granted b"]
+    seen.now += 4
+    seen.elsewhere(renew("b", 10))
+    seen.walk()
+    assert seen.take() == ["renewed b"]
+    seen.elsewhere(Revoke(KEY, None, "x"))
+    seen.walk()
+    assert seen.take() == ["revoked b"]
+    seen.now += 11
+    seen.walk()
+    assert seen.take() == ["expired b"]
+    assert len(seen.picture) == 0
+
+
+def test_a_place_that_was_given_up_elsewhere_has_left(seen: Watched) -> None:
+    seen.walk()
+    seen.elsewhere(acquire("a"))
+    seen.elsewhere(acquire("b"))
+    seen.walk()
+    seen.elsewhere(release("b"))
+    seen.walk()
+    assert seen.take() == ["granted a", "queued b", "left b"]
+
+
+def test_places_that_no_look_names_are_not_kept_for_ever(seen: Watched) -> None:
+    for who in "abcd":
+        seen.here(acquire(who))
+    seen.elsewhere(release("c"))
+    status = seen.status()
+    seen.take()
+    seen.now += 0.01
+    seen.picture.looked(replace(status, waiters=status.waiters[:1]), seen.now)
+    assert seen.take() == []
+    known = seen.picture.of(KEY)
+    assert known is not None
+    assert [place.owner for place in known.places.values()] == ["b", "d"]
+
+
+def test_what_was_so_before_is_no_news(seen: Watched) -> None:
+    seen.elsewhere(acquire("a"))
+    seen.now += 1
+    late = Watched(seen.now, books=seen.books)
+    late.elsewhere(replace(acquire("b"), key=b"lock:new"))
+    late.walk()
+    assert late.take() == ["granted b"]
+    late.elsewhere(release("a"))
+    late.walk()
+    assert late.take() == ["released a"]
+
+
+def test_what_one_source_has_told_the_other_does_not_tell_again(seen: Watched) -> None:
+    seen.walk()
+    command = acquire("a")
+    reply = seen.elsewhere(command)
+    seen.walk()
+    seen.picture.saw(command, reply)
+    seen.here(acquire("b"))
+    seen.walk()
+    assert [each for each in seen.take() if "renewed" not in each] == ["granted a", "queued b"]
+    reply = seen.elsewhere(release("a"))
+    seen.walk()
+    seen.picture.saw(release("a"), reply)
+    assert seen.take()[0] == "released a"
+    assert "released a" not in seen.take()
+
+
+def test_a_look_that_began_before_an_answer_came_is_not_believed(seen: Watched) -> None:
+    begun, before = seen.now, seen.status()
+    seen.now += 0.1
+    seen.here(acquire("a"))
+    seen.take()
+    seen.now += 0.1
+    seen.picture.looked(before, begun)
+    seen.picture.walked(1, begun)
+    assert seen.take() == []
+    assert len(seen.picture) == 1
+
+
+def test_what_waiting_clients_tell_each_other_is_nobody_elses(seen: Watched) -> None:
+    seen.here(replace(acquire("a"), key=b"wait:" + b"0" * 24))
+    assert seen.take() == []
+
+
+def test_units_kept_by_nobody_are_no_lease(seen: Watched) -> None:
+    seen.walk()
+    seen.elsewhere(acquire("a"))
+    seen.elsewhere(replace(release("a"), keep=60))
+    seen.walk()
+    assert seen.take() == []
+
+
+def test_an_event_never_tells_an_id(seen: Watched) -> None:
+    for act in _everything():
+        seen.here(act())
+        seen.now += 1
+    assert len(seen.told) > 5
+    assert "id-of" not in str([shape(event) for event in seen.told])
+
+
+def _everything() -> list[Callable[[], Command]]:
+    return [
+        lambda: acquire("a"),
+        lambda: acquire("b"),
+        lambda: renew("a"),
+        lambda: Revoke(KEY, fingerprint("id-of-a"), "x"),
+        lambda: release("a"),
+        lambda: renew("b"),
+        lambda: release("b"),
+    ]
+
+
+def test_families_learn_how_long_is_waited_and_held(seen: Watched) -> None:
+    seen.here(acquire("a", ttl=10))
+    seen.here(acquire("b", ttl=10))
+    seen.here(acquire("c", queue=False))
+    seen.now += 9
+    seen.here(renew("a", 10))
+    seen.now += 1
+    seen.here(release("a"))
+    seen.here(renew("b", 10))
+    family = seen.picture.families.of(KEY)
+    assert (family.kind, family.name, family.grants, family.refused) == ("lock", b"jobs/", 2, 1)
+    assert (family.held.count, family.held.longest, family.waited.longest) == (1, 10.0, 10.0)
+    assert family.ttl == 10.0
+    assert family.closest == pytest.approx(0.9)
+
+
+def test_a_grant_without_a_ledgers_word_is_taken_as_it_is(seen: Watched) -> None:
+    """Of a long poll only the end passes by."""
+    seen.picture.saw(acquire("a"), Granted(7, (0,), 30.0))
+    assert seen.told[0].token == 7

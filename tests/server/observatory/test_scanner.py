@@ -1,0 +1,82 @@
+"""Looks at a store: nothing that goes wrong there ends them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from leasehold.errors import BackendUnavailable
+from leasehold.hub import hub_for
+from leasehold.model import Acquire, Page
+from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.server.observatory import scanner
+from leasehold.server.observatory.observatory import Observatory
+
+LONG = 30.0
+
+
+@pytest.fixture
+async def runtime() -> AsyncIterator[AsyncRuntime]:
+    hub = hub_for(f"memory://{uuid4()}")
+    runtime = hub.loop_runtime()
+    await runtime.ready()
+    yield runtime
+    await hub.close_loop()
+    hub.close()
+
+
+async def events_told(observatory: Observatory, bell: asyncio.Event) -> list[str]:
+    async with asyncio.timeout(LONG):
+        await bell.wait()
+    return [event.what for event in observatory.ring.after(0, 100)]
+
+
+@pytest.mark.parametrize("error", [BackendUnavailable("away"), RuntimeError("a bug")])
+async def test_a_walk_that_fails_is_begun_again(
+    runtime: AsyncRuntime,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(scanner, "WATCHED", 0.01)
+    scan, failures = runtime.backend.scan, 3
+
+    async def failing(prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise error
+        return await scan(prefix, cursor, limit)
+
+    monkeypatch.setattr(runtime.backend, "scan", failing)
+    observatory, bell = Observatory(runtime), asyncio.Event()
+    with caplog.at_level(logging.WARNING), observatory.watched(bell):
+        async with observatory.at_work():
+            await runtime.call(Acquire(b"lock:x", "i" * 22, "me", 30.0))
+            assert await events_told(observatory, bell) == ["granted"]
+    assert len(caplog.records) == 3
+
+
+async def test_more_keys_than_a_page(
+    runtime: AsyncRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "WATCHED", 0.01)
+    monkeypatch.setattr(scanner, "PAGE", 3)
+    observatory = Observatory(runtime)
+    for number in range(10):
+        await runtime.call(Acquire(b"lock:%d" % number, f"{number:022}", "me", 30.0))
+    async with observatory.at_work(), asyncio.timeout(LONG):
+        with observatory.watched(asyncio.Event()):
+            while len(observatory.picture) < 10:
+                await asyncio.sleep(0.01)
+    assert observatory.ring.last == 10
+
+
+async def test_nobody_watches_any_more(runtime: AsyncRuntime) -> None:
+    observatory, bell = Observatory(runtime), asyncio.Event()
+    with observatory.watched(bell), observatory.watched(bell, b"lock:x"):
+        assert observatory.scanner.is_close(b"lock:x")
+    assert not observatory.scanner.is_watched
+    assert not observatory.scanner.is_close(b"lock:x")

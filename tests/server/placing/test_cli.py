@@ -1,0 +1,77 @@
+"""`leasehold restrict` and `leasehold move`, against a server."""
+
+import json
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from leasehold.cli import main
+from leasehold.cli.exits import USAGE
+from leasehold.server.config import Placement
+from tests.server.world import World
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    found = World.over(
+        store="",
+        placement=tuple(
+            Placement(name=name, provider=provider, region=region, url=f"memory://{uuid4()}")
+            for name, provider, region in (("here", "AWS", "DE"), ("there", "GCP", "US"))
+        ),
+        placement_fresh=1.0,
+    )
+    monkeypatch.setenv("LEASEHOLD_URL", found.url)
+    monkeypatch.setenv("LEASEHOLD_API_KEY", found.admin_key)
+    yield found
+    found.close()
+
+
+def test_restrictions_by_hand(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restrict", "get", "locks", "shop/"]) == 1
+    assert "no restriction on shop/" in capsys.readouterr().err
+    given = ["--region", "europe,XN", "--exclude-provider", "gcp", "--provider", "all"]
+    assert main(["restrict", "put", "locks", "shop", *given]) == 0
+    assert capsys.readouterr().out == "Set a restriction on directory shop in locks API\n"
+    assert main(["restrict", "ls"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split("\t")[:3] == ["API", "DIRECTORY", "STATE"]
+    assert row.split("\t") == ["Locks", "shop/", "Enforced", "[XE,XN]", "[]", "[]", "[GCP]", "here"]
+    assert main(["restrict", "show", "locks", "c2hvcA", "-B", "--no-decode"]) == 0
+    assert "\tc2hvcA\t" in capsys.readouterr().out
+    assert main(["restrict", "list", "locks", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["details"]["providers_denied"] == ["GCP"]
+    assert main(["restrict", "rm", "locks", "shop", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "deleted_restriction": {"api": "locks", "directory": "shop"}
+    }
+    assert main(["restrict", "delete", "locks", "shop"]) == 1
+
+
+def test_bad_input_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restrict", "set", "locks", "shop", "--region", "atlantis"]) == USAGE
+    assert "'atlantis' is no region" in capsys.readouterr().err
+    assert main(["restrict", "set", "locks", "shop", "--region", "XA"]) not in (0, USAGE)
+    assert "no placement is left for shop/" in capsys.readouterr().err
+    assert main(["restrict", "set", "locks", "/"]) == USAGE
+    assert main(["move", "shop/", "--to", "moon"]) == USAGE
+    assert "there are here, there" in capsys.readouterr().err
+
+
+def test_without_a_service_it_asks_which(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_URL", "redis://localhost")
+    assert main(["move", "shop/"]) == USAGE
+    assert "which service?" in capsys.readouterr().err
+
+
+@pytest.mark.once
+def test_everything_moves(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["move", "/"]) == 0
+    assert capsys.readouterr().out == "/ lives at here\n"
+    assert main(["move", "/", "--to", "there", "--wait"]) == 0
+    told = capsys.readouterr()
+    assert told.out == "/ lives at there\n"
+    assert "/ moves from here to there" in told.err

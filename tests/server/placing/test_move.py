@@ -1,0 +1,181 @@
+"""Directories that move between stores, while their locks are in use."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from leasehold.server.config import Placement
+from tests.server.world import LONG, World, b64
+
+FRESH = 1.5
+"""Shorter than usual, as each move waits for it."""
+
+
+class Pair:
+    """Two servers of one service with two stores."""
+
+    def __init__(self, *urls: str) -> None:
+        first, second = urls or (f"memory://{uuid4()}", f"memory://{uuid4()}")
+        settings: dict[str, Any] = {
+            "store": "",
+            "records": f"memory://{uuid4()}",
+            "placement": (
+                Placement(name="one", url=first, region="DE"),
+                Placement(name="two", url=second, region="US"),
+            ),
+            "placement_fresh": FRESH,
+        }
+        self.servers = (World.over(**settings), World.over(**settings))
+        key = self.servers[0].admin_key
+        self.clients = [world.client(key=key) for world in self.servers]
+
+    def store(self, server: int, place: str) -> Any:
+        """A place's own runtime, behind the router's back."""
+        return self.servers[server].server.service.runtime.places[place]  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        for world in self.servers:
+            world.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    found = Pair()
+    yield found
+    found.close()
+
+
+def lock(name: str) -> str:
+    return f"/v1/locks/{b64(name)}"
+
+
+def acquired(client: httpx2.Client, name: str, **query: Any) -> dict[str, Any]:
+    answer = client.post(lock(name), params={"ttl": 60} | query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def released(client: httpx2.Client, name: str, lease: dict[str, Any]) -> None:
+    assert client.delete(lock(name), params={"id": lease["id"]}).status_code == 200
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def moved(client: httpx2.Client, directory: str, to: str) -> bool:
+    seen = client.get(f"/v1/move/{b64(directory)}/").json()
+    return bool(seen["place"] == to and seen["phase"] == "settled")
+
+
+def move(client: httpx2.Client, directory: str, to: str) -> None:
+    assert client.put(f"/v1/move/{b64(directory)}/", json={"to": to}).status_code == 200
+
+
+def test_what_is_held_stays_held_and_goes_over_when_it_is_free(pair: Pair) -> None:
+    here, there = pair.clients
+    held = acquired(here, "d/busy")
+    old = acquired(here, "d/idle")
+    released(here, "d/idle", old)
+    move(here, "d", "two")
+    until(lambda: there.get(f"/v1/move/{b64('d')}/").json()["phase"] == "moving")
+    for client in (here, there):  # nobody gets what is held, and its holder goes on
+        refused = client.post(lock("d/busy"), params={"ttl": 60})
+        assert refused.status_code in (409, 503)
+        assert client.patch(lock("d/busy"), params={"id": held["id"], "ttl": 60}).status_code == 200
+    until(lambda: there.post(lock("d/idle"), params={"ttl": 60}).status_code == 200)
+    seen = there.get("/v1/locks/base64:ZA/").json()["locks"]
+    assert [each["name"] for each in seen] == [b64(n)[7:] for n in ("d/busy", "d/idle")]
+    assert there.get(f"/v1/move/{b64('d')}/").json()["keys"] == 1
+    got: list[dict[str, Any]] = []
+    waiter = threading.Thread(
+        target=lambda: got.append(acquired(there, "d/busy", wait=LONG)), daemon=True
+    )
+    waiter.start()
+    released(there, "d/busy", held)
+    waiter.join(LONG)
+    assert got[0]["sequencer"] > held["sequencer"]
+    until(lambda: moved(here, "d", "two"))
+    again = here.get(lock("d/busy")).json()
+    assert again["sequencer"] == got[0]["sequencer"]
+
+
+def test_tokens_rise_there_and_back(pair: Pair) -> None:
+    here, there = pair.clients
+    last = 0
+    for to in ("two", "one"):
+        for client in (here, there):
+            lease = acquired(client, "d/x")
+            assert lease["sequencer"] > last
+            last = lease["sequencer"]
+            released(client, "d/x", lease)
+        move(here, "d", to)
+        until(lambda to=to: moved(there, "d", to))  # type: ignore[misc]
+    lease = acquired(here, "d/x")
+    assert lease["sequencer"] > last
+
+
+def test_a_restriction_is_pending_until_nothing_is_left(pair: Pair) -> None:
+    here, there = pair.clients
+    held = acquired(here, "r/x")
+    path = f"/v1/restrict/locks/{b64('r')}/"
+    assert here.put(path, json={"regions_allowed": ["XN"]}).status_code == 200
+    assert there.get(path).json()["state"] == "Pending"
+    until(lambda: here.get(f"/v1/move/{b64('r')}/").json()["phase"] == "moving")
+    assert there.get(path).json()["state"] == "Pending"
+    released(there, "r/x", held)
+    until(lambda: bool(there.get(path).json()["state"] == "Enforced"))
+    assert there.get(path).json()["placement"] == "two"
+
+
+def test_a_semaphore_moves_whole(pair: Pair) -> None:
+    here, there = pair.clients
+    first = acquired(here, "d/s", capacity=3, units=2)
+    move(here, "d", "two")
+    until(lambda: here.get(f"/v1/move/{b64('d')}/").json()["phase"] == "moving")
+    time.sleep(FRESH / 2)  # both know of it
+    assert there.post(lock("d/s"), params={"ttl": 60, "capacity": 3}).status_code == 409
+    query = {"id": first["id"], "kind": "semaphore"}
+    assert here.delete(lock("d/s"), params=query).status_code == 200
+    second = acquired(there, "d/s", capacity=3, units=2)
+    assert second["sequencer"] > first["sequencer"]
+    assert here.post(lock("d/s"), params={"ttl": 60, "capacity": 3, "units": 2}).status_code == 409
+    acquired(here, "d/s", capacity=3)
+
+
+def test_to_end_everybodys_leases_ends_no_guard(pair: Pair) -> None:
+    here, there = pair.clients
+    acquired(here, "d/x")
+    move(here, "d", "two")
+    until(lambda: here.get(f"/v1/move/{b64('d')}/").json()["phase"] == "moving")
+    time.sleep(FRESH / 2)
+    over = acquired(here, "d/y")
+    query: dict[str, str | bool] = {"force": True, "reason": "a test", "now": True}
+    assert there.delete(lock("d/y"), params=query).json()["count"] == 1
+    assert acquired(there, "d/y")["sequencer"] > over["sequencer"]
+    assert there.delete(lock("d/x"), params=query).json()["count"] == 1
+    until(lambda: moved(here, "d", "two"))
+
+
+def test_a_server_that_cant_read_the_records_grants_nothing_and_renews(pair: Pair) -> None:
+    here, _ = pair.clients
+    held = acquired(here, "d/x")
+    atlas = pair.servers[0].server.service.runtime.atlas  # type: ignore[union-attr]
+
+    async def away() -> None:
+        raise ConnectionError("the records are away")
+
+    atlas.read = away  # type: ignore[method-assign]
+    until(lambda: here.post(lock("d/other"), params={"ttl": 60}).status_code == 503)
+    query = {"id": held["id"], "ttl": 60}
+    assert here.patch(lock("d/x"), params=query).status_code == 200
+    released(here, "d/x", held)

@@ -1,0 +1,144 @@
+"""Restrictions as pure rules: what they allow, how nested ones meet, where a directory is to live."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leasehold.model import Granted, Queued
+from leasehold.server.placing import words
+from leasehold.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
+from leasehold.server.placing.home import SLACK, Home
+from leasehold.server.placing.placement import Place
+from leasehold.server.placing.rules import Rule
+from leasehold.server.placing.table import Table, may_tell
+
+REGIONS = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
+PROVIDERS = ["AWS", "GCP", "Azure"]
+
+some = st.lists(st.sampled_from(REGIONS), max_size=2).map(tuple)
+whose = st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple)
+rules = st.builds(Rule, some, some, whose, whose)
+places = st.lists(
+    st.builds(
+        Place, st.uuids().map(str), st.sampled_from(["", *PROVIDERS]), st.sampled_from(REGIONS)
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+directories = st.lists(st.sampled_from([b"a/", b"b/", b"c/"]), max_size=4).map(b"".join)
+trees = st.dictionaries(directories, rules, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "spelt"),
+    [
+        ("eu", "XE"),
+        ("Europe", "XE"),
+        ("PRC", "XC"),
+        ("unitedKingdom", "XU"),
+        ("de", "DE"),
+        ("xn", "XN"),
+    ],
+)
+def test_regions_have_one_spelling(text: str, spelt: str) -> None:
+    assert words.region(text) == spelt
+
+
+def test_providers_have_one_spelling_and_placements_may_have_their_own() -> None:
+    assert words.provider("digitalocean") == "DigitalOcean"
+    assert words.provider("our-CELLAR", ["Our-Cellar"]) == "Our-Cellar"
+    with pytest.raises(ValueError, match="no provider"):
+        words.provider("our-cellar")
+
+
+def test_a_country_lies_in_its_part_of_the_world() -> None:
+    assert words.lies_in("DE", "XE")
+    assert not words.lies_in("GB", "XE"), "the United Kingdom is a part of its own"
+    assert not words.lies_in("XE", "DE")
+
+
+@given(trees, directories, places)
+def test_what_is_allowed_is_allowed_by_every_rule_around(
+    tree: dict[bytes, Rule], directory: bytes, known: tuple[Place, ...]
+) -> None:
+    by_hand = [
+        place
+        for place in known
+        if all(tree[each].objection(place) is None for each in around(directory) if each in tree)
+    ]
+    if by_hand:
+        assert allowed(tree, directory, known) == by_hand
+    else:
+        with pytest.raises(Unsatisfiable):
+            allowed(tree, directory, known)
+
+
+@given(trees, directories, places, st.data())
+def test_a_choice_is_allowed_and_stays(
+    tree: dict[bytes, Rule], directory: bytes, known: tuple[Place, ...], data: st.DataObject
+) -> None:
+    pins = data.draw(st.dictionaries(directories, st.sampled_from([p.name for p in known])))
+    now_at = data.draw(st.sampled_from([p.name for p in known]))
+    try:
+        to = chosen(tree, pins, directory, now_at, known)
+    except Unsatisfiable:
+        return
+    names = [each.name for each in allowed(tree, directory, known)]
+    assert to in names
+    assert chosen(tree, pins, directory, to, known) == to
+    if now_at in names and nearest(pins, directory) not in names:
+        assert to == now_at
+
+
+@given(rules, places)
+def test_to_deny_more_allows_no_more(rule: Rule, known: tuple[Place, ...]) -> None:
+    stricter = Rule(
+        rule.regions_allowed, (*rule.regions_denied, "XE"), rule.providers_allowed, ("AWS",)
+    )
+    for place in known:
+        if stricter.objection(place) is None:
+            assert (
+                Rule(rule.regions_allowed, rule.regions_denied, rule.providers_allowed).objection(
+                    place
+                )
+                is None
+            )
+
+
+@given(directories, directories)
+def test_directories_overlap_if_one_is_around_the_other(one: bytes, other: bytes) -> None:
+    assert overlap(one, other) == (one in around(other) or other in around(one))
+
+
+@given(directories)
+def test_what_is_around_goes_outwards(directory: bytes) -> None:
+    found = list(around(directory))
+    assert found[0] == directory
+    assert found[-1] == b""
+    assert all(inner.startswith(outer) for inner, outer in pairwise(found))
+
+
+def test_a_name_lives_where_the_innermost_directory_does() -> None:
+    homes = {b"a/": Home("one"), b"a/b/": Home("two"), b"": Home("three")}
+    table = Table(Home("zero"), homes)
+    for name, place in ((b"a/x", "one"), (b"a/b/x", "two"), (b"a/bx", "one"), (b"x", "three")):
+        assert table.home_of(b"lock:" + name).place == place
+    assert table.home_of(b"wait:abc").place == "zero"
+    assert table.owns(b"a/", b"lock:a/x")
+    assert not table.owns(b"a/", b"lock:a/b/x")
+
+
+def test_only_fresh_grants_are_told() -> None:
+    home, grant = Home("one"), Granted(7, (0,), 1.0)
+    assert may_tell(grant, home, home, 0.9, 1.0)
+    assert not may_tell(grant, home, home, 1.0, 1.0)
+    assert not may_tell(grant, home, home.begun("two", 0.0), 0.1, 1.0)
+    assert may_tell(Queued(1, 1.0, 0.0), home, home.begun("two", 0.0), 9.0, 1.0)
+
+
+def test_the_floor_rises_with_every_move() -> None:
+    home = Home("one", floor=5).begun("two", 1.0).seal(2.0).arrived(100, 3.0)
+    assert (home.place, home.clearing, home.floor) == ("two", "one", 100 + SLACK)
+    assert home.cleared(4.0).phase == "settled"

@@ -1,0 +1,220 @@
+"""`leasehold events` and `leasehold watch`: over the service's streams, and by looking at a store."""
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+import leasehold.sync
+from leasehold.cli.events import line
+from leasehold.server.observatory.events import Event
+from tests.cli.processes import Cli
+from tests.server.test_events import acquire, release
+from tests.server.world import LONG, World, b64
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Iterator[Cli]:
+    runs = Cli(tmp_path)
+    yield runs
+    runs.kill_all()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World.over(tmp_path)
+    yield world
+    world.close()
+
+
+def service(world: World, key: str = "") -> dict[str, str]:
+    """The environment of somebody with a key."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "LEASEHOLD_"))}
+    return clean | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": key or world.admin_key}
+
+
+def read(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def interrupted(process: "subprocess.Popen[str]") -> int:
+    process.send_signal(signal.SIGINT)
+    return process.wait(LONG)
+
+
+def until_watched(world: World) -> None:
+    while not world.do(lambda: world.server.service.observatory.scanner.is_watched):
+        pass
+
+
+def test_events_of_a_service(cli: Cli, world: World) -> None:
+    plain = cli.start("events", "jobs/", env=service(world))
+    until_watched(world)
+    objects = cli.start("events", "--json", "--renewals", env=service(world))
+    while world.do(lambda: world.server.service.observatory.scanner._watching) < 2:
+        pass
+    client = world.client()
+    held = acquire(client, "jobs/1", owner="somebody", note="why \x1b[31mnot".replace("\x1b", "¿"))
+    client.patch(f"/v1/locks/{b64('jobs/1')}", params={"id": held["id"], "ttl": 60})
+    release(client, "jobs/1", held["id"])
+    told = [json.loads(read(objects)) for _ in range(3)]
+    assert [each["what"] for each in told] == ["granted", "renewed", "released"]
+    assert {each["name"] for each in told} == {"jobs/1"}
+    assert told[0]["token"] == held["sequencer"]
+    first, second = read(plain), read(plain)
+    assert "granted   lock jobs/1, somebody (why" in first
+    assert re.search(r"released  lock jobs/1, somebody .* held for 0 s", second)
+    assert interrupted(plain) == 130
+    assert interrupted(objects) == 130
+
+
+def test_events_go_on_where_they_were_when_the_connection_breaks(cli: Cli, world: World) -> None:
+    tail = cli.start("events", "--json", env=service(world))
+    until_watched(world)
+    acquire(world.client(), "a")
+    assert json.loads(read(tail))["name"] == "a"
+    world.do(lambda: _break_streams(world))
+    acquire(world.client(), "b")
+    assert json.loads(read(tail))["name"] == "b"
+
+
+def _break_streams(world: World) -> None:
+    front = world.server._front
+    assert front is not None
+    for connection in list(front.server_state.connections):
+        connection.transport.abort()
+
+
+def test_events_of_another_store(cli: Cli, tmp_path: Path) -> None:
+    tail = cli.start("events", "--json", "--every", "0.1")
+    seen = ""
+    with leasehold.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
+        for number in range(1000):  # until it looks
+            with client.lock(f"x{number}"):
+                if _has_line(tail, 0.3):
+                    seen = f"x{number}"
+                    break
+    told = json.loads(read(tail))
+    assert (told["what"], told["found"], told["name"]) == ("granted", True, seen)
+    assert json.loads(read(tail))["what"] == "released"
+
+
+def _has_line(process: "subprocess.Popen[str]", seconds: float) -> bool:
+    assert process.stdout is not None
+    return _readable(process.stdout.fileno(), seconds)
+
+
+@pytest.mark.parametrize("verb", [("events",), ("watch", "x")], ids=lambda verb: verb[0])
+def test_who_is_not_let_in_is_told(cli: Cli, world: World, verb: tuple[str, ...]) -> None:
+    done = cli(*verb, env=service(world, "lh_000000000000_0123456789012345678901"))
+    assert done.returncode == 77
+    assert "LEASEHOLD_API_KEY" in done.stderr
+
+
+def test_a_revoked_key_ends_it(cli: Cli, world: World) -> None:
+    key = world.key("read")
+    tail = cli.start("events", env=service(world, key))
+    until_watched(world)
+    world.do(lambda: world.server.service.keys.revoke(key.split("_")[1]))
+    assert tail.wait(LONG) == 77
+
+
+@pytest.mark.parametrize("of_service", [True, False], ids=["service", "store"])
+def test_watch_tells_each_change(cli: Cli, world: World, tmp_path: Path, of_service: bool) -> None:
+    env = service(world) if of_service else cli.environment
+    plain = cli.start("watch", "x", "--every", "0.1", env=env)
+    objects = cli.start("watch", "x", "--every", "0.1", "--json", env=env)
+    assert read(plain).endswith("lock x: free\n")
+    assert json.loads(read(objects))["held"] is False
+    client = world.client()
+    held = acquire(client, "x", owner="somebody")
+    assert "lock x: held by somebody for" in read(plain)
+    (holder,) = json.loads(read(objects))["holders"]
+    assert (holder["owner"], holder["note"]) == ("somebody", "")
+    release(client, "x", held["id"])
+    assert read(plain).endswith("lock x: free\n")
+    assert interrupted(plain) == 130
+
+
+def test_on_a_terminal_it_is_one_line(cli: Cli, world: World) -> None:
+    acquire(world.client(), "x", owner="somebody")
+    ours, theirs = pty.openpty()
+    process = cli.start("watch", "x", env=service(world) | {"COLUMNS": "60"}, stdout=theirs)
+    os.close(theirs)
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        text = _until(screen, b"for 1 s")
+        assert b"\n" not in text
+        assert b"\r\x1b[Klock x: held by somebody" in text
+        interrupted(process)
+
+
+def _until(screen: IO[bytes], wanted: bytes) -> bytes:
+    text = b""
+    while wanted not in text:
+        text += screen.read(4096)
+    return text
+
+
+def test_top_once(cli: Cli, world: World) -> None:
+    client = world.client()
+    acquire(client, "pool/a", owner="one", capacity=3)
+    acquire(client, "b", owner="two", note="why", ttl=600)
+    rows = cli("top", "--once", "--sort", "name", env=service(world)).stdout.splitlines()
+    assert [row.split("\t")[1] for row in rows] == ["NAME", "b", "pool/a"]
+    kind, _, holder, _, left, waiting = rows[1].split("\t")
+    assert (kind, holder, waiting) == ("lock", "two (why)", "")
+    assert left.startswith(("9 min", "10 min"))
+    assert rows[2].split("\t")[2] == "1 of 3: one"
+    soonest = cli("top", "--sort", "expires", "--json", env=service(world)).stdout.splitlines()
+    assert [json.loads(each)["name"] for each in soonest] == ["pool/a", "b"]
+    assert cli("top", "pool/").stdout.count("\n") == 2
+
+
+def test_top_on_a_terminal(cli: Cli, world: World) -> None:
+    acquire(world.client(), "x", owner="somebody")
+    ours, theirs = pty.openpty()
+    env = cli.environment | {"COLUMNS": "100", "LINES": "20", "TERM": "xterm"}
+    process = cli.start("top", "--every", "0.2", env=env, stdin=theirs, stdout=theirs)
+    os.close(theirs)
+    with os.fdopen(ours, "r+b", buffering=0) as screen:
+        text = _until(screen, "██".encode())
+        assert b"somebody" in text
+        assert b"1 in use, 0 waiting" in text
+        screen.write(b"n")
+        _until(screen, b"sorted by name")
+        acquire(world.client(), "another")
+        _until(screen, b"2 in use")
+        screen.write(b"q")
+        with suppress(OSError):  # nobody has the other end any more
+            while screen.read(4096):
+                pass
+    assert process.wait(LONG) == 0
+
+
+def _readable(file: int, seconds: float) -> bool:
+    return bool(select.select([file], [], [], seconds)[0])
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ({"token": 5, "slots": (2,), "waited": 3.0}, "token 5, slots 2, after 3 s in line"),
+        ({"owner": "a\x1b[2J", "reason": "b\nc"}, r"a\x1b[2J, b\nc"),
+        ({"note": "only"}, "(only)"),
+    ],
+)
+def test_a_line_is_safe_to_look_at(event: dict[str, Any], told: str) -> None:
+    text = line(Event("granted", b"lock:\xff\x07", 0.0, **event))
+    assert text.isprintable() or "\x1b" not in text.replace("\x1b[32m", "").replace("\x1b[0m", "")
+    assert r"lock \xff\x07" in text
+    assert text.endswith(told)

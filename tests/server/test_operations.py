@@ -1,0 +1,334 @@
+"""What those look at who look after servers: `/livez`, `/readyz`, `/metrics`, and the log."""
+
+import asyncio
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from leasehold.backends.http import wire
+from leasehold.backends.http.names import encoded
+from leasehold.cli import main
+from leasehold.errors import NotConfigured
+from leasehold.model import Command
+from leasehold.runtime.port import Answer
+from leasehold.server import health
+from leasehold.server.config import Placement, read_config
+from leasehold.server.logs import Writer
+from tests.server.world import LONG, World, b64
+from tests.servers.redis import RedisServer
+from tests.servers.waiting import wait_until
+
+SECRET_NAME = "payroll/x"
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World.over()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def anybody(world: World) -> Iterator[httpx2.Client]:
+    """Somebody without a key."""
+    with httpx2.Client(base_url=world.url, timeout=LONG) as client:
+        yield client
+
+
+# -- probes -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_a_server_that_is_well_says_so_to_anybody(anybody: httpx2.Client, path: str) -> None:
+    answer = anybody.get(path)
+    assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
+    assert answer.headers["cache-control"] == "no-store"
+    assert anybody.head(path).status_code == 200
+
+
+def test_one_that_is_about_to_stop_lives_and_is_not_ready(
+    world: World, anybody: httpx2.Client
+) -> None:
+    world.do(world.server.service.drain.begin)
+    answer = anybody.get("/readyz")
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/draining")
+    assert answer.headers["retry-after"] == "1"
+    assert anybody.get("/livez").status_code == 200
+
+
+@pytest.mark.once
+def test_one_whose_store_is_away_is_not_ready_until_it_is_back(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as redis:
+        world = World.over(store=redis.url, records=f"sqlite:///{tmp_path / 'records.db'}")
+        try:
+            client = world.client()
+            assert client.get("/readyz").status_code == 200
+            redis.pause()
+            away = wait_until(lambda: _unready(client), "it is not ready")
+            assert away["detail"] == "the store does not answer"
+            assert away["type"] == "/problems/unavailable"
+            assert client.get("/livez").status_code == 200
+            redis.resume()
+            wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready again")
+        finally:
+            redis.resume()
+            world.close()
+
+
+@pytest.mark.once
+def test_one_of_several_stores_may_be_away(tmp_path: Path) -> None:
+    """Or no server would be ready for what lies in the others."""
+    with RedisServer(tmp_path) as redis:
+        places = (
+            Placement(name="here", url=f"sqlite:///{tmp_path / 'leases.db'}"),
+            Placement(name="there", url=redis.url),
+        )
+        world = World.over(tmp_path, placement=places, records=f"sqlite:///{tmp_path / 'r.db'}")
+        try:
+            client = world.client()
+            redis.pause()
+            assert client.get("/readyz").status_code == 200
+        finally:
+            redis.resume()
+            world.close()
+
+
+@pytest.mark.once
+def test_one_whose_records_are_away_is_not_ready_until_they_are_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "STALE", 3.0)
+    with RedisServer(tmp_path) as redis:
+        world = World.over(store=f"sqlite:///{tmp_path / 'leases.db'}", records=redis.url)
+        try:
+            client = world.client()
+            redis.pause()
+            away = wait_until(lambda: _unready(client), "it is not ready")
+            assert away["detail"] == "the records can't be read"
+            redis.resume()
+            wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready again")
+        finally:
+            redis.resume()
+            world.close()
+
+
+def _unready(client: httpx2.Client) -> Any:
+    answer = client.get("/readyz")
+    return answer.json() if answer.status_code == 503 else None
+
+
+def test_whoever_asks_often_costs_the_store_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, asked = world.server.service, list[Command]()
+    call = service.runtime.call
+
+    async def counted(command: Command, patience: float | None = None) -> Answer:
+        asked.append(command)
+        return await call(command, patience)
+
+    monkeypatch.setattr(service.runtime, "call", counted)
+
+    async def ask_all() -> None:
+        await asyncio.gather(*(service.health.check() for _ in range(50)))
+
+    world.do(ask_all)
+    assert len(asked) == 1
+
+
+# -- metrics ----------------------------------------------------------------------------------------
+
+
+class Measured:
+    """What `/metrics` says at this moment."""
+
+    def __init__(self, client: httpx2.Client) -> None:
+        answer = client.get("/metrics")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        self.text = answer.text
+        self._samples = [
+            sample
+            for family in text_string_to_metric_families(answer.text)
+            for sample in family.samples
+        ]
+
+    def of(self, name: str, **labels: str) -> float:
+        """The sum of all samples of that name that have these labels."""
+        return sum(
+            sample.value
+            for sample in self._samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        )
+
+
+def test_what_is_counted(world: World, anybody: httpx2.Client) -> None:
+    client, path = world.client(), f"/v1/locks/{b64(SECRET_NAME)}"
+    held = client.post(path, params={"ttl": 60}).json()
+    assert client.post(path, params={"ttl": 60}).status_code == 409
+    assert client.patch(path, params={"ttl": 60, "id": "n" * 22}).status_code == 410
+    assert anybody.post(path).status_code == 401
+    assert anybody.get("/nowhere").status_code == 404
+    found = Measured(anybody)
+    route = {"method": "POST", "route": "/v1/locks/{name}"}
+    for status, count in (("200", 1), ("409", 1), ("401", 1)):
+        assert found.of("leasehold_requests_total", **route, status=status) == count
+    assert found.of("leasehold_requests_total", route="", status="404") == 1
+    assert found.of("leasehold_request_seconds_count", **route) == 3
+    lock = {"kind": "lock"}
+    assert found.of("leasehold_commands_total", **lock, command="acquire", reply="granted") == 1
+    assert found.of("leasehold_commands_total", **lock, command="acquire", reply="refused") == 1
+    assert found.of("leasehold_commands_total", **lock, command="renew", reply="lost") == 1
+    assert found.of("leasehold_leases") == 1
+    assert found.of("leasehold_keys_age_seconds") < LONG
+    assert found.of("leasehold_draining") == 0
+    assert found.of("process_resident_memory_bytes") > 0
+    secrets = (SECRET_NAME, b64(SECRET_NAME), held["id"], world.admin_key, "nowhere")
+    assert not [secret for secret in secrets if secret in found.text]
+    assert client.delete(path, params={"id": held["id"]}).status_code == 200
+    assert Measured(anybody).of("leasehold_leases") == 0
+
+
+def test_batches_streams_and_those_who_wait(world: World, anybody: httpx2.Client) -> None:
+    client, path = world.client(), f"/v1/locks/{b64('x')}"
+    looks = wire.Batch((wire.Inspect(encoded(b"lock:x")),) * 3)
+    answer = client.post("/v1/batch", content=msgspec.json.encode(looks))
+    assert answer.status_code == 200, answer.text
+    found = Measured(anybody)
+    assert found.of("leasehold_batch_commands_sum") == 3
+    assert found.of("leasehold_batch_commands_count") == 1
+    with client.stream("GET", "/v1/stream"):
+        assert Measured(anybody).of("leasehold_streams") == 1
+    wait_until(lambda: Measured(anybody).of("leasehold_streams") == 0, "the stream is closed")
+    held = client.post(path, params={"ttl": 60}).json()
+    waiter = threading.Thread(target=lambda: world.client().post(path, params={"wait": 30}))
+    waiter.start()
+    wait_until(lambda: client.get(path).json()["waiting"], "it waits")
+    assert client.delete(path, params={"id": held["id"]}).status_code == 200
+    waiter.join(LONG)
+    found = Measured(anybody)
+    assert found.of("leasehold_commands_total", command="acquire", reply="granted") == 2
+    assert found.of("leasehold_request_seconds_count", route="/v1/stream") == 0
+
+
+def test_the_page_names_every_metric(world: World, anybody: httpx2.Client) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
+    families = text_string_to_metric_families(Measured(anybody).text)
+    ours = {each.name for each in families if each.name.startswith("leasehold_")}
+    told = {name.removesuffix("_total") for name in re.findall(r"`(leasehold_\w+)", page)}
+    assert told == ours
+
+
+def test_where_nothing_is_to_be_measured() -> None:
+    world = World.over(metrics=False)
+    try:
+        answer = world.client().get("/metrics")
+        assert (answer.status_code, answer.json()["type"]) == (404, "/problems/no-such-route")
+        assert not world.server.service.meters
+    finally:
+        world.close()
+
+
+# -- the log ----------------------------------------------------------------------------------------
+
+
+def logged(capfd: pytest.CaptureFixture[str], **settings: Any) -> tuple[str, str]:
+    """What a server logs of a lock's life, and the lock's id."""
+    world = World.over(**settings)
+    try:
+        client, path = world.client(), f"/v1/locks/{b64(SECRET_NAME)}"
+        held: str = client.post(path, params={"ttl": 60}).json()["id"]
+        assert client.delete(path, params={"id": held}).status_code == 200
+        assert client.delete(path, params={"id": held}).status_code == 410
+        assert client.get(f"/{SECRET_NAME}").status_code == 404
+        key = world.admin_key
+    finally:
+        world.close()
+    text = capfd.readouterr().err
+    secrets = (SECRET_NAME, b64(SECRET_NAME), held, key)
+    assert not [secret for secret in secrets if secret in text]
+    return text, held
+
+
+def test_a_line_of_json_for_each_request(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = [json.loads(line) for line in logged(capfd, log_format="json")[0].splitlines()]
+    path = "/v1/locks/{name}"
+    told = [(line["method"], line["route"], line["status"]) for line in lines]
+    assert told == [
+        ("POST", path, 200),
+        ("DELETE", path, 200),
+        ("DELETE", path, 410),
+        ("", "", 404),
+    ]
+    for line in lines:
+        assert set(line) == {"time", "level", "event", "method", "route", "status", "ms"}
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+        assert (line["level"], line["event"]) == ("info", "request")
+        assert 0 < line["ms"] < LONG * 1e3
+
+
+def test_a_line_of_text_for_each_request(capfd: pytest.CaptureFixture[str]) -> None:
+    lines = logged(capfd, log_format="text")[0].splitlines()
+    assert re.fullmatch(r"\S+Z info POST /v1/locks/\{name\} 200 [\d.]+ ms", lines[0])
+    assert re.fullmatch(r"\S+Z info no route 404 [\d.]+ ms", lines[-1])
+
+
+def test_without_a_format_requests_are_not_logged(capfd: pytest.CaptureFixture[str]) -> None:
+    assert logged(capfd)[0] == ""
+
+
+def test_what_goes_wrong_is_in_the_same_log(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World.over(log_format="json")
+
+    async def fail() -> None:
+        raise ZeroDivisionError(SECRET_NAME)
+
+    try:
+        monkeypatch.setattr(world.server.service.health, "check", fail)
+        assert world.client().get("/readyz").status_code == 500
+    finally:
+        world.close()
+    wrong, request = (json.loads(line) for line in capfd.readouterr().err.splitlines())
+    assert (wrong["level"], wrong["logger"]) == ("error", "leasehold.server")
+    assert wrong["message"].startswith("/readyz failed: ZeroDivisionError\n")
+    assert SECRET_NAME not in wrong["message"]
+    assert (request["route"], request["status"]) == ("/readyz", 500)
+
+
+def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
+    reader, writer = os.pipe()
+    log = Writer(writer, lines=10)
+    for _ in range(10_000):
+        log.put("x" * 100)
+    assert log.take_dropped() > 0
+    assert log.take_dropped() == 0
+    reading = os.fdopen(reader, "rb")
+    written = threading.Thread(target=reading.read)
+    written.start()
+    log.close()
+    os.close(writer)
+    written.join(LONG)
+    assert not written.is_alive()
+    reading.close()
+
+
+def test_a_format_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--log-format", "xml"]) == 64
+    assert "--log-format" in capsys.readouterr().err
+    with pytest.raises(NotConfigured, match="log_format"):
+        read_config(None, {}, {"LEASEHOLD_SERVER_LOG_FORMAT": "xml"})
+    config = read_config(None, {}, {"LEASEHOLD_SERVER_LOG_FORMAT": "json"})
+    assert (config.log_format, config.metrics) == ("json", True)
+    off = read_config(None, {}, {"LEASEHOLD_SERVER_METRICS": "false"})
+    assert not off.metrics
