@@ -36,7 +36,7 @@ endef
 
 .PHONY: help
 help: ## show this
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: env
 env: ## make or refresh .venv, the environment for development
@@ -96,6 +96,13 @@ bench: ## measure, beside the peers, in one table
 .PHONY: torture
 torture: env ## the long run: faults, kills, pauses, a million cycles
 	$(PYTHON) -m tests.torture $(ARGS)
+
+MODES := slot fair mixed
+
+.PHONY: torture-temporal
+torture-temporal: env env-servers ## likewise for Temporal, in each of its modes (MODES=fair ARGS="--cycles 200" for less)
+	@for mode in $(MODES); do \
+	$(PYTHON) -m tests.temporal.torture --mode $$mode $(ARGS) || exit 1; done
 
 .PHONY: lock
 lock: ## compile requirements/*.in again (ARGS=--upgrade for newer versions)

@@ -1,170 +1,69 @@
-"""Eight workflows want one thing at once, each for half a second of work, on a real Temporal server.
+"""Turns without a lock: what a Temporal server itself needs for the steps of eight who contend for one.
 
-*Bare signals* is what the server itself needs for the same steps, with no lock: a workflow in the middle
-tells each of the eight in turn by a signal that it may go on, and hears by a signal that it is done. Four
-seconds are work; the rest is the server's own latency. The work is an activity, as timers of a development
-server come up to a second late. Timed, by the server's clock, is from the first start to the last end.
-
-    python -m benchmarks.temporal_contended [rounds]
+A workflow in the middle tells each of the others in turn by a signal that it may go on, and hears by a
+signal that it is done. `benchmarks.temporal_modes` measures it beside the ways to a lock.
 """
 
-import asyncio
-import sys
-import tempfile
 from datetime import timedelta
-from itertools import pairwise
-from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
-from temporalio import activity, workflow
+from temporalio import workflow
 from temporalio.client import Client
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from benchmarks.plan import Plan
-from benchmarks.results import Results
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.semaphore import Semaphore
-
-SECTION = "temporal"
-SETTING = "8 workflows × 0.5 s of work"
-UNIT = "s"
-FAIR, SLOTS, BARE = "leasehold fair", "leasehold slots, 1 s backoff", "bare signals"
-WORKFLOWS, WORK = 8, 0.5
-_MINUTE = timedelta(minutes=1)
-
-
-def measure(plan: Plan, results: Results) -> None:
-    """All contestants in each round, on a server of their own."""
-    chosen = plan.chosen(SECTION, SETTING, [FAIR, SLOTS, BARE], BARE)
-    if chosen:
-        from tests.servers.temporal import TemporalServer
-
-        with TemporalServer(Path(plan.folder_for(SECTION))) as server:
-            asyncio.run(_measure(server.address, chosen, plan.rounds, results))
-
-
-async def _measure(address: str, chosen: list[str], rounds: int, results: Results) -> None:
-    client = await Client.connect(address)
-    queue = uuid4().hex
-    async with Worker(
-        client,
-        task_queue=queue,
-        workflows=[Told, Middle, Fair, Slots, PermitSlotWorkflow, LeaseholdBroker],
-        activities=[work],
-        workflow_runner=UnsandboxedWorkflowRunner(),
-    ):
-        await _turns(client, queue, BARE)  # the server has yet to get warm
-        for _ in range(rounds):
-            for name in chosen:
-                baseline = BARE if name != BARE else ""
-                row = results.row(SECTION, SETTING, name, UNIT, baseline)
-                row.values.append(await _turns(client, queue, name))
-
-
-async def _turns(client: Client, queue: str, name: str) -> float:
-    """How long eight turns took."""
-    resource = uuid4().hex
-    flow: Any = {FAIR: Fair, SLOTS: Slots, BARE: Told}[name]
-    handles = [
-        await client.start_workflow(
-            flow.run, resource, id=f"{resource}-{number}", task_queue=queue, result_type=list[float]
-        )
-        for number in range(WORKFLOWS)
-    ]
-    if name == BARE:
-        await client.start_workflow(Middle.run, resource, id=resource, task_queue=queue)
-    turns = sorted([await handle.result() for handle in handles])
-    if any(begun < ended for (_, ended), (begun, _) in pairwise(turns)):
-        raise RuntimeError(f"two of {name} held it at once")
-    return float(turns[-1][1] - turns[0][0])
-
-
-# ---- what they do ---------------------------------------------------------------------------------
-
-
-@activity.defn
-async def work() -> None:
-    await asyncio.sleep(WORK)
-
-
-async def turn() -> list[float]:
-    """From when to when."""
-    begun = workflow.time()
-    await workflow.execute_activity(work, start_to_close_timeout=_MINUTE)
-    return [begun, workflow.time()]
-
-
-@workflow.defn
-class Fair:
-    @workflow.run
-    async def run(self, resource: str) -> list[float]:
-        queue = workflow.info().task_queue
-        async with Semaphore(resource, capacity=1, fair=True, task_queue=queue):
-            return await turn()
-
-
-@workflow.defn
-class Slots:
-    @workflow.run
-    async def run(self, resource: str) -> list[float]:
-        queue = workflow.info().task_queue
-        semaphore = Semaphore(resource, capacity=1, task_queue=queue)
-        async with semaphore.acquire(backoff=1, max_backoff=1):
-            return await turn()
+BARE = "bare signals"
 
 
 @workflow.defn
 class Told:
+    """Runs one activity once it is told to, and says when that is done."""
+
     def __init__(self) -> None:
         self.goes = False
 
     @workflow.signal
     def go(self) -> None:
+        """It is its turn."""
         self.goes = True
 
     @workflow.run
-    async def run(self, resource: str) -> list[float]:
+    async def run(self, middle: str, activity_name: str) -> None:
         await workflow.wait_condition(lambda: self.goes)
-        found = await turn()
-        await workflow.get_external_workflow_handle(resource).signal("done")
-        return found
+        await workflow.execute_activity(activity_name, start_to_close_timeout=timedelta(minutes=1))
+        await workflow.get_external_workflow_handle(middle).signal("done")
 
 
 @workflow.defn
 class Middle:
+    """Gives the turns."""
+
     def __init__(self) -> None:
         self.done = 0
 
     @workflow.signal(name="done")
     def is_done(self) -> None:
+        """One turn is over."""
         self.done += 1
 
     @workflow.run
-    async def run(self, resource: str) -> None:
-        for number in range(WORKFLOWS):
-            await workflow.get_external_workflow_handle(f"{resource}-{number}").signal("go")
+    async def run(self, told: list[str]) -> None:
+        for number, each in enumerate(told):
+            await workflow.get_external_workflow_handle(each).signal("go")
             await workflow.wait_condition(lambda number=number: self.done > number)  # type: ignore[misc]
 
 
-def main() -> None:
-    from benchmarks.servers import Servers
+FLOWS = [Told, Middle]
 
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    results = Results()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        plan = Plan(rounds, 0.0, (), folder, 0, False, Servers(folder))
-        measure(plan, results)
-    floor = results.row(SECTION, SETTING, BARE, UNIT).median
-    for contestant in (FAIR, SLOTS, BARE):
-        row = results.row(SECTION, SETTING, contestant, UNIT)
-        low, high = row.spread
-        print(
-            f"{contestant:30} {row.median:6.2f} s  {low:.2f} … {high:.2f}  {row.median / floor:.2f} × bare"
+
+async def take_turns(client: Client, queue: str, activity_name: str, many: int) -> None:
+    """So many workflows run the activity, one after the other."""
+    middle = f"middle-{uuid4()}"
+    handles = [
+        await client.start_workflow(
+            Told.run, args=[middle, activity_name], id=f"{middle}-{number}", task_queue=queue
         )
-
-
-if __name__ == "__main__":
-    main()
+        for number in range(many)
+    ]
+    told = [each.id for each in handles]
+    await client.execute_workflow(Middle.run, told, id=middle, task_queue=queue)
+    for each in handles:
+        await each.result()

@@ -59,6 +59,8 @@ def entered(ask: Ask) -> Any:
     else:
         how: dict[str, Any] = {"fair": ask.way == FAIR, "armed": ask.way != UNARMED}
         ours = Semaphore(ask.resource, capacity=1, task_queue=ask.queue, **how)
+    if ask.way in (FAIR, FAIR_LOCK):
+        return ours.acquire(ttl="10m")
     return ours.acquire(ttl="10m", backoff=BACKOFF, max_backoff=BACKOFF)
 
 

@@ -1,8 +1,7 @@
 """What a permit costs on Temporal, by each way of getting one: milliseconds, history events, actions.
 
 `python -m benchmarks.temporal_modes` starts a server for development and a Redis, lets all take turns,
-and prints the tables of `docs/temporal.md`; with `--save` it puts them there. As a section of
-`python -m benchmarks` it gives the same rows.
+and prints the tables of `docs/temporal.md`; with `--save` it puts them there.
 """
 
 import argparse
@@ -205,27 +204,31 @@ def _in_an_hour(way: str, added: int) -> float:
 
 async def contended(world: World, rows: Rows, way: str) -> None:
     """Eight come at once for one slot, and each keeps it for half a second."""
-    if way == BARE:
-        whole = await temporal_contended._turns(world.client, world.queue, BARE)
-        return rows.add(CONTENDED, way, WHOLE, whole)
     world.work.spans.clear()
-    if way in IN_PYTHON:
+    await _contend(world, way)
+    spans = sorted(world.work.spans)
+    pauses = [after[0] - before[1] for before, after in pairwise(spans)]
+    if len(spans) != CONTENDERS or min(pauses) < 0:
+        raise RuntimeError(f"{way}: {len(spans)} held it, or two of them at once")
+    rows.add(CONTENDED, way, WHOLE, spans[-1][1] - spans[0][0])
+    rows.add(CONTENDED, way, HANDOFF, median(pauses) * 1e3)
+
+
+async def _contend(world: World, way: str) -> None:
+    """Until each has had it; all note by one clock when their work began and ended."""
+    if way == BARE:
+        await temporal_contended.take_turns(world.client, world.queue, "holding", CONTENDERS)
+    elif way in IN_PYTHON:
         primitive, _ = _of_store(world, way, f"bench-{uuid4().hex[:12]}")
         async with primitive:
             pass
         await asyncio.gather(*(_in_turn(world, primitive) for _ in range(CONTENDERS)))
     else:
-        kind, args = (Holds.run, (world.ask(way), "holding"))
+        run: tuple[Any, ...] = (Holds.run, world.ask(way), "holding")
         if way == ACTIVITY:
-            kind, args = Runs.run, ("locked holding", 1)
-        started = [await world.start(kind, *args) for _ in range(CONTENDERS)]
+            run = (Runs.run, "locked holding", 1)
+        started = [await world.start(*run) for _ in range(CONTENDERS)]
         await asyncio.gather(*(each.result() for each in started))
-    spans = sorted(world.work.spans)
-    whole = spans[-1][1] - spans[0][0]
-    overlaps = [before[1] - after[0] for before, after in pairwise(spans)]
-    rows.add(CONTENDED, way, WHOLE, whole)
-    rows.add(CONTENDED, way, HANDOFF, median(-each for each in overlaps) * 1e3)
-    assert max(overlaps) <= 0, f"{way}: two held it at once"
 
 
 async def _in_turn(world: World, primitive: Any) -> None:

@@ -59,8 +59,8 @@ async def world(folder: Path) -> AsyncGenerator[World]:
             ("guides", [GuidePermit], []),
             (
                 made.queue,
-                [Cycles, Holds, Runs, temporal_contended.Told, temporal_contended.Middle],
-                [*work.activities(redis.url), temporal_contended.work],
+                [Cycles, Holds, Runs, *temporal_contended.FLOWS],
+                work.activities(redis.url),
             ),
         ):
             runner = UnsandboxedWorkflowRunner()  # as ours are served

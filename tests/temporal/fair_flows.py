@@ -142,6 +142,22 @@ class Patience(Flow):
 
 
 @workflow.defn
+class Trying(Flow):
+    """Takes some units if they are free, for a reason, and leaves the rest alone."""
+
+    @workflow.run
+    async def run(self, wish: Wish, units: int) -> list[str]:
+        permit = await fair(wish).try_acquire(units=units, priority=5, note="tried")
+        if permit is None:
+            return []
+        slots = list(permit.slots)
+        assert permit.reason is None
+        assert await fair(wish).try_acquire(units=wish.capacity) is None
+        await permit.release()
+        return slots
+
+
+@workflow.defn
 class Siblings(Flow):
     """One task of a group fails while another waits, and then while another holds."""
 
@@ -209,4 +225,4 @@ class Steady(Flow):
         return found
 
 
-FLOWS = [Holding, TwoTasks, TwoSemaphores, Patience, Siblings, Relay, Steady]
+FLOWS = [Holding, TwoTasks, TwoSemaphores, Patience, Trying, Siblings, Relay, Steady]

@@ -12,7 +12,13 @@ from uuid import uuid4
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    UnsandboxedWorkflowRunner,
+    Worker,
+)
 
 import leasehold
 from leasehold.temporal import LockInterceptor
@@ -86,6 +92,7 @@ def told(error: BaseException) -> str:
 class World:
     client: Client
     queue: str
+    locks: Sequence[LockInterceptor] = ()
 
     async def start(self, *steps: Step) -> WorkflowHandle[Any, Any]:
         return await self.client.start_workflow(
@@ -94,6 +101,10 @@ class World:
 
     async def run(self, *steps: Step) -> list[Any]:
         return await asyncio.wait_for((await self.start(*steps)).result(), WAIT)
+
+    async def until_without_slot(self, count: int) -> None:
+        """Wait until so many waits go on without an activity slot."""
+        await until(lambda: sum(len(each._station.room._tasks) for each in self.locks) == count)
 
 
 @asynccontextmanager
@@ -109,13 +120,14 @@ async def working(
     """A worker for the steps, with our interceptor unless others are given."""
     client = await Client.connect(address)
     queue = queue or f"q-{uuid4()}"
-    ours = [LockInterceptor()] if interceptors is None else list(interceptors)
+    given = [LockInterceptor()] if interceptors is None else list(interceptors)
+    locks = [each for each in given if isinstance(each, LockInterceptor)]
     worker = Worker(
         client,
         task_queue=queue,
         workflows=[RunsSteps],
         activities=list(activities),
-        interceptors=ours,
+        interceptors=given,
         activity_executor=executor or ThreadPoolExecutor(8),
         workflow_runner=UnsandboxedWorkflowRunner(),
         max_cached_workflows=50,
@@ -123,11 +135,36 @@ async def working(
     )
     try:
         async with worker:
-            yield World(client, queue)
+            yield World(client, queue, locks)
     finally:
-        for each in ours:
-            if isinstance(each, LockInterceptor):
-                await each.close()
+        for each in locks:
+            await each.close()
+
+
+class Attempts(Interceptor):
+    """Counts the attempts that have begun, also those that only wait."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+
+    def intercept_activity(
+        self,
+        next: ActivityInboundInterceptor,  # noqa: A002 -- the name is Temporal's
+    ) -> ActivityInboundInterceptor:
+        return _Counting(next, self)
+
+
+class _Counting(ActivityInboundInterceptor):
+    def __init__(self, inner: ActivityInboundInterceptor, attempts: Attempts) -> None:
+        super().__init__(inner)
+        self._attempts = attempts
+
+    async def execute_activity(
+        self,
+        input: ExecuteActivityInput,  # noqa: A002 -- the name is Temporal's
+    ) -> Any:
+        self._attempts.begun += 1
+        return await super().execute_activity(input)
 
 
 async def waits_for(store: leasehold.Client, name: str, count: int) -> None:

@@ -39,6 +39,8 @@ class Spec:
     wait_for_cancelled: bool = False
     runs: int = 1
     """So many runs hold it, one after the other."""
+    gap: bool = False
+    """Each of them but the first waits for signal `go` before it does anything."""
     handoff: dict[str, Any] | None = None
     entered: float = 0.0
     """When the first of them began to."""
@@ -97,6 +99,10 @@ class Gated:
     def log(self) -> list[str]:
         return self.seen
 
+    async def gap(self, spec: Spec) -> None:
+        if spec.gap and spec.entered:
+            await workflow.wait_condition(lambda: self.gone_on > 0)
+
     async def work(self, spec: Spec) -> None:
         match spec.work:
             case "sleep":
@@ -144,7 +150,8 @@ class Holder(Gated):
             try:
                 await self.work(spec)
             finally:
-                left = workflow.time()  # once it is released, the next may be sooner than our next task
+                # not after the release: the next may be there before our next task
+                left = workflow.time()
                 self.seen.append("left the body")
         return _held(got, entered, left)
 
@@ -170,25 +177,27 @@ class TwoTasks(Gated):
     async def _outstay(self, spec: Spec) -> float:
         async with block(spec):
             self.inside = True
-            overtaken = asyncio.create_task(self._until_overtaken())
+            overtaken = asyncio.create_task(self._until_overtaken(spec))
             try:
                 await asyncio.shield(overtaken)
             except asyncio.CancelledError:
                 await overtaken  # a body that takes its time to stop
         return workflow.time()
 
-    async def _until_overtaken(self) -> None:
+    async def _until_overtaken(self, spec: Spec) -> None:
         """Ours never is: the workflow's other tasks wait until it has left."""
         with suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self.overtaken, timeout=3)
+            limit = None if spec.way == "guide" else 3.0
+            await workflow.wait_condition(lambda: self.overtaken, timeout=limit)
 
     async def _hold(self, spec: Spec, first: asyncio.Task[float]) -> float:
-        """And for a while after the first has left."""
-        mine = Spec(spec.resource, spec.queue, spec.way, acquire={**spec.acquire, "ttl": 20.0})
+        """And on, after the first has left."""
+        mine = Spec(spec.resource, spec.queue, spec.way, acquire={**spec.acquire, "ttl": 60.0})
         async with block(mine):
             self.overtaken = True
             await workflow.wait([first])
-            await workflow.sleep(1.5)
+            self.seen.append("the first has left")
+            await workflow.wait_condition(lambda: self.gone_on > 0)
         return workflow.time()
 
 
@@ -290,6 +299,7 @@ class Relay(Gated):
 
     @workflow.run
     async def run(self, spec: Spec) -> Held:
+        await self.gap(spec)
         sem = semaphore(spec)
         begun = sem.acquire(**acquire(spec)) if spec.handoff is None else sem.reattach(spec.handoff)
         async with begun as permit:
@@ -301,7 +311,8 @@ class Relay(Gated):
                 handoff = await permit.detach()
                 spec.handoff = asdict(handoff)
                 workflow.continue_as_new(spec)
-        return _held(permit, spec.entered, workflow.time())
+            left = workflow.time()
+        return _held(permit, spec.entered, left)
 
 
 @workflow.defn
@@ -314,6 +325,7 @@ class GuideRelay(Gated):
 
     @workflow.run
     async def run(self, spec: Spec) -> Held:
+        await self.gap(spec)
         async with block(spec) as got:
             spec.entered = spec.entered or workflow.time()
             self.inside = True
@@ -321,7 +333,8 @@ class GuideRelay(Gated):
             if spec.runs > 1:
                 spec.runs -= 1
                 workflow.continue_as_new(spec)
-        return _held(got, spec.entered, workflow.time())
+            left = workflow.time()
+        return _held(got, spec.entered, left)
 
 
 @workflow.defn

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 from leasehold.temporal.permit_workflow import PermitSlotWorkflow
 from tests.temporal.guide import GuidePermit
-from tests.temporal.histories import history_of
+from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import (
     Curious,
     GuideRelay,
@@ -38,6 +39,7 @@ class Work:
     def __init__(self) -> None:
         self.spans: list[tuple[str, float, float]] = []
         self.begun: set[str] = set()
+        self.enough: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     @activity.defn
     async def busy(self, who: str, seconds: float) -> None:
@@ -51,10 +53,20 @@ class Work:
         if activity.info().attempt == 1:
             raise ApplicationError("once more")
 
-    async def _span(self, who: str, seconds: float) -> None:
+    @activity.defn
+    async def endless(self, who: str, seconds: float) -> None:
+        """Likewise, until the test says that it is enough."""
+        await asyncio.shield(self._span(who, None))
+
+    @activity.defn
+    async def flaky_endless(self, who: str, seconds: float) -> None:
+        """Its first attempt fails at its end, the next one is endless."""
+        await (self.flaky if activity.info().attempt == 1 else self.endless)(who, seconds)
+
+    async def _span(self, who: str, seconds: float | None) -> None:
         began = time.time()
         self.begun.add(who)
-        await asyncio.sleep(seconds)
+        await (self.enough[who].wait() if seconds is None else asyncio.sleep(seconds))
         self.spans.append((who, began, time.time()))
 
     async def spans_when_done(self, *who: str) -> list[tuple[float, float]]:
@@ -117,6 +129,19 @@ class SlotWorld:
 
         await until(inside)
 
+    async def tries(self, waiter: WorkflowHandle[Any, Any]) -> int:
+        """How often it has asked for a permit in vain."""
+        found = await history_of(self.client, waiter.id)
+        return kinds(found).count("START_CHILD_WORKFLOW_EXECUTION_FAILED")
+
+    async def was_told(self, permit: WorkflowHandle[Any, Any], signal: str) -> bool:
+        """Whether a permit was sent such a signal."""
+        found = await history_of(self.client, permit.id)
+        return any(
+            each.workflow_execution_signaled_event_attributes.signal_name == signal
+            for each in found.events
+        )
+
     async def permit_status(self, spec: Spec, slot: int = 0) -> str:
         found = await self.permit(spec, slot).describe()
         return found.status.name if found.status else ""
@@ -146,7 +171,7 @@ def _name(event: Any) -> str:
 async def slot_world(server: "TemporalServer") -> AsyncIterator[SlotWorld]:
     """Workers for the block; without a sandbox, in which each workflow imports everything anew."""
     client, work = await connected(server), Work()
-    acts = [work.busy, work.flaky]
+    acts = [work.busy, work.flaky, work.endless, work.flaky_endless]
     async with (
         worker(client, PermitSlotWorkflow, sandboxed=False) as permits,
         worker(client, GuidePermit, sandboxed=False) as guides,

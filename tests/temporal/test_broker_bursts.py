@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from leasehold.backends.temporal import broker
+from leasehold.backends.temporal import broker_leaving, wire
 from leasehold.backends.temporal.broker_backlog import Backlog
 from leasehold.backends.temporal.broker_letters import call_in
 from leasehold.backends.temporal.broker_room import MESSAGE
@@ -41,7 +42,7 @@ async def test_nobody_is_lost_and_all_stay_in_order_over_several_runs(
 ) -> None:
     """Also where what has not been applied yet is too much for a message."""
     monkeypatch.setattr(Backlog, "PORTION", 10)
-    monkeypatch.setattr(broker, "MESSAGE", message)
+    monkeypatch.setattr(broker_leaving, "MESSAGE", message)
     async with unserved(temporal_server) as here:
         crowd = await asked_at_once(here, 45)
         arrived = await numbers(here)
@@ -113,6 +114,11 @@ async def test_a_broker_that_began_before_does_as_its_history_says(
 def test_what_is_no_call_is_told(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="call"):
         call_in(wrong)
+
+
+def test_every_field_of_a_call_is_looked_at_on_its_way_in() -> None:
+    """One that is not in the table would be dropped without a word."""
+    assert set(wire._CALL) == {each.name for each in fields(Call)}
 
 
 def test_a_call_of_a_later_release_is_read_as_far_as_it_is_known() -> None:

@@ -22,8 +22,8 @@ class Office:
         self.desk = Desk(KEY)
         clock = BrokerClock(0.0, (1_000.0, 10**15))
         self.telling = Telling("", self.desk, clock, lambda: None, None)
-        sharing = Sharing(self.desk, clock, self.telling, lambda: None)
-        self.clerk = Clerk(self.desk, clock, self.telling, sharing, by_hand=True)
+        self.sharing = Sharing(self.desk, clock, self.telling, lambda: None)
+        self.clerk = Clerk(self.desk, clock, self.telling, self.sharing, by_hand=True)
 
     async def ask(self, workflow_id: str, run_id: str, **more: Any) -> list[Any]:
         command = pack_command(Acquire(KEY, "a", "me", 30.0))

@@ -9,7 +9,8 @@ from temporalio.exceptions import ApplicationError
 
 from leasehold.backends.temporal import broker_post
 from leasehold.backends.temporal.broker_owners import inbox_of
-from leasehold.backends.temporal.broker_post import A_PORTION, MOST, Letter, Post
+from leasehold.backends.temporal.broker_parts import Bundle
+from leasehold.backends.temporal.broker_post import A_PORTION, MOST, Post
 
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
 
@@ -29,7 +30,7 @@ def landed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 def post_for(landed: list[bool], many: int) -> Post:
-    def note(inbox: str, letter: Letter, there: bool) -> None:
+    def note(inbox: str, bundle: Bundle, there: bool) -> None:
         landed.append(there)
 
     post = Post("", note)

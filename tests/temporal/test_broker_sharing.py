@@ -6,7 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
@@ -19,6 +19,7 @@ from leasehold.model import Failed, Granted, Lost, Queued, Refused, Release, Rel
 from leasehold.temporal.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered, HastyBroker, Waiter, serving
+from tests.temporal.workers import status_of
 
 pytestmark = [pytest.mark.once]
 
@@ -52,11 +53,7 @@ class Pool(Brokered):
         )
 
     async def is_open(self, slot: int) -> bool:
-        try:
-            found = await self.permit(slot).describe()
-        except Exception:
-            return False
-        return found.status is WorkflowExecutionStatus.RUNNING
+        return await status_of(self.client, self.permit(slot).id) == "RUNNING"
 
     async def until_open(self, slot: int, wanted: bool) -> None:
         while await self.is_open(slot) is not wanted:

@@ -8,6 +8,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from leasehold.model import Revoke
+from leasehold.temporal import brokered_place
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     Held,
@@ -15,14 +16,15 @@ from tests.temporal.fair_flows import (
     Patience,
     Siblings,
     Steady,
+    Trying,
     TwoSemaphores,
     TwoTasks,
 )
 from tests.temporal.fair_world import fair_world
-from tests.temporal.histories import count
-from tests.temporal.workers import unique
+from tests.temporal.histories import count, kinds
+from tests.temporal.workers import unique, until
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.once]
 
 
 def in_turn(turns: list[Held]) -> bool:
@@ -77,6 +79,12 @@ async def test_units_are_numbered_slots_and_a_large_request_is_not_overtaken(
         assert (await one.result()).slots == ["0"]
         assert (await two.result()).slots == ["1"]
         assert (await large.result()).slots == ["0", "2"]
+
+
+async def test_several_units_are_tried_for(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        assert await world.run(Trying.run, world.wish(capacity=3), 2) == ["0", "1"]
+        assert await world.run(Trying.run, world.wish(capacity=3), 3) == ["0", "1", "2"]
 
 
 async def test_a_revoked_holder_is_told_and_the_next_one_served(
@@ -181,3 +189,26 @@ async def test_who_is_granted_while_it_leaves_leaves_nothing_behind(
             await asyncio.wait([asyncio.ensure_future(waiter.result())])
             await holder.result()
         await world.until_free()
+
+
+async def test_a_reminder_costs_a_waiter_fourteen_events(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between them its history does not grow. By itself they come after 60 s, 11 min, 71 min, then hourly."""
+    monkeypatch.setattr(brokered_place, "REMINDERS", (1.0,))
+    async with fair_world(temporal_server) as world:
+        holder = await world.holding()
+        waiter = await world.waiting(hold=0)
+        asked = "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"
+
+        async def reminded() -> bool:
+            return count(await waiter.fetch_history())[asked] >= 4
+
+        await until(reminded)
+        found = kinds(await waiter.fetch_history())
+        at = [number for number, kind in enumerate(found) if kind == asked]
+        costs = [later - earlier for earlier, later in pairwise(at[1:])]
+        assert 0 < max(costs) <= 14
+        assert (await world.status()).waiting == 1
+        await holder.signal(Holding.leave)
+        await waiter.result()

@@ -29,7 +29,7 @@ from tests.temporal.fair_world import WORKFLOWS, Handle, World, fair_world
 from tests.temporal.histories import count, kinds, replay
 from tests.temporal.workers import unique, until, until_at_rest, worker
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.once]
 
 
 async def failure_of(handle: Handle) -> ApplicationError:

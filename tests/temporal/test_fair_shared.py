@@ -10,7 +10,7 @@ from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_world import fair_world
 
-pytestmark = [pytest.mark.once, pytest.mark.timeout(30)]
+pytestmark = [pytest.mark.once]
 
 
 async def test_plain_python_and_workflows_take_turns(temporal_server: TemporalServer) -> None:

@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from temporalio import activity
 from temporalio.client import Client
-from temporalio.worker import Replayer, SharedStateManager, UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import SharedStateManager, UnsandboxedWorkflowRunner, Worker
 
 import leasehold
 from leasehold.temporal import (
@@ -24,7 +24,15 @@ from leasehold.temporal import (
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal.needs_lock_flow import Reports, report
-from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, waits_for, working
+from tests.temporal.needs_lock_world import (
+    WAIT,
+    Attempts,
+    RunsSteps,
+    Step,
+    until,
+    waits_for,
+    working,
+)
 
 pytestmark = pytest.mark.once
 
@@ -189,6 +197,30 @@ async def test_the_application_is_named_by_the_environment(
     assert other["key"] == "shop:in-x:0"
 
 
+async def test_an_activity_may_name_an_application_of_its_own(
+    temporal_server: TemporalServer,
+) -> None:
+    @activity.defn
+    @needs_lock("x", application="billing")
+    async def theirs() -> dict[str, Any]:
+        return lock_told()
+
+    @activity.defn
+    @needs_lock("x", application="")
+    async def everybody_s() -> dict[str, Any]:
+        return lock_told()
+
+    ours = LockInterceptor(application="shop", backend="memory://")
+    async with working(
+        temporal_server.address, [theirs, everybody_s], interceptors=[ours]
+    ) as world:
+        handle = await world.start(Step("theirs"), Step("everybody_s"))
+        found = await handle.result()
+    assert [each["key"] for each in found] == ["billing:x:0", "x:0"]
+    run = handle.result_run_id
+    assert [each["owner"] for each in found] == [f"billing:{run}:1", f"{run}:2"]
+
+
 async def test_an_argument_that_makes_no_name_fails_it_for_good(
     temporal_server: TemporalServer,
 ) -> None:
@@ -205,15 +237,7 @@ async def test_an_argument_that_makes_no_name_fails_it_for_good(
     assert "InvalidName" in other
 
 
-# -- the numbered defects of the document's way -------------------------------------------------------
-
-
-async def test_1_without_the_interceptor_it_does_not_run(temporal_server: TemporalServer) -> None:
-    async with working(temporal_server.address, [in_task, in_thread], interceptors=[]) as world:
-        found = await world.run(Step("in_task", ["x"]), Step("in_thread", ["x"]))
-    for each in found:
-        assert each.startswith("LockNotInstalled: ")
-        assert "install LeaseholdPlugin" in each
+# -- numbered defects of the document's way; more in test_needs_lock_defects.py -----------------------
 
 
 async def test_1_once_installed_at_the_client_it_is_on_in_its_workers(
@@ -234,22 +258,6 @@ async def test_1_once_installed_at_the_client_it_is_on_in_its_workers(
             RunsSteps.run, [Step("in_task", ["x"])], id=f"w-{uuid4()}", task_queue=queue
         )
     assert found["key"] == "in-x:0"
-
-
-async def test_2_and_9_a_handle_is_a_handle(
-    temporal_server: TemporalServer, store: leasehold.Client
-) -> None:
-    """Two of them run at a time, and one that waits can be cancelled, as `start_activity` promises."""
-    together = asyncio.Barrier(2)
-
-    @activity.defn
-    @needs_lock("x", capacity=2, backend=store)
-    async def meet(number: int) -> int:
-        await together.wait()
-        return number
-
-    async with working(temporal_server.address, [meet]) as world:
-        assert await world.run(Step("meet", [1]), Step("meet", [2])) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
@@ -277,40 +285,6 @@ async def test_9_who_waits_can_be_cancelled(
             await waits_for(store, "x", 0)
 
 
-async def test_10_an_activity_hosted_elsewhere_is_locked_there(
-    temporal_server: TemporalServer, store: leasehold.Client
-) -> None:
-    """The workflow's worker knows neither the function nor that it needs a lock."""
-    ours = LockInterceptor(backend=store)
-    async with working(temporal_server.address, [in_task], interceptors=[ours]) as there:
-        async with working(temporal_server.address, [], interceptors=[]) as here:
-            (found,) = await here.run(Step("in_task", ["x"], queue=there.queue))
-    assert found["key"] == "in-x:0"
-
-
-async def test_11_a_running_workflow_does_not_notice_that_it_is_installed(
-    temporal_server: TemporalServer, store: leasehold.Client
-) -> None:
-    ours = LockInterceptor(backend=store)
-    async with working(temporal_server.address, [in_task], interceptors=[ours]) as world:
-        handle = await world.start(Step("in_task", ["x"]))
-        await handle.result()
-        locked = await handle.fetch_history()
-    async with working(temporal_server.address, [in_task], interceptors=[]) as world:
-        handle = await world.start(Step("in_task", ["x"]))
-        await handle.result()
-        bare = await handle.fetch_history()
-    for interceptors in ([], [ours]):
-        for history in (locked, bare):
-            await Replayer(
-                workflows=[RunsSteps],
-                interceptors=interceptors,
-                workflow_runner=UnsandboxedWorkflowRunner(),
-            ).replay_workflow(history)
-    kinds = [each.event_type for each in locked.events]
-    assert len(kinds) == 11  # what one activity takes without a lock, and nothing more
-
-
 async def test_a_local_activity_has_its_lock_and_keeps_its_place(
     temporal_server: TemporalServer, store: leasehold.Client
 ) -> None:
@@ -324,12 +298,16 @@ async def test_a_local_activity_has_its_lock_and_keeps_its_place(
         ran.append(current_lock().slot)
         return activity.info().attempt
 
-    async with working(temporal_server.address, [local]) as world:
+    tries = Attempts()
+    both = [tries, LockInterceptor()]
+    async with working(temporal_server.address, [local], interceptors=both) as world:
         first = await held.acquire()
         handle = await world.start(Step("local", local=True))
         await waits_for(store, "in-x", 1)
         behind = asyncio.create_task(_acquired(other))
-        await asyncio.sleep(1.0)  # some attempts pass
+        await waits_for(store, "in-x", 2)
+        so_far = tries.begun
+        await until(lambda: tries.begun > so_far + 1)
         assert not ran
         await first.release()
         (attempt,) = await handle.result()

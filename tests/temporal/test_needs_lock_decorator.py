@@ -208,7 +208,7 @@ def numbers() -> Generator[int]:
         (lambda: needs_lock("x", ttl=0.01)(plain), UnsafeTiming, "ttl"),
         (lambda: needs_lock("x", wait=-1)(plain), ValueError, "wait"),
         (lambda: needs_lock("x", wait_in_slot=-1)(plain), ValueError, "wait_in_slot"),
-        (lambda: needs_lock("x", backend=7)(plain), TypeError, "backend is 7"),
+        (lambda: needs_lock("x", backend=7)(plain), TypeError, "backend is 7"),  # type: ignore[arg-type]
         (lambda: needs_lock("x")(numbers), TypeError, "generator"),
         (lambda: needs_lock("x")(staticmethod(plain)), TypeError, "above"),
         (lambda: needs_lock("x", backend="")(plain), NotConfigured, "backend is empty"),

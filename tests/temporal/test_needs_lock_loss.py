@@ -237,19 +237,6 @@ def test_4_it_is_short_and_renewed_or_one_for_the_whole_time() -> None:
     assert not whole_time.config.auto_renew
 
 
-async def test_4_a_second_is_enough_for_a_lock(
-    temporal_server: TemporalServer, store: leasehold.Client
-) -> None:
-    @activity.defn
-    @needs_lock("x", backend=store)
-    async def work() -> float:
-        return current_lock().remaining
-
-    async with working(temporal_server.address, [work]) as world:
-        (left,) = await world.run(Step("work", schedule_to_close=0.9))
-    assert left > 0.9
-
-
 async def test_it_is_renewed_while_the_activity_runs(
     temporal_server: TemporalServer, redis_url: str
 ) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from statistics import median
 from typing import Any
 
@@ -19,6 +20,9 @@ from tests.temporal import workers
 from tests.temporal.needs_lock_world import RunsSteps, Step, until, waits_for, working
 
 pytestmark = pytest.mark.once
+
+HEARTBEAT = 2.5
+"""Of activities that wait for longer, in seconds; who waits is heard of three times as often."""
 
 
 @pytest.fixture
@@ -79,10 +83,36 @@ async def test_7_they_are_served_in_the_order_in_which_they_came(
             for number in range(3):
                 handles.append(await world.start(Step("work", [number])))
                 await waits_for(store, "x", number + 1)
-            await asyncio.sleep(0.5)  # those without a slot have given theirs up by now
+            await world.until_without_slot(0 if wait_in_slot is None else 3)
         tokens = [(await handle.result())[0] for handle in handles]
     assert order == [0, 1, 2]
     assert tokens == sorted(tokens)
+
+
+async def test_who_has_a_higher_priority_comes_first(
+    temporal_server: TemporalServer, store: leasehold.Client
+) -> None:
+    order: list[str] = []
+
+    @activity.defn
+    @needs_lock("x", backend=store, wait_in_slot=None)
+    async def usual() -> None:
+        order.append("usual")
+
+    @activity.defn
+    @needs_lock("x", backend=store, wait_in_slot=None, priority=5)
+    async def urgent() -> None:
+        order.append("urgent")
+
+    async with working(temporal_server.address, [usual, urgent]) as world:
+        handles = []
+        async with store.semaphore("x", 1).acquire():
+            for number, name in enumerate(("usual", "urgent"), start=1):
+                handles.append(await world.start(Step(name)))
+                await waits_for(store, "x", number)
+        for handle in handles:
+            await handle.result()
+    assert order == ["urgent", "usual"]
 
 
 async def test_12_a_long_wait_keeps_no_slot_and_costs_no_other_activity_one(
@@ -193,8 +223,7 @@ async def test_a_limit_of_attempts_is_the_users_alone(
     async with working(temporal_server.address, [work], max_concurrent_activities=1) as world:
         async with store.semaphore("x", 1).acquire():
             handle = await world.start(Step("work", attempts=2))
-            await waits_for(store, "x", 1)
-            await asyncio.sleep(0.7)
+            await world.until_without_slot(1)
             assert not ran
         (found,) = await handle.result()
     assert found.startswith("RuntimeError")
@@ -221,8 +250,7 @@ async def test_the_progress_of_an_earlier_attempt_is_still_told_after_a_wait(
         handle = await world.start(Step("work", heartbeat=20.0))
         await first.wait()
         async with lock.acquire():
-            await waits_for(store, "x", 1)
-            await asyncio.sleep(0.5)
+            await world.until_without_slot(1)
         await handle.result()
     assert details == [[], ["half", 50]]
 
@@ -236,11 +264,23 @@ async def test_who_waits_sends_heartbeats(
     async def work() -> int:
         return activity.info().attempt
 
-    async with working(temporal_server.address, [work]) as world:
+    often = timedelta(seconds=0.2)
+    async with working(
+        temporal_server.address, [work], max_heartbeat_throttle_interval=often
+    ) as world:
         async with store.semaphore("x", 1).acquire():
-            handle = await world.start(Step("work", heartbeat=1.0))
-            await waits_for(store, "x", 1)
-            await asyncio.sleep(1.7)
+            handle = await world.start(Step("work", heartbeat=HEARTBEAT))
+
+            async def outlived_it() -> bool:
+                """It was heard of after it would have been given up."""
+                found = (await handle.describe()).raw_description.pending_activities
+                return any(
+                    each.last_heartbeat_time.ToMicroseconds()
+                    > each.last_started_time.ToMicroseconds() + HEARTBEAT * 1e6
+                    for each in found
+                )
+
+            await workers.until(outlived_it)
         assert await handle.result() == [1 if wait_in_slot is None else 2]
 
 
@@ -277,8 +317,7 @@ async def test_a_worker_that_shuts_down_leaves_its_waits_to_the_next(
     async with store.semaphore("x", 1).acquire() as lease:
         async with working(temporal_server.address, [work]) as world:
             handle = await world.start(Step("work"))
-            await waits_for(store, "x", 1)
-            await asyncio.sleep(0.5)
+            await world.until_without_slot(1)
         async with working(temporal_server.address, [work], queue=world.queue) as world:
             await waits_for(store, "x", 1)
             await lease.release()

@@ -73,14 +73,14 @@ def history() -> WorkflowHistory:
         first_execution_run_id=RUN,
     )
     task()
-    signal(GONE, "one")
     signal(THERE, "two")
-    add("EXTERNAL_WORKFLOW_EXECUTION_SIGNALED", initiated_event_id=6)
+    signal(GONE, "one")
+    add("EXTERNAL_WORKFLOW_EXECUTION_SIGNALED", initiated_event_id=5)
     not_found = "EXTERNAL_WORKFLOW_EXECUTION_NOT_FOUND"
     cause = f"SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED_CAUSE_{not_found}"
     add(
         "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED",
-        initiated_event_id=5,
+        initiated_event_id=6,
         cause=SignalExternalWorkflowExecutionFailedCause.Value(cause),
     )
     task()

@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Replayer, Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from leasehold.errors import LeaseholdError
@@ -23,7 +23,7 @@ from leasehold.temporal import (
     PermitSlotWorkflow,
     TemporalWorker,
 )
-from leasehold.temporal.beside import _running
+from leasehold.temporal.beside import ServedBeside, _running
 from leasehold.temporal.selfcheck import warn_if_unserved
 from leasehold.temporal.served import WORKFLOWS
 from tests.servers.temporal import TemporalServer
@@ -173,6 +173,55 @@ async def test_several_share_one_beside(temporal_server: TemporalServer) -> None
     assert not _running[client]
 
 
+async def test_who_comes_second_waits_as_well_until_it_is_ready(
+    temporal_server: TemporalServer,
+) -> None:
+    client = await connected(temporal_server)
+    queue = unique("permits")
+    one, two = ServedBeside(client, queue), ServedBeside(client, queue)
+    first = asyncio.create_task(one.__aenter__())
+    await asyncio.sleep(0)  # it has begun
+    await two.__aenter__()
+    worker = _running[client][queue].worker
+    assert worker is not None
+    assert worker.is_ready
+    await first
+    await one.__aexit__(None, None, None)
+    assert worker.is_ready
+    await two.__aexit__(None, None, None)
+    assert worker.not_ready == "it has stopped"
+    assert not _running[client]
+
+
+@pytest.mark.parametrize("staying", [True, False])
+async def test_who_is_cancelled_while_it_starts_stops_it_for_nobody_else(
+    temporal_server: TemporalServer, *, staying: bool
+) -> None:
+    client = await connected(temporal_server)
+    queue = unique("permits")
+    one, two = ServedBeside(client, queue), ServedBeside(client, queue)
+    first = asyncio.create_task(one.__aenter__())
+    second = asyncio.create_task(two.__aenter__())
+    await asyncio.sleep(0)
+    worker = _running[client][queue].worker
+    assert worker is not None
+    first.cancel()
+    if not staying:
+        second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    if staying:
+        await second
+        assert worker.is_ready
+        await two.__aexit__(None, None, None)
+    else:
+        with pytest.raises(asyncio.CancelledError):
+            await second
+    assert not _running[client]
+    async with ServedBeside(client, queue):  # there may be another
+        assert _running[client][queue].worker is not None
+
+
 async def test_one_that_serves_already_is_enough(
     temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -249,10 +298,38 @@ async def test_the_check_never_fails(
 # -- the worker, in this process ------------------------------------------------------------------
 
 
+async def test_its_drain_has_one_name(temporal_server: TemporalServer) -> None:
+    client = await connected(temporal_server)
+    with pytest.raises(TypeError, match="say drain="):
+        TemporalWorker(client, graceful_shutdown_timeout=timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(
+    ("options", "sandboxed"),
+    [
+        ({}, False),
+        ({"workflows": [Holds]}, True),
+        ({"workflows": [Holds], "workflow_runner": UnsandboxedWorkflowRunner()}, False),
+    ],
+)
+async def test_workflows_of_the_users_own_are_sandboxed(
+    temporal_server: TemporalServer, options: dict[str, Any], *, sandboxed: bool
+) -> None:
+    """Ours needn't be, and theirs have Temporal's own default unless they say otherwise."""
+    client = await connected(temporal_server)
+    worker = TemporalWorker(client, task_queue=unique("queue"), **options)
+    runner = worker._worker.config(active_config=True)["workflow_runner"]
+    assert isinstance(runner, SandboxedWorkflowRunner) is sandboxed
+    if isinstance(runner, SandboxedWorkflowRunner):
+        assert "leasehold" in runner.restrictions.passthrough_modules
+
+
 async def test_readiness_follows_its_life(temporal_server: TemporalServer) -> None:
     client = await connected(temporal_server)
     worker = TemporalWorker(client, task_queue=unique("queue"))
     assert worker.not_ready == "it has not started"
+    with pytest.raises(AttributeError):
+        worker.not_ready = None  # type: ignore[misc]
     async with worker:
         assert worker.is_ready
         assert worker.not_ready is None

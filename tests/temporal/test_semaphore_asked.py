@@ -92,6 +92,14 @@ def test_no_lease_is_longer_than_it_is_held() -> None:
     assert (short.ttl, short.max_hold) == (4.0, 4.0)
 
 
+def test_unless_told_it_is_held_for_a_day_or_for_so_many_renewals() -> None:
+    day = 86_400.0
+    assert (terms().ttl, terms().max_hold) == (600.0, day)
+    assert terms(ttl="1h").max_hold == day
+    assert terms(ttl="1m").max_hold == 500 * 60.0
+    assert terms(ttl="2d").max_hold == 2 * day, "never less than one lease"
+
+
 def test_a_short_longest_pause_shortens_the_first() -> None:
     assert (terms(max_backoff=2).backoff, terms(max_backoff=2).max_backoff) == (2.0, 2.0)
 
@@ -112,3 +120,20 @@ def test_a_broker_that_does_not_answer_is_named_and_so_is_its_end() -> None:
         assert "for 5 s" in each
     assert "be it 'typo-queue' or another one" in found
     assert "nobody serves the task queue 'typo-queue', on which it has just been started" in started
+
+
+@pytest.mark.parametrize(
+    ("options", "asked", "words"),
+    [
+        ({}, {"wait": 3}, "takes no wait=: it never waits"),
+        ({}, {"timeout": 3}, "takes no timeout="),
+        ({}, {"colour": 3}, "takes no colour="),
+        ({}, {"units": 2}, "need fair=True"),
+        ({"fair": True}, {"units": 2, "priority": 5, "max_hold": 60}, "is for workflow code"),
+    ],
+)
+def test_what_try_acquire_refuses(
+    options: dict[str, Any], asked: dict[str, Any], words: str
+) -> None:
+    trying = pool(**options).try_acquire(**asked)
+    assert words in said(lambda: trying.send(None))

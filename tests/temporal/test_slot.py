@@ -13,7 +13,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from leasehold.backends.temporal import outside
-from leasehold.temporal import slot_acquiring, slot_arming, slot_permit
+from leasehold.temporal import slot_acquiring, slot_arming, slot_renewing
 from leasehold.temporal.failures import Misused
 from leasehold.temporal.semaphore import Semaphore
 from leasehold.temporal.slot_permit import SlotPermit
@@ -152,7 +152,7 @@ async def test_a_renewal_that_hangs_ends_with_the_deadline(
             await asyncio.get_running_loop().create_future()
         return await really(workflow_id, run_id, name, *args)
 
-    monkeypatch.setattr(slot_permit, "signal_run", hangs)
+    monkeypatch.setattr(slot_renewing, "signal_run", hangs)
     spec = world.spec(work="gate", acquire={"ttl": 3.0})
     handle = await world.hold(spec)
     with pytest.raises(WorkflowFailureError) as caught:

@@ -2,12 +2,13 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from leasehold.temporal.probing import AT_ONCE
@@ -15,7 +16,7 @@ from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Curious, GuideRelay, Held, Interrupted, Relay, TwoTasks
 from tests.temporal.slot_world import SlotWorld, overlap, slot_world
-from tests.temporal.workers import status_of, unique, until, until_closed, worker
+from tests.temporal.workers import PATIENCE, status_of, unique, until, until_closed, worker
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
 
@@ -34,18 +35,18 @@ async def test_1_a_late_release_leaves_another_task_s_permit_alone(
 ) -> None:
     spec = world.spec(way, acquire={"ttl": 1.0, "auto_renew": False, "backoff": 0.3})
     handle = await world.start(TwoTasks, spec)
-    _, left = await handle.result()
-    history = await history_of(world.client, handle.id)
-    ended = [
-        event.event_time.ToMicroseconds() / 1e6
-        for event, kind in zip(history.events, kinds(history), strict=True)
-        if kind.startswith("CHILD_WORKFLOW_EXECUTION_") and not kind.endswith("STARTED")
-    ]
-    assert len(ended) == 2
-    if way == "guide":
-        assert ended[-1] < left - 0.5  # the first task's release ended the second's permit
-    else:
-        assert ended[-1] >= left - 0.3
+
+    async def first_has_left() -> bool:
+        return "the first has left" in await handle.query("log")
+
+    await until(first_has_left)
+    second = world.permit(spec)
+    assert (await world.was_told(second, "release")) == (way == "guide")
+    if way == "guide":  # though its holder is still inside
+        assert await until_closed(world.client, second.id) == "COMPLETED"
+    await handle.signal("go")
+    await handle.result()
+    assert await second.result() == "released"
 
 
 async def test_2_an_expired_lease_and_a_permit_without_a_worker_are_told_apart(
@@ -129,14 +130,7 @@ async def test_4_a_holder_learns_that_its_lease_has_ended(world: SlotWorld) -> N
 async def test_5_work_of_a_terminated_holder_has_ended_before_the_next_begins(
     world: SlotWorld, way: str
 ) -> None:
-    spec = world.spec(way, work="busy", hold=1.5, semaphore={"quarantine": 3.0})
-    first = await world.hold(spec)
-    await world.until_inside(first)
-    next_one = await world.hold(spec)
-    await until(lambda: _begun(world, first.id))
-    await first.terminate()
-    await next_one.result()
-    spans = await world.work.spans_when_done(first.id, next_one.id)
+    spans = await _ended_at_work(world, way, WorkflowHandle.terminate)
     assert (overlap(spans) > 0) == (way == "guide")
 
 
@@ -144,15 +138,29 @@ async def test_5_work_of_a_terminated_holder_has_ended_before_the_next_begins(
 async def test_5_work_of_a_cancelled_holder_has_ended_before_the_next_begins(
     world: SlotWorld, way: str
 ) -> None:
-    spec = world.spec(way, work="busy", hold=1.5, semaphore={"quarantine": 3.0})
-    first = await world.hold(spec)
-    await world.until_inside(first)
-    next_one = await world.hold(spec)
-    await until(lambda: _begun(world, first.id))
-    await first.cancel()
-    await next_one.result()
-    spans = await world.work.spans_when_done(first.id, next_one.id)
+    spans = await _ended_at_work(world, way, WorkflowHandle.cancel)
     assert (overlap(spans) > 0) == (way == "guide")
+
+
+async def _ended_at_work(
+    world: SlotWorld, way: str, end: Callable[[WorkflowHandle[Any, Any]], Awaitable[None]]
+) -> list[tuple[float, float]]:
+    """A holder ends while its activity works on; when that did, and when the next one's.
+
+    The guide's works on until the next one does.
+    """
+    quarantine = {"quarantine": 3.0}
+    spec = world.spec(way, work="busy", hold=1.5, semaphore=quarantine)
+    first = await world.hold(spec if way == "ours" else replace(spec, work="endless"))
+    await world.until_inside(first)
+    next_one = await world.hold(replace(spec, hold=0.1))
+    await until(lambda: _begun(world, first.id))
+    await end(first)
+    if way == "guide":
+        await until(lambda: _begun(world, next_one.id))
+        world.work.enough[first.id].set()
+    await next_one.result()
+    return await world.work.spans_when_done(first.id, next_one.id)
 
 
 async def test_5_fast_frees_at_once_what_a_terminated_holder_had(world: SlotWorld) -> None:
@@ -210,10 +218,19 @@ async def test_8_a_permit_is_handed_over_a_continue_as_new(world: SlotWorld) -> 
     """The guide's is given up in between, so that somebody else holds it."""
     found: dict[str, list[tuple[float, float]]] = {}
     for way, kind in (("guide", GuideRelay), ("ours", Relay)):
-        spec = world.spec(way, runs=3, hold=0.5, acquire={"backoff": 0.2, "ttl": 8.0})
+        often = {"backoff": 0.2, "max_backoff": 0.5, "ttl": 60.0}
+        spec = world.spec(way, runs=2, gap=True, work="gate", acquire=often)
         relay = await world.start(kind, spec, result=Held)
         await world.until_inside(relay)
-        other = await world.hold(world.spec(way, spec.resource, acquire={"backoff": 0.2}))
+        other = await world.hold(world.spec(way, spec.resource, acquire=often))
+        await relay.signal("go")
+        await until(lambda relay=relay: _continued(relay))  # type: ignore[misc]
+        if way == "guide":
+            await world.until_inside(other)
+        else:
+            tried = await world.tries(other)
+            await until(lambda other=other, tried=tried: _has_tried(world, other, tried + 3))  # type: ignore[misc]
+        await relay.signal("go")
         helds: list[Held] = await asyncio.gather(relay.result(), other.result())
         found[way] = [(each.entered, each.left) for each in helds]
     assert overlap(found["guide"]) > 0
@@ -330,11 +347,19 @@ async def test_14_nobody_serves_the_permits(world: SlotWorld) -> None:
 
 @WAYS
 async def test_15_a_second_attempt_is_covered_as_well(world: SlotWorld, way: str) -> None:
-    spec = world.spec(way, work="flaky", hold=2.2, attempts=2, acquire={"ttl": 3.0, "backoff": 0.2})
+    """The guide's goes on until somebody else is at work as well; ours ends after its first lease."""
+    work: dict[str, Any] = {"work": "flaky", "hold": 2.4}
+    if way == "guide":
+        work = {"work": "flaky_endless", "hold": 0.2, "start_to_close": PATIENCE}
+    lease = {"ttl": 1.0 if way == "guide" else 4.0, "backoff": 0.2}
+    spec = world.spec(way, attempts=2, acquire=lease, **work)
     first = await world.hold(spec)
     await world.until_inside(first)
     contender = world.spec(way, spec.resource, work="busy", hold=0.3, acquire={"backoff": 0.2})
     next_one = await world.hold(contender)
+    if way == "guide":
+        await until(lambda: _begun(world, next_one.id))
+        world.work.enough[first.id].set()
     await asyncio.gather(first.result(), next_one.result())
     spans = world.work.spans_of(first.id, next_one.id)
     assert len(spans) == 3
@@ -356,6 +381,15 @@ async def test_16_names_and_arguments_that_make_no_sense_fail_the_workflow(
 
 async def _begun(world: SlotWorld, who: str) -> bool:
     return who in world.work.begun
+
+
+async def _continued(relay: WorkflowHandle[Any, Any]) -> bool:
+    """Its next run has begun."""
+    return (await relay.describe()).run_id != relay.first_execution_run_id
+
+
+async def _has_tried(world: SlotWorld, waiter: WorkflowHandle[Any, Any], times: int) -> bool:
+    return await world.tries(waiter) >= times
 
 
 async def _ended_or_never(world: SlotWorld, spec: Any) -> bool:

@@ -2,16 +2,24 @@
 
 import asyncio
 import gc
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 import leasehold
+from leasehold.backends.temporal import attendance
+from leasehold.backends.temporal.attendance import Attendance
+from leasehold.backends.temporal.connecting import Connection
 from leasehold.backends.temporal.store import TemporalStore
-from leasehold.model import Renew
+from leasehold.backends.temporal.updating import Update
+from leasehold.backends.temporal.url import read_url
+from leasehold.model import Inspect, Renew
+from leasehold.primitives import acquire, asking
 from leasehold.testing.proxy import FaultProxy
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
@@ -31,10 +39,33 @@ async def without_complaints() -> AsyncGenerator[None]:
     assert not complaints
 
 
+def test_we_tell_before_anybody_gives_up() -> None:
+    """The error that says what to do, rather than that there was no answer."""
+    assert 2 * attendance.GRACE <= asking.BRIEFLY
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer for the same."""
+    for each in (acquire, asking):
+        monkeypatch.setattr(each, "BRIEFLY", 30.0)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_call_to_a_queue_that_nobody_serves(temporal_server: TemporalServer) -> None:
+    async with without_complaints():
+        url = f"{temporal_server.url}?task_queue={unique('nobody')}"
+        async with leasehold.connect(url) as client:
+            with pytest.raises(leasehold.BackendUnavailable, match="nobody serves"):
+                await client.lock(unique("lock"), ttl=30).acquire(wait=0)
+
+
+@pytest.mark.usefixtures("patient")
 async def test_a_call_that_is_not_served(temporal_server: TemporalServer) -> None:
+    """There is a worker, but of something else."""
     async with without_complaints(), serving(temporal_server.address, Waiter) as here:
         async with leasehold.connect(f"{temporal_server.url}?task_queue={here.queue}") as client:
-            with pytest.raises(leasehold.BackendUnavailable):
+            with pytest.raises(leasehold.BackendUnavailable, match="did not answer"):
                 await client.lock(unique("lock"), ttl=3).acquire(wait=0)
 
 
@@ -55,3 +86,14 @@ async def test_a_call_that_is_cancelled_while_there_is_no_mailbox(
                     await backend.apply([Renew(b"lock:a", "id", 1.0, inbox=backend.inbox)])
             proxy.heal()
             await backend.close()
+
+
+async def test_a_call_whose_time_is_over_before_it_is_made(temporal_server: TemporalServer) -> None:
+    """On a busy machine that happens, and is told as any other call without an answer."""
+    async with serving(temporal_server.address, Waiter) as here:  # and no broker
+        found = read_url(f"{temporal_server.url}?task_queue={here.queue}")
+        connection = Connection(found)
+        call = Update(connection, b"lock:late", [Inspect(b"lock:late"), here.acquire("a")], None)
+        unanswered = (leasehold.BackendUnavailable, WorkflowUpdateRPCTimeoutOrCancelledError)
+        with pytest.raises(unanswered):
+            await Attendance(connection).watched(call, time.monotonic() - 1.0, 1.0)

@@ -12,7 +12,9 @@ from temporalio.client import Client
 from leasehold.temporal import PermitSlotWorkflow
 from leasehold.temporal.permit_input import PermitSlotInput
 from tests.servers.temporal import TemporalServer
+from tests.temporal.turned import turned
 from tests.temporal.worker_processes import (
+    ANY_PORT,
     LONG,
     WorkerProcess,
     environment,
@@ -54,11 +56,10 @@ async def released(client: Client, permit: str) -> str:
 async def test_drained_without_losing_a_permit(temporal_server: TemporalServer) -> None:
     """SIGTERM ends it with 0, what is held stays held, and the next worker goes on with it."""
     client, queue = await connected(temporal_server), unique("queue")
-    health = free_address()
     url = f"{temporal_server.url}?task_queue={queue}"
-    with WorkerProcess("--url", url, "--health", health, "--metrics", "127.0.0.1:0") as first:
-        found = await asyncio.to_thread(first.until, "metrics")
-        metrics = found.removeprefix("metrics at http://").removesuffix("/metrics")
+    with WorkerProcess("--url", url, "--health", ANY_PORT, "--metrics", ANY_PORT) as first:
+        health = await asyncio.to_thread(first.until_at, "health")
+        metrics = await asyncio.to_thread(first.until_at, "metrics")
         await asyncio.to_thread(first.until, "ready")
         held = await permit(client, queue)
         await until_begun(client, held)
@@ -79,6 +80,20 @@ async def test_drained_without_losing_a_permit(temporal_server: TemporalServer) 
         assert await asyncio.to_thread(second.ended) == 0
 
 
+async def test_it_speaks_as_a_data_converter_of_its_users_does(
+    temporal_server: TemporalServer,
+) -> None:
+    """A permit whose input nobody else could read is served, and its outcome is written likewise."""
+    plain, queue = await connected(temporal_server), unique("queue")
+    client = await Client.connect(temporal_server.address, data_converter=turned)
+    env = environment(TEMPORAL_TASK_QUEUE=queue, TEMPORAL_ADDRESS=temporal_server.address)
+    with WorkerProcess("--data-converter", "tests.temporal.turned:turned", env=env) as served:
+        await asyncio.to_thread(served.until, "ready")
+        held = await permit(client, queue)
+        assert await released(client, held) == "released"
+    assert await plain.get_workflow_handle(held, result_type=str).result() == "desaeler"
+
+
 async def test_two_workers_and_one_is_killed(temporal_server: TemporalServer) -> None:
     client, queue = await connected(temporal_server), unique("queue")
     env = environment(TEMPORAL_TASK_QUEUE=queue, TEMPORAL_ADDRESS=temporal_server.address)
@@ -95,11 +110,10 @@ async def test_two_workers_and_one_is_killed(temporal_server: TemporalServer) ->
 
 def test_alive_but_not_ready_before_it_is_served() -> None:
     """A server that takes the connection and says nothing."""
-    health = free_address()
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         address = f"127.0.0.1:{deaf.getsockname()[1]}"
-        with WorkerProcess("--address", address, "--health", health) as worker:
-            worker.until("health")
+        with WorkerProcess("--address", address, "--health", ANY_PORT) as worker:
+            health = worker.until_at("health")
             assert fetch(health, "/livez") == (200, "ok\n")
             assert fetch(health, "/readyz") == (503, "it is connecting\n")
             worker.signal(signal.SIGTERM)

@@ -16,6 +16,9 @@ from tests.servers.ports import free_port
 LONG = 60.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
 
+ANY_PORT = "127.0.0.1:0"
+"""Whichever is free: nobody else can take it before the worker does."""
+
 
 def environment(**more: str) -> dict[str, str]:
     """Ours, without anything that names a server or a store."""
@@ -67,6 +70,11 @@ class WorkerProcess:
             if said["event"] == event:
                 return str(said["message"])
         raise AssertionError(f"it ended with {self.process.wait(LONG)} before {event}: {self.told}")
+
+    def until_at(self, endpoint: str) -> str:
+        """Read up to where it says of an endpoint, on a port that was free, what its address is."""
+        told = self.until(endpoint)
+        return told.removeprefix(f"{endpoint} at http://").partition("/")[0]
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

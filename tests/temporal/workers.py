@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 if TYPE_CHECKING:
@@ -56,7 +56,9 @@ async def status_of(client: Client, workflow_id: str, run_id: str | None = None)
     """`RUNNING`, `COMPLETED`, `TERMINATED` …; empty for one that isn't there."""
     try:
         found = await client.get_workflow_handle(workflow_id, run_id=run_id).describe()
-    except RPCError:
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
         return ""
     return found.status.name if found.status is not None else ""
 

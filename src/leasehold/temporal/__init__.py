@@ -5,6 +5,7 @@
 * `LeaseholdPlugin` sets up a client's workers for both.
 * `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `LeaseholdBroker`, `LeaseholdMailbox`),
   as does `leasehold temporal worker`; `serve` is that as a coroutine.
+* `Handoff` is what a permit's `detach()` gives; what goes wrong is a `LeaseholdError`, as everywhere.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from leasehold.backends.temporal.broker import LeaseholdBroker as LeaseholdBroker
     from leasehold.backends.temporal.mailbox import LeaseholdMailbox as LeaseholdMailbox
+    from leasehold.errors import AcquireTimeout as AcquireTimeout
+    from leasehold.errors import BackendUnavailable as BackendUnavailable
+    from leasehold.errors import LeaseholdError as LeaseholdError
     from leasehold.errors import LeaseLost as LeaseLost
+    from leasehold.errors import NotHeld as NotHeld
+    from leasehold.errors import Reentrant as Reentrant
     from leasehold.temporal.activity_lock import ActivityLock as ActivityLock
     from leasehold.temporal.activity_lock import current_lock as current_lock
+    from leasehold.temporal.failures import Misused as Misused
+    from leasehold.temporal.handoff import Handoff as Handoff
     from leasehold.temporal.interceptor import LockInterceptor as LockInterceptor
     from leasehold.temporal.lock import Lock as Lock
     from leasehold.temporal.needs_lock_decorator import needs_lock as needs_lock
@@ -35,8 +43,17 @@ else:
         {
             "leasehold.backends.temporal.broker": ("LeaseholdBroker",),
             "leasehold.backends.temporal.mailbox": ("LeaseholdMailbox",),
-            "leasehold.errors": ("LeaseLost",),
+            "leasehold.errors": (
+                "AcquireTimeout",
+                "BackendUnavailable",
+                "LeaseLost",
+                "LeaseholdError",
+                "NotHeld",
+                "Reentrant",
+            ),
             "leasehold.temporal.activity_lock": ("ActivityLock", "current_lock"),
+            "leasehold.temporal.failures": ("Misused",),
+            "leasehold.temporal.handoff": ("Handoff",),
             "leasehold.temporal.interceptor": ("LockInterceptor",),
             "leasehold.temporal.lock": ("Lock",),
             "leasehold.temporal.needs_lock_decorator": ("needs_lock",),

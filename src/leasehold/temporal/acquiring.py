@@ -14,7 +14,7 @@ from leasehold.temporal.permit import Permit
 class Acquiring:
     """What `acquire()` returns: enter it with `async with`, or await it and release the permit yourself.
 
-    In a block the body is cancelled as soon as the permit is lost, and `PermitLost` is raised on leaving.
+    In a block the body is cancelled as soon as the permit is lost, and `LeaseLost` is raised on leaving.
     The body's own exception is never hidden by that, and somebody else's cancellation never swallowed.
     """
 

@@ -21,11 +21,12 @@ from leasehold.temporal.activity_lock_handover import handed
 from leasehold.temporal.activity_lock_parking import Parked, spares_an_attempt
 from leasehold.temporal.activity_lock_processes import About, call_in_process
 from leasehold.temporal.activity_lock_running import Body, Held, Pulse
-from leasehold.temporal.activity_lock_sdk import this_context
 from leasehold.temporal.activity_lock_slots import Slots, Stores, name_shown, owner_of, slots_for
 from leasehold.temporal.activity_lock_terms import times_of
 from leasehold.temporal.activity_lock_waiting import Wait, WaitingRoom, Which
+from leasehold.temporal.needs_lock_backend import LockBackend
 from leasehold.temporal.needs_lock_decorator import Need
+from leasehold.temporal.sdk import this_context
 
 BEAT = 5.0
 """A wait is heard of so often, in seconds, also without a heartbeat timeout: so it can be cancelled."""
@@ -39,7 +40,7 @@ type Next = Callable[[ExecuteActivityInput], Awaitable[Any]]
 class Station:
     """What the attempts of a worker share."""
 
-    def __init__(self, backend: Any, wait_in_slot: float | None) -> None:
+    def __init__(self, backend: LockBackend, wait_in_slot: float | None) -> None:
         self.backend = backend
         self.wait_in_slot = wait_in_slot
         self.stores = Stores()
@@ -52,23 +53,26 @@ class Station:
 
 
 class Attempt:
-    """One attempt, from its beginning in a worker's slot."""
+    """One attempt, from its beginning in a worker's slot.
+
+    `own` is what the server told of it, `info` the same without what attempts hand on to one another.
+    """
 
     def __init__(
         self,
         station: Station,
         need: Need,
         application: str,
+        own: Info,
         info: Info,
-        shown: Info,
         pulse: Pulse,
         client: Client | None,
     ) -> None:
         self._station = station
         self._need = need
         self._application = application
-        self._handed = handed(info.heartbeat_details, info.attempt)
-        self._info = shown
+        self._handed = handed(own.heartbeat_details, own.attempt)
+        self._info = info
         self._pulse = pulse
         self._client = client
         self._times = times_of(info)

@@ -13,7 +13,7 @@ from leasehold.config import Duration
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.temporal import activity_lock_failures as failures
 from leasehold.temporal.activity_lock import ActivityLock, holding
-from leasehold.temporal.activity_lock_sdk import cancel_here
+from leasehold.temporal.sdk import cancel_here
 
 log = logging.getLogger("leasehold")
 

@@ -7,7 +7,7 @@ from temporalio.activity import Info
 import leasehold
 from leasehold.core.names import shown
 from leasehold.temporal.activity_lock_terms import longest_hold, times_of, ttl_for, whole
-from leasehold.temporal.needs_lock_backend import refuse_nowhere
+from leasehold.temporal.needs_lock_backend import LockBackend, refuse_nowhere
 from leasehold.temporal.needs_lock_decorator import Need
 from leasehold.temporal.needs_lock_name import full_name
 
@@ -29,7 +29,7 @@ class Stores:
     def __init__(self) -> None:
         self._by_url: dict[str, leasehold.Client] = {}
 
-    def client(self, backend: Any) -> leasehold.Client:
+    def client(self, backend: LockBackend) -> leasehold.Client:
         """Of a URL, a client of either world, the name of a store, or None for the default store."""
         if backend is None:
             refuse_nowhere("an activity")

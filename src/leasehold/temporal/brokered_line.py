@@ -8,6 +8,7 @@ from typing import Any, Self
 from temporalio import workflow
 
 from leasehold.backends.temporal import ids, wire
+from leasehold.backends.temporal.broker_owners import inbox_of
 from leasehold.model import Command, Reply, Wakeup
 from leasehold.temporal.brokered_bell import Bell
 from leasehold.temporal.brokered_delivery import Broker
@@ -97,7 +98,7 @@ class Line:
     def inbox(self) -> str:
         """Where pushes for this run go."""
         info = workflow.info()
-        return f"wf:{info.workflow_id}:{info.run_id}"
+        return inbox_of(info.workflow_id, info.run_id)
 
     def refuse_if_put_away(self) -> None:
         """Raises where a worker only drops this run from its memory, which to the code is a cancellation.

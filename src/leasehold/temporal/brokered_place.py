@@ -1,7 +1,8 @@
 """A workflow's place in a broker's queue: asked for once, and told of its turn without asking again.
 
-A waiter's history doesn't grow while it waits. Only one that has waited for minutes asks anew, ever more
-rarely, in case the broker was ended by hand and everybody's place with it.
+A waiter's history doesn't grow while it waits, but for reminders: it asks anew after 60 s, 11 min and
+71 min, and then once an hour, in case the broker was ended by hand and everybody's place with it. Each of
+them is 14 events: 28 in the first hour, and 14 in each later one.
 """
 
 import asyncio
@@ -20,10 +21,8 @@ from leasehold.temporal.brokered_lease import BrokeredLease
 from leasehold.temporal.brokered_line import Calling, Line
 from leasehold.temporal.ending import to_its_end
 
-AGES = 3e8
-"""The patience with a workflow that waits without end: a broker notices when it is gone."""
 REMINDERS = (60.0, 600.0, 3600.0)
-"""It asks again after so many seconds, and then every so often as the last."""
+"""It asks again after so many seconds, then so many more, and then every so often as the last."""
 ANSWERED = 5.0
 """So long a broker may take for its first answer, however short the wait: it may have to be started."""
 SERVED = 300.0

@@ -1,11 +1,10 @@
 """What holds where nothing is said: the task queue, and how long things take."""
 
-import os
 from contextlib import nullcontext
 
 from temporalio import workflow
 
-from leasehold.backends.temporal import ids
+from leasehold.backends.temporal import queues
 
 LEASE = 600.0
 """How long a permit stands without a renewal."""
@@ -27,8 +26,6 @@ ARMED = 30.0
 ARMED_AT_LEAST = 5.0
 """So long it may, however little is left of `wait`."""
 
-VARIABLE = "TEMPORAL_TASK_QUEUE"
-
 
 def task_queue(explicit: str | None = None) -> str:
     """The queue of permits and brokers: as told, else `TEMPORAL_TASK_QUEUE`, else `distributed-lock-tq`.
@@ -36,12 +33,5 @@ def task_queue(explicit: str | None = None) -> str:
     In a workflow that is its worker's environment. A replay elsewhere is none the worse for another
     queue, as the queue of a child's start is not compared. Raises `ValueError` for what is no name.
     """
-    if explicit is not None:
-        given: object = explicit
-        if not isinstance(given, str) or not given.strip():
-            raise ValueError(
-                f"task_queue is {explicit!r}: name the queue that serves permits, or leave it out"
-            )
-        return explicit
     with workflow.unsafe.sandbox_unrestricted() if workflow.in_workflow() else nullcontext():
-        return os.environ.get(VARIABLE) or ids.QUEUE
+        return queues.task_queue(explicit)

@@ -18,6 +18,7 @@ from leasehold.errors import (
     NotHeld,
     Reentrant,
 )
+from leasehold.temporal.sdk import name_error
 
 
 class _Failure(LeaseholdError, ApplicationError):
@@ -30,8 +31,7 @@ class _Failure(LeaseholdError, ApplicationError):
         # by name: where an error is the system's as well, `super()` would never get there
         ApplicationError.__init__(self, message, type=self.kind, non_retryable=not self.again)
         super().__init__(message, **about)
-        self._type = self.kind
-        self._non_retryable = not self.again
+        name_error(self, self.kind, retryable=self.again)
 
     def __str__(self) -> str:
         return self.message

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from temporalio import workflow
 
+from leasehold.backends.temporal.broker_desk import AGES
 from leasehold.core.names import key_of
 from leasehold.errors import LeaseholdError
 from leasehold.model import Acquire, Failed, Gone, Refused
@@ -12,7 +13,7 @@ from leasehold.temporal.brokered_bell import Bell
 from leasehold.temporal.brokered_delivery import Broker
 from leasehold.temporal.brokered_lease import BrokeredLease, pause
 from leasehold.temporal.brokered_line import Line
-from leasehold.temporal.brokered_place import AGES, Place
+from leasehold.temporal.brokered_place import Place
 from leasehold.temporal.ending import to_its_end
 from leasehold.temporal.failures import Misused, checked
 from leasehold.temporal.fair_permit import FairPermit

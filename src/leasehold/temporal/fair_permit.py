@@ -76,7 +76,7 @@ class FairPermit(Permit):
     async def renew(self, ttl: Duration | None = None) -> None:
         """Have the broker let it stand for `ttl` seconds from now, or as many as it was acquired with.
 
-        Raises `PermitLost` if it has ended or no answer comes in time, `NotHolding` if it was given up.
+        Raises `LeaseLost` if it has ended or no answer comes in time, `NotHeld` if it was given up.
         """
         self._still("renew it")
         with checked():

@@ -19,9 +19,9 @@ from leasehold.temporal.activity_lock import held_for
 from leasehold.temporal.activity_lock_attempt import Attempt, Station
 from leasehold.temporal.activity_lock_handover import without
 from leasehold.temporal.activity_lock_running import Pulse
-from leasehold.temporal.activity_lock_sdk import client_behind
-from leasehold.temporal.needs_lock_backend import checked_backend, refuse_nowhere
+from leasehold.temporal.needs_lock_backend import LockBackend, checked_backend, refuse_nowhere
 from leasehold.temporal.needs_lock_decorator import need_of
+from leasehold.temporal.sdk import client_behind
 
 WAIT_IN_SLOT = 5.0
 """A wait keeps its activity slot for so many seconds; after that it goes on without one."""
@@ -43,7 +43,7 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
         self,
         *,
         application: str | None = None,
-        backend: Any = None,
+        backend: LockBackend = None,
         wait_in_slot: Duration | None = WAIT_IN_SLOT,
     ) -> None:
         if not isinstance(application, str | None):

@@ -1,13 +1,20 @@
 """What an activity's lock may be kept in: a store's URL, a client, or the name of a store."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from leasehold.backends import check_scheme
 from leasehold.defaults import default_is_named
 from leasehold.errors import NotConfigured
 
+if TYPE_CHECKING:
+    import leasehold
+    import leasehold.sync
 
-def checked_backend(backend: Any) -> Any:
+type LockBackend = str | leasehold.Client | leasehold.sync.Client | None
+"""A store's URL or name, a client of either world, or None for what is said elsewhere."""
+
+
+def checked_backend(backend: Any) -> LockBackend:
     """As it was given; nothing is opened. Raises `TypeError`, and `NotConfigured` for a strange URL."""
     if isinstance(backend, str):
         if not backend:
@@ -16,7 +23,8 @@ def checked_backend(backend: Any) -> Any:
             check_scheme(backend)
         return backend
     if backend is None or hasattr(backend, "hub"):
-        return backend
+        client: LockBackend = backend
+        return client
     raise TypeError(
         f"backend is {backend!r}: give a store's URL, what leasehold.connect() returned, "
         "or the name of a store"

@@ -14,8 +14,9 @@ from temporalio import workflow
 from leasehold.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from leasehold.temporal.activity_lock import held_for
 from leasehold.temporal.activity_lock_failures import no_activity, not_installed
-from leasehold.temporal.needs_lock_backend import checked_backend
+from leasehold.temporal.needs_lock_backend import LockBackend, checked_backend
 from leasehold.temporal.needs_lock_name import LockName
+from leasehold.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
 
 NEED = "__leasehold_needs_lock__"
 
@@ -30,7 +31,7 @@ class Need:
     activity: str
     name: LockName
     capacity: int
-    backend: Any
+    backend: LockBackend
     ttl: float | None
     auto_renew: bool
     wait: float | None
@@ -43,7 +44,7 @@ def needs_lock[F: Callable[..., Any]](
     name: str | None = None,
     *,
     capacity: int | None = None,
-    backend: Any = None,
+    backend: LockBackend = None,
     max_locks: int | None = None,
     lock_name: str | None = None,
     ttl: Duration | None = None,
@@ -109,8 +110,7 @@ def need_of(function: Any) -> Need | None:
 def refuse_locked_workflows(workflows: Iterable[type]) -> None:
     """Raises `TypeError` for a workflow whose run method was decorated as if it were an activity."""
     for each in workflows:
-        definition = workflow._Definition.from_class(each)
-        if definition is not None and need_of(definition.run_fn) is not None:
+        if need_of(run_method(each)) is not None:
             raise TypeError(
                 f"needs_lock is for activities, and {each.__name__} is a workflow: {_INSTEAD}"
             )
@@ -174,18 +174,14 @@ _INSTEAD = (
 
 def _refuse_what_is_no_activity(function: Any) -> None:
     if inspect.isclass(function):
-        is_workflow = hasattr(function, "__temporal_workflow_definition")
         what = f"a workflow: {_INSTEAD}"
-        if not is_workflow:
+        if not is_workflow(function):
             what = (
                 "a class: decorate its `__call__` if its objects are activities; if it is to be a workflow, "
                 f"{_INSTEAD}"
             )
         raise TypeError(f"needs_lock is for activities, and {function.__name__} is {what}")
-    marks = ("run", "signal_definition", "query_definition", "update_definition")
-    if any(
-        hasattr(function, f"__temporal_{each}") for each in (f"workflow_{marks[0]}", *marks[1:])
-    ):
+    if is_part_of_a_workflow(function):
         raise TypeError(
             f"needs_lock is for activities, and {function.__qualname__} is a method of a workflow: {_INSTEAD}"
         )

@@ -64,7 +64,7 @@ class Permit(ABC):
 
     @property
     def run_id(self) -> str:
-        """The run ID of the workflow that is the permit; of a broker's grant, that of the broker."""
+        """The run ID of the workflow that is the permit; of a broker's grant, its lease's fingerprint."""
         return self._run_id
 
     @property
@@ -95,12 +95,12 @@ class Permit(ABC):
         return bool(self._reason) or (not self._over and workflow.time() >= self._deadline)
 
     @property
-    def reason(self) -> str:
-        """Why it was lost: `expired`, `max_hold`, `revoked` or `closed`; empty while it isn't."""
-        return self._reason or (self._ran_out() if self.lost else "")
+    def reason(self) -> str | None:
+        """Why it was lost: `expired`, `max_hold`, `revoked` or `closed`; None unless it was."""
+        return self._reason or (self._ran_out() if self.lost else None)
 
     def ensure(self, needs: Duration = 0.0) -> None:
-        """Raises `PermitLost` unless it is held for `needs` seconds yet; `NotHolding` if it was given up.
+        """Raises `LeaseLost` unless it is held for `needs` seconds yet; `NotHeld` if it was given up.
 
         Too little time left is no loss yet: who catches that may still renew it.
         """
@@ -120,7 +120,7 @@ class Permit(ABC):
     async def renew(self, ttl: Duration | None = None) -> None:
         """Let it stand for `ttl` seconds from now, or as many as it was acquired with.
 
-        Raises `PermitLost` if it has ended, `NotHolding` if it was given up.
+        Raises `LeaseLost` if it has ended, `NotHeld` if it was given up.
         """
 
     @abstractmethod
@@ -174,7 +174,8 @@ class Permit(ABC):
 
     def _why(self) -> str:
         """Why it was lost, for people."""
-        why = _WHY.get(self.reason, self.reason)
+        reason = self.reason or "expired"
+        why = _WHY.get(reason, reason)
         return f"{why} ({self._detail})" if self._detail else why
 
     def _still(self, what: str) -> None:

@@ -13,6 +13,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.temporal.beside import ServedBeside
 from leasehold.temporal.defaults import task_queue as queue_of
 from leasehold.temporal.interceptor import WAIT_IN_SLOT, LockInterceptor
+from leasehold.temporal.needs_lock_backend import LockBackend
 from leasehold.temporal.needs_lock_decorator import refuse_locked_workflows
 from leasehold.temporal.quiet_end import end_quietly
 from leasehold.temporal.sandbox import passing_ours
@@ -40,7 +41,7 @@ class LeaseholdPlugin(SimplePlugin):
         task_queue: str | None = None,
         serve: bool = False,
         application: str | None = None,
-        backend: Any = None,
+        backend: LockBackend = None,
         wait_in_slot: Duration | None = WAIT_IN_SLOT,
     ) -> None:
         self.task_queue = queue_of(task_queue)

@@ -19,7 +19,7 @@ from leasehold.temporal.handoff import Handoff
 from leasehold.temporal.permit import Permit
 from leasehold.temporal.slot_acquiring import acquire_slot
 from leasehold.temporal.slot_reattaching import reattach_slot
-from leasehold.temporal.terms import Asked, Terms, terms
+from leasehold.temporal.terms import Asked, Terms, Tried, refuse_waiting, terms
 
 type OnHolderClose = Literal["fast", "safe"]
 
@@ -76,26 +76,31 @@ class Semaphore:
         It may be told `ttl`, `wait`, `backoff`, `max_backoff`, `units`, `priority`, `note`, `auto_renew`,
         `max_hold`; `lease` and `timeout` are other words for `ttl` and `wait`. Taken slots are tried again
         after `backoff` seconds, then ever more rarely up to `max_backoff`, and never at more than some 900
-        events of history an hour. Raises `AcquireTimedOut` after `wait` seconds, `AlreadyHeld` where this
-        task would wait for itself, `NotServed` where no worker serves the permits. It stands for `ttl`
-        seconds and is renewed for `max_hold` at most. A cancellation while waiting leaves nothing behind.
+        events of history an hour. Raises `AcquireTimeout` after `wait` seconds, `Reentrant` where this
+        task would wait for itself, `BackendUnavailable` where no worker serves the permits. It stands for
+        `ttl` seconds and is renewed for `max_hold` at most. A cancellation while waiting leaves nothing
+        behind.
         """
         found = terms(**asked)
         with checked():
             _check_terms(self, asked, found)
         return Acquiring(lambda: self._obtain(found))
 
-    async def try_acquire(self, *, ttl: Duration | None = None, note: str = "") -> Permit | None:
-        """A slot if one is free now, else None. Of many slots some are tried."""
+    async def try_acquire(self, **asked: Unpack[Tried]) -> Permit | None:
+        """A slot if one is free now, else None. Of many slots some are tried; with `fair`, the broker knows.
+
+        It may be told what `acquire()` may, but for what is about waiting, and raises what that does.
+        """
+        refuse_waiting(asked)
         try:
-            return await self.acquire(ttl=ttl, note=note, wait=0)
+            return await self.acquire(**asked, wait=0)
         except AcquireTimedOut:
             return None
 
     def reattach(self, handoff: Handoff | Mapping[str, Any]) -> Acquiring:
         """The permit that an earlier run of this workflow has detached, entered like one acquired.
 
-        Raises `PermitLost` if it has ended meanwhile.
+        Raises `LeaseLost` if it has ended meanwhile, `Misused` for one of something else.
         """
         found = Handoff.of(handoff)
         if found.resource != self.resource or (found.mode == "fair") != self.fair:

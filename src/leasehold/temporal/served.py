@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from temporalio import activity, workflow
 from temporalio.worker import WorkerDeploymentConfig
 
 from leasehold.backends.temporal.broker import LeaseholdBroker
 from leasehold.backends.temporal.broker_liveness import owner_closed
 from leasehold.backends.temporal.mailbox import LeaseholdMailbox
 from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.sdk import activity_name, workflow_name
 from leasehold.temporal.versioned import VersionedBroker, VersionedMailbox, VersionedPermit
 
 WORKFLOWS: tuple[type, ...] = (PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox)
@@ -22,12 +22,12 @@ def with_our_workflows(
 ) -> list[type]:
     """These and ours; one of theirs that goes by the name of one of ours stays, and ours stays out."""
     versioned = deployment is not None and deployment.use_worker_versioning
-    return _joined(given or (), VERSIONED if versioned else WORKFLOWS, _workflow_name)
+    return _joined(given or (), VERSIONED if versioned else WORKFLOWS, workflow_name)
 
 
 def with_our_activities(given: Sequence[Callable[..., Any]] | None) -> list[Callable[..., Any]]:
     """Likewise."""
-    return _joined(given or (), ACTIVITIES, _activity_name)
+    return _joined(given or (), ACTIVITIES, activity_name)
 
 
 def _joined[T](
@@ -35,13 +35,3 @@ def _joined[T](
 ) -> list[T]:
     taken = {name_of(each) for each in given}
     return [*given, *(each for each in ours if name_of(each) not in taken)]
-
-
-def _workflow_name(kind: type) -> str | None:
-    found = workflow._Definition.from_class(kind)
-    return None if found is None else found.name
-
-
-def _activity_name(function: Callable[..., Any]) -> str | None:
-    found = activity._Definition.from_callable(function)
-    return None if found is None else found.name

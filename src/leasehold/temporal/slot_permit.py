@@ -1,36 +1,29 @@
-"""A permit in slot mode: the running workflow of that ID is the lock."""
+"""A permit in slot mode: the running workflow of that ID is the lock. How it is given up, and how it ends."""
 
 import asyncio
-from math import inf
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import (
-    ApplicationError,
-    ChildWorkflowError,
-    FailureError,
-)
+from temporalio.exceptions import ApplicationError, ChildWorkflowError
 from temporalio.exceptions import TimeoutError as TimedOut
 
-from leasehold.backends.temporal.ids import permit_id
 from leasehold.backends.temporal.outside import signal_run
-from leasehold.config import Duration, safe_ttl
 from leasehold.temporal import defaults
 from leasehold.temporal import permit_input as said
 from leasehold.temporal.ending import to_its_end
-from leasehold.temporal.failures import Misused, checked
+from leasehold.temporal.failures import Misused
 from leasehold.temporal.handoff import Handoff
 from leasehold.temporal.here import here
-from leasehold.temporal.permit import Permit
 from leasehold.temporal.permit_input import PermitNews
 from leasehold.temporal.slot_ending import CANCELLED, by_hand
-from leasehold.temporal.slot_timing import LONGEST_MARGIN, spare, trusted
+from leasehold.temporal.slot_renewing import RenewedSlot
+from leasehold.temporal.slot_timing import spare
 from leasehold.temporal.unfinished import may_run_on
 
 type Child = workflow.ChildWorkflowHandle[Any, str]
 
 
-class SlotPermit(Permit):
+class SlotPermit(RenewedSlot):
     """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
 
     def __init__(
@@ -51,20 +44,18 @@ class SlotPermit(Permit):
     ) -> None:
         super().__init__(
             resource=resource,
-            slots=(slot,),
+            slot=slot,
             run_id=run_id,
-            token=token,
             ttl=ttl,
-            deadline=trusted(began, ttl, until),
-            acquired_at=began if acquired_at is None else acquired_at,
+            began=began,
+            until=until,
+            renews=renews,
+            token=token,
+            acquired_at=acquired_at,
         )
-        self._renewed_at = began
-        self._until = until
-        self._renews = renews
         self._stays = stays
         self._quarantine = quarantine
         self._child = child
-        self._keeping: asyncio.Task[None] | None = None
         self._here = here()
         self.armed = False
         """It has reported, so a worker serves it."""
@@ -74,18 +65,6 @@ class SlotPermit(Permit):
         self._here.listen(run_id, self._hear)
         if child is not None:
             child.add_done_callback(self._child_closed)
-
-    def keep(self) -> None:
-        """From now on it is renewed, and known to be lost at its deadline."""
-        self._keeping = asyncio.create_task(self._keep())
-
-    async def renew(self, ttl: Duration | None = None) -> None:
-        self._still("renew")
-        with checked():
-            wanted = self._ttl if ttl is None else safe_ttl(ttl)
-        if not await self._extend(wanted):
-            self._lose(self._gone())
-        self._still("renew")
 
     async def release(self) -> bool:
         return await self._give_up(said.RELEASE, defaults.CONFIRMED)
@@ -157,50 +136,6 @@ class SlotPermit(Permit):
                 )  # fmt: skip
         return True
 
-    async def _keep(self) -> None:
-        while not self.lost:
-            now, due = workflow.time(), self._due()
-            if now < due:
-                what = (
-                    "until the permit's renewal"
-                    if due < self._deadline
-                    else "the permit's deadline"
-                )
-                await workflow.sleep(min(due, self._deadline) - now, summary=what)
-            elif not await self._is_there():
-                return self._lose(self._gone())
-        self._lose(self._ran_out())
-
-    def _due(self) -> float:
-        """When to renew next; never where its deadline is as late as it may be."""
-        if not self._renews or self._deadline >= self._until - spare(self._ttl):
-            return inf
-        return self._renewed_at + self._ttl / 2
-
-    async def _is_there(self) -> bool:
-        """Renew it. Whoever waits for that longer than until its deadline learns of the loss too late."""
-        extending = asyncio.create_task(self._try_to_extend())
-        try:
-            await workflow.wait([extending], timeout=self._deadline - workflow.time())
-            return not extending.done() or extending.result()
-        finally:
-            extending.cancel()
-
-    async def _try_to_extend(self) -> bool:
-        try:
-            return await self._extend(self._ttl)
-        except FailureError:
-            await workflow.sleep(self._ttl / 10, summary="until the renewal is tried again")
-            return True
-
-    async def _extend(self, ttl: float) -> bool:
-        sent = workflow.time()
-        if not await signal_run(self._workflow_id, self._run_id, said.EXTEND, ttl):
-            return False
-        self._renewed_at = sent
-        self._deadline = max(self._deadline, trusted(sent, ttl, self._until))
-        return True
-
     def _hear(self, news: PermitNews) -> None:
         if news.what == said.ARMED:
             if not self.armed:  # nothing has been renewed yet, so the permit knows better
@@ -227,14 +162,6 @@ class SlotPermit(Permit):
         else:
             self._has_ended("revoked", by_hand(cause))
 
-    def _ran_out(self) -> str:
-        """Why its time is over."""
-        return "max_hold" if workflow.time() >= self._until - LONGEST_MARGIN else "expired"
-
-    def _gone(self) -> str:
-        """Why it has ended, where that is all that is known."""
-        return self._ran_out() if workflow.time() >= self._deadline else "closed"
-
     def _has_ended(self, reason: str, detail: str = "") -> None:
         self.ended = True
         self._lose(reason, detail)
@@ -248,7 +175,3 @@ class SlotPermit(Permit):
             self._keeping.cancel()
         self._here.unlisten(self._run_id)
         self._here.give_back(self._resource, self.slot)
-
-    @property
-    def _workflow_id(self) -> str:
-        return permit_id(self._resource, self.slot)

@@ -1,5 +1,6 @@
 """What an acquire in workflow code asks for, checked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypedDict, Unpack
 
@@ -14,38 +15,50 @@ from leasehold.config import (
 )
 from leasehold.errors import UnsafeTiming
 from leasehold.temporal import defaults
-from leasehold.temporal.failures import checked
+from leasehold.temporal.failures import Misused, checked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
     """All in seconds; None is without end."""
 
-    ttl: float = defaults.LEASE
-    wait: float | None = None
-    backoff: float = defaults.BACKOFF
-    max_backoff: float = defaults.MAX_BACKOFF
-    units: int = 1
-    priority: int = 0
-    note: str = ""
-    auto_renew: bool = True
-    max_hold: float = defaults.MAX_HOLD
+    ttl: float
+    wait: float | None
+    backoff: float
+    max_backoff: float
+    units: int
+    priority: int
+    note: str
+    auto_renew: bool
+    max_hold: float
 
 
-class Asked(TypedDict, total=False):
-    """What `acquire()` may be told; `lease` and `timeout` are other words for `ttl` and `wait`."""
+class Tried(TypedDict, total=False):
+    """What `try_acquire()` may be told; `lease` is another word for `ttl`."""
 
     ttl: Duration | None
-    wait: Duration | Unset | None
-    backoff: Duration | None
-    max_backoff: Duration | None
     units: int
     priority: int
     note: str
     auto_renew: bool
     max_hold: Duration | None
     lease: Duration | None
+
+
+class Asked(Tried, total=False):
+    """What `acquire()` may be told; `timeout` is another word for `wait`."""
+
+    wait: Duration | Unset | None
+    backoff: Duration | None
+    max_backoff: Duration | None
     timeout: Duration | None
+
+
+def refuse_waiting(asked: Mapping[str, object]) -> None:
+    """Raises `Misused` where `try_acquire()` is told more than it may be."""
+    unknown = sorted(asked.keys() - Tried.__optional_keys__)
+    if unknown:
+        raise Misused(f"try_acquire() takes no {unknown[0]}=: it never waits")
 
 
 def terms(**asked: Unpack[Asked]) -> Terms:

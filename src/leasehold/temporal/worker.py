@@ -19,6 +19,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.temporal.defaults import task_queue as queue_of
 from leasehold.temporal.joining import explain_fatal
 from leasehold.temporal.quiet_end import end_quietly
+from leasehold.temporal.sandbox import passing_ours
 from leasehold.temporal.served import with_our_activities, with_our_workflows
 
 DRAIN = 10.0
@@ -45,7 +46,9 @@ class TemporalWorker:
     The queue is its own (`task_queue`, else TEMPORAL_TASK_QUEUE, else `distributed-lock-tq`), so that no
     application's backlog keeps a lock from being passed on. Any number may run: what one leaves
     half-done another takes over, and while none runs nothing is granted, and nothing is lost. Other
-    arguments are those of Temporal's `Worker`. `drain` is in seconds.
+    arguments are those of Temporal's `Worker`, but `drain`, in seconds, is its
+    `graceful_shutdown_timeout`; with `workflows=` of your own all run in Temporal's sandbox. Raises
+    `ValueError` for a queue that is no name.
     """
 
     def __init__(
@@ -62,11 +65,15 @@ class TemporalWorker:
         self.identity = (
             identity or f"leasehold@{socket.gethostname()}/{os.getpid()}/{uuid4().hex[:6]}"
         )
-        self.not_ready: str | None = "it has not started"
-        """Why it can't be relied on; None once the server has it among those who poll."""
+        self._not_ready: str | None = "it has not started"
         self._stopping = asyncio.Event()
+        if "graceful_shutdown_timeout" in options:
+            raise TypeError("TemporalWorker takes no graceful_shutdown_timeout=: say drain=")
         # Ours do nothing that the sandbox is there to catch, and each run in it costs milliseconds.
-        options.setdefault("workflow_runner", UnsandboxedWorkflowRunner())
+        options.setdefault(
+            "workflow_runner",
+            passing_ours(None) if options.get("workflows") else UnsandboxedWorkflowRunner(),
+        )
         options.setdefault("sticky_queue_schedule_to_start_timeout", TAKE_OVER)
         options["workflows"] = with_our_workflows(
             options.get("workflows"), options.get("deployment_config")
@@ -76,9 +83,14 @@ class TemporalWorker:
         self._worker = Worker(client, task_queue=self.task_queue, identity=self.identity, **options)
 
     @property
+    def not_ready(self) -> str | None:
+        """Why it can't be relied on; None once the server has it among those who poll."""
+        return self._not_ready
+
+    @property
     def is_ready(self) -> bool:
         """The server has it among those who poll the queue, and answered lately."""
-        return self.not_ready is None
+        return self._not_ready is None
 
     def stop(self) -> None:
         """Take no more tasks, finish those that were begun, and have `run` return. May be called again."""
@@ -95,7 +107,7 @@ class TemporalWorker:
         time that the server goes away (with what is wrong) or is back (None), else that is logged.
         Raises `NotConfigured` for a namespace that isn't there, `Forbidden`, `BackendUnavailable`.
         """
-        self.not_ready = "it is starting"
+        self._not_ready = "it is starting"
         end_quietly()
         running = asyncio.create_task(self._worker.run())
         looking = asyncio.create_task(self._look(on_ready, on_change or self._log_change))
@@ -105,9 +117,9 @@ class TemporalWorker:
         finally:
             looking.cancel()
             stopping.cancel()
-            self.not_ready = "it is draining"
+            self._not_ready = "it is draining"
             await self._end(running)
-            self.not_ready = "it has stopped"
+            self._not_ready = "it has stopped"
 
     async def _end(self, running: "asyncio.Task[None]") -> None:
         try:
@@ -128,8 +140,8 @@ class TemporalWorker:
         """
         pause, misses, begun = _STARTS_AT, 0, False
         while True:
-            self.not_ready = await self._trouble()
-            if self.not_ready is None:
+            self._not_ready = await self._trouble()
+            if self._not_ready is None:
                 if not begun:
                     if on_ready is not None:
                         on_ready()
@@ -139,7 +151,7 @@ class TemporalWorker:
             else:
                 misses += 1
                 if misses == (_SPOKEN_OF if begun else _LATE):
-                    on_change(self.not_ready)
+                    on_change(self._not_ready)
                 pause = min(pause * 1.5, _LOOKS_AGAIN)
             await asyncio.sleep(pause)
 
@@ -172,6 +184,7 @@ class TemporalWorker:
                 await self._background
         except BaseException:
             self.stop()
+            await asyncio.wait({self._background})
             raise
         finally:
             waiting.cancel()

@@ -69,7 +69,7 @@ def test_there_is_no_such_namespace(temporal_server: TemporalServer, side: Side)
     [
         (RPCStatusCode.UNAUTHENTICATED, Forbidden, "check the API key"),
         (RPCStatusCode.PERMISSION_DENIED, Forbidden, "for this namespace"),
-        (RPCStatusCode.UNIMPLEMENTED, IncompatibleVersion, "1.25 or newer"),
+        (RPCStatusCode.UNIMPLEMENTED, IncompatibleVersion, "as 1.25 and newer do by themselves"),
         (RPCStatusCode.RESOURCE_EXHAUSTED, BackendUnavailable, "takes no more calls"),
         (RPCStatusCode.INTERNAL, BackendUnavailable, "could not apply it"),
     ],

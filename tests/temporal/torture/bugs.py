@@ -9,14 +9,19 @@ from tests.temporal.torture.plan import Mode
 TOP = 1 << 52
 
 
+def put(owner: Any, name: str, by: Any) -> None:
+    """In the stead of what is there. A bug in what has another name by now would never be found."""
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner!r} has no {name}: plant the bug where that is now")
+    setattr(owner, name, by)
+
+
 def release_not_pinned() -> None:
     """As the guide has it: a late release ends whatever permit has the slot by then."""
     from temporalio import workflow
     from temporalio.exceptions import ApplicationError
 
     from leasehold.temporal.slot_permit import SlotPermit
-
-    broken: Any = SlotPermit
 
     async def end(self: Any, *how: Any) -> bool:
         permit = workflow.get_external_workflow_handle(self._workflow_id)
@@ -26,7 +31,7 @@ def release_not_pinned() -> None:
             return False
         return True
 
-    broken._end = end
+    put(SlotPermit, "_end", end)
 
 
 def ends_with_holder() -> None:
@@ -35,8 +40,7 @@ def ends_with_holder() -> None:
 
     from leasehold.temporal import slot_acquiring
 
-    broken: Any = slot_acquiring
-    broken._close_policy = lambda semaphore: ParentClosePolicy.TERMINATE
+    put(slot_acquiring, "_close_policy", lambda semaphore: ParentClosePolicy.TERMINATE)
 
 
 def tokens_fall() -> None:
@@ -45,33 +49,30 @@ def tokens_fall() -> None:
     from leasehold.temporal import permit_workflow
 
     permits: Any = permit_workflow
-    ledger: Any = turn
     real = permits.microseconds
-    permits.microseconds = lambda moment: TOP - real(moment)
-    ledger.next_token = lambda last, stamp, floor: TOP - stamp
+    put(permits, "microseconds", lambda moment: TOP - real(moment))
+    put(turn, "next_token", lambda last, stamp, floor: TOP - stamp)
 
 
 def forgets_when_continuing() -> None:
     """The broker's next run begins with an empty book."""
     from leasehold.backends.temporal.broker import LeaseholdBroker
 
-    broken: Any = LeaseholdBroker
-    real = broken._next_input
+    real = LeaseholdBroker._next_input
 
     def next_input(self: Any) -> Any:
-        given = real(self)
+        given: Any = real(self)
         given.state["desk"] = None
         return given
 
-    broken._next_input = next_input
+    put(LeaseholdBroker, "_next_input", next_input)
 
 
 def grants_without_permits() -> None:
     """A sharing broker grants slots whose permits it does not have."""
     from leasehold.backends.temporal.claims_slots import Slots
 
-    broken: Any = Slots
-    broken.close = lambda self, slot, now: None
+    put(Slots, "close", lambda self, slot, now: None)
 
 
 def last_come_first_served() -> None:
@@ -79,31 +80,28 @@ def last_come_first_served() -> None:
     from leasehold.backends.temporal.broker_desk import Desk
     from leasehold.model import Acquire
 
-    broken: Any = Desk
-    real = broken.apply
+    real = Desk.apply
 
     def apply(self: Any, command: Any, now: float, stamp: int) -> Any:
         if isinstance(command, Acquire):
             command = replace(command, priority=int(now) % 1_000_000)
         return real(self, command, now, stamp)
 
-    broken.apply = apply
+    put(Desk, "apply", apply)
 
 
 def the_dead_are_waited_for() -> None:
     """What was granted to a plain program that died in the queue stands for ten minutes."""
     from leasehold.core import turn
 
-    ledger: Any = turn
-    ledger.claim_window = lambda ttl: 600.0
+    put(turn, "claim_window", lambda ttl: 600.0)
 
 
 def brokers_stay() -> None:
     """Brokers never end."""
     from leasehold.backends.temporal.broker import LeaseholdBroker
 
-    broken: Any = LeaseholdBroker
-    broken._finished = lambda self: False
+    put(LeaseholdBroker, "_finished", lambda self: False)
 
 
 @dataclass(frozen=True, slots=True)

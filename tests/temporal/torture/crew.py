@@ -100,16 +100,16 @@ class Crew:
                 self._workers[number].send_signal(signal.SIGCONT)
                 self._diary.disturbed(self._workers[number].pid)
 
-    def end(self) -> None:
-        """Ask everybody to end; who does not in time is killed, and has ended badly."""
+    def end(self, patience: float = PATIENCE) -> None:
+        """Ask everybody to end; who does not in so many seconds is killed, and has ended badly."""
         self.resume(everybody=True)
         for worker in self._workers:
             if worker.stdin is not None:
                 worker.stdin.close()  # it reads that as an order to stop
-        patience = time.monotonic() + PATIENCE
+        until = time.monotonic() + patience
         for worker in self._workers:
             try:
-                worker.wait(max(0.1, patience - time.monotonic()))
+                worker.wait(max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 worker.kill()
             if worker.wait():

@@ -79,10 +79,11 @@ class _Trial:
             self.crews.wake()
             await self._rest(self._plan.calm)
             self.crowd.coming = False
+            # first: slot mode promises nothing to who waits while others keep coming to the broker
+            await asyncio.to_thread(self.crews.plain.end, 2 * self._plan.bound)  # threads wait on
             verdict.stuck = await self._see_off(crowd)
         finally:
             crowd.cancel()
-        await asyncio.to_thread(self.crews.plain.end)
         verdict.left = [] if verdict.stuck else await left_open(self._client, self._plan)
         if verdict.stuck or verdict.left:
             await keep_histories(self._client, self._folder)

@@ -7,7 +7,7 @@ from typing import Any
 
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.connecting import Connection
-from leasehold.backends.temporal.serving import last_heard, queue_of
+from leasehold.backends.temporal.serving import attended, last_heard, queue_of
 from leasehold.backends.temporal.trouble import astray, deaf, silent, unserved
 from leasehold.backends.temporal.unheeded import unheeded
 from leasehold.backends.temporal.updating import Update
@@ -17,8 +17,14 @@ from leasehold.model import Reply
 DOUBT = 1.0
 """After so many seconds without an answer we ask whether anybody serves the queue."""
 
-GRACE = 1.0
-"""A worker that has just been started is not known at once: we look again for so many seconds."""
+GRACE = 0.5
+"""A worker that has just been started is not known at once: we look again for so many seconds.
+
+Less than anybody waits for an answer: else they give up before we can tell that nobody serves the queue.
+"""
+
+SHORTEST = 0.01
+"""No call is given less, however late it is on a busy machine: Temporal's client can't take that."""
 
 LOOKS = 0.1
 """Between two looks whether anybody serves the queue, in seconds."""
@@ -34,7 +40,7 @@ class Attendance:
 
     async def watched(self, call: Update, until: float, patience: float) -> Sequence[Reply]:
         """Make the call; if no answer comes soon, see whether there is anybody to give one."""
-        left = until - time.monotonic()
+        left = max(until - time.monotonic(), SHORTEST)
         sent = unheeded(asyncio.ensure_future(call.send(left)))
         try:
             await asyncio.wait((sent,), timeout=min(DOUBT, left / 2))
@@ -63,7 +69,8 @@ class Attendance:
     async def require(self, key: bytes, within: float, *, by_broker: bool = False) -> None:
         """Look for a moment, unless we are sure. Raises `BackendUnavailable` if nobody serves its queue.
 
-        Ours will do as a rule; where a broker did not answer it is its own that counts.
+        Ours will do as a rule; where a broker did not answer it is its own that counts. Where it can't be
+        told whether somebody does, the call is to tell.
         """
         until = time.monotonic() + min(GRACE, within)
         while not self._is_sure:
@@ -72,12 +79,13 @@ class Attendance:
                 queue, heard = await self._heard_of_ours()
             if heard is None:
                 queue, heard = await self._heard(key)
-            self._is_sure = heard is not None
+            self._is_sure = attended(heard) == "yes"
+            if heard is not None:
+                return
             is_ours = queue == self._connection.settings.task_queue
-            if not self._is_sure and (time.monotonic() >= until or (by_broker and not is_ours)):
+            if time.monotonic() >= until or (by_broker and not is_ours):
                 raise self._unserved(queue, key)
-            if not self._is_sure:
-                await asyncio.sleep(LOOKS)
+            await asyncio.sleep(LOOKS)
 
     async def silence(self, key: bytes, patience: float) -> LeaseholdError:
         """What to say after so many seconds without an answer."""

@@ -18,10 +18,9 @@ from leasehold.backends.temporal.broker_backlog import Backlog
 from leasehold.backends.temporal.broker_clerk import Clerk, newer
 from leasehold.backends.temporal.broker_clock import BrokerClock
 from leasehold.backends.temporal.broker_desk import Desk
-from leasehold.backends.temporal.broker_growth import outgrown
+from leasehold.backends.temporal.broker_leaving import Leaving
 from leasehold.backends.temporal.broker_letters import Letter, call_in
 from leasehold.backends.temporal.broker_owners import Owner, inbox_of
-from leasehold.backends.temporal.broker_room import MESSAGE
 from leasehold.backends.temporal.broker_sharing import Sharing
 from leasehold.backends.temporal.broker_telling import Telling
 from leasehold.backends.temporal.broker_view import details
@@ -67,6 +66,7 @@ class LeaseholdBroker:
         )
         self._backlog = Backlog(self._apply_letter, self._stir, state.get("backlog"))
         self._alarm = Alarm(self._stir)
+        self._leaving = Leaving(self._desk, self._telling.post, self._sharing, self._backlog)
         self._watch = Watch(self._have_closed, state.get("watch", 0.0))
         if given.share:
             self._sharing.begin(state.get("claims"))
@@ -166,10 +166,10 @@ class LeaseholdBroker:
             self._telling.push(self._desk.settle(*self._clock.read()))
         self._sharing.work(now, waiting=waiting)
         self._watch.work(self._watched(), self._desk.head_owner(), now)
-        leaves = self._leaves()
-        if not leaves:
+        pauses = self._leaving.pauses(self._leaves())
+        if not pauses:
             self._telling.post.send()
-        self._backlog.work(pause=leaves)
+        self._backlog.work(pause=pauses)
         workflow.set_current_details(details(self._desk.key, self._desk.book))
 
     def _watched(self) -> list[Owner]:
@@ -183,7 +183,8 @@ class LeaseholdBroker:
 
     def _set_alarm(self) -> None:
         change = None if self._clock.by_hand else self._desk.next_change(self._clock.now())
-        times = [at for at in (change, self._watch.due(), self._sharing.due()) if at is not None]
+        dues = (change, self._watch.due(), self._sharing.due(), self._leaving.due())
+        times = [at for at in dues if at is not None]
         if times:
             self._alarm.set(min(times), "until time alone changes something")
         else:
@@ -212,13 +213,7 @@ class LeaseholdBroker:
             workflow.continue_as_new(self._next_input())
 
     def _leaves(self) -> bool:
-        """It is time for the next run, and what this one knows fits into a message for it."""
-        if not outgrown(self.EVENTS, self._calls, self.CALLS):
-            return False
-        # else it goes on as before: letters are applied and answers sent, until it fits
-        more = self._backlog.size + self._telling.post.size()
-        room = self._desk.room
-        return room.size + more < MESSAGE or room.measured() + more < MESSAGE
+        return self._leaving.is_due(self.EVENTS, self._calls, self.CALLS)
 
     def _at_rest(self) -> bool:
         """Nothing is under way whose end only this run would hear of."""

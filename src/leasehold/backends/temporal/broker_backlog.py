@@ -42,7 +42,7 @@ class Backlog:
         self._apply = apply
         self._changed = changed
         self._waiting: deque[Letter | _Turn] = deque(letters or ())
-        self._clerk: asyncio.Task[None] | None = None
+        self._working: asyncio.Task[None] | None = None
         self._applying = False
         self._paused = False
         self._turns = 0
@@ -95,11 +95,11 @@ class Backlog:
     def work(self, *, pause: bool) -> None:
         """Have the next portion applied; not with `pause`, unless an update waits behind it."""
         self._paused = pause and not self._turns
-        if self._clerk is not None and self._clerk.done():
-            clerk, self._clerk = self._clerk, None
-            clerk.result()  # an error of ours is one of the broker's, and not to be lost here
-        if self._waiting and self._clerk is None and not self._paused:
-            self._clerk = asyncio.create_task(self._work_off())
+        if self._working is not None and self._working.done():
+            ended, self._working = self._working, None
+            ended.result()  # an error of ours is one of the broker's, and not to be lost here
+        if self._waiting and self._working is None and not self._paused:
+            self._working = asyncio.create_task(self._work_off())
 
     async def _work_off(self) -> None:
         await workflow.sleep(_A_MOMENT, summary="before the next portion of a burst of calls")

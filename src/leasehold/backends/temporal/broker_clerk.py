@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from leasehold.backends.temporal.broker_clock import BrokerClock
 from leasehold.backends.temporal.broker_desk import Desk
+from leasehold.backends.temporal.broker_flaws import is_unicode
 from leasehold.backends.temporal.broker_owners import owner_of
+from leasehold.backends.temporal.broker_parts import AN_ANSWER, curt, in_brief, size_of
 from leasehold.backends.temporal.broker_sharing import Sharing
 from leasehold.backends.temporal.broker_telling import Telling
 from leasehold.backends.temporal.wire import (
@@ -15,6 +17,7 @@ from leasehold.backends.temporal.wire import (
     pack_reply,
     unpack_command,
 )
+from leasehold.core.names import fingerprint
 from leasehold.errors import LeaseholdError
 from leasehold.model import Acquire, Command, Failed, Granted, Refused, Reply, Status, Wakeup
 
@@ -33,8 +36,15 @@ class Clerk:
 
     async def answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
         """`granted` gets the ids whose owners first hear of their grant by this."""
-        replies = [await self._reply(each, call, inbox, granted) for each in call.commands]
-        return Answer([pack_reply(reply) for reply in replies], call.number, self._clock.now())
+        replies: list[Packed] = []
+        size = 0
+        for command in call.commands:
+            reply = await self._reply(command, call, inbox, granted)
+            if isinstance(reply, Status) and inbox:
+                reply = in_brief(reply, _leases(call))
+            replies.append(pack_reply(curt(reply) if size > AN_ANSWER else reply))
+            size += size_of(replies[-1]) if len(call.commands) > 1 else 0
+        return Answer(replies, call.number, self._clock.now())
 
     def status(self) -> Reply:
         """Who holds and who waits, as a query asks."""
@@ -97,6 +107,12 @@ _OWN_TIME = (
     "the call says what time it is, and this broker was not started with a clock of a test's own: "
     "it goes by the server's time"
 )
+
+
+def _leases(call: Call) -> set[str]:
+    """Those that a call is about."""
+    ids = [command.get("id") for command in call.commands]
+    return {fingerprint(each) for each in ids if isinstance(each, str) and is_unicode(each)}
 
 
 def newer(call: Call) -> str:

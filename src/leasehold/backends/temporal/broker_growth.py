@@ -13,6 +13,13 @@ def outgrown(events: int, calls: int, most_calls: int) -> bool:
     )
 
 
+def is_careful() -> bool:
+    """Whether this run grants nothing on a doubtful permit, nor sends more than a message may hold; to be
+    asked only where that makes a difference.
+    """
+    return workflow.patched("leasehold-careful")
+
+
 def in_portions() -> bool:
     """Whether this run divides what comes or goes in a burst; to be asked only where there is one.
 

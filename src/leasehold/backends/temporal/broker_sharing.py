@@ -33,8 +33,15 @@ class Sharing:
         if self._claims is None and shareable(self._desk.key):
             self._slots = Slots(self._desk)
             self._claims = Claims(
-                self._slots, self._clock.now, self._lose_slot, self._changed, state
+                self._slots,
+                self._clock.now,
+                self._lose_slot,
+                self._changed,
+                state,
+                self._desk,
+                self._settle,
             )
+            self._desk.before = self._claims.guard
             if state is None:
                 self._claims.begin()
 
@@ -104,6 +111,9 @@ class Sharing:
         """Those of our permits whose runs have ended are ours no more."""
         if self._claims is not None:
             self._claims.lose_runs(closed)
+
+    def _settle(self) -> None:
+        self._telling.push(self._desk.settle(*self._clock.read()))
 
     def _lose_slot(self, slot: int) -> None:
         """Somebody ended the permit of a slot: whoever was granted it must stop."""

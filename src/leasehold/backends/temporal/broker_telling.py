@@ -5,8 +5,10 @@ from typing import Any
 
 from leasehold.backends.temporal.broker_clock import BrokerClock
 from leasehold.backends.temporal.broker_desk import Desk
+from leasehold.backends.temporal.broker_growth import in_portions, is_careful
 from leasehold.backends.temporal.broker_owners import Owner, inbox_of, owner_of
-from leasehold.backends.temporal.broker_post import Letter, Post
+from leasehold.backends.temporal.broker_parts import Bundle
+from leasehold.backends.temporal.broker_post import Post
 from leasehold.backends.temporal.wire import Answer, pack_wakeup
 from leasehold.core.book import Hold
 from leasehold.core.names import fingerprint
@@ -33,9 +35,9 @@ class Telling:
 
     def answer(self, inbox: str, answer: Answer, granted: Sequence[str]) -> None:
         """Tell a workflow what came of its call; of these grants it learns by that."""
-        letter = self.post.to(inbox)
-        letter.answers.append(answer)
-        letter.granted += granted
+        bundle = self.post.to(inbox)
+        bundle.answers.append(answer)
+        bundle.granted += granted
 
     def push(self, wakeups: list[Wakeup]) -> None:
         """Tell what has changed to whom it concerns."""
@@ -51,18 +53,20 @@ class Telling:
 
     def revoke(self, hold: Hold, why: str) -> None:
         """Its holder must stop at once."""
-        revoke = Revoke(self._desk.key, fingerprint(hold.id), why, now=True)
+        # of several slots the others are not free before it has heard of it
+        at_once = len(hold.slots) < 2 or not is_careful()
+        revoke = Revoke(self._desk.key, fingerprint(hold.id), why, now=at_once)
         self.push(self._desk.apply(revoke, *self._clock.read())[1])
 
     # -- who has closed -----------------------------------------------------------------------------
 
-    def _landed(self, inbox: str, letter: Letter, there: bool) -> None:
+    def _landed(self, inbox: str, bundle: Bundle, there: bool) -> None:
         """Nobody holds what was granted to a workflow that had closed by then.
 
         A mailbox that isn't there proves nothing: its client may ask without one.
         """
         if owner_of(inbox) and not there:
-            self._missed.setdefault(inbox, []).extend(letter.granted)
+            self._missed.setdefault(inbox, []).extend(bundle.granted)
         self._changed()
 
     def closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
@@ -73,10 +77,16 @@ class Telling:
         self._changed()
 
     def take_back(self) -> None:
-        """What those had who have closed: of all at once, as each takes a look at the whole book."""
-        if self._missed:
-            missed, self._missed = self._missed, {}
+        """What those had who have closed: of all at once, as each takes a look at the whole book.
+
+        One by one in a run that began so: the order in which others are told must be that of its history.
+        """
+        missed, self._missed = self._missed, {}
+        if len(missed) > 1 and in_portions():
             self.push(self._desk.gone(missed, *self._clock.read()))
+        else:
+            for inbox, granted in missed.items():
+                self.push(self._desk.gone({inbox: granted}, *self._clock.read()))
 
 
 def _needless(wakeup: Wakeup) -> bool:

@@ -15,7 +15,7 @@ from leasehold.backends.temporal.attendance import Attendance
 from leasehold.backends.temporal.connecting import Connection
 from leasehold.backends.temporal.parcels import TOO_LARGE, is_too_large, parcels
 from leasehold.backends.temporal.settings import TIMEOUT
-from leasehold.backends.temporal.trouble import failed
+from leasehold.backends.temporal.trouble import failed, is_no_namespace
 from leasehold.backends.temporal.updating import Update
 from leasehold.clock import Clock
 from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
@@ -192,7 +192,7 @@ def _is_passing(error: "RPCError") -> bool:
     from temporalio.service import RPCStatusCode as Code
 
     if error.status is Code.NOT_FOUND:
-        return "namespace" not in error.message.lower()
+        return not is_no_namespace(error)
     closing = error.status is Code.UNAVAILABLE and "closing" in error.message
     ending = error.status is Code.FAILED_PRECONDITION and "workflow task" in error.message
     return closing or ending or error.status in (Code.RESOURCE_EXHAUSTED, Code.ABORTED)

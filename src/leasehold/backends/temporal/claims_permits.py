@@ -12,7 +12,9 @@ from temporalio.exceptions import FailureError, WorkflowAlreadyStartedError
 
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.broker_desk import AGES
+from leasehold.backends.temporal.broker_growth import is_careful
 from leasehold.backends.temporal.broker_owners import Owner
+from leasehold.backends.temporal.claims_doubt import Standing
 from leasehold.backends.temporal.claims_slots import LOOKS_AGAIN, Slots
 from leasehold.backends.temporal.outside import signal_run
 
@@ -46,7 +48,8 @@ class Permits:
         self.ours: dict[int, str] = _by_slot(state, "ours")
         """Their run IDs."""
         self._promised: dict[int, float] = _by_slot(state, "promised")
-        """Until when each permit stands, whatever happens to us, by the server's time."""
+        """Until when each permit was told to stand, whatever happens to us, by the server's time."""
+        self._standing = Standing()
         self._watched: dict[int, asyncio.Task[None]] = {}
         self._starting: set[int] = set()
         self._leaving: dict[int, asyncio.Task[None]] = {}
@@ -73,10 +76,16 @@ class Permits:
             if slot not in self._watched
         ]
 
+    def sure(self) -> set[int]:
+        """The slots of ours whose permits stand for sure."""
+        return self._standing.sure(self.ours, self._watched, self.LEASE, workflow.time())
+
     # -- taking -------------------------------------------------------------------------------------
 
     async def take(self, slot: int) -> None:
-        """Start a slot's permit; that fails while somebody else has it."""
+        """Start a slot's permit, which fails while somebody else has it; or ask after one of ours."""
+        if slot in self.ours and slot not in self.sure() and is_careful():
+            await self._extend(slot, self.ours[slot], self._lease(slot, self._slots.ends()))
         if slot in self._starting or slot in self.ours:
             return
         self._starting.add(slot)
@@ -117,8 +126,10 @@ class Permits:
             self._extend_at = workflow.time() + self.LEASE / 3
         run_id = handle.first_execution_run_id or ""
         self.ours[slot] = run_id
-        self._slots.open(slot)
+        self._standing.start(slot, self._promised[slot])
         self._watched[slot] = asyncio.create_task(self._watch(slot, run_id, handle))
+        if slot in self.sure() or not is_careful():
+            self._slots.open(slot)
 
     # -- losing -------------------------------------------------------------------------------------
 
@@ -146,6 +157,7 @@ class Permits:
     def _drop(self, slot: int) -> None:
         del self.ours[slot]
         self._promised.pop(slot, None)
+        self._standing.forget(slot)
         self._watched.pop(slot, None)
         self._slots.close_again(slot, self._clock())
 
@@ -174,8 +186,15 @@ class Permits:
         return max(self.LEASE, left) + self.LEASE / 3
 
     async def _extend(self, slot: int, run_id: str, lease: float) -> None:
-        if not await self._signal(slot, run_id, EXTEND, lease):
+        """What was delivered is heeded before the permit can end: only then its slot may be granted."""
+        sent = workflow.time()
+        there = await self._signal(slot, run_id, EXTEND, lease)
+        if there is False:
             self._lose(slot, run_id)
+        elif there and self.ours.get(slot) == run_id:
+            self._standing.hear(slot, sent, lease, workflow.time())
+            if slot in self.sure():
+                self._slots.open(slot)
 
     # -- giving back --------------------------------------------------------------------------------
 
@@ -196,14 +215,14 @@ class Permits:
         if watched is not None:
             await workflow.wait([watched])
 
-    async def _signal(self, slot: int, run_id: str, name: str, *about: float) -> bool:
-        """Whether that run of the permit was still there, as far as can be told."""
+    async def _signal(self, slot: int, run_id: str, name: str, *about: float) -> bool | None:
+        """Whether that run of the permit was still there; None if that can't be told."""
         self._signalling += 1
         try:
             return await signal_run(self._slots.permit_id(slot), run_id, name, *about)
         except FailureError as error:
             workflow.logger.warning("A permit could not be told: %s", error)
-            return True
+            return None
         finally:
             self._signalling -= 1
             self._changed()

@@ -18,7 +18,7 @@ SHOWN = 8
 LOOKS_AGAIN = 15.0
 """So often it looks whether a permit that a workflow has is free, at least."""
 
-_MARK = "permit/"  # no lease's id: those have no slash
+MARK = "permit/"  # no lease's id: those have no slash
 
 
 def shareable(key: bytes) -> bool:
@@ -81,13 +81,13 @@ class Slots:
     def closed(self) -> set[int]:
         """The slots that only their permits are missing for."""
         holds = self._desk.book.holds()
-        return {hold.slots[0] for hold in holds if hold.id.startswith(_MARK)}
+        return {hold.slots[0] for hold in holds if hold.id.startswith(MARK)}
 
     def close(self, slot: int, now: float) -> None:
         """Nobody is granted it."""
         self._desk.book.put(
             Hold(
-                id=f"{_MARK}{slot}",
+                id=f"{MARK}{slot}",
                 owner=self.permit_id(slot),
                 token=0,
                 units=1,
@@ -111,7 +111,7 @@ class Slots:
 
     def note_foreign(self, slot: int, now: float) -> None:
         """A workflow has its permit."""
-        hold = self._desk.book.get(f"{_MARK}{slot}")
+        hold = self._desk.book.get(f"{MARK}{slot}")
         if isinstance(hold, Hold) and slot not in self.foreign:
             hold.since = int(now * 1e6)
         self.foreign.add(slot)
@@ -119,7 +119,7 @@ class Slots:
     def open(self, slot: int) -> None:
         """It is ours to grant."""
         self.foreign.discard(slot)
-        hold = self._desk.book.get(f"{_MARK}{slot}")
+        hold = self._desk.book.get(f"{MARK}{slot}")
         if hold is not None:
             self._desk.book.remove(hold)
 
@@ -173,7 +173,7 @@ class Slots:
         """Until when each slot in use is granted, by the time of the book."""
         found: dict[int, float] = {}
         for hold in self._desk.book.holds():
-            if not hold.id.startswith(_MARK):
+            if not hold.id.startswith(MARK):
                 for slot in hold.slots:
                     found[slot] = max(hold.expires, found.get(slot, 0.0))
         return found
@@ -181,20 +181,20 @@ class Slots:
     def in_use(self) -> set[int]:
         """The slots that somebody has been granted, and those of units that are kept."""
         holds = self._desk.book.holds()
-        return {slot for hold in holds if not hold.id.startswith(_MARK) for slot in hold.slots}
+        return {slot for hold in holds if not hold.id.startswith(MARK) for slot in hold.slots}
 
     def holders_of(self, slot: int) -> list[Hold]:
         """Who has been granted a slot."""
         return [
             hold
             for hold in self._desk.book.holds()
-            if slot in hold.slots and not hold.id.startswith(_MARK)
+            if slot in hold.slots and not hold.id.startswith(MARK)
         ]
 
     @property
     def nothing_else(self) -> bool:
         """The book has only closed slots."""
-        return all(entry.id.startswith(_MARK) for entry in self._desk.book.entries())
+        return all(entry.id.startswith(MARK) for entry in self._desk.book.entries())
 
     # -- what people see ----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from leasehold.backends.temporal import ids
 from leasehold.backends.temporal.connecting import Connection
 from leasehold.backends.temporal.examining_strays import strays
-from leasehold.backends.temporal.serving import ALIVE, polled
+from leasehold.backends.temporal.serving import ALIVE, ages, polled
 from leasehold.backends.temporal.trouble import WORKER
 from leasehold.backends.temporal.updating import Update
 from leasehold.core.timing import MIN_TTL
@@ -33,14 +33,13 @@ async def examine(connection: Connection) -> list[Finding]:
         )
     except RPCError as error:
         raise connection.explain(error) from error
-    polls = await polled(client, connection.settings.task_queue)
-    alive = [ago for each in polls if (ago := time.time() - each) < ALIVE]
-    step = await _step(connection) if alive else None
+    heard = sorted(ages(await polled(client, connection.settings.task_queue)))
+    step = await _step(connection) if heard else None
     return [
         Finding("server", "ok", f"Temporal {about.server_version}, {connection.target}"),
         *([_latency(step)] if step is not None else []),
         *_storage(about.persistence_store),
-        _worker(connection, alive, step),
+        _worker(connection, heard, step),
         *await strays(client, connection.settings.task_queue),
     ]
 
@@ -93,14 +92,21 @@ def _storage(store: str) -> list[Finding]:
     return [Finding("promises", "warning", told, advice)]
 
 
-def _worker(connection: Connection, alive: list[float], step: float | None) -> Finding:
+def _worker(connection: Connection, heard: list[float], step: float | None) -> Finding:
+    """`heard`: how long ago each worker was, the last one first."""
     queue = connection.settings.task_queue
-    if not alive:
+    if not heard:
         told = f"nobody serves the task queue {queue!r}, so nothing can be granted"
         return Finding("worker", "problem", told, WORKER)
-    workers = "a worker serves" if len(alive) == 1 else f"{len(alive)} workers serve"
-    told = f"{workers} the task queue {queue!r}, heard of {max(min(alive), 0):.0f} s ago"
+    alive = [ago for ago in heard if ago < ALIVE]
+    workers = "a worker serves" if len(alive) < 2 else f"{len(alive)} workers serve"
+    told = f"{workers} the task queue {queue!r}, heard of {heard[0]:.0f} s ago"
+    if not alive:
+        told += " by this machine's clock"
     if step is None:
         told += f", but none has answered within {PATIENCE:.0f} s: they may have died since"
         return Finding("worker", "problem", told, WORKER)
+    if not alive:
+        told += ": it answers, so this clock seems to be ahead of the server's"
+        return Finding("worker", "warning", told, "have this machine's clock set by NTP")
     return Finding("worker", "ok", f"{told}; it answers")

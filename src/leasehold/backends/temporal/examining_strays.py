@@ -1,12 +1,11 @@
 """Brokers and permits on task queues that nobody serves: what they keep is stuck until somebody does."""
 
-import time
 from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.serving import ALIVE, polled
+from leasehold.backends.temporal.serving import attended, last_heard
 from leasehold.errors import LeaseholdError
 from leasehold.model import Finding
 
@@ -43,7 +42,7 @@ async def strays(client: "Client", known: str) -> list[Finding]:
 
 async def _is_served(client: "Client", queue: str) -> bool:
     try:
-        return any(time.time() - each < ALIVE for each in await polled(client, queue))
+        return attended(await last_heard(client, queue)) != "no"
     except LeaseholdError:
         return True  # not known
 

@@ -4,6 +4,7 @@ The index lags behind a little. So that whoever lists sees at least what it did 
 store has lately been asked about are looked at too.
 """
 
+import logging
 import time
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,6 +17,8 @@ from leasehold.model import Acquire, Command, Inspect, Page, Reply, Status
 
 if TYPE_CHECKING:
     from temporalio.client import Client, WorkflowExecution
+
+log = logging.getLogger("leasehold")
 
 FRESH = 30.0
 """How long later pages go by what the first one found, and how far the index may lag, in seconds."""
@@ -102,16 +105,30 @@ async def _running(connection: Connection, prefix: bytes) -> set[bytes]:
         async for run in client.list_workflows(query, page_size=1000):
             key = ids.key_of(run.id)
             if key is None:
-                key = wire.bytes_of(await _told_at_start(client, run))
-            if key.startswith(prefix):
+                key = await _hashed(client, run)
+            if key is not None and key.startswith(prefix):
                 found.add(key)
     except RPCError as error:
         raise connection.explain(error) from error
     return found
 
 
+async def _hashed(client: "Client", run: "WorkflowExecution") -> bytes | None:
+    """The key of a broker whose ID has but a hash; None where only others can read it."""
+    from temporalio.service import RPCError
+
+    try:
+        text = await _told_at_start(client, run)
+    except RPCError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- of a data converter that isn't the one it was written by
+        log.warning("%s isn't listed, as its name can't be read: %s", run.id, error)
+        return None
+    return wire.bytes_of(text) if text else None
+
+
 async def _told_at_start(client: "Client", run: "WorkflowExecution") -> str:
-    """The key of a broker whose ID has but a hash: our memo, else what its run began with."""
+    """Our memo, else what its run began with."""
     text: str = await run.memo_value(MEMO, "", type_hint=str)
     if text:
         return text

@@ -1,8 +1,13 @@
-"""Whether anybody serves a task queue, as the server knows it from those who poll."""
+"""Whether anybody serves a task queue, as the server knows it from those who poll.
+
+It tells when they polled by its own clock, and ours may say anything else: that a poll was long ago proves
+nothing. That there was none is certain, as the server remembers each for some minutes.
+"""
 
 import time
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from leasehold.backends.temporal.settings import Target
 from leasehold.backends.temporal.trouble import explain
@@ -11,16 +16,30 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 ALIVE = 90.0
-"""A worker asks for work about once a minute: one that has not for so many seconds is gone."""
+"""A worker asks for work about once a minute: one that has not for so long is gone, or our clock is off."""
 
 LOOK = timedelta(seconds=2)
 
 
+type Attended = Literal["yes", "unsure", "no"]
+"""Whether somebody serves a queue. `unsure`: to ask a broker tells."""
+
+
 async def last_heard(client: "Client", queue: str) -> float | None:
-    """How long ago a worker of this queue was heard of, in seconds; None: there is none."""
-    polls = await polled(client, queue)
-    heard = min((time.time() - each for each in polls), default=ALIVE)
-    return max(heard, 0.0) if heard < ALIVE else None
+    """How long ago a worker of this queue was heard of, in seconds by our clock; None: there is none."""
+    return min(ages(await polled(client, queue)), default=None)
+
+
+def attended(heard: float | None) -> Attended:
+    """What that means."""
+    if heard is None:
+        return "no"
+    return "yes" if heard < ALIVE else "unsure"
+
+
+def ages(polls: Sequence[float]) -> list[float]:
+    """How long ago that was, in seconds by our clock."""
+    return [max(time.time() - each, 0.0) for each in polls]
 
 
 async def queue_of(client: "Client", workflow_id: str) -> str | None:

@@ -11,9 +11,10 @@ from leasehold.backends.temporal.connecting import Connection
 from leasehold.backends.temporal.listening import Ear
 from leasehold.backends.temporal.loop_thread import LoopThread
 from leasehold.backends.temporal.looped import LoopBackend
+from leasehold.backends.temporal.queues import task_queue
 from leasehold.backends.temporal.scanning import Listings
 from leasehold.backends.temporal.settings import Settings, Target
-from leasehold.backends.temporal.url import read_url, task_queue
+from leasehold.backends.temporal.url import read_url
 from leasehold.clock import Clock
 from leasehold.model import Capabilities
 

@@ -44,7 +44,7 @@ def explain(error: "RPCError", target: Target) -> LeaseholdError:
     from temporalio.service import RPCStatusCode as Code
 
     said = f"({_plain(error.message)})"
-    if error.status is Code.NOT_FOUND and "namespace" in error.message.lower():
+    if is_no_namespace(error):
         return NotConfigured(
             f"{target.address} has no namespace {target.namespace!r} {said}: check the URL, or make it "
             f"with `temporal operator namespace create --namespace {target.namespace}`"
@@ -56,7 +56,8 @@ def explain(error: "RPCError", target: Target) -> LeaseholdError:
         )
     if error.status is Code.UNIMPLEMENTED:
         return IncompatibleVersion(
-            f"{target} is too old {said}: its server must know workflow updates (1.25 or newer)"
+            f"{target} is too old {said}: its server must know workflow updates, as 1.25 and newer do by "
+            "themselves"
         )
     if error.status is Code.RESOURCE_EXHAUSTED:
         return BackendUnavailable(
@@ -64,6 +65,13 @@ def explain(error: "RPCError", target: Target) -> LeaseholdError:
             "workers of the queue don't answer"
         )
     return BackendUnavailable(f"{target} could not apply it {said}")
+
+
+def is_no_namespace(error: "RPCError") -> bool:
+    """What was not found is the namespace, rather than a workflow in it."""
+    from temporalio.service import RPCStatusCode
+
+    return error.status is RPCStatusCode.NOT_FOUND and "namespace" in error.message.lower()
 
 
 def failed(cause: BaseException, target: Target) -> LeaseholdError:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from leasehold.backends.temporal import ids, wire
 from leasehold.backends.temporal.connecting import Connection
-from leasehold.backends.temporal.trouble import too_new
+from leasehold.backends.temporal.trouble import is_no_namespace, too_new
 from leasehold.clock import Clock, SystemClock
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
@@ -130,7 +130,7 @@ class Update:
         try:
             return await self._update(client, seconds)
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND and "namespace" not in error.message.lower():
+            if error.status is RPCStatusCode.NOT_FOUND and not is_no_namespace(error):
                 return None
             raise
 

@@ -1,13 +1,12 @@
 """What a Temporal URL says: see `TemporalStore` for how one is written."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-from leasehold.backends.temporal.ids import QUEUE
+from leasehold.backends.temporal.queues import task_queue
 from leasehold.backends.temporal.settings import PORT, Settings
 from leasehold.errors import NotConfigured
 
@@ -21,11 +20,6 @@ _SECRET_OPTION = re.compile(r"(?<=key=)[^&]*", re.IGNORECASE)
 def shown(url: str) -> str:
     """The URL as it may be shown: without its API key, wherever that was written."""
     return _SECRET_OPTION.sub("***", _LOGIN.sub("***@", url))
-
-
-def task_queue(explicit: str | None = None) -> str:
-    """The queue whose worker runs brokers: the one that was named, else `TEMPORAL_TASK_QUEUE`'s."""
-    return explicit or os.environ.get("TEMPORAL_TASK_QUEUE") or QUEUE
 
 
 def read_url(url: str) -> Settings:
@@ -92,7 +86,7 @@ def _flag(text: str) -> bool:
 
 
 def _text(text: str) -> str:
-    if not text:
+    if not text.strip():
         raise ValueError("is empty")
     return text
 

@@ -1,0 +1,132 @@
+"""A broker never says more at once than a message holds, without a server."""
+
+import asyncio
+import json
+import logging
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from temporalio import workflow
+
+from leasehold.backends.temporal import broker_post
+from leasehold.backends.temporal.broker_owners import inbox_of
+from leasehold.backends.temporal.broker_parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
+from leasehold.backends.temporal.broker_post import AT_ONCE, Post
+from leasehold.backends.temporal.wire import Answer, Call, News, pack_command
+from leasehold.core.names import fingerprint
+from leasehold.model import Acquire, Inspect, Release, Status, Waiter
+from tests.temporal.test_broker_clerk import KEY, RUN, Office
+
+LONG = "n" * 1_000
+
+
+class Addressee:
+    """Keeps the signals that it gets, until they are let in."""
+
+    def __init__(self) -> None:
+        self.news: list[News] = []
+        self.open = asyncio.Event()
+
+    async def signal(self, name: str, news: News) -> None:
+        self.news.append(news)
+        await self.open.wait()
+
+
+@pytest.fixture
+def addressee(monkeypatch: pytest.MonkeyPatch) -> Addressee:
+    found = Addressee()
+    monkeypatch.setattr(broker_post, "_addressee", lambda inbox: found)
+    monkeypatch.setattr(workflow, "logger", logging.getLogger("leasehold"))
+    monkeypatch.setattr(workflow, "patched", lambda name: True)
+    return found
+
+
+async def all_sent(post: Post) -> None:
+    while not post.empty:
+        post.send()
+        await asyncio.sleep(0)
+
+
+async def test_a_letter_too_large_goes_in_parts_and_in_order(addressee: Addressee) -> None:
+    granted: list[list[str]] = []
+    post = Post("", lambda inbox, bundle, there: granted.append(bundle.granted))
+    bundle = post.to(inbox_of("w", RUN))
+    for number in range(1_000):
+        bundle.wakeups.append({"number": number, "detail": LONG})
+        bundle.answers.append(Answer([{"detail": LONG}], number))
+    bundle.granted.append("a")
+    addressee.open.set()
+    await all_sent(post)
+    assert max(size_of(asdict(each)) for each in addressee.news) < A_PART + 1_000
+    assert [each.number for news in addressee.news for each in news.answers] == [*range(1_000)]
+    assert [each["number"] for news in addressee.news for each in news.wakeups] == [*range(1_000)]
+    last = max(number for number, each in enumerate(addressee.news) if each.answers)
+    assert not any(each.wakeups for each in addressee.news[:last])
+    assert granted == [["a"]] + [[]] * (len(addressee.news) - 1)
+
+
+async def test_no_task_sends_more_than_one_message_holds(addressee: Addressee) -> None:
+    post = Post("", lambda inbox, bundle, there: None)
+    for number in range(20):
+        post.to(inbox_of(f"w{number}", RUN)).answers.append(Answer([{"detail": LONG * 100}]))
+    post.send()
+    await asyncio.sleep(0)
+    assert 1 < len(addressee.news) <= AT_ONCE / 100_000
+    addressee.open.set()
+    await all_sent(post)
+    assert len(addressee.news) == 20
+
+
+def test_one_piece_goes_however_large_it_is() -> None:
+    huge = Bundle([{"detail": LONG}, {}], [Answer([{"detail": LONG}])], ["a"])
+    parts: list[Bundle] = []
+    rest: Bundle | None = huge
+    while rest is not None:
+        part, rest = rest.split(500)
+        parts.append(part)
+    assert [(len(each.answers), len(each.wakeups)) for each in parts] == [(1, 0), (0, 1), (0, 1)]
+
+
+async def answer_to(office: Office, *commands: Any, inbox: str = "") -> Answer:
+    call = Call([pack_command(each) for each in commands], at=(1_000.0, 10**15))
+    return await office.clerk.answer(call, inbox, [])
+
+
+async def test_what_is_asked_at_once_is_answered_in_less_than_a_message() -> None:
+    """Who is in the way is told to those who asked first."""
+    office = Office()
+    await answer_to(
+        office, *(Acquire(KEY, f"h{n}", "me", 30.0, capacity=8, note=LONG) for n in range(8))
+    )
+    tries = [Acquire(KEY, f"t{n}", "me", 30.0, capacity=8) for n in range(500)]
+    looks = [Inspect(KEY)] * 500
+    for commands, later in ((tries, "Refused"), (looks, "Failed")):
+        replies = (await answer_to(office, *commands)).replies
+        assert len(json.dumps(replies)) < AN_ANSWER + 500 * 200
+        assert len(replies[0]["holders"]) == 8
+        assert replies[-1]["is"] == later
+        assert not replies[-1].get("holders")
+
+
+async def test_a_workflow_that_gives_up_is_told_what_it_needs_to_know() -> None:
+    office = Office()
+    await answer_to(
+        office, *(Acquire(KEY, f"h{n}", "me", 99.0 - n, capacity=20, note=LONG) for n in range(20))
+    )
+    waits = [
+        Acquire(KEY, f"w{n}", "me", 30.0, capacity=20, queue=True, note=LONG) for n in range(9)
+    ]
+    await answer_to(office, *waits)
+    inbox = inbox_of("me", RUN)
+    status, _ = (await answer_to(office, Inspect(KEY), Release(KEY, "w5"), inbox=inbox)).replies
+    assert size_of(status) < 12_000
+    assert len(status["holders"]) == 9  # the last is the one that ends first
+    assert min(each["expires_in"] for each in status["holders"]) == 80.0
+    assert [each["lease"] for each in status["waiters"]].index(fingerprint("w5")) == 5
+    assert status["waiting"] == 9
+
+
+def test_one_that_does_not_wait_is_told_of_no_place() -> None:
+    status = Status(KEY, 1, (), (Waiter("x", "me", 1, 0, 0.0),), 1)
+    assert in_brief(status, {"y"}).waiters == ()
