@@ -1,7 +1,9 @@
-"""What all tests have: the servers of `tests/servers`, and an order that several workers share well."""
+"""What all tests have: the servers of `tests/servers`, signals, and an order that workers share well."""
 
 import gc
 import os
+import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -36,3 +38,14 @@ def pytest_collection_finish() -> None:
     """What is here by now stays to the end: no collection of garbage needs to look through it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_at_a_prompt() -> Iterator[None]:
+    """What runs in the background was started with signals ignored, and would hand that on."""
+    heard = dict.fromkeys((signal.SIGHUP, signal.SIGQUIT), signal.SIG_DFL)
+    before = {number: signal.signal(number, action) for number, action in heard.items()}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for number, action in before.items():
+        signal.signal(number, action)

@@ -13,7 +13,7 @@ import psycopg
 from tests.servers.binaries import postgres_program
 from tests.servers.ports import HOST
 from tests.servers.postgres_files import new_cluster, not_root
-from tests.servers.process import ServerProcess, children
+from tests.servers.process import ServerProcess, children, until_gone
 from tests.servers.server import Server
 
 SUPERUSER = "leasehold"
@@ -68,8 +68,10 @@ class PostgresServer(Server):
     def kill(self) -> None:
         """SIGKILL to the postmaster and to all that it started, as a crash of the machine would."""
         self._started.signal(signal.SIGSTOP)  # so that it starts no more, and keeps their ids taken
+        killed = children(self.pid) if self.running else []
         self._signal_children(signal.SIGKILL)
         self._started.kill()
+        until_gone(killed)  # the next start would find them in its shared memory
 
     def pause(self) -> None:
         """SIGSTOP to the postmaster and every session: connections stay up and nothing answers."""

@@ -104,3 +104,16 @@ def children(pid: int) -> list[int]:
     )
     pairs = (tuple(map(int, line.split())) for line in listed.stdout.splitlines())
     return [child for child, parent in pairs if parent == pid]
+
+
+def until_gone(pids: Sequence[int], within: float = 30.0) -> None:
+    """Wait until none of these runs any more; a process that nobody has buried yet doesn't."""
+    end = time.monotonic() + within
+    while any(_runs(pid) for pid in pids) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    listed = ["ps", "-o", "stat=", "-p", str(pid)]
+    state = subprocess.run(listed, check=False, capture_output=True, text=True)
+    return state.stdout.strip()[:1] not in ("", "Z")
