@@ -174,3 +174,5 @@ async def later(w: World, seconds: float) -> None:
     """Let time pass, and what is due be done."""
     w.clock.advance(seconds)
     await w.turn()
+    if not w.is_async:
+        time.sleep(0.03)  # threads have to get their turn, and nothing tells that they had it

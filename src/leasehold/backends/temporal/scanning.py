@@ -119,12 +119,12 @@ async def _hashed(client: "Client", run: "WorkflowExecution") -> bytes | None:
 
     try:
         text = await _told_at_start(client, run)
+        return wire.bytes_of(text) if text else None
     except RPCError:
         raise
     except Exception as error:  # noqa: BLE001 -- of a data converter that isn't the one it was written by
         log.warning("%s isn't listed, as its name can't be read: %s", run.id, error)
         return None
-    return wire.bytes_of(text) if text else None
 
 
 async def _told_at_start(client: "Client", run: "WorkflowExecution") -> str:
