@@ -31,7 +31,7 @@ WORKERS := 3
 
 define RUN_TESTS
 	@echo "== tests on $$($(1)/bin/python -V)"
-	@status=0; \
+	@rm -f .pytest_cache/v/cache/lastfailed; status=0; \
 	$(1)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(2) $(ARGS) || status=$$?; \
 	if [ $$status -eq 1 ]; then \
 		echo "== FAILED: each of these is a bug, here or in its test; again, with the machine to themselves"; \

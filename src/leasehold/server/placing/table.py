@@ -6,7 +6,7 @@ move is written and `settled_after` has passed, no server acts on what was befor
 tells no grant.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leasehold.model import Granted, Reply
@@ -62,8 +62,3 @@ class Table:
 def may_tell(reply: Reply, sent_by: Home, home: Home, age: float, fresh: float) -> bool:
     """Whether a reply may be told: only grants have to be fresh, as nobody loses by the rest."""
     return type(reply) is not Granted or (age < fresh and home.where == sent_by.where)
-
-
-def default_home(places: Iterable[str]) -> Home:
-    """Where everything is that has no home of its own."""
-    return Home(next(iter(places)))
