@@ -47,8 +47,8 @@ from benchmarks.temporal_flows import (
     Timed,
 )
 from benchmarks.temporal_world import World, world
-from leasehold.backends.temporal.ids import broker_id, permit_id
-from leasehold.temporal.probing import PAUSE, PROBE, Prober
+from leasehold.backends.temporal.protocol.ids import broker_id, permit_id
+from leasehold.temporal.slot.probing import PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 
 SECTION = "Temporal"

@@ -5,10 +5,10 @@ from typing import Any
 
 from temporalio import workflow
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.mailbox import LeaseholdMailbox, MailboxInput
-from leasehold.backends.temporal.wire import (
+from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox, MailboxInput
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.wire import (
     BrokerInput,
     Call,
     News,

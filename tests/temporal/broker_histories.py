@@ -11,12 +11,12 @@ from pathlib import Path
 
 from temporalio.client import WorkflowHistory
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker_backlog import Backlog
-from leasehold.backends.temporal.broker_liveness import owner_closed
-from leasehold.backends.temporal.wire import News
+from leasehold.backends.temporal.broker.backlog import Backlog
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.wire import News
 from leasehold.model import Release, Renew
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,

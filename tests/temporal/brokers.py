@@ -14,11 +14,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_owners import inbox_of
-from leasehold.backends.temporal.mailbox import LeaseholdMailbox
-from leasehold.backends.temporal.wire import (
+from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.owners import inbox_of
+from leasehold.backends.temporal.protocol.wire import (
     Answer,
     BrokerInput,
     Call,

@@ -7,7 +7,7 @@ from typing import Any
 from temporalio import workflow
 
 from leasehold.temporal.failures import AcquireTimedOut, AlreadyHeld
-from leasehold.temporal.permit import Permit
+from leasehold.temporal.permits.permit import Permit
 from leasehold.temporal.semaphore import Semaphore
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 
-from leasehold.backends.temporal.broker_liveness import owner_closed
 from leasehold.model import Inspect, Status
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.sandbox import passing_ours
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.worker.liveness import owner_closed
+from leasehold.temporal.worker.sandbox import passing_ours
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import SERVED, Brokered
 from tests.temporal.fair_flows import FLOWS, Held, Holding, Wish

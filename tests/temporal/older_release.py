@@ -17,7 +17,7 @@ CODE = RECORDED / "older-release.zip"
 WHAT_IT_TAKES = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from leasehold.temporal.served import WORKFLOWS
+from leasehold.temporal.worker.served import WORKFLOWS
 for name, module in list(sys.modules.items()):
     if name.partition(".")[0] == "leasehold":
         print(module.__file__)
@@ -32,7 +32,7 @@ assert leasehold.__file__.startswith(sys.argv[1])
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
-from leasehold.temporal.served import ACTIVITIES, WORKFLOWS, LeaseholdBroker
+from leasehold.temporal.served import ACTIVITIES, WORKFLOWS, LeaseholdBroker  # where it had them
 
 LeaseholdBroker.EVENTS = 60
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from temporalio.client import WorkflowHandle, WorkflowHistory
 
-from leasehold.temporal.permit_input import PermitSlotInput
+from leasehold.backends.temporal.protocol.permits import PermitSlotInput
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_flows import Relay as FairRelay

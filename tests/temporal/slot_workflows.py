@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from leasehold.errors import LeaseLost
 from leasehold.temporal.failures import PermitLost
 from leasehold.temporal.lock import Lock
-from leasehold.temporal.permit import Permit
+from leasehold.temporal.permits.permit import Permit
 from leasehold.temporal.semaphore import Semaphore
 from tests.temporal.guide import GuideSemaphore
 

@@ -9,11 +9,12 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from leasehold.backends.temporal import broker_leaving, wire
-from leasehold.backends.temporal.broker_backlog import Backlog
-from leasehold.backends.temporal.broker_letters import call_in
-from leasehold.backends.temporal.broker_room import MESSAGE
-from leasehold.backends.temporal.wire import Call, unpack_call
+from leasehold.backends.temporal.broker import leaving as broker_leaving
+from leasehold.backends.temporal.broker.backlog import Backlog
+from leasehold.backends.temporal.broker.letters import call_in
+from leasehold.backends.temporal.broker.room import MESSAGE
+from leasehold.backends.temporal.protocol import wire
+from leasehold.backends.temporal.protocol.wire import Call, unpack_call
 from leasehold.model import Queued
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from leasehold.backends.temporal.broker_clerk import Clerk
-from leasehold.backends.temporal.broker_clock import BrokerClock
-from leasehold.backends.temporal.broker_desk import Desk
-from leasehold.backends.temporal.broker_owners import inbox_of
-from leasehold.backends.temporal.broker_sharing import Sharing
-from leasehold.backends.temporal.broker_telling import Telling
-from leasehold.backends.temporal.wire import Call, pack_command
+from leasehold.backends.temporal.broker.clerk import Clerk
+from leasehold.backends.temporal.broker.clock import BrokerClock
+from leasehold.backends.temporal.broker.desk import Desk
+from leasehold.backends.temporal.broker.sharing import Sharing
+from leasehold.backends.temporal.broker.telling import Telling
+from leasehold.backends.temporal.protocol.owners import inbox_of
+from leasehold.backends.temporal.protocol.wire import Call, pack_command
 from leasehold.model import Acquire
 
 KEY = b"lock:a"

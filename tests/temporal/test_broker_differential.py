@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.backends.temporal.broker_desk import QUEUE_LIMIT
-from leasehold.backends.temporal.wire import pack_reply, unpack_reply
+from leasehold.backends.temporal.broker.desk import QUEUE_LIMIT
+from leasehold.backends.temporal.protocol.wire import pack_reply, unpack_reply
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook
 from leasehold.core.names import fingerprint

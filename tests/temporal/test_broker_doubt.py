@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_desk import Desk
-from leasehold.backends.temporal.broker_liveness import owner_closed
-from leasehold.backends.temporal.claims import Claims
-from leasehold.backends.temporal.claims_doubt import Standing, doubtful
-from leasehold.backends.temporal.claims_permits import Permits
-from leasehold.backends.temporal.claims_slots import Slots
+from leasehold.backends.temporal.broker.claims.claims import Claims
+from leasehold.backends.temporal.broker.claims.doubt import Standing, doubtful
+from leasehold.backends.temporal.broker.claims.permits import Permits
+from leasehold.backends.temporal.broker.claims.slots import Slots
+from leasehold.backends.temporal.broker.desk import Desk
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
 from leasehold.model import Acquire, Command, Granted, Lost, Refused, Release, Renew, Resize, Revoke
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import HastyBroker, serving
 from tests.temporal.test_broker_sharing import Pool

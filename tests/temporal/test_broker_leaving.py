@@ -3,11 +3,11 @@
 import pytest
 from temporalio import workflow
 
-from leasehold.backends.temporal import broker_leaving
-from leasehold.backends.temporal.broker_backlog import Backlog
-from leasehold.backends.temporal.broker_leaving import Leaving
-from leasehold.backends.temporal.broker_owners import inbox_of
-from leasehold.backends.temporal.broker_parts import size_of
+from leasehold.backends.temporal.broker import leaving as broker_leaving
+from leasehold.backends.temporal.broker.backlog import Backlog
+from leasehold.backends.temporal.broker.leaving import Leaving
+from leasehold.backends.temporal.broker.parts import size_of
+from leasehold.backends.temporal.protocol.owners import inbox_of
 from leasehold.model import Acquire
 from tests.temporal.test_broker_clerk import KEY, RUN, Office
 

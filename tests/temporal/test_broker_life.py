@@ -1,6 +1,7 @@
 """How a broker begins, goes on with another release, and ends; and what it does with what it can't read."""
 
 import asyncio
+from uuid import uuid4
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHistory, WorkflowUpdateFailedError
@@ -8,12 +9,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_desk import Desk
-from leasehold.backends.temporal.broker_liveness import owner_closed
-from leasehold.backends.temporal.broker_watch import Watch
-from leasehold.backends.temporal.wire import (
+from leasehold.backends.temporal.broker.desk import Desk
+from leasehold.backends.temporal.broker.mailbox import MailboxInput
+from leasehold.backends.temporal.broker.watch import Watch
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.wire import (
     FORMAT,
     WITH_BACKLOG,
     BrokerInput,
@@ -33,6 +34,7 @@ from leasehold.model import (
     Status,
     Wakeup,
 )
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,
@@ -181,15 +183,20 @@ async def test_a_newer_call_is_refused_and_leaves_no_trace(temporal_server: Temp
         assert not (await here.status()).waiting
 
 
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (ids.BROKER, BrokerInput(text_of(b"lock:a"), format=WITH_BACKLOG + 1)),
+        (ids.MAILBOX, MailboxInput(format=FORMAT + 1)),
+    ],
+    ids=["broker", "mailbox"],
+)
 async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
-    temporal_server: TemporalServer,
+    temporal_server: TemporalServer, kind: str, given: BrokerInput | MailboxInput
 ) -> None:
     async with serving(temporal_server.address) as here:
         handle = await here.client.start_workflow(
-            ids.BROKER,
-            BrokerInput(text_of(here.key), format=WITH_BACKLOG + 1),
-            id=ids.broker_id(here.key),
-            task_queue=here.queue,
+            kind, given, id=f"{kind}-{uuid4().hex}", task_queue=here.queue
         )
         while True:
             events = (await handle.fetch_history()).events
@@ -198,7 +205,7 @@ async def test_with_a_newer_state_nothing_is_granted_and_nothing_lost(
                 break
             await asyncio.sleep(0.05)
         said = failed[0].workflow_task_failed_event_attributes.failure.message
-        assert str(WITH_BACKLOG + 1) in said
+        assert f"is of format {given.format}" in said
         assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING
         await handle.terminate()
 

@@ -7,12 +7,13 @@ import pytest
 from temporalio import workflow
 from temporalio.testing import ActivityEnvironment
 
-from leasehold.backends.temporal import broker_watch, ids
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_liveness import owner_closed
-from leasehold.backends.temporal.broker_watch import WAITS, Watch
-from leasehold.backends.temporal.wire import Call, pack_command
+from leasehold.backends.temporal.broker import watch as broker_watch
+from leasehold.backends.temporal.broker.watch import WAITS, Watch
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.wire import Call, pack_command
 from leasehold.model import Acquire, Inspect, Release
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
 from tests.temporal.workers import unique, until

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
-from leasehold.backends.temporal import broker_post
-from leasehold.backends.temporal.broker_owners import inbox_of
-from leasehold.backends.temporal.broker_parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
-from leasehold.backends.temporal.broker_post import AT_ONCE, Post
-from leasehold.backends.temporal.wire import Answer, Call, News, pack_command
+from leasehold.backends.temporal.broker import post as broker_post
+from leasehold.backends.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
+from leasehold.backends.temporal.broker.post import AT_ONCE, Post
+from leasehold.backends.temporal.protocol.owners import inbox_of
+from leasehold.backends.temporal.protocol.wire import Answer, Call, News, pack_command
 from leasehold.core.names import fingerprint
 from leasehold.model import Acquire, Inspect, Release, Status, Waiter
 from tests.temporal.test_broker_clerk import KEY, RUN, Office

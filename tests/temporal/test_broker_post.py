@@ -7,10 +7,10 @@ import pytest
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from leasehold.backends.temporal import broker_post
-from leasehold.backends.temporal.broker_owners import inbox_of
-from leasehold.backends.temporal.broker_parts import Bundle
-from leasehold.backends.temporal.broker_post import A_PORTION, MOST, Post
+from leasehold.backends.temporal.broker import post as broker_post
+from leasehold.backends.temporal.broker.parts import Bundle
+from leasehold.backends.temporal.broker.post import A_PORTION, MOST, Post
+from leasehold.backends.temporal.protocol.owners import inbox_of
 
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
 

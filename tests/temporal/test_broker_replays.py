@@ -16,8 +16,8 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_backlog import Backlog
+from leasehold.backends.temporal.broker.backlog import Backlog
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
 from tests.temporal import broker_histories
 from tests.temporal.broker_flows import HastyBroker
 from tests.temporal.histories import load, recorded

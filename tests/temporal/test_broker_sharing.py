@@ -10,13 +10,13 @@ from temporalio.client import WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker import LeaseholdBroker
-from leasehold.backends.temporal.broker_liveness import owner_closed
-from leasehold.backends.temporal.broker_watch import Watch
-from leasehold.backends.temporal.claims import Claims
+from leasehold.backends.temporal.broker.claims.claims import Claims
+from leasehold.backends.temporal.broker.watch import Watch
+from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+from leasehold.backends.temporal.protocol import ids
 from leasehold.model import Failed, Granted, Lost, Queued, Refused, Release, Released, Renew, Reply
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered, HastyBroker, Waiter, serving
 from tests.temporal.workers import status_of

@@ -2,9 +2,10 @@
 
 import pytest
 
-from leasehold.backends.temporal.broker_desk import Desk
-from leasehold.backends.temporal.claims_slots import MOST_SLOTS, Slots, shareable
-from leasehold.backends.temporal.ids import LONGEST, permit_id
+from leasehold.backends.temporal.broker.claims.slots import Slots, shareable
+from leasehold.backends.temporal.broker.desk import Desk
+from leasehold.backends.temporal.protocol.bounds import MOST_SLOTS
+from leasehold.backends.temporal.protocol.ids import LONGEST, permit_id
 from leasehold.errors import InvalidName
 from leasehold.model import Acquire, Failed, Granted
 

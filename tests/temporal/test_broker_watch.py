@@ -5,10 +5,10 @@ from itertools import count
 
 import pytest
 
-from leasehold.backends.temporal.broker_liveness import owner_closed
-from leasehold.backends.temporal.broker_watch import Watch
+from leasehold.backends.temporal.broker.watch import Watch
 from leasehold.model import Lost, Release, Renew
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import HastyBroker, serving
 from tests.temporal.test_broker_sharing import Pool

@@ -8,7 +8,7 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from leasehold.model import Revoke
-from leasehold.temporal import brokered_place
+from leasehold.temporal.fair import place as brokered_place
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     Held,

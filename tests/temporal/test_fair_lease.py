@@ -4,7 +4,7 @@ import pytest
 
 from leasehold.core.timing import trusted
 from leasehold.model import Gone, Granted, Lost, Queued, Refused, Renewed, Wakeup
-from leasehold.temporal.brokered_lease import BrokeredLease, pause
+from leasehold.temporal.fair.lease import BrokeredLease, pause
 
 KEY = b"lock:x"
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from leasehold import NotConfigured
-from leasehold.temporal.health import LONGEST, HealthServer, host_port
+from leasehold.temporal.worker.health import LONGEST, HealthServer, host_port
 
 
 async def ask(server: HealthServer, request: bytes) -> str:

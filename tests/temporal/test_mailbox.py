@@ -10,9 +10,9 @@ from temporalio.client import WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.mailbox import LeaseholdMailbox
-from leasehold.backends.temporal.wire import News, text_of
+from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.wire import News, text_of
 from leasehold.core.names import fingerprint
 from leasehold.model import Queued, Release
 from tests.servers.temporal import TemporalServer
@@ -155,3 +155,18 @@ async def test_it_keeps_the_newest(here: Brokered, monkeypatch: pytest.MonkeyPat
     while upto < 3:
         heard, upto, box.upto = await box.take(), box.upto, 0
     assert [news["key"] for news in heard] == [text_of(b"two"), text_of(b"three")]
+
+
+async def test_it_keeps_no_more_than_one_message_holds(temporal_server: TemporalServer) -> None:
+    """Neither an answer nor what goes to its next run may be larger than Temporal takes."""
+    large = [f"{number:02}".ljust(75_000, "x") for number in range(30)]  # 3 MB
+    async with serving(temporal_server.address, HastyMailbox) as here, asyncio.timeout(60.0):
+        box = Box(here)
+        await box.start()
+        for note in large:
+            await box.push(note)
+        heard: list[Any] = []
+        while box.upto < len(large):
+            heard += await box.take()
+        assert heard[-1]["key"] == text_of(large[-1].encode())
+        assert len(heard) >= 8

@@ -9,14 +9,9 @@ from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
 from leasehold.errors import NotConfigured, NotHeld, UnsafeTiming
-from leasehold.temporal import (
-    LeaseholdPlugin,
-    LockInterceptor,
-    current_lock,
-    needs_lock,
-    needs_lock_backend,
-)
-from leasehold.temporal.needs_lock_decorator import Need, need_of, refuse_locked_workflows
+from leasehold.temporal import LeaseholdPlugin, LockInterceptor, current_lock, needs_lock
+from leasehold.temporal.activity import backend as needs_lock_backend
+from leasehold.temporal.activity.decorator import Need, need_of, refuse_locked_workflows
 
 
 async def plain(day: str = "monday") -> str:

@@ -15,9 +15,9 @@ from temporalio.testing import ActivityEnvironment
 import leasehold
 from leasehold.core.timing import trusted
 from leasehold.temporal import current_lock, needs_lock
-from leasehold.temporal.activity_lock_slots import slots_for
-from leasehold.temporal.activity_lock_terms import longest_hold, times_of, ttl_for, whole
-from leasehold.temporal.needs_lock_decorator import need_of
+from leasehold.temporal.activity.decorator import need_of
+from leasehold.temporal.activity.slots import slots_for
+from leasehold.temporal.activity.terms import longest_hold, times_of, ttl_for, whole
 from leasehold.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer

@@ -6,8 +6,8 @@ import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 import leasehold
-from leasehold.backends.temporal.ids import broker_id
-from leasehold.backends.temporal.updating import starts_apart
+from leasehold.backends.temporal.client.updating import starts_apart
+from leasehold.backends.temporal.protocol.ids import broker_id
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import serving
 from tests.temporal.older_servers import older_server

@@ -8,9 +8,14 @@ import pytest_asyncio
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
-from leasehold.backends.temporal import ids
-from leasehold.temporal.permit_input import FORMAT, Adoption, PermitSlotInput, PermitStatus
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.permits import (
+    FORMAT,
+    Adoption,
+    PermitSlotInput,
+    PermitStatus,
+)
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import count, history_of, replay
 from tests.temporal.workers import connected, unique, until_closed, worker
@@ -134,7 +139,7 @@ async def test_of_a_later_format_it_is_refused(permits: Permits) -> None:
         await permit.result()
     assert isinstance(caught.value.cause, ApplicationError)
     assert caught.value.cause.type == "IncompatibleVersion"
-    assert "update the workers" in caught.value.cause.message
+    assert "update that first" in caught.value.cause.message
 
 
 async def test_what_a_later_release_adds_to_its_input_is_ignored(permits: Permits) -> None:

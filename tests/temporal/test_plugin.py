@@ -23,9 +23,9 @@ from leasehold.temporal import (
     PermitSlotWorkflow,
     TemporalWorker,
 )
-from leasehold.temporal.beside import ServedBeside, _running
-from leasehold.temporal.selfcheck import warn_if_unserved
-from leasehold.temporal.served import WORKFLOWS
+from leasehold.temporal.worker.beside import ServedBeside, _running
+from leasehold.temporal.worker.selfcheck import warn_if_unserved
+from leasehold.temporal.worker.served import WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Raises
 from tests.temporal.plugin_flows import Holds, OwnPermit
@@ -266,7 +266,7 @@ async def test_it_says_that_nobody_serves(
         await until(warned)
     [record] = [each for each in caplog.records if each.name == "leasehold.temporal"]
     assert record.levelno == logging.WARNING
-    assert "run `leasehold temporal worker`" in record.getMessage()
+    assert f"run `leasehold temporal worker --task-queue {permits}`" in record.getMessage()
 
 
 async def test_it_says_nothing_where_somebody_does(
@@ -352,7 +352,7 @@ async def test_it_sits_out_a_restart_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not ready while the server is away, and among those who poll again by itself. It says both."""
-    monkeypatch.setattr("leasehold.temporal.worker._LOOKS_EVERY", 0.2)
+    monkeypatch.setattr("leasehold.temporal.worker.worker._LOOKS_EVERY", 0.2)
     with TemporalServer(tmp_path, on_file=True) as server:
         worker = TemporalWorker(await connected(server), task_queue=unique("permits"))
 

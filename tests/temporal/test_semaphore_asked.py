@@ -10,10 +10,10 @@ from temporalio.exceptions import ApplicationError
 from leasehold.core.names import key_of
 from leasehold.errors import InvalidName
 from leasehold.temporal import Lock, Semaphore
-from leasehold.temporal.brokered_delivery import Broker
 from leasehold.temporal.failures import Misused
-from leasehold.temporal.fair_refusals import unanswered
-from leasehold.temporal.terms import terms
+from leasehold.temporal.fair.delivery import Broker
+from leasehold.temporal.fair.refusals import unanswered
+from leasehold.temporal.permits.terms import terms
 
 pytestmark = pytest.mark.once
 
@@ -118,7 +118,7 @@ def test_a_broker_that_does_not_answer_is_named_and_so_is_its_end() -> None:
     for each in (found, started):
         assert "temporal workflow terminate --workflow-id leasehold:semaphore:x%20y" in each
         assert "for 5 s" in each
-    assert "be it 'typo-queue' or another one" in found
+    assert "the task queue 'typo-queue', or whichever it is on" in found
     assert "nobody serves the task queue 'typo-queue', on which it has just been started" in started
 
 

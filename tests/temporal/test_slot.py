@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
+from temporalio import workflow
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from leasehold.backends.temporal import outside
-from leasehold.temporal import slot_acquiring, slot_arming, slot_renewing
+from leasehold.backends.temporal.workflows.permit_runs import PermitRun
 from leasehold.temporal.failures import Misused
+from leasehold.temporal.permits.pool import Pool
+from leasehold.temporal.permits.unfinished import may_run_on
 from leasehold.temporal.semaphore import Semaphore
-from leasehold.temporal.slot_permit import SlotPermit
-from leasehold.temporal.unfinished import may_run_on
+from leasehold.temporal.slot import acquiring as slot_acquiring
+from leasehold.temporal.slot import arming as slot_arming
+from leasehold.temporal.slot.permit import SlotPermit
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import count, history_of, kinds, replay
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
@@ -145,14 +148,10 @@ async def test_renewed_for_longer_than_its_ttl_and_no_longer_than_max_hold(
 async def test_a_renewal_that_hangs_ends_with_the_deadline(
     world: SlotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    really = outside.signal_run
+    async def hangs(self: PermitRun, seconds: float) -> bool:
+        return bool(await asyncio.get_running_loop().create_future())
 
-    async def hangs(workflow_id: str, run_id: str, name: str, *args: float) -> bool:
-        if name == "extend":
-            await asyncio.get_running_loop().create_future()
-        return await really(workflow_id, run_id, name, *args)
-
-    monkeypatch.setattr(slot_renewing, "signal_run", hangs)
+    monkeypatch.setattr(PermitRun, "extend", hangs)
     spec = world.spec(work="gate", acquire={"ttl": 3.0})
     handle = await world.hold(spec)
     with pytest.raises(WorkflowFailureError) as caught:
@@ -161,22 +160,43 @@ async def test_a_renewal_that_hangs_ends_with_the_deadline(
     assert await world.permit(spec).result() == "released"
 
 
-async def test_what_was_lost_while_it_was_armed_is_given_back_and_acquired_anew(
-    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def report_late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of the first permit the holder hears when its lease would be over; the run IDs of all."""
     really = slot_arming.wait_until_armed
     runs: list[str] = []
 
-    async def late(permit: SlotPermit, bound: float, semaphore: Semaphore, **about: float) -> None:
-        await really(permit, bound, semaphore, **about)
-        runs.append(permit.run_id)
-        if len(set(runs)) == 1:
-            await asyncio.sleep(permit.remaining)
+    async def late(permit: SlotPermit, bound: float, pool: Pool, *, until: float) -> None:
+        await really(permit, bound, pool, until=until)
+        if permit.run_id not in runs:
+            runs.append(permit.run_id)
+        if len(runs) == 1:
+            monkeypatch.setattr(permit, "_deadline", workflow.time())
 
     monkeypatch.setattr(slot_acquiring, "wait_until_armed", late)
-    spec = world.spec(acquire={"ttl": 2.0, "auto_renew": False, "backoff": 0.1})
-    held = await (await world.hold(spec)).result()
-    assert held.run_id not in ("", runs[0])
+    return runs
+
+
+async def test_a_permit_whose_report_came_late_is_held_as_long_as_it_stands(
+    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody would ever have one where each step takes long."""
+    runs = report_late(monkeypatch)
+    handle = await world.hold(world.spec(acquire={"ttl": 300.0}))
+    assert (await handle.result()).run_id == runs[0]
+    await replay(await history_of(world.client, handle.id), Holder, sandboxed=False)
+
+
+async def test_one_that_is_gone_by_then_is_given_back_and_another_acquired(
+    world: SlotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = report_late(monkeypatch)
+
+    async def gone(self: PermitRun, seconds: float) -> bool:
+        return False
+
+    monkeypatch.setattr(PermitRun, "extend", gone)
+    handle = await world.hold(world.spec(acquire={"ttl": 300.0, "backoff": 0.1}))
+    assert (await handle.result()).run_id not in ("", runs[0])
 
 
 async def test_the_server_leaves_a_permit_its_quarantine(world: SlotWorld) -> None:

@@ -8,13 +8,13 @@ import pytest
 import pytest_asyncio
 from temporalio.client import WorkflowHandle
 
-from leasehold.backends.temporal import ids
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.permits import ARMED, PermitNews, PermitSlotInput
 from leasehold.temporal import defaults
 from leasehold.temporal.failures import Misused
-from leasehold.temporal.handoff import FORMAT, Handoff
-from leasehold.temporal.here import MOST_UNHEARD, Here
-from leasehold.temporal.permit_input import ARMED, PermitNews, PermitSlotInput
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.permits.handoff import FORMAT, Handoff
+from leasehold.temporal.slot.here import MOST_UNHEARD, Here
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Held, Holder, Relay, Spec
@@ -136,7 +136,7 @@ async def test_a_handoff_of_an_earlier_release_is_taken_up(world: SlotWorld) -> 
 async def test_a_handoff_of_a_later_release_is_refused_with_what_to_do() -> None:
     later = {"resource": "x", "slots": ["0"], "run_id": "r", "token": 1, "ttl": 9.0}
     assert Handoff.of({**later, "colour": "blue"}).renews is None
-    with pytest.raises(Misused, match="update the workers"):
+    with pytest.raises(Misused, match="update that first"):
         Handoff.of({**later, "format": FORMAT + 1})
 
 

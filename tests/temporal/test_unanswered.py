@@ -12,12 +12,12 @@ import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 import leasehold
-from leasehold.backends.temporal import attendance
-from leasehold.backends.temporal.attendance import Attendance
-from leasehold.backends.temporal.connecting import Connection
+from leasehold.backends.temporal.client import attendance
+from leasehold.backends.temporal.client.attendance import Attendance
+from leasehold.backends.temporal.client.connecting import Connection
+from leasehold.backends.temporal.client.updating import Update
+from leasehold.backends.temporal.client.url import read_url
 from leasehold.backends.temporal.store import TemporalStore
-from leasehold.backends.temporal.updating import Update
-from leasehold.backends.temporal.url import read_url
 from leasehold.model import Inspect, Renew
 from leasehold.primitives import acquire, asking
 from leasehold.testing.proxy import FaultProxy

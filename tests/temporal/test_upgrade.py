@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.temporal import ids
-from leasehold.backends.temporal.broker_liveness import owner_closed
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.permits import PermitSlotInput
 from leasehold.model import Granted, Release, Renew, Renewed
-from leasehold.temporal.permit_input import PermitSlotInput
-from leasehold.temporal.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from leasehold.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK, Brokered, HastyBroker, Waiter
 from tests.temporal.older_release import OlderWorker

@@ -13,7 +13,7 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 
 from leasehold.model import Granted
 from leasehold.temporal import LeaseholdBroker, TemporalWorker
-from leasehold.temporal.served import VERSIONED
+from leasehold.temporal.worker.served import VERSIONED
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered
 from tests.temporal.workers import connected, unique, until

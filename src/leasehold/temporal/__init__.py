@@ -11,27 +11,27 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from leasehold.backends.temporal.broker import LeaseholdBroker as LeaseholdBroker
-    from leasehold.backends.temporal.mailbox import LeaseholdMailbox as LeaseholdMailbox
+    from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox as LeaseholdMailbox
+    from leasehold.backends.temporal.broker.workflow import LeaseholdBroker as LeaseholdBroker
     from leasehold.errors import AcquireTimeout as AcquireTimeout
     from leasehold.errors import BackendUnavailable as BackendUnavailable
     from leasehold.errors import LeaseholdError as LeaseholdError
     from leasehold.errors import LeaseLost as LeaseLost
     from leasehold.errors import NotHeld as NotHeld
     from leasehold.errors import Reentrant as Reentrant
-    from leasehold.temporal.activity_lock import ActivityLock as ActivityLock
-    from leasehold.temporal.activity_lock import current_lock as current_lock
+    from leasehold.temporal.activity.decorator import needs_lock as needs_lock
+    from leasehold.temporal.activity.interceptor import LockInterceptor as LockInterceptor
+    from leasehold.temporal.activity.lock import ActivityLock as ActivityLock
+    from leasehold.temporal.activity.lock import current_lock as current_lock
     from leasehold.temporal.failures import Misused as Misused
-    from leasehold.temporal.handoff import Handoff as Handoff
-    from leasehold.temporal.interceptor import LockInterceptor as LockInterceptor
     from leasehold.temporal.lock import Lock as Lock
-    from leasehold.temporal.needs_lock_decorator import needs_lock as needs_lock
-    from leasehold.temporal.permit import Permit as Permit
-    from leasehold.temporal.permit_workflow import PermitSlotWorkflow as PermitSlotWorkflow
+    from leasehold.temporal.permits.handoff import Handoff as Handoff
+    from leasehold.temporal.permits.permit import Permit as Permit
     from leasehold.temporal.plugin import LeaseholdPlugin as LeaseholdPlugin
     from leasehold.temporal.semaphore import Semaphore as Semaphore
-    from leasehold.temporal.serving import serve as serve
-    from leasehold.temporal.worker import TemporalWorker as TemporalWorker
+    from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow as PermitSlotWorkflow
+    from leasehold.temporal.worker.serving import serve as serve
+    from leasehold.temporal.worker.worker import TemporalWorker as TemporalWorker
 
     __all__: list[str]
 else:
@@ -41,8 +41,8 @@ else:
     __all__, _get, __dir__ = from_modules(
         __name__,
         {
-            "leasehold.backends.temporal.broker": ("LeaseholdBroker",),
-            "leasehold.backends.temporal.mailbox": ("LeaseholdMailbox",),
+            "leasehold.backends.temporal.broker.workflow": ("LeaseholdBroker",),
+            "leasehold.backends.temporal.broker.mailbox": ("LeaseholdMailbox",),
             "leasehold.errors": (
                 "AcquireTimeout",
                 "BackendUnavailable",
@@ -51,18 +51,18 @@ else:
                 "NotHeld",
                 "Reentrant",
             ),
-            "leasehold.temporal.activity_lock": ("ActivityLock", "current_lock"),
+            "leasehold.temporal.activity.lock": ("ActivityLock", "current_lock"),
             "leasehold.temporal.failures": ("Misused",),
-            "leasehold.temporal.handoff": ("Handoff",),
-            "leasehold.temporal.interceptor": ("LockInterceptor",),
+            "leasehold.temporal.permits.handoff": ("Handoff",),
+            "leasehold.temporal.activity.interceptor": ("LockInterceptor",),
             "leasehold.temporal.lock": ("Lock",),
-            "leasehold.temporal.needs_lock_decorator": ("needs_lock",),
-            "leasehold.temporal.permit": ("Permit",),
-            "leasehold.temporal.permit_workflow": ("PermitSlotWorkflow",),
+            "leasehold.temporal.activity.decorator": ("needs_lock",),
+            "leasehold.temporal.permits.permit": ("Permit",),
+            "leasehold.temporal.slot.permit_workflow": ("PermitSlotWorkflow",),
             "leasehold.temporal.plugin": ("LeaseholdPlugin",),
             "leasehold.temporal.semaphore": ("Semaphore",),
-            "leasehold.temporal.serving": ("serve",),
-            "leasehold.temporal.worker": ("TemporalWorker",),
+            "leasehold.temporal.worker.serving": ("serve",),
+            "leasehold.temporal.worker.worker": ("TemporalWorker",),
         },
     )
     del from_modules

@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 from temporalio import workflow
 
-from leasehold.backends.temporal import queues
+from leasehold.backends.temporal.protocol import queues
 
 LEASE = 600.0
 """How long a permit stands without a renewal."""

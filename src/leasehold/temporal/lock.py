@@ -3,7 +3,8 @@
 from typing import ClassVar
 
 from leasehold.config import Duration
-from leasehold.temporal.semaphore import OnHolderClose, Semaphore
+from leasehold.temporal.permits.pool import OnHolderClose
+from leasehold.temporal.semaphore import Semaphore
 
 
 class Lock(Semaphore):

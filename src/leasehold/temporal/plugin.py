@@ -10,15 +10,15 @@ from temporalio.worker import ReplayerConfig, Worker, WorkerConfig
 
 from leasehold.config import Duration
 from leasehold.errors import LeaseholdError
-from leasehold.temporal.beside import ServedBeside
+from leasehold.temporal.activity.backend import LockBackend
+from leasehold.temporal.activity.decorator import refuse_locked_workflows
+from leasehold.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
 from leasehold.temporal.defaults import task_queue as queue_of
-from leasehold.temporal.interceptor import WAIT_IN_SLOT, LockInterceptor
-from leasehold.temporal.needs_lock_backend import LockBackend
-from leasehold.temporal.needs_lock_decorator import refuse_locked_workflows
-from leasehold.temporal.quiet_end import end_quietly
-from leasehold.temporal.sandbox import passing_ours
-from leasehold.temporal.selfcheck import warn_if_unserved
-from leasehold.temporal.served import with_our_activities, with_our_workflows
+from leasehold.temporal.worker.beside import ServedBeside
+from leasehold.temporal.worker.quiet_end import end_quietly
+from leasehold.temporal.worker.sandbox import passing_ours
+from leasehold.temporal.worker.selfcheck import warn_if_unserved
+from leasehold.temporal.worker.served import with_our_activities, with_our_workflows
 
 
 class LeaseholdPlugin(SimplePlugin):

@@ -3,25 +3,24 @@
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Unpack
+from typing import Any, ClassVar, Unpack
 
 from temporalio import workflow
 
-from leasehold.backends.temporal.claims_slots import MOST_SLOTS
-from leasehold.backends.temporal.ids import permit_id
+from leasehold.backends.temporal.protocol.bounds import MOST_SLOTS
+from leasehold.backends.temporal.protocol.ids import permit_id
 from leasehold.config import Duration, seconds
 from leasehold.core.names import key_of
-from leasehold.temporal.acquiring import Acquiring
 from leasehold.temporal.defaults import task_queue as resolved
 from leasehold.temporal.failures import AcquireTimedOut, Misused, checked
-from leasehold.temporal.fair import acquire_fair, reattach_fair
-from leasehold.temporal.handoff import Handoff
-from leasehold.temporal.permit import Permit
-from leasehold.temporal.slot_acquiring import acquire_slot
-from leasehold.temporal.slot_reattaching import reattach_slot
-from leasehold.temporal.terms import Asked, Terms, Tried, refuse_waiting, terms
-
-type OnHolderClose = Literal["fast", "safe"]
+from leasehold.temporal.fair.acquiring import acquire_fair, reattach_fair
+from leasehold.temporal.permits.acquiring import Acquiring
+from leasehold.temporal.permits.handoff import Handoff
+from leasehold.temporal.permits.permit import Permit
+from leasehold.temporal.permits.pool import OnHolderClose
+from leasehold.temporal.permits.terms import Asked, Terms, Tried, refuse_waiting, terms
+from leasehold.temporal.slot.acquiring import acquire_slot
+from leasehold.temporal.slot.reattaching import reattach_slot
 
 
 class Semaphore:

@@ -9,8 +9,8 @@ from uuid import uuid4
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from leasehold.backends.temporal.serving import polled
-from leasehold.temporal.served import ACTIVITIES, WORKFLOWS
+from leasehold.backends.temporal.client.serving import polled
+from leasehold.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 
 STARTS = 30.0

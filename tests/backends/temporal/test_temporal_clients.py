@@ -8,9 +8,9 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 import leasehold
-from leasehold.backends.temporal.ids import broker_id
+from leasehold.backends.temporal.protocol.ids import broker_id
 from leasehold.errors import BackendUnavailable
-from leasehold.temporal.served import ACTIVITIES, WORKFLOWS
+from leasehold.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.backends.temporal.looking import Looker, new_key
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK

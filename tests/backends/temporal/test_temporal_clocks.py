@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 import leasehold
-from leasehold.backends.temporal import serving
+from leasehold.backends.temporal.client import serving
 from leasehold.errors import BackendUnavailable
 from tests.servers.temporal import TemporalServer
 

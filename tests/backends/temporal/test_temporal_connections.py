@@ -9,8 +9,9 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus as Is
 
 from leasehold.backends import store_for
-from leasehold.backends.temporal import listening, wire
-from leasehold.backends.temporal.ids import broker_id
+from leasehold.backends.temporal.client import listening
+from leasehold.backends.temporal.protocol import wire
+from leasehold.backends.temporal.protocol.ids import broker_id
 from leasehold.errors import IncompatibleVersion
 from leasehold.model import (
     Acquire,
@@ -198,7 +199,9 @@ def test_a_client_that_is_newer_than_the_workers_is_told(
 
     async def case() -> None:
         backend = await side.open(store_for(url))
-        with pytest.raises(IncompatibleVersion, match="upgrade the workers first"):
+        with pytest.raises(
+            IncompatibleVersion, match="the worker of this broker knows 1: update that first"
+        ):
             await backend.apply([acquire("a", new_key())])
 
     side.run(case)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leasehold.backends.temporal import loop_thread
-from leasehold.backends.temporal.calling import Caller
-from leasehold.backends.temporal.loop_thread import LoopThread
+from leasehold.backends.temporal.client import loop_thread
+from leasehold.backends.temporal.client.calling import Caller
+from leasehold.backends.temporal.client.loop_thread import LoopThread
 from tests.runtime.interrupting import Interrupting
 
 pytestmark = [

@@ -140,6 +140,27 @@ def test_a_child_ends_as_any_program_does(url: str) -> None:
     assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
 
 
+def test_so_does_one_whose_parent_found_no_server() -> None:
+    """Its threads are there all the same, and in the child they are not."""
+    code = """if True:
+        import os, sys
+        from leasehold import BackendUnavailable
+        from leasehold.sync import connect
+        try:
+            connect("temporal://127.0.0.1:1").lock("x").acquire(wait=0)
+        except BackendUnavailable:
+            print("nobody", flush=True)
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                sys.exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    """
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.returncode) == (["nobody", *"77777"], 0), done.stderr
+
+
 def test_nothing_is_left_behind_by_a_program(url: str) -> None:
     """No mailbox of a client that has ended; its broker ends by itself."""
     told = run_script(

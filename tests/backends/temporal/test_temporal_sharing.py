@@ -8,7 +8,7 @@ import pytest
 from temporalio.client import Client
 
 import leasehold.sync
-from leasehold.backends.temporal.ids import PERMIT, permit_id
+from leasehold.backends.temporal.protocol.ids import PERMIT, permit_id
 from tests.backends.temporal.looking import Looker, queue_of
 from tests.cli.processes import until
 

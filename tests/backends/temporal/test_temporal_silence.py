@@ -17,8 +17,8 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import leasehold.sync
 from leasehold.backends import store_for, store_of
-from leasehold.backends.temporal import ids, wire
-from leasehold.backends.temporal.serving import polled
+from leasehold.backends.temporal.client.serving import polled
+from leasehold.backends.temporal.protocol import ids, wire
 from leasehold.errors import BackendUnavailable
 from tests.backends.redis.both_worlds import acquire
 from tests.backends.temporal.looking import new_key
@@ -84,7 +84,7 @@ def test_who_waits_for_a_worker_that_has_gone_is_told_whom_to_start(
         worker.stop()
         told = cli("run", name, "--wait", "1", "--", "true")
         assert told.returncode == 69
-        assert "`leasehold temporal worker`" in told.stderr
+        assert f"`leasehold temporal worker --task-queue {queue}`" in told.stderr
         interrupt(waiter)
         with brokers_for(temporal_server, queue):
             held.release()

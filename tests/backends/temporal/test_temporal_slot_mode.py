@@ -7,9 +7,9 @@ import pytest
 from temporalio.client import Client
 
 import leasehold
-from leasehold.backends.temporal import ids, wire
+from leasehold.backends.temporal.protocol import ids, wire
+from leasehold.backends.temporal.protocol.permits import PermitSlotInput
 from leasehold.model import Status
-from leasehold.temporal.permit_input import PermitSlotInput
 from tests.servers.temporal import TemporalServer
 from tests.temporal.workers import until
 
@@ -69,7 +69,8 @@ async def test_a_broker_on_a_queue_that_nobody_serves_is_named(
     )
     async with leasehold.connect(url) as store:
         told = (
-            f"{stray.id} in .* is on the task queue '{nowhere}'.*terminate --workflow-id {stray.id}"
+            f"nobody serves the task queue '{nowhere}', on which the broker {stray.id} in .*"
+            f"terminate --workflow-id {stray.id}"
         )
         with pytest.raises(leasehold.BackendUnavailable, match=told):
             await store.lock(nowhere, ttl="9s").acquire(wait=0)

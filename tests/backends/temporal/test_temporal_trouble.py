@@ -13,10 +13,11 @@ from temporalio.service import RPCError, RPCStatusCode
 
 import leasehold.sync
 from leasehold.backends import store_for
-from leasehold.backends.temporal import attendance, ids, wire
-from leasehold.backends.temporal.serving import last_heard
-from leasehold.backends.temporal.settings import Target
-from leasehold.backends.temporal.trouble import explain
+from leasehold.backends.temporal.client import attendance
+from leasehold.backends.temporal.client.serving import last_heard
+from leasehold.backends.temporal.client.settings import Target
+from leasehold.backends.temporal.client.trouble import explain
+from leasehold.backends.temporal.protocol import ids, wire
 from leasehold.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
 from leasehold.model import Granted, Inspect, Queued, Refused, Renew, Renewed, Status
 from tests.backends.redis.both_worlds import Side, acquire, granted, release

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from leasehold.backends import store_for
-from leasehold.backends.temporal.ids import QUEUE
-from leasehold.backends.temporal.url import read_url
+from leasehold.backends.temporal.client.url import read_url
+from leasehold.backends.temporal.protocol.ids import QUEUE
 from leasehold.errors import NotConfigured
 from leasehold.model import MANY, Acquire, Inspect
 

@@ -21,10 +21,10 @@ def release_not_pinned() -> None:
     from temporalio import workflow
     from temporalio.exceptions import ApplicationError
 
-    from leasehold.temporal.slot_permit import SlotPermit
+    from leasehold.temporal.slot.permit import SlotPermit
 
     async def end(self: Any, *how: Any) -> bool:
-        permit = workflow.get_external_workflow_handle(self._workflow_id)
+        permit = workflow.get_external_workflow_handle(self._run.id)
         try:
             await permit.signal("release")
         except ApplicationError:
@@ -38,7 +38,7 @@ def ends_with_holder() -> None:
     """As the guide has it: a permit ends at once with its holder, whose work may not have ended."""
     from temporalio.workflow import ParentClosePolicy
 
-    from leasehold.temporal import slot_acquiring
+    from leasehold.temporal.slot import acquiring as slot_acquiring
 
     put(slot_acquiring, "_close_policy", lambda semaphore: ParentClosePolicy.TERMINATE)
 
@@ -46,7 +46,7 @@ def ends_with_holder() -> None:
 def tokens_fall() -> None:
     """In either mode."""
     from leasehold.core import turn
-    from leasehold.temporal import permit_workflow
+    from leasehold.temporal.slot import permit_workflow
 
     permits: Any = permit_workflow
     real = permits.microseconds
@@ -56,7 +56,7 @@ def tokens_fall() -> None:
 
 def forgets_when_continuing() -> None:
     """The broker's next run begins with an empty book."""
-    from leasehold.backends.temporal.broker import LeaseholdBroker
+    from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
 
     real = LeaseholdBroker._next_input
 
@@ -70,14 +70,14 @@ def forgets_when_continuing() -> None:
 
 def grants_without_permits() -> None:
     """A sharing broker grants slots whose permits it does not have."""
-    from leasehold.backends.temporal.claims_slots import Slots
+    from leasehold.backends.temporal.broker.claims.slots import Slots
 
     put(Slots, "close", lambda self, slot, now: None)
 
 
 def last_come_first_served() -> None:
     """The queue of a broker is a stack."""
-    from leasehold.backends.temporal.broker_desk import Desk
+    from leasehold.backends.temporal.broker.desk import Desk
     from leasehold.model import Acquire
 
     real = Desk.apply
@@ -99,7 +99,7 @@ def the_dead_are_waited_for() -> None:
 
 def brokers_stay() -> None:
     """Brokers never end."""
-    from leasehold.backends.temporal.broker import LeaseholdBroker
+    from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
 
     put(LeaseholdBroker, "_finished", lambda self: False)
 

@@ -22,7 +22,7 @@ from temporalio.exceptions import ActivityError
 
 from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseLost
 from leasehold.temporal import Permit, Semaphore
-from leasehold.temporal.handoff import Handoff
+from leasehold.temporal.permits.handoff import Handoff
 from tests.temporal.torture.marks import LeaseName
 from tests.temporal.torture.using import USE, Use
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from leasehold.backends.temporal.claims_slots import LOOKS_AGAIN
-from leasehold.backends.temporal.listening import LONGEST
+from leasehold.backends.temporal.client.listening import LONGEST
+from leasehold.backends.temporal.protocol.bounds import LOOKS_AGAIN
 from leasehold.core.timing import BURIAL
 
 type Mode = Literal["slot", "fair", "mixed"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from leasehold.backends.temporal import ids
+from leasehold.backends.temporal.protocol import ids
 from leasehold.testing.history import read
 from tests.servers.temporal import TemporalServer
 from tests.temporal.torture.crews import Crews, Queues
@@ -19,6 +19,7 @@ from tests.temporal.torture.diary import Diary, boot_time
 from tests.temporal.torture.faults import Faults
 from tests.temporal.torture.judging import judge
 from tests.temporal.torture.leftovers import keep_histories, left_open, told_of
+from tests.temporal.torture.pace import Pace
 from tests.temporal.torture.plain_told import befell
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.steady import steady
@@ -69,11 +70,13 @@ class _Trial:
         self._watch = Watch(folder)
         self.crowd.on_end = self._watch.forget
         self._faults = Faults(client, server, self.crews, self.crowd, self._watch, diary, plan)
+        self._pace = Pace(client, queues.permits, diary, plan)
         self._draw = random.Random(plan.seed + 1)
 
     async def run(self, verdict: Verdict) -> None:
         """The storm, the calm, and the look at what is left."""
         crowd = asyncio.create_task(self.crowd.run())
+        pacing = asyncio.create_task(self._pace.run())
         try:
             await self._storm()
             self.crews.wake()
@@ -84,6 +87,8 @@ class _Trial:
             verdict.stuck = await self._see_off(crowd)
         finally:
             crowd.cancel()
+            pacing.cancel()
+        verdict.slow = self._pace.slow
         verdict.left = [] if verdict.stuck else await left_open(self._client, self._plan)
         if verdict.stuck or verdict.left:
             await keep_histories(self._client, self._folder)

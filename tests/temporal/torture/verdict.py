@@ -35,6 +35,8 @@ class Verdict:
     """What befell plain programs."""
     bad_programs: list[int] = field(default_factory=list[int])
     """How plain programs ended that nobody had killed."""
+    slow: int = 0
+    """So many halves of a lease the machine was too slow for anybody to be served in time."""
     handovers: Mapping[str, int] = field(default_factory=dict[str, int])
     """How often a broker continued as new, by its ID."""
 
@@ -104,6 +106,8 @@ class Verdict:
                 f"plain programs: {_listed(self.plain)}; {self.judgement.plain_ordered:,} of their grants "
                 "in the order of arrival"
             )
+        if self.slow:
+            yield f"slow {self.slow} times: nobody can be served in time where three steps take half a lease"
         if self.bad_ends:
             yield f"workers that ended by themselves: {self.bad_ends}"
         yield from (f"  ! {each}" for each in untried)

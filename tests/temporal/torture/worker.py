@@ -97,8 +97,8 @@ async def _connected(address: str) -> Client:
 
 
 def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
-    from leasehold.backends.temporal.broker_liveness import owner_closed
     from leasehold.temporal import LeaseholdBroker, LeaseholdMailbox, PermitSlotWorkflow
+    from leasehold.temporal.worker.liveness import owner_closed
     from tests.temporal.torture.holders import Holder
 
     LeaseholdBroker.EVENTS, LeaseholdBroker.IDLE = BROKER_EVENTS, IDLE

@@ -6,15 +6,15 @@ from weakref import WeakValueDictionary
 import temporalio as temporalio  # so that it is told at once if it is missing
 
 from leasehold.backends.port import Backend
-from leasehold.backends.temporal.calling import Caller
-from leasehold.backends.temporal.connecting import Connection
-from leasehold.backends.temporal.listening import Ear
-from leasehold.backends.temporal.loop_thread import LoopThread
-from leasehold.backends.temporal.looped import LoopBackend
-from leasehold.backends.temporal.queues import task_queue
-from leasehold.backends.temporal.scanning import Listings
-from leasehold.backends.temporal.settings import Settings, Target
-from leasehold.backends.temporal.url import read_url
+from leasehold.backends.temporal.client.calling import Caller
+from leasehold.backends.temporal.client.connecting import Connection
+from leasehold.backends.temporal.client.listening import Ear
+from leasehold.backends.temporal.client.loop_thread import LoopThread
+from leasehold.backends.temporal.client.looped import LoopBackend
+from leasehold.backends.temporal.client.scanning import Listings
+from leasehold.backends.temporal.client.settings import Settings, Target
+from leasehold.backends.temporal.client.url import read_url
+from leasehold.backends.temporal.protocol.queues import task_queue
 from leasehold.clock import Clock
 from leasehold.model import Capabilities
 
@@ -90,6 +90,6 @@ class TemporalStore:
         """For an event loop, or for one thread at a time."""
         if not blocking:
             return self._looped()
-        from leasehold.backends.temporal.blocking import BlockingBackend
+        from leasehold.backends.temporal.client.blocking import BlockingBackend
 
         return BlockingBackend(self._thread, lambda: self._looped(of_thread=True))

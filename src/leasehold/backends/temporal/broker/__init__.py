@@ -1,0 +1,1 @@
+"""What runs in the workflow of a key's broker, and in a client's mailbox: safe in Temporal's sandbox."""

@@ -1,0 +1,1 @@
+"""The permits of slot mode that a sharing broker holds."""

@@ -1,0 +1,1 @@
+"""What a process does that uses the store: connects, calls brokers, listens, lists."""

@@ -1,0 +1,1 @@
+"""What all workflows of ours have in common: safe in Temporal's sandbox."""

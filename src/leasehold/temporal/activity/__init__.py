@@ -1,0 +1,1 @@
+"""`@needs_lock`: a lease for an activity, taken where it runs."""

@@ -1,0 +1,1 @@
+"""Fair mode: the workflow's side of a broker."""

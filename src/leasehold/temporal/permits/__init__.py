@@ -1,0 +1,1 @@
+"""What a permit is to workflow code, whoever granted it."""

@@ -1,0 +1,1 @@
+"""Slot mode: a workflow's ID is the lock."""

@@ -1,0 +1,1 @@
+"""The worker that serves permits, brokers and mailboxes."""

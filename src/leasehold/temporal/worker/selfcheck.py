@@ -1,0 +1,27 @@
+"""Does anybody serve the permit queue? Asked where a wait for nobody would look like a long line."""
+
+import logging
+
+from temporalio.client import Client
+
+from leasehold.backends.temporal.client.serving import last_heard
+from leasehold.backends.temporal.protocol.unserved import serve, unserved
+from leasehold.errors import LeaseholdError
+
+logger = logging.getLogger("leasehold.temporal")
+
+
+async def warn_if_unserved(client: Client, queue: str) -> None:
+    """Log a warning where nobody does. Whatever goes wrong with that is nobody's trouble."""
+    try:
+        heard = await last_heard(client, queue)
+    except LeaseholdError as error:
+        logger.debug("whether anybody serves the task queue %r is not known: %s", queue, error)
+    else:
+        if heard is None:
+            where = f" in namespace {client.namespace!r}, so no workflow here will get a permit"
+            logger.warning(
+                "%s: %s; TEMPORAL_TASK_QUEUE names another queue",
+                unserved(queue, where),
+                serve(queue),
+            )

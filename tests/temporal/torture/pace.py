@@ -1,0 +1,48 @@
+"""How fast the machine is: on one that takes seconds for a step nobody is served in time."""
+
+import asyncio
+import uuid
+from contextlib import suppress
+
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.service import RPCError
+
+from leasehold.backends.temporal.protocol import ids
+from leasehold.backends.temporal.protocol.permits import PermitSlotInput
+from tests.temporal.torture.diary import Diary
+from tests.temporal.torture.plan import Plan
+from tests.temporal.torture.steady import steady
+
+
+class Pace:
+    """Has a permit that nobody wants start and end, over and over. One that takes long is a disturbance."""
+
+    def __init__(self, client: Client, queue: str, diary: Diary, plan: Plan) -> None:
+        self._client, self._queue, self._diary = client, queue, diary
+        self._lease = plan.lease
+        self.slow = 0
+        """So many halves of a lease passed before such a permit had ended, which takes three steps."""
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            walking = asyncio.create_task(self._walk())
+            try:
+                while not (await asyncio.wait((walking,), timeout=self._lease / 2))[0]:
+                    self.slow += 1
+                    self._diary.disturbed(0)
+                await walking
+            finally:
+                walking.cancel()
+            await asyncio.sleep(self._lease)
+
+    async def _walk(self) -> None:
+        name = f"pace-{uuid.uuid4().hex[:8]}"
+        given = PermitSlotInput(name, "0", lease_seconds=0.0)
+        with suppress(RPCError, WorkflowFailureError):  # a server that is struck may say anything
+            walking = await steady(
+                lambda: self._client.start_workflow(
+                    ids.PERMIT, given, id=name, task_queue=self._queue
+                )
+            )
+            await steady(walking.result)
