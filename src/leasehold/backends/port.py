@@ -33,7 +33,8 @@ class Backend(Protocol):
     way through `wakeups`; that then waits for nudges and raises what goes wrong. It may have
     `launch(commands, land)` (see `Launch`): sends a batch at once if it is connected, has `land` called
     once, in the loop, and returns what gives the batch up (None: it has to go by `apply`); two batches may
-    be under way so. And one that can say what to know about its store has `async def
+    be under way so. With `in_context = True` a batch is applied in the context of the first who has a command
+    in it. And one that can say what to know about its store has `async def
     examine() -> Sequence[Finding]`.
     """
 

@@ -1,18 +1,25 @@
-"""What a lease's note says to people.
+"""What a lease's note says to people, and what lies behind that.
 
-The service keeps more with a lease than its note, behind a separator (see `server/envelope.py`).
+The service keeps more with a lease than its note, behind a separator (see `server/envelope.py`); and whoever
+is traced leaves a mark there.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import replace
 
+from leasehold.core.marks import LENGTH
 from leasehold.model import Holder, Status, Waiter
 
 SEPARATOR = "\x1f"
 
-_SEALED = re.compile(r"\x1f[0-9A-Za-z.:%]* [A-Za-z0-9_=-]*\Z")
-"""An address and a sealed id; whatever else stands behind a separator is somebody's own words."""
+_SEALED = re.compile(
+    rf"\x1f[0-9A-Za-z.:%]* [A-Za-z0-9_=-]*(?: (?P<mark>[A-Za-z0-9_-]{{{LENGTH}}}))?\Z"
+)
+"""An address, a sealed id, a mark; whatever else stands behind a separator is somebody's own words."""
+
+
+_MARKED = re.compile(rf"\x1f  (?P<mark>[A-Za-z0-9_-]{{{LENGTH}}})\Z")
 
 
 def shown_note(note: str) -> str:
@@ -21,6 +28,25 @@ def shown_note(note: str) -> str:
         return note
     found = _SEALED.search(note, note.rindex(SEPARATOR))
     return note if found is None else note[: found.start()]
+
+
+def marked(note: str, mark: str) -> str:
+    """A note with a mark, and nothing else that is hidden."""
+    return f"{note}{SEPARATOR}  {mark}"
+
+
+def unmarked(note: str) -> tuple[str, str]:
+    """A note as somebody wrote it, and the mark that `marked` has put behind it; empty for none."""
+    found = _MARKED.search(note) if SEPARATOR in note else None
+    return (note, "") if found is None else (note[: found.start()], found["mark"])
+
+
+def mark_in(note: str) -> str:
+    """The mark in a note; empty where there is none."""
+    if SEPARATOR not in note:
+        return ""
+    found = _SEALED.search(note, note.rindex(SEPARATOR))
+    return "" if found is None else found["mark"] or ""
 
 
 def plain_holders(holders: Iterable[Holder]) -> tuple[Holder, ...]:

@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from leasehold.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from leasehold.errors import AcquireTimeout
+from leasehold.primitives import observing
 from leasehold.primitives.allof_gathering import Gathering
 from leasehold.primitives.allof_leases import LeasesBase
 from leasehold.primitives.allof_parts import Part, Wish, checked, in_order
@@ -116,7 +117,8 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
             await self._take_again(rt, me, patience, leases)
             rest = [part for part in self._parts if part.key not in leases]
             wishes = [part.wish(priority, note, on_wait) for part in rest]
-            leases |= await self._gathered(Gathering(rt, wishes, me), wishes, patience)
+            if wishes:
+                leases |= await self._gathered(rt, wishes, me, patience)
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:
             for lease in leases.values():
@@ -133,16 +135,25 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
                 leases[part.key] = again
 
     async def _gathered(
-        self, gathering: Gathering, wishes: list[Wish], patience: float | None
+        self, rt: Runtime, wishes: list[Wish], me: object, patience: float | None
     ) -> dict[bytes, Any]:
         """What nobody of us holds yet."""
+        seen = None
+        if observing.observer is not None:
+            seen = observing.observer.acquiring([each.ask for each in wishes], patience, me)
+            wishes = [each._replace(ask=seen.marked(each.ask)) for each in wishes]
         try:
-            holds = await gathering.run(patience)
-        except AcquireTimeout as refusal:
-            for wish in wishes:
-                if wish.ask.key == refusal.key:
-                    wish.primitive._look_at(refusal)
+            holds = await Gathering(rt, wishes, me).run(patience)
+        except BaseException as error:
+            if seen is not None:
+                seen.end(error)
+            if isinstance(error, AcquireTimeout):
+                for wish in wishes:
+                    if wish.ask.key == error.key:
+                        wish.primitive._look_at(error)
             raise
+        if seen is not None:
+            seen.end(None)
         return {
             wish.ask.key: wish.primitive._given(hold)
             for wish, hold in zip(wishes, holds, strict=True)

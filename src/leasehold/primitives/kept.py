@@ -8,6 +8,7 @@ from leasehold.core.timing import burial, renew_after, trusted
 from leasehold.errors import LeaseholdError, LeaseLost
 from leasehold.fork import generation
 from leasehold.model import Command, Granted, Lost, Release, Renew, Renewed
+from leasehold.primitives import observing
 from leasehold.primitives.ask import Grant
 from leasehold.primitives.losses import FORGOTTEN, LOSSES, LossReason, loss_of
 from leasehold.primitives.pending import NEVER_WAS
@@ -17,6 +18,7 @@ from leasehold.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime,
 
 if TYPE_CHECKING:
     from leasehold.primitives.cohort_turn import Turn
+    from leasehold.primitives.observing import Witness
 
 log = logging.getLogger("leasehold")
 
@@ -49,6 +51,7 @@ class KeptLease:
         "_renew_at",
         "_renewing",
         "_rt",
+        "_seen",
         "_terms",
         "_turn",
         "_watchers",
@@ -81,6 +84,7 @@ class KeptLease:
         self._detail = ""
         self._watchers: list[Signal] | None = None
         self._turn: Turn | None = None
+        self._seen: Witness | None = None
         self._generation = generation.number
         self._alive = [True]
         self._me = me
@@ -101,6 +105,8 @@ class KeptLease:
             rt.keeper.watch(self, renew_at, lead)
         else:
             self._watch_from(since, lead)
+        if observing.observer is not None:
+            self._seen = observing.observer.holding(self)
 
     @property
     def lost(self) -> bool:
@@ -242,6 +248,8 @@ class KeptLease:
         self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
         self._renew_at = sent + renew_after(self._terms.ttl)
         self._watch_from(self._rt.now(), renew_after(self._terms.ttl))
+        if self._seen is not None:
+            self._seen.renewed()
 
     def _watch_from(self, now: float, lead: float) -> None:
         at = self._renew_at
@@ -266,6 +274,8 @@ class KeptLease:
                 signal.set()
         if self._turn is not None and how != "released" and generation.number == self._generation:
             self._turn.break_off()
+        if self._seen is not None and generation.number == self._generation:
+            self._seen.ended(how)
         return True
 
     def _hand_back(self) -> None:

@@ -6,7 +6,7 @@ from leasehold.config import UNSET, Duration, Unset, optional_seconds
 from leasehold.core.timing import burial
 from leasehold.errors import AcquireTimeout, Reentrant
 from leasehold.model import MANY, Inspect, Status
-from leasehold.primitives import admin
+from leasehold.primitives import admin, observing
 from leasehold.primitives.acquire import Acquiring
 from leasehold.primitives.ask import Ask, Grant
 from leasehold.primitives.description import Description, check_promises
@@ -71,12 +71,24 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             on_wait = self._on_wait
         else:
             check_on_wait(on_wait, may_await=self._may_await)
-        if within is not None:
-            hold = self._hold(rt, terms, await self._granted_within(rt, ask, within), me)
-        elif self._cohort is not None:
-            hold = await self._acquire_in_cohort(rt, ask, terms, me, patience, on_wait)
-        else:
-            hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
+        seen = None
+        if observing.observer is not None:
+            seen = observing.observer.acquiring((ask,), patience, me)
+            if self._cohort is None:  # those of a cohort ask for one and the same
+                ask = seen.marked(ask)
+        try:
+            if within is not None:
+                hold = self._hold(rt, terms, await self._granted_within(rt, ask, within), me)
+            elif self._cohort is not None:
+                hold = await self._acquire_in_cohort(rt, ask, terms, me, patience, on_wait)
+            else:
+                hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
+        except BaseException as error:
+            if seen is not None:
+                seen.end(error)
+            raise
+        if seen is not None:
+            seen.end(None)
         return self._given(hold)
 
     async def _check_the_store(self, rt: Runtime) -> None:

@@ -125,6 +125,7 @@ NEVER_ASKED_FOR = frozenset(
         "_handed_back",
         "_renew_at",
         "_renewing",
+        "_seen",
         "_settling",
         "_turn",
     }

@@ -9,6 +9,7 @@ from leasehold.errors import (
     LeaseholdError,
 )
 from leasehold.model import Failed, Inspect, Refused, Reply, Status
+from leasehold.primitives import observing
 from leasehold.primitives.ask import Ask
 from leasehold.primitives.telling import contention, key_shown
 from leasehold.runtime.port import Answer, Runtime
@@ -22,6 +23,8 @@ def refusal(ask: Ask, reply: Refused) -> LeaseholdError:
             f"the capacity it was last declared with is smaller",
             key=ask.key,
         )
+    if observing.observer is not None:
+        observing.observer.in_the_way(reply.holders)
     holders = plain_holders(reply.holders)
     return AcquireTimeout(
         contention(ask.key, holders, None),
@@ -39,6 +42,8 @@ async def timed_out(
         status = (await rt.call(Inspect(key))).reply
     except LeaseholdError:
         status = None
+    if observing.observer is not None and isinstance(status, Status):
+        observing.observer.in_the_way(status.holders)
     holders = plain_holders(status.holders) if isinstance(status, Status) else ()
     return AcquireTimeout(
         f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",

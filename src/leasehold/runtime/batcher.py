@@ -11,6 +11,7 @@ the tasks that the other has woken go on.
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextvars import copy_context
 
 from leasehold.backends.port import MAX_BATCH, Backend, Launch
 from leasehold.clock import Clock
@@ -48,6 +49,7 @@ class Batcher:
         self._crowded = False
         self._planned = False
         self._launch: Launch | None = getattr(backend, "launch", None)
+        self._in_context: bool = getattr(backend, "in_context", False)
         self._flying = 0
         self._aloft = 0
         """How many commands are under way."""
@@ -89,6 +91,8 @@ class Batcher:
         return await told_of(calls, patience)
 
     def _gather(self, call: Call) -> None:
+        if self._in_context:
+            call.context = copy_context()
         self._gathering.append(call)
         if not self._planned and self._flying < (1 if self._launch is None else FLIGHTS):
             self._planned = True
@@ -163,7 +167,10 @@ class Batcher:
         self._aloft += len(batch)
         flight = self._fly(batch, commands, sent, resent=resent)
         # Started at once: it leaves a turn earlier, and a loop that is closed now finds it begun.
-        task = asyncio.Task(flight, loop=self._loop, eager_start=True)
+        context = batch[0].context
+        if context is not None:
+            context = context.copy()  # we may be in it; an empty one is false
+        task = asyncio.Task(flight, loop=self._loop, eager_start=True, context=context)
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
         if not task.done():
             self._tasks.add(task)
@@ -222,7 +229,8 @@ class Batcher:
                 call.future.set_result(Answer(outcome, sent, resent))
         if self._gathering and not self._planned:
             self._planned = True
-            self._loop.call_soon(self._leave)
+            # not in that of whoever has opened the connection, who called us
+            self._loop.call_soon(self._leave, context=self._gathering[0].context)
 
     def _down(self, batch: Sequence[Call]) -> None:
         """A batch is not under way any more."""

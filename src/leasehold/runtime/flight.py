@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import Protocol
 
 from leasehold.backends.port import Launch
@@ -14,11 +15,13 @@ from leasehold.runtime.port import Answer
 class Call:
     """A command, and the future that waits for its answer."""
 
-    __slots__ = ("command", "future")
+    __slots__ = ("command", "context", "future")
 
     def __init__(self, command: Command, future: asyncio.Future[Answer]) -> None:
         self.command = command
         self.future = future
+        self.context: Context | None = None
+        """The caller's, where the backend wants to be called in one."""
 
 
 class Tower(Protocol):

@@ -19,14 +19,27 @@ _KEY = re.compile(r"lh_[\w-]+")
 
 
 class LeaseholdServer(Server):
-    """`leasehold serve`. Those of one `store` are servers of one service; the first is told the first key."""
+    """`leasehold serve`. Those of one `store` are servers of one service; the first is told the first key.
+
+    `options` are further ones of that command, `program` is what runs it in another way than it is installed.
+    """
 
     PORT_IS_TAKEN = "can't listen"
 
-    def __init__(self, folder: Path, store: str, key: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        store: str,
+        key: str = "",
+        *,
+        options: Sequence[str | Path] = (),
+        program: Sequence[str | Path] = ("-m", "leasehold"),
+    ) -> None:
         super().__init__(folder)
         self.store = store
         self.key = key
+        self._options = tuple(options)
+        self._program = tuple(program)
 
     @property
     def url(self) -> str:
@@ -35,8 +48,8 @@ class LeaseholdServer(Server):
 
     def _launch(self) -> ServerProcess:
         listen = f"{HOST}:{self.port}"
-        command = [sys.executable, "-m", "leasehold", "serve", "--listen", listen]
-        process = ServerProcess([*command, "--store", self.store], log=self._log)
+        command = [sys.executable, *self._program, "serve", "--listen", listen]
+        process = ServerProcess([*command, "--store", self.store, *self._options], log=self._log)
         self._begun = self._log.read_text().count("Listening")
         return process
 

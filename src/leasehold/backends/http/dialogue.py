@@ -1,6 +1,7 @@
 """What is said to the service, and what its answers mean; who carries it doesn't matter."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -10,6 +11,7 @@ from leasehold.backends.http import wire
 from leasehold.backends.http.names import decoded, encoded
 from leasehold.backends.http.reading import Answer
 from leasehold.backends.http.settings import Key, Settings
+from leasehold.backends.http.traces import trace_lines
 from leasehold.backends.http.translation import reply_to_model, status_to_model, to_wire
 from leasehold.backends.http.trouble import check_format, explain, is_ours, unreadable
 from leasehold.errors import LeaseholdError
@@ -24,6 +26,12 @@ _read_page = msgspec.json.Decoder(wire.StatusPage).decode
 _read_about = msgspec.json.Decoder(wire.About).decode
 
 
+@cache
+def _agent() -> str:
+    """Who asks. Looked up once, as the files it stands in may be replaced while this process runs."""
+    return f"leasehold/{version('leasehold')}"
+
+
 class Dialogue:
     """Of one connection: made anew with each, so that a key that has changed is used."""
 
@@ -31,7 +39,7 @@ class Dialogue:
         self._settings = settings
         self._key: Key | None = settings.find_key()
         base = settings.base
-        common = f"host: {settings.authority}\r\nuser-agent: leasehold/{version('leasehold')}\r\n"
+        common = f"host: {settings.authority}\r\nuser-agent: {_agent()}\r\n"
         common += f"{wire.FORMAT_HEADER}: {wire.FORMAT}\r\n"
         if self._key is not None:
             common += f"authorization: Bearer {self._key.secret}\r\n"
@@ -47,12 +55,13 @@ class Dialogue:
     def batch(self, commands: Sequence[Command]) -> bytes:
         """What asks for commands to be applied."""
         body = _encode(wire.Batch(tuple(map(to_wire, commands))))
-        return b"%b%d\r\n\r\n%b" % (self._batch, len(body), body)
+        return b"%b%d\r\n%b\r\n%b" % (self._batch, len(body), trace_lines(), body)
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> bytes:
         """What asks for a page of keys."""
         query = f"?prefix={encoded(prefix)}&limit={limit}"
-        return self._get("/v1/scan" + query + (f"&cursor={encoded(cursor)}" if cursor else ""))
+        path = "/v1/scan" + query + (f"&cursor={encoded(cursor)}" if cursor else "")
+        return self._get(path, traced=True)
 
     def about(self) -> bytes:
         """What asks who is there."""
@@ -62,9 +71,9 @@ class Dialogue:
         """What asks for pushes."""
         return self._get("/v1/stream", EVENTS)
 
-    def _get(self, path: str, accept: str = "application/json") -> bytes:
-        head = f"GET {self._settings.base}{path} HTTP/1.1\r\n{self._common}accept: {accept}\r\n\r\n"
-        return head.encode("latin-1")
+    def _get(self, path: str, accept: str = "application/json", *, traced: bool = False) -> bytes:
+        head = f"GET {self._settings.base}{path} HTTP/1.1\r\n{self._common}accept: {accept}\r\n"
+        return head.encode("latin-1") + (trace_lines() if traced else b"") + b"\r\n"
 
     # -- answers ------------------------------------------------------------------------------------
 

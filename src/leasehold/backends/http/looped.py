@@ -33,6 +33,9 @@ MAX_ARRIVED = 10_000
 class LoopBackend:
     """Connections of one event loop: one for each request under way, and one on which pushes arrive."""
 
+    in_context = True
+    """A request tells whose trace it belongs to."""
+
     def __init__(self, settings: Settings, promises: Promises) -> None:
         self.inbox = ""
         self._settings = settings

@@ -1,0 +1,170 @@
+"""Spans of OpenTelemetry for every acquire and every hold, linked to the trace of whoever is in the way."""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from time import time_ns
+from typing import Any
+
+from leasehold.contrib import needs
+from leasehold.core.names import split_key
+from leasehold.core.notes import marked
+from leasehold.errors import AcquireTimeout
+from leasehold.model import MANY, Holder
+from leasehold.primitives.ask import Ask
+from leasehold.primitives.kept import KeptLease
+from leasehold.primitives.observing import observe
+
+try:
+    from opentelemetry import context as contexts
+    from opentelemetry import trace
+
+    from leasehold.links import Links, mark_for
+except ModuleNotFoundError as _error:
+    raise needs("OpenTelemetry", "otel") from _error
+
+_GIVEN_UP = frozenset({"released", "detached", "forgotten", "resigned"})
+"""Ends of a hold that are no loss."""
+
+
+def instrument(*, names: bool = False, tracer_provider: trace.TracerProvider | None = None) -> None:
+    """From now on each acquire of this process is a span `leasehold.acquire`, and each hold `leasehold.hold`.
+
+    An acquire that is refused, or waits in vain, is linked to the trace of each holder that is traced too,
+    in whichever process: what leads there is kept with the hold, out of sight. A hold tells when it is
+    renewed, and fails if it is lost. Spans have names of locks only with `names=True`, as those may tell
+    what their readers should not know. Without a `tracer_provider` it is the global one. Called again it
+    takes the place of what was said before.
+    """
+    observe(_Tracing(trace.get_tracer("leasehold", tracer_provider=tracer_provider), names=names))
+
+
+def uninstrument() -> None:
+    """No more spans, but for the ends of those that have begun."""
+    observe(None)
+
+
+class _Tracing:
+    """Is told of them all."""
+
+    def __init__(self, tracer: trace.Tracer, *, names: bool) -> None:
+        self.tracer = tracer
+        self._names = names
+        self.outside: dict[object, contexts.Context] = {}
+        """Of each task or thread that is acquiring: what it was within before."""
+        self.forgotten: deque[tuple[trace.Span, int]] = deque()
+        """Spans to be ended, and since when: the garbage collector may have interrupted just that."""
+
+    def about(self, *keys: bytes) -> dict[str, Any]:
+        """What both sorts of spans say of a key, or of several."""
+        kinds, names = zip(*map(split_key, keys), strict=True)
+        found = {"leasehold.kind": kinds[0] if len(keys) == 1 else "allof"}
+        if self._names:
+            shown = [name.decode("utf-8", "backslashreplace") for name in names]
+            found["leasehold.name"] = ", ".join(shown)
+        return found
+
+    def acquiring(self, asks: Sequence[Ask], wait: float | None, me: object) -> "_Attempt":
+        """Somebody begins to acquire."""
+        self.end_forgotten()
+        about = self.about(*(ask.key for ask in asks))
+        if wait is not None:
+            about["leasehold.wait"] = wait
+        if len(asks) > 1:
+            about["leasehold.keys"] = len(asks)
+        elif 1 < asks[0].units < MANY:
+            about["leasehold.units"] = asks[0].units
+        return _Attempt(self, about, me)
+
+    def in_the_way(self, holders: Iterable[Holder]) -> None:
+        """Whoever is acquiring here is refused because of these."""
+        attempt = _attempt.get()
+        if attempt is not None:
+            attempt.links.add(holders)
+
+    def holding(self, lease: KeptLease) -> "_Witness":
+        """Somebody has a lease, who need not be the one who runs this."""
+        self.end_forgotten()
+        return _Witness(self, lease)
+
+    def end_forgotten(self) -> None:
+        """End what could not be ended when it was over."""
+        while self.forgotten:
+            span, over = self.forgotten.popleft()
+            span.end(over)
+
+
+class _Attempt:
+    """One acquire."""
+
+    def __init__(self, tracing: _Tracing, about: dict[str, Any], me: object) -> None:
+        self._tracing = tracing
+        self._me = me
+        tracing.outside[me] = contexts.get_current()
+        self._span = tracing.tracer.start_span(
+            "leasehold.acquire", kind=trace.SpanKind.CLIENT, attributes=about
+        )
+        self.links = Links(self._span)
+        self._context = contexts.attach(trace.set_span_in_context(self._span))
+        self._around = _attempt.get()
+        _attempt.set(self)
+        self._mark = mark_for(self._span)
+
+    def marked(self, ask: Ask) -> Ask:
+        """What is asked for, with what leads here behind its note, unless nobody keeps this span."""
+        return ask._replace(note=marked(ask.note, self._mark)) if self._mark else ask
+
+    def end(self, error: BaseException | None) -> None:
+        """It has ended."""
+        span = self._span
+        span.set_attribute("leasehold.outcome", _outcome(error))
+        if isinstance(error, Exception):
+            span.set_attribute("error.type", type(error).__qualname__)
+            if not isinstance(error, AcquireTimeout):
+                span.set_status(trace.StatusCode.ERROR)
+        span.end()
+        self._tracing.outside.pop(self._me, None)
+        if not isinstance(error, GeneratorExit):  # nobody goes on, and we are in anybody's context
+            _attempt.set(self._around)
+            contexts.detach(self._context)
+
+
+class _Witness:
+    """One hold."""
+
+    def __init__(self, tracing: _Tracing, lease: KeptLease) -> None:
+        self._tracing = tracing
+        me = lease._me
+        context = tracing.outside.get(me)
+        if context is None and me is not lease._rt.me():
+            context = contexts.Context()  # somebody else's acquire, by whoever runs this
+        about = tracing.about(lease.key) | {"leasehold.token": lease.token}
+        self._span = tracing.tracer.start_span("leasehold.hold", context, attributes=about)
+
+    def renewed(self) -> None:
+        """The store keeps it for longer."""
+        self._span.add_event("renewed")
+
+    def ended(self, how: str) -> None:
+        """It was given up, or lost."""
+        span = self._span
+        span.set_attribute("leasehold.end", how)
+        if how == "forgotten":
+            self._tracing.forgotten.append((span, time_ns()))
+            return
+        if how not in _GIVEN_UP:
+            span.add_event("lost", {"leasehold.reason": how})
+            span.set_attribute("error.type", "LeaseLost")
+            span.set_status(trace.StatusCode.ERROR)
+        span.end()
+
+
+_attempt: ContextVar[_Attempt | None] = ContextVar("leasehold_attempt", default=None)
+
+
+def _outcome(error: BaseException | None) -> str:
+    if error is None:
+        return "granted"
+    if isinstance(error, AcquireTimeout):
+        return "refused"
+    return "failed" if isinstance(error, Exception) else "cancelled"

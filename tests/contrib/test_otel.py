@@ -1,0 +1,249 @@
+"""Spans of acquires and holds, in both worlds, by OpenTelemetry's own SDK."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.trace import StatusCode
+
+from leasehold import AcquireTimeout, BackendUnavailable
+from leasehold.contrib import otel
+from leasehold.errors import LeaseLost
+from leasehold.primitives import observing
+from tests.primitives.worlds import World, in_both_worlds
+from tests.traced import Traces, about, ids, links, parent
+
+pytestmark = pytest.mark.once
+
+ACQUIRE, HOLD = "leasehold.acquire", "leasehold.hold"
+
+
+@pytest.fixture
+def traces() -> Iterator[Traces]:
+    traces = Traces()
+    otel.instrument(tracer_provider=traces.provider)
+    yield traces
+    otel.uninstrument()
+
+
+def events(span: ReadableSpan) -> list[tuple[str, dict[str, Any]]]:
+    return [(event.name, dict(event.attributes or {})) for event in span.events]
+
+
+@in_both_worlds
+async def test_an_acquire_and_a_hold(w: World, traces: Traces) -> None:
+    pool = w.client.semaphore("pool/secret", 3)
+    with traces.tracer.start_as_current_span("mine") as mine:
+        lease = await w.get(pool.acquire(units=2, wait=5, note="why"))
+        with traces.tracer.start_as_current_span("inside"):
+            pass
+    (holder,) = (await w.get(pool.status())).holders
+    assert holder.note == "why", "what is hidden there stays hidden"
+    await w.get(lease.release())
+    acquire, hold, inside = (traces.one(name) for name in (ACQUIRE, HOLD, "inside"))
+    assert {parent(each) for each in (acquire, hold, inside)} == {ids(mine)}  # type: ignore[arg-type]
+    assert about(acquire) == {
+        "leasehold.kind": "semaphore",
+        "leasehold.wait": 5,
+        "leasehold.units": 2,
+        "leasehold.outcome": "granted",
+    }
+    assert about(hold) == {
+        "leasehold.kind": "semaphore",
+        "leasehold.token": lease.token,
+        "leasehold.end": "released",
+    }
+    assert "secret" not in traces.text
+    assert "why" not in traces.text
+
+
+@in_both_worlds
+async def test_who_is_refused_is_linked_to_the_holder(w: World, traces: Traces) -> None:
+    """Over any store, and from another process."""
+    held = await w.get(w.client.lock("a").acquire())
+    other = w.another().lock("a")
+    assert await w.get(other.try_acquire()) is None
+    first, second = traces.some(ACQUIRE, 2)
+    assert links(second) == [ids(first)]
+    assert about(second) == {
+        "leasehold.kind": "lock",
+        "leasehold.wait": 0,
+        "leasehold.outcome": "refused",
+        "error.type": "AcquireTimeout",
+    }
+    assert second.status.status_code is StatusCode.UNSET, "it may well be in use"
+    await w.get(held.release())
+
+
+@in_both_worlds
+async def test_names_are_told_where_they_are_asked_for(w: World, traces: Traces) -> None:
+    otel.instrument(names=True, tracer_provider=traces.provider)
+    await w.get((await w.get(w.client.lock(b"a/\xff").acquire())).release())
+    for name in (ACQUIRE, HOLD):
+        assert about(traces.one(name))["leasehold.name"] == "a/\\xff"
+
+
+@in_both_worlds
+async def test_a_renewal_and_a_loss(w: World, traces: Traces) -> None:
+    lease = await w.get(w.client.lock("a", ttl=30).acquire())
+    await w.get(lease.renew())
+    await w.get(w.another().revoke("a", reason="a test", now=True))
+    with pytest.raises(LeaseLost):
+        await w.get(lease.renew())
+    hold = traces.one(HOLD)
+    assert events(hold) == [("renewed", {}), ("lost", {"leasehold.reason": "revoked"})]
+    assert (hold.status.status_code, about(hold)["error.type"]) == (StatusCode.ERROR, "LeaseLost")
+    assert "a test" not in traces.text
+
+
+@in_both_worlds
+async def test_a_store_that_is_away(w: World, traces: Traces) -> None:
+    other = w.another(_Away(w.store))
+    with pytest.raises(BackendUnavailable):
+        await w.get(other.lock("a").acquire(wait=0))
+    span = traces.one(ACQUIRE)
+    assert (span.status.status_code, about(span)["leasehold.outcome"]) == (
+        StatusCode.ERROR,
+        "failed",
+    )
+    assert about(span)["error.type"] == "BackendUnavailable"
+    assert "payroll" not in traces.text
+
+
+class _Away:
+    """A store whose connections are cut."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.url = store.url
+        self.capabilities = store.capabilities
+
+    def backend(self, *, blocking: bool) -> Any:
+        backend = self._store.backend(blocking=blocking)
+
+        async def apply(_: object) -> None:
+            raise BackendUnavailable("it is away, said payroll/x")
+
+        backend.apply, backend.apply_now = apply, lambda _: None
+        return backend
+
+
+async def test_a_wait_that_is_cancelled(traces: Traces) -> None:
+    w = World("async")
+    held = await w.client.lock("a").acquire()
+    task = asyncio.create_task(w.another().lock("a").acquire().__aenter__())
+    await w.turn()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert about(traces.some(ACQUIRE, 2)[1])["leasehold.outcome"] == "cancelled"
+    await held.release()
+
+
+async def test_the_hold_of_a_cohort_is_in_the_trace_of_who_has_it(traces: Traces) -> None:
+    """Though it is the one before who passes it on."""
+    w = World("async")
+    lock = w.client.lock("a", cohort=4)
+
+    async def hold(number: int) -> None:
+        with traces.tracer.start_as_current_span(f"task {number}"):
+            async with lock:
+                await w.turn()
+
+    await asyncio.gather(*(hold(number) for number in range(3)))
+    tasks = {ids(traces.one(f"task {number}")) for number in range(3)}
+    for name in (ACQUIRE, HOLD):
+        assert {parent(each) for each in traces.some(name, 3)} == tasks
+
+
+@in_both_worlds
+async def test_several_at_once(w: World, traces: Traces) -> None:
+    held = await w.get(w.client.lock("b").acquire())
+    (first,) = traces.some(ACQUIRE)
+    other = w.another()
+    both = w.module.AllOf(other.lock("a"), other.lock("b"))
+    assert await w.get(both.try_acquire()) is None
+    refused = traces.some(ACQUIRE, 2)[1]
+    assert links(refused) == [ids(first)]
+    assert about(refused)["leasehold.kind"] == "allof"
+    assert about(refused)["leasehold.keys"] == 2
+    await w.get(held.release())
+    leases = await w.get(both.acquire())
+    assert await w.get(w.client.lock("a").try_acquire()) is None
+    granted, last = traces.some(ACQUIRE, 4)[2:]
+    assert links(last) == [ids(granted)]
+    await w.get(leases.release())
+    assert {about(each)["leasehold.kind"] for each in traces.some(HOLD, 3)} == {"lock"}
+
+
+def test_a_lease_that_was_forgotten_ends_with_the_next_acquire(traces: Traces) -> None:
+    """Not within the garbage collector, which may have interrupted an exporter that holds its lock."""
+    w = World("sync")
+    lease = w.client.lock("a").acquire()
+    with pytest.warns(ResourceWarning):
+        del lease
+    assert not traces.named(HOLD)
+    w.client.lock("b").acquire().release()
+    forgotten, _ = traces.some(HOLD, 2)
+    assert about(forgotten)["leasehold.end"] == "forgotten"
+
+
+@in_both_worlds
+async def test_who_is_not_told_is_not_called(w: World) -> None:
+    """Counted, not timed."""
+    assert observing.observer is None
+    called: list[str] = []
+
+    def seen(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_filename)
+
+    lock = w.client.lock("a")
+    sys.setprofile(seen)
+    try:
+        lease = await w.get(lock.acquire())
+        await w.get(lease.renew())
+        await w.get(lease.release())
+    finally:
+        sys.setprofile(None)
+    assert [file for file in called if "primitives/kept" in file]
+    told = ("opentelemetry", "contrib/otel", "observing", "core/marks")
+    assert not [file for file in called if any(each in file for each in told)]
+
+
+def test_it_can_be_ended(traces: Traces) -> None:
+    w = World("sync")
+    held = w.client.lock("a").acquire()
+    otel.uninstrument()
+    held.release()
+    w.client.lock("b").acquire().release()
+    assert (len(traces.named(ACQUIRE)), len(traces.named(HOLD))) == (1, 1)
+
+
+@pytest.mark.multiprocess
+def test_without_it_one_is_told_how_to_install_it() -> None:
+    code = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "try: import leasehold.contrib.otel\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = "leasehold.contrib.otel needs OpenTelemetry: pip install 'leasehold[otel]'\n"
+    assert done.stdout == told
+
+
+def test_nothing_of_it_is_imported_unasked() -> None:
+    code = "import leasehold.sync, sys; leasehold.sync.Lock('x'); print('opentelemetry' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_an_outcome_of_each_sort() -> None:
+    found = [
+        otel._outcome(each) for each in (None, AcquireTimeout("x"), ValueError(), GeneratorExit())
+    ]
+    assert found == ["granted", "refused", "failed", "cancelled"]
