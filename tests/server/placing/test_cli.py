@@ -20,7 +20,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
             Placement(name=name, provider=provider, region=region, url=f"memory://{uuid4()}")
             for name, provider, region in (("here", "AWS", "DE"), ("there", "GCP", "US"))
         ),
-        placement_fresh=1.0,
+        placement_fresh=0.5,
     )
     monkeypatch.setenv("LEASEHOLD_URL", found.url)
     monkeypatch.setenv("LEASEHOLD_API_KEY", found.admin_key)

@@ -9,6 +9,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
+from leasehold.errors import BackendUnavailable
 from leasehold.server.config import Placement
 from tests.server.world import LONG, World, b64
 
@@ -36,7 +37,17 @@ class Pair:
 
     def store(self, server: int, place: str) -> Any:
         """A place's own runtime, behind the router's back."""
-        return self.servers[server].server.service.runtime.places[place]  # type: ignore[union-attr]
+        return self.servers[server].server.service.runtime.ways.named[place]  # type: ignore[union-attr]
+
+    def know(self, directory: bytes, phase: str) -> None:
+        """Wait until every server has read that a directory is at that step."""
+
+        def do() -> bool:
+            tables = [each.server.service.runtime.atlas.table for each in self.servers]  # type: ignore[union-attr]
+            homes = [each.homes.get(directory) for each in tables]
+            return all(each is not None and each.phase == phase for each in homes)
+
+        until(do)
 
     def close(self) -> None:
         for world in self.servers:
@@ -87,7 +98,7 @@ def test_what_is_held_stays_held_and_goes_over_when_it_is_free(pair: Pair) -> No
     old = acquired(here, "d/idle")
     released(here, "d/idle", old)
     move(here, "d", "two")
-    until(lambda: there.get(f"/v1/move/{b64('d')}/").json()["phase"] == "moving")
+    pair.know(b"d/", "moving")
     for client in (here, there):  # nobody gets what is held, and its holder goes on
         refused = client.post(lock("d/busy"), params={"ttl": 60})
         assert refused.status_code in (409, 503)
@@ -141,8 +152,7 @@ def test_a_semaphore_moves_whole(pair: Pair) -> None:
     here, there = pair.clients
     first = acquired(here, "d/s", capacity=3, units=2)
     move(here, "d", "two")
-    until(lambda: here.get(f"/v1/move/{b64('d')}/").json()["phase"] == "moving")
-    time.sleep(FRESH / 2)  # both know of it
+    pair.know(b"d/", "moving")
     assert there.post(lock("d/s"), params={"ttl": 60, "capacity": 3}).status_code == 409
     query = {"id": first["id"], "kind": "semaphore"}
     assert here.delete(lock("d/s"), params=query).status_code == 200
@@ -156,8 +166,7 @@ def test_to_end_everybodys_leases_ends_no_guard(pair: Pair) -> None:
     here, there = pair.clients
     acquired(here, "d/x")
     move(here, "d", "two")
-    until(lambda: here.get(f"/v1/move/{b64('d')}/").json()["phase"] == "moving")
-    time.sleep(FRESH / 2)
+    pair.know(b"d/", "moving")
     over = acquired(here, "d/y")
     query: dict[str, str | bool] = {"force": True, "reason": "a test", "now": True}
     assert there.delete(lock("d/y"), params=query).json()["count"] == 1
@@ -169,12 +178,12 @@ def test_to_end_everybodys_leases_ends_no_guard(pair: Pair) -> None:
 def test_a_server_that_cant_read_the_records_grants_nothing_and_renews(pair: Pair) -> None:
     here, _ = pair.clients
     held = acquired(here, "d/x")
-    atlas = pair.servers[0].server.service.runtime.atlas  # type: ignore[union-attr]
+    records = pair.servers[0].server.service.records
 
-    async def away() -> None:
-        raise ConnectionError("the records are away")
+    async def away() -> int:
+        raise BackendUnavailable("the records are away")
 
-    atlas.read = away  # type: ignore[method-assign]
+    records.revision = away  # type: ignore[method-assign]
     until(lambda: here.post(lock("d/other"), params={"ttl": 60}).status_code == 503)
     query = {"id": held["id"], "ttl": 60}
     assert here.patch(lock("d/x"), params=query).status_code == 200

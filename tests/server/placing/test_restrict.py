@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from leasehold.server.config import Placement
+from tests.server.placing.test_move import moved, until
 from tests.server.world import World, b64
 
 PLACES = (
@@ -23,6 +24,7 @@ def world() -> Iterator[World]:
             Placement(name=e.name, provider=e.provider, region=e.region, url=f"memory://{uuid4()}")
             for e in PLACES
         ),
+        placement_fresh=0.5,
     )
     yield found
     found.close()
@@ -123,3 +125,16 @@ def test_a_move_to_nowhere_and_one_that_may_not_be(admin: httpx2.Client) -> None
     assert admin.put(f"/v1/move/{b64('e')}/", json={"to": "away"}).status_code == 409
     names = [each["name"] for each in admin.get("/v1/placements").json()["placements"]]
     assert names == ["home", "away"]
+
+
+@pytest.mark.once
+def test_a_restriction_counts_for_more_than_a_wish_and_progress_says_so(
+    admin: httpx2.Client,
+) -> None:
+    where = f"/v1/move/{b64('f')}/"
+    assert admin.put(where, json={"to": "home"}).status_code == 200
+    assert admin.put(path("f"), json={"regions_allowed": ["XN"]}).status_code == 200
+    assert admin.get(where).json()["to"] == "away"
+    until(lambda: admin.get(path("f")).json()["state"] == "Enforced")
+    until(lambda: moved(admin, "f", "away"))
+    assert admin.get(where).json()["to"] == "", "whoever waits for it waits no longer"

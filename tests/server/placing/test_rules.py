@@ -10,6 +10,7 @@ from leasehold.model import Granted, Queued
 from leasehold.server.placing import words
 from leasehold.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
 from leasehold.server.placing.home import SLACK, Home
+from leasehold.server.placing.listing import Listing
 from leasehold.server.placing.placement import Place
 from leasehold.server.placing.rules import Rule
 from leasehold.server.placing.table import Table, may_tell
@@ -122,7 +123,7 @@ def test_what_is_around_goes_outwards(directory: bytes) -> None:
 
 def test_a_name_lives_where_the_innermost_directory_does() -> None:
     homes = {b"a/": Home("one"), b"a/b/": Home("two"), b"": Home("three")}
-    table = Table(Home("zero"), homes)
+    table = Table(Listing((), "zero", 3.0), homes)
     for name, place in ((b"a/x", "one"), (b"a/b/x", "two"), (b"a/bx", "one"), (b"x", "three")):
         assert table.home_of(b"lock:" + name).place == place
     assert table.home_of(b"wait:abc").place == "zero"
@@ -130,12 +131,29 @@ def test_a_name_lives_where_the_innermost_directory_does() -> None:
     assert not table.owns(b"a/", b"lock:a/b/x")
 
 
+@given(
+    st.dictionaries(directories, st.sampled_from("123").map(Home), max_size=4),
+    st.sampled_from([b"lock:", b"rwlock:"]),
+    directories,
+    st.sampled_from([b"", b"x", b"a"]),
+    st.integers(0, 12),
+)
+def test_a_list_needs_only_the_places_of_what_is_in_it(
+    homes: dict[bytes, Home], kind: bytes, directory: bytes, last: bytes, cut: int
+) -> None:
+    table = Table(Listing((), "0", 3.0), homes)
+    key = kind + directory + last
+    assert table.home_of(key).place in table.places_of(key[: cut or len(key)])
+    if not any(each.startswith(directory) for each in homes):
+        assert table.places_of(kind + directory) == {table.home_of(kind + directory).place}
+
+
 def test_only_fresh_grants_are_told() -> None:
     home, grant = Home("one"), Granted(7, (0,), 1.0)
-    assert may_tell(grant, home, home, 0.9, 1.0)
-    assert not may_tell(grant, home, home, 1.0, 1.0)
-    assert not may_tell(grant, home, home.begun("two", 0.0), 0.1, 1.0)
-    assert may_tell(Queued(1, 1.0, 0.0), home, home.begun("two", 0.0), 9.0, 1.0)
+    assert may_tell(grant, home, home, is_fresh=True)
+    assert not may_tell(grant, home, home, is_fresh=False)
+    assert not may_tell(grant, home, home.begun("two", 0.0), is_fresh=True)
+    assert may_tell(Queued(1, 1.0, 0.0), home, home.begun("two", 0.0), is_fresh=False)
 
 
 def test_the_floor_rises_with_every_move() -> None:

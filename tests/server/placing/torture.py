@@ -2,8 +2,8 @@
 
 Two servers in processes of their own, clients that acquire, renew and release through either, and a
 history that the checker reads.
-`python -m tests.server.placing.torture REDIS_URL POSTGRES_URL [ROUNDS]` runs it
-for longer than the tests do.
+`python -m tests.server.placing.torture REDIS_URL POSTGRES_URL [ROUNDS [MISTAKE]]` runs it for longer than the
+tests do, or with servers that have one of `mistakes.PLANS` in them, which it has to find.
 """
 
 import json
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,7 +51,8 @@ url = "{postgres}"
 class Served:
     """One server, which can be killed and started again on its port."""
 
-    def __init__(self, folder: Path, redis: str, postgres: str) -> None:
+    def __init__(self, folder: Path, redis: str, postgres: str, program: Sequence[str]) -> None:
+        self._program = program
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self._folder = folder
@@ -61,15 +62,20 @@ class Served:
         )
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def launch(self) -> None:
+        """Begin to start it."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
         with (self._folder / "served.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "leasehold", "serve", "--config", str(self._file)],
+                [sys.executable, "-m", *self._program, "serve", "--config", str(self._file)],
                 env=clean,
                 stdout=log,
                 stderr=log,
             )
+
+    def start(self) -> None:
+        """Have it started."""
+        self.launch()
         end = time.monotonic() + LONG
         while True:
             try:
@@ -151,9 +157,18 @@ class Worker(threading.Thread):
         self.events.append(Event(time.monotonic(), what, f"lock:{name}", lease, **more))
 
 
-def torture(redis: str, postgres: str, rounds: int = 1, workers: int = 6) -> dict[str, Any]:
-    """Move there and back `rounds` times, killing a server in every phase; raises what is wrong."""
-    with TemporaryDirectory() as name, _servers(Path(name), redis, postgres) as (servers, key):
+def torture(
+    redis: str,
+    postgres: str,
+    rounds: int = 1,
+    workers: int = 6,
+    program: Sequence[str] = ("leasehold",),
+) -> dict[str, Any]:
+    """Move there and back `rounds` times, killing both servers in every phase; raises what is wrong."""
+    with (
+        TemporaryDirectory() as name,
+        _servers(Path(name), redis, postgres, program) as (servers, key),
+    ):
         stop = threading.Event()
         urls = [each.url for each in servers]
         crew = [Worker(number, urls, key, stop) for number in range(workers)]
@@ -178,12 +193,15 @@ def torture(redis: str, postgres: str, rounds: int = 1, workers: int = 6) -> dic
         tokens = [event.token for event in grants if event.key == f"lock:{each}"]
         assert tokens == sorted(set(tokens)), f"the tokens of {each} do not rise"
         assert tokens, f"nobody had {each}"
-    return {"grants": len(grants), "kills": kills}
+    renewals = sum(event.what == "renewed" for event in events)
+    return {"moves": 2 * rounds, "grants": len(grants), "renewals": renewals, "kills": kills}
 
 
 @contextmanager
-def _servers(folder: Path, redis: str, postgres: str) -> Iterator[tuple[list[Served], str]]:
-    servers = [Served(folder, redis, postgres) for _ in range(2)]
+def _servers(
+    folder: Path, redis: str, postgres: str, program: Sequence[str]
+) -> Generator[tuple[list[Served], str]]:
+    servers = [Served(folder, redis, postgres, program) for _ in range(2)]
     made = subprocess.run(
         [
             *(sys.executable, "-m", "leasehold", "keys", "create", "--name", "torture"),
@@ -207,6 +225,19 @@ def _move(servers: list[Served], key: str, to: str) -> int:
         return _moved(client, servers, to)
 
 
+def _seen(client: httpx2.Client, servers: list[Served], path: str) -> dict[str, Any] | None:
+    """How far the move is, by whichever server is there; None while none is."""
+    for each in servers:
+        try:
+            answer = client.get(each.url + path)
+        except httpx2.HTTPError:
+            continue
+        if answer.status_code == 200:
+            found: dict[str, Any] = answer.json()
+            return found
+    return None
+
+
 def _moved(client: httpx2.Client, servers: list[Served], to: str) -> int:
     path = f"/v1/move/{b64('d')}/"
     assert client.put(servers[0].url + path, json={"to": to}).status_code == 200
@@ -214,23 +245,23 @@ def _moved(client: httpx2.Client, servers: list[Served], to: str) -> int:
     end = time.monotonic() + 6 * LONG
     while True:
         assert time.monotonic() < end, f"it has not moved: {killed}"
-        try:
-            answer = client.get(servers[len(killed) % 2].url + path)
-        except httpx2.HTTPError:
+        seen = _seen(client, servers, path)
+        if seen is None:
+            time.sleep(0.05)
             continue
-        if answer.status_code != 200:
-            continue
-        seen = answer.json()
         if seen["phase"] in PHASES and seen["phase"] not in killed:
             killed.append(seen["phase"])
             for each in servers:  # one of them is the mover
                 each.end(signal.SIGKILL)
-            for each in servers:
-                each.start()
+            for each in servers:  # the next phase may begin as soon as one is there
+                each.launch()
         if seen["place"] == to and seen["phase"] == "settled":
             return len(killed)
         time.sleep(0.05)
 
 
 if __name__ == "__main__":
-    print(torture(sys.argv[1], sys.argv[2], int((sys.argv[3:] or ["5"])[0])))
+    redis_url, postgres_url, *more = sys.argv[1:]
+    mistake = more[1:2]
+    planted = ("tests.server.placing.mistakes", *mistake) if mistake else ("leasehold",)
+    print(torture(redis_url, postgres_url, int((more or ["5"])[0]), program=planted))

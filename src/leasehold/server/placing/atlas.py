@@ -1,62 +1,71 @@
 """The table of homes as one server keeps it: read again and again, and never believed for long."""
 
-import asyncio
-import logging
 from collections.abc import Callable
 
-from leasehold.errors import LeaseholdError
+from leasehold.errors import Corrupt
 from leasehold.server.placing.documents import read_table
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.table import READ_EVERY, Table
+from leasehold.server.placing.table import FRESH_ALONE, READ_EVERY, Table
 from leasehold.server.records.port import Records
-
-log = logging.getLogger("leasehold.server")
+from leasehold.server.repeating import repeat
 
 
 class Atlas:
-    """See the module. All servers of one service must be of one `fresh`."""
+    """See the module. The list of placements has the greatest `fresh` of all servers."""
 
     def __init__(
         self,
         records: Records,
-        default: Home,
         now: Callable[[], float],
+        table: Table,
         fresh: float,
     ) -> None:
-        self.table = Table(default)
+        self.table = table
         self.fresh = fresh
         self.every = min(READ_EVERY, fresh / 6)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when something else stands in the table than before."""
         self._records = records
         self._now = now
         self._revision: int | None = None
 
     @property
-    def age(self) -> float:
-        """How old the table is."""
-        return self._now() - self.table.read_at
+    def is_fresh(self) -> bool:
+        """Whether grants may be told that the table allows."""
+        return self._now() - self.table.read_at < self.fresh
+
+    def is_lone(self) -> bool:
+        """Whether there is one store, and no other server can have begun to use another."""
+        table = self.table
+        return table.is_lone and self._now() - table.read_at < FRESH_ALONE
+
+    @property
+    def may_grant(self) -> bool:
+        """Whether anything may be granted at all."""
+        return self.is_fresh or self.is_lone()
 
     async def read(self) -> None:
-        """Ask whether there is news. Raises `BackendUnavailable`."""
+        """Ask whether there is news. Raises `BackendUnavailable`, `Corrupt`."""
         sent = self._now()
+        known, self._revision = self._revision, None  # after a failure nothing is taken for granted
         revision = await self._records.revision()
-        if revision == self._revision:
+        if revision == known:
             self.table = self.table.aged(sent)
         else:
-            self.table = await read_table(self._records, self.table.default, sent)
-            self._revision = revision
+            await self._read_all(sent)
+        self._revision = revision
+
+    async def _read_all(self, sent: float) -> None:
+        before, table = self.table, await read_table(self._records, sent)
+        if table.has_forgotten(before):
+            raise Corrupt(
+                "the records know less of where directories live than they did: nothing more is granted, "
+                "as it might be held elsewhere; restart all servers once no lock of before can be held still"
+            )
+        self.table = table
+        if (table.listing, table.homes) != (before.listing, before.homes):
+            self.on_change()
 
     async def keep(self) -> None:
         """Read it for ever."""
-        told = False
-        while True:
-            await asyncio.sleep(self.every)
-            try:
-                async with asyncio.timeout(max(2 * self.fresh, 1.0)):
-                    await self.read()
-                told = False
-            except (LeaseholdError, TimeoutError) as error:
-                if not told:
-                    log.warning("where directories live can't be read: %s", error)
-                told = True
-            except Exception:
-                log.exception("reading where directories live failed")
+        limit = max(2 * self.fresh, 1.0)
+        await repeat(self.read, self.every, "where directories live can't be read", within=limit)

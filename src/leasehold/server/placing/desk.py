@@ -8,7 +8,6 @@ from msgspec import Struct
 from leasehold.server.audit import Audit
 from leasehold.server.placing.choice import (
     Unsatisfiable,
-    allowed,
     check_all,
     directory_shown,
     objections,
@@ -22,10 +21,10 @@ from leasehold.server.placing.documents import (
     record_name,
     write,
 )
-from leasehold.server.placing.home import Home
 from leasehold.server.placing.mover import Mover
 from leasehold.server.placing.placement import Place
 from leasehold.server.placing.rules import Rule
+from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.principal import Principal
 from leasehold.server.records.port import Records
 
@@ -59,16 +58,18 @@ class Progress(Struct, frozen=True):
 
 
 class Desk:
-    """Of one server; `mover` only where it has several placements."""
+    """Of one server."""
 
-    def __init__(
-        self, records: Records, audit: Audit, places: Sequence[Place], mover: Mover | None
-    ) -> None:
-        self.places = tuple(places)
+    def __init__(self, records: Records, audit: Audit, placed: PlacedRuntime, mover: Mover) -> None:
         self._records = records
         self._audit = audit
+        self._placed = placed
         self._mover = mover
-        self._default = Home(self.places[0].name)
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The placements that this server can reach."""
+        return self._placed.ways.places
 
     # -- restrictions -------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class Desk:
         check_all(rules, {directory, *within}, self.places)
 
     def _restricted(self, found: Documents, directory: bytes) -> Restricted:
-        home = found.home_of(directory, self._default)
+        home = found.home_of(directory)
         within = {each for each in found.directories if each.startswith(directory)}
         done = all(self._is_done(found, each) for each in {directory, *within})
         state: State = "Enforced" if done else "Pending"
@@ -117,12 +118,9 @@ class Desk:
 
     def _is_done(self, found: Documents, directory: bytes) -> bool:
         """Whether all of a directory's own names are where they may be."""
-        home = found.home_of(directory, self._default)
-        try:
-            names = [each.name for each in allowed(found.rules, directory, self.places)]
-        except Unsatisfiable:
-            return False
-        return not home.to and home.place in names
+        home = found.home_of(directory)
+        told = objections(found.rules, directory, found.place(home.place))
+        return not home.to and next(told, None) is None
 
     # -- moves --------------------------------------------------------------------------------------
 
@@ -143,10 +141,17 @@ class Desk:
     async def progress(self, directory: bytes) -> Progress:
         """Where it lives, and how far its move is. Raises `BackendUnavailable`."""
         found = await read_all(self._records)
-        home = found.home_of(directory, self._default)
-        wanted = found.pins.get(directory, home.place)
-        if not home.to or self._mover is None:
-            ahead = wanted if wanted != home.place else ""
-            return Progress(home.place, ahead, home.phase, 0, 0.0)
+        home = found.home_of(directory)
+        if not home.to:
+            return Progress(home.place, self._ahead(found, directory), home.phase, 0, 0.0)
         seen = await self._mover.look(found.homes, directory, home)
         return Progress(home.place, home.to, home.phase, seen.keys, round(seen.ends_in, 3))
+
+    def _ahead(self, found: Documents, directory: bytes) -> str:
+        """Where it is to move, though it does not yet; empty where it may stay."""
+        place = found.home_of(directory).place
+        try:
+            to = found.wanted(directory, self._placed.ways.named)
+        except Unsatisfiable:
+            return ""
+        return to if to != place else ""

@@ -1,20 +1,26 @@
 """Restrictions, wishes and homes as they lie in the records, by directory."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct
 
 from leasehold.backends.http.names import decoded, encoded
-from leasehold.server.placing.choice import nearest
+from leasehold.errors import Corrupt
+from leasehold.server.placing.choice import chosen, nearest
 from leasehold.server.placing.home import Home
+from leasehold.server.placing.listing import Listing
+from leasehold.server.placing.placement import Place
 from leasehold.server.placing.rules import Rule
 from leasehold.server.placing.table import Table
 from leasehold.server.records.port import Record, Records
 
-RULE, PIN, HOME = "restriction", "pin", "route"
+RULE, PIN, HOME, LISTING = "restriction", "pin", "route", "placements"
 """Kinds of records."""
+
+_LIST = "all"
+"""What the list of placements is called among the records of its kind."""
 
 _ROOT = "/"
 """What everything is called there, as a name is at least one character long."""
@@ -43,11 +49,28 @@ class Documents:
     rules: dict[bytes, Rule]
     pins: dict[bytes, str]
     homes: dict[bytes, Home]
+    listing: Listing
+    """As it was when the homes were read, or later."""
     versions: dict[tuple[str, bytes], int]
 
-    def home_of(self, directory: bytes, default: Home) -> Home:
+    def home_of(self, directory: bytes) -> Home:
         """Where a directory lives; of one that has no home of its own it is that around it."""
-        return nearest(self.homes, directory) or default
+        return nearest(self.homes, directory) or Home(self.listing.default)
+
+    def wanted(self, directory: bytes, here: Container[str]) -> str:
+        """Where it should live: where it does, or at one of the placements that are `here`.
+
+        Raises `Unsatisfiable`.
+        """
+        now_at = self.home_of(directory).place
+        places = [each.place for each in self.listing.places if each.name in here]
+        if now_at not in here:
+            places.append(self.place(now_at))
+        return chosen(self.rules, self.pins, directory, now_at, places)
+
+    def place(self, name: str) -> Place:
+        """The placement of that name, as restrictions see it."""
+        return next((each.place for each in self.listing.places if each.name == name), Place(name))
 
     @property
     def directories(self) -> set[bytes]:
@@ -56,7 +79,7 @@ class Documents:
 
 
 async def read_all(records: Records) -> Documents:
-    """Everything that is said of where directories live. Raises `BackendUnavailable`."""
+    """Everything that is said of where directories live. Raises `BackendUnavailable`, `Corrupt`."""
     rules = await records.all(RULE)
     pins = await records.all(PIN)
     homes = await records.all(HOME)
@@ -64,6 +87,7 @@ async def read_all(records: Records) -> Documents:
         {directory_of(each.name): read(each, Rule) for each in rules},
         {directory_of(each.name): read(each, Pin).place for each in pins},
         _homes(homes),
+        await _listing(records),
         {
             (each.kind, directory_of(each.name)): each.version
             for found in (rules, pins, homes)
@@ -72,9 +96,31 @@ async def read_all(records: Records) -> Documents:
     )
 
 
-async def read_table(records: Records, default: Home, sent: float) -> Table:
-    """Where directories live, as of `sent` or later. Raises `BackendUnavailable`."""
-    return Table(default, _homes(await records.all(HOME)), sent)
+async def read_table(records: Records, sent: float) -> Table:
+    """Where directories live, as of `sent` or later. Raises `BackendUnavailable`, `Corrupt`."""
+    homes = _homes(await records.all(HOME))
+    return Table(await _listing(records), homes, sent)
+
+
+async def read_listing(records: Records) -> tuple[Listing | None, int]:
+    """The list of placements, None before the first server, and its version. Raises `BackendUnavailable`."""
+    found = await records.get(LISTING, _LIST)
+    return (None, 0) if found is None else (read(found, Listing), found.version)
+
+
+async def write_listing(records: Records, listing: Listing, expected: int) -> None:
+    """Write it if it is of that version still. Raises `Conflict`, `BackendUnavailable`."""
+    await records.put(LISTING, _LIST, msgspec.json.encode(listing), expected)
+
+
+async def _listing(records: Records) -> Listing:
+    """After the homes: of whatever they name it says which store that is."""
+    listing, _ = await read_listing(records)
+    if listing is None:
+        raise Corrupt(
+            "the list of placements is gone from the records, and with it, perhaps, where directories live"
+        )
+    return listing
 
 
 def _homes(found: Sequence[Record]) -> dict[bytes, Home]:

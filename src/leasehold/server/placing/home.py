@@ -7,13 +7,18 @@ a key stays at A until nothing stands there. Once it is sealed, nothing stands a
 any more: what a late copy of a command might still bring about there is nobody's.
 """
 
-from typing import Literal
+from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
 SLACK = 1 << 32
 """The floor rises by so much with every move: fewer tokens than that were given since the last one by any
 key that was ahead of its store's clock."""
+
+
+type Phase = Literal["moving", "sealed", "clearing", "settled"]
+
+_STEPS = get_args(Phase.__value__)
 
 
 class Home(Struct, frozen=True, omit_defaults=True):
@@ -34,11 +39,16 @@ class Home(Struct, frozen=True, omit_defaults=True):
     """When this step was written, by that server's clock, for people."""
 
     @property
-    def phase(self) -> Literal["settled", "moving", "sealed", "clearing"]:
+    def phase(self) -> Phase:
         """Which step it is at."""
         if self.to:
             return "sealed" if self.sealed else "moving"
         return "clearing" if self.clearing else "settled"
+
+    @property
+    def step(self) -> tuple[int, int]:
+        """How far it has come; it only rises."""
+        return self.epoch, _STEPS.index(self.phase)
 
     @property
     def places(self) -> tuple[str, ...]:

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 class PlaceMail(Mailroom):
     """One store's. Takes the place of `runtime.mail`.
 
-    A pushed grant is not told as such, as a directory may have moved since: its waiter asks, and has the
-    answer of the place where the key lives now.
+    Where there are several, a pushed grant is not told as such, as a directory may have moved since: its
+    waiter asks, and has the answer of the place where the key lives now.
     """
 
     def __init__(self, placed: "PlacedRuntime") -> None:
         self._placed = placed
 
     def deliver(self, wakeup: Wakeup) -> None:
-        if wakeup.event == "granted":
+        if wakeup.event == "granted" and not self._placed.atlas.is_lone():
             wakeup = Wakeup(wakeup.key, wakeup.lease, wakeup.inbox, "head")
         self._placed.mail.deliver(wakeup)
 

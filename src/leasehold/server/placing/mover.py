@@ -5,28 +5,25 @@ however late: it is written only if the record is what it was when the mover loo
 the old place then stays true. After a crash the next mover goes on from the record.
 """
 
-import asyncio
-import logging
 import time
+from hashlib import sha256
 
-from leasehold.core.names import shown
 from leasehold.errors import LeaseholdError
 from leasehold.model import Acquire, Granted, Release, Renew, Status
 from leasehold.primitives.ids import new_id
 from leasehold.server.audit import Audit, What
-from leasehold.server.placing.choice import Unsatisfiable, chosen, overlap
+from leasehold.server.placing.choice import Unsatisfiable, directory_shown, overlap
+from leasehold.server.placing.clerk import Clerk
 from leasehold.server.placing.documents import HOME, Documents, read_all, write
 from leasehold.server.placing.guards import STANDS
 from leasehold.server.placing.home import Home
-from leasehold.server.placing.placement import Place
 from leasehold.server.placing.progress import Standing, standing
 from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.placing.table import Table, settled_after
 from leasehold.server.principal import Principal
 from leasehold.server.reach import HEADS
 from leasehold.server.records.port import Conflict, Records
-
-log = logging.getLogger("leasehold.server")
+from leasehold.server.repeating import Complaints, repeat
 
 LEASE = 5.0
 """How long whoever is the mover stays it, unless it goes on."""
@@ -45,7 +42,6 @@ class Mover:
         placed: PlacedRuntime,
         records: Records,
         audit: Audit,
-        places: tuple[Place, ...],
         *,
         probe: bytes,
         every: float = 0.5,
@@ -53,59 +49,58 @@ class Mover:
         self._placed = placed
         self._records = records
         self._audit = audit
-        self._places = places
         self._every = every
         self._id = new_id()
-        self._lease_key, self._probe_key = probe + b".mover", probe + b".probe"
+        self._probe = probe
+        self._complaints = Complaints()
         self._seen: dict[tuple[bytes, int], float] = {}
         """Since when this mover has known of each version of a home."""
+        self._clerk = Clerk(records, placed.now)
 
     async def run(self) -> None:
         """For ever."""
-        told = ""
-        while True:
-            await asyncio.sleep(self._every)
-            try:
-                if await self._is_it():
-                    await self.go_on()
-                told = ""
-            except LeaseholdError as error:
-                if str(error) != told:
-                    log.warning("moving directories: %s", error)
-                told = str(error)
-            except Exception:
-                log.exception("moving directories failed")
+        await repeat(self._turn, self._every, "moving directories")
+
+    async def _turn(self) -> None:
+        """Where there is one placement there is nothing to do, and nobody has to be the mover."""
+        if not self._placed.atlas.table.is_lone and await self._is_it():
+            await self.go_on()
 
     async def _is_it(self) -> bool:
-        """Whether this server is the mover."""
-        runtime = await self._placed.runtime_of(self._places[0].name)
-        wish = Acquire(self._lease_key, self._id, "the mover", LEASE)
+        """Whether this server is the mover, among those that can reach the same stores."""
+        runtime = await self._placed.ways.to(self._default.place)
+        names = "\n".join(sorted(self._placed.ways.named)).encode()
+        key = b"%b.mover.%b" % (self._probe, sha256(names).hexdigest()[:16].encode())
+        wish = Acquire(key, self._id, "the mover", LEASE)
         return isinstance((await runtime.call(wish)).reply, Granted)
 
     async def go_on(self) -> None:
         """Begin what is to be begun, and take the next step of each move that is under way."""
         found = await read_all(self._records)
+        if not await self._clerk.is_known_to_all(found.listing):
+            return
+        await self._clerk.settle_default(found)
         for directory in sorted(found.directories):
+            about = f"moving {directory_shown(directory)}"
             try:
                 home = found.homes.get(directory)
                 if home is not None and home.phase != "settled":
                     await self._step(found, directory, home)
                 else:
                     await self._begin(found, directory)
+                self._complaints.settle(about)
             except Conflict:
                 pass  # another one was faster
-            except LeaseholdError as error:
-                log.warning("moving %s: %s", shown(directory), error)
+            except (LeaseholdError, Unsatisfiable) as error:
+                self._complaints.tell(about, str(error))
 
     # -- steps --------------------------------------------------------------------------------------
 
     async def _begin(self, found: Documents, directory: bytes) -> None:
         """Have it move, if it should live elsewhere and nothing around it or within it moves."""
-        home = found.home_of(directory, self._default)
-        try:
-            to = chosen(found.rules, found.pins, directory, home.place, self._places)
-        except Unsatisfiable as error:
-            log.warning("%s", error)
+        home, here = found.home_of(directory), self._placed.ways.named
+        to = found.wanted(directory, here)
+        if to not in here or home.place not in here:
             return
         active = (each for each, of in found.homes.items() if of.phase != "settled")
         if to == home.place or any(overlap(directory, each) for each in active):
@@ -122,9 +117,11 @@ class Mover:
         version = found.versions[HOME, directory]
         now = self._placed.now()
         since = self._seen.setdefault((directory, version), now)
-        wait = settled_after(self._placed.atlas.fresh)
+        wait = settled_after(found.listing.fresh)
         if home.phase != "moving" and now - since < wait:
             return
+        if not {*home.places, home.clearing or home.place} <= self._placed.ways.named.keys():
+            return  # another server can
         if home.phase == "clearing":
             await self._take_guards_away(found, directory, home)
             await self._write(found, directory, home.cleared(time.time()), "move finished")
@@ -155,8 +152,8 @@ class Mover:
 
     async def _found(self, place: str, homes: dict[bytes, Home], directory: bytes) -> list[Status]:
         """All keys in use of a directory at a place."""
-        runtime = await self._placed.runtime_of(place)
-        table = Table(self._default, homes)
+        runtime = await self._placed.ways.to(place)
+        table = Table(self._placed.atlas.table.listing, homes)
         found: list[Status] = []
         for head in HEADS:
             cursor: bytes | None = None
@@ -170,13 +167,13 @@ class Mover:
 
     async def _prolong(self, home: Home, seen: Standing) -> None:
         """Guards stand as long as the move lasts."""
-        runtime = await self._placed.runtime_of(home.place)
+        runtime = await self._placed.ways.to(home.place)
         for status in seen.fading:
             for guard_id in self._guards_of(status.key, home):
                 await runtime.call(Renew(status.key, guard_id, STANDS))
 
     async def _take_guards_away(self, found: Documents, directory: bytes, home: Home) -> None:
-        runtime = await self._placed.runtime_of(home.clearing)
+        runtime = await self._placed.ways.to(home.clearing)
         for status in await self._found(home.clearing, found.homes, directory):
             for guard_id in self._guards_of(status.key, home):
                 await runtime.call(Release(status.key, guard_id))
@@ -187,8 +184,8 @@ class Mover:
 
     async def _token_at(self, home: Home) -> int:
         """A token of the old place's clock, above all that it gives by that."""
-        runtime = await self._placed.runtime_of(home.place)
-        key, probe_id = self._probe_key, new_id()
+        runtime = await self._placed.ways.to(home.place)
+        key, probe_id = self._probe + b".probe", new_id()
         reply = (
             await runtime.call(Acquire(key, probe_id, "the mover", 1.0, floor=home.floor))
         ).reply

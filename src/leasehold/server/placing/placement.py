@@ -1,9 +1,9 @@
 """A store as a place where directories may live."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from leasehold.backends.redact import redacted
 from leasehold.errors import NotConfigured
 from leasehold.server.placing import words
 
@@ -26,16 +26,13 @@ class Place:
         return f"{self.name} ({known or 'of no provider and no region'})"
 
 
-def places_of(placements: Sequence["Placement"]) -> tuple[Place, ...]:
-    """The places of a configuration, the default one first. Raises `NotConfigured` for one without a name."""
-    for each in placements:
-        if not each.name.strip():
-            raise NotConfigured(f"a [[placement]] has no name: {each.url}")
-    return tuple(
-        Place(
-            each.name,
-            words.provider(each.provider, (each.provider,)) if each.provider else "",
-            words.region(each.region, (each.region,)) if each.region else "",
-        )
-        for each in placements
+def place_of(placement: "Placement") -> Place:
+    """Where a placement of the settings is. Raises `NotConfigured` for one without a name."""
+    if not placement.name.strip():
+        raise NotConfigured(f"a [[placement]] has no name: {redacted(placement.url)}")
+    provider, region = placement.provider, placement.region
+    return Place(
+        placement.name,
+        words.provider(provider, (provider,)) if provider else "",
+        words.region(region, (region,)) if region else "",
     )

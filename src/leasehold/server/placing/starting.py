@@ -7,55 +7,93 @@ from contextlib import asynccontextmanager, suppress
 from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.audit import Audit
 from leasehold.server.config import Placement
+from leasehold.server.placing.address import address_of
 from leasehold.server.placing.atlas import Atlas
+from leasehold.server.placing.choice import directory_shown
 from leasehold.server.placing.desk import Desk
-from leasehold.server.placing.documents import HOME
+from leasehold.server.placing.documents import (
+    Documents,
+    read_all,
+    read_listing,
+    read_table,
+    write_listing,
+)
 from leasehold.server.placing.guards import Guards
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.mover import Mover
-from leasehold.server.placing.placement import places_of
+from leasehold.server.placing.listing import Own, joined
+from leasehold.server.placing.mover import SERVICE, Mover
+from leasehold.server.placing.placement import place_of
 from leasehold.server.placing.runtime import PlacedRuntime
-from leasehold.server.records.port import Records
+from leasehold.server.placing.ways import Ways
+from leasehold.server.records.port import Conflict, Records
 from leasehold.server.secrets import derived
+
+
+def own_of(placement: Placement, *, nameless: bool) -> Own:
+    """A placement of the settings, to be compared. Raises `NotConfigured`."""
+    was = address_of(placement.was) if "://" in placement.was else placement.was
+    return Own(place_of(placement), address_of(placement.url), was, nameless)
+
+
+async def join(
+    records: Records,
+    audit: Audit,
+    own: Sequence[Own],
+    ways: Mapping[str, AsyncRuntime],
+    fresh: float,
+) -> None:
+    """Compare these placements with those that are written down, and write down what is new and there.
+
+    Raises `NotConfigured` where they do not go together: see `listing`; and `BackendUnavailable` for a new
+    one that can't be reached, as its URL may be misspelt, and it would be written down for good.
+    """
+    while True:
+        listing, version = await read_listing(records)
+        used = {} if listing is None else used_by(await read_all(records))
+        after = joined(listing, own, fresh, used)
+        if after == listing:
+            return
+        for address in after.stores - (listing.stores if listing else frozenset()):
+            await ways[address].ready()
+        if listing is not None:  # what stands there from the start is no change
+            places = {each.name: list(each.stores) for each in after.places}
+            await audit.write(SERVICE, "placements changed", detail=places)
+        with suppress(Conflict):  # another server came at the same time
+            await write_listing(records, after, version)
+
+
+def used_by(found: Documents) -> dict[str, str]:
+    """What lives at which placement, or is on its way from or to it."""
+    used: dict[str, str] = {}
+    for directory, home in sorted(found.homes.items(), reverse=True):
+        for place in (*home.places, home.clearing):
+            used[place] = directory_shown(directory)
+    return used
 
 
 async def runtime_over(
     ways: Mapping[str, AsyncRuntime], records: Records, secret: bytes, fresh: float
-) -> AsyncRuntime | PlacedRuntime:
-    """The way to the stores of these placements, the default one first.
-
-    A lone store in which everything has always been needs nobody to say where it is, and as nothing moves
-    where there is one placement, a grant there needs no fresh table either.
-    """
-    default, first = next(iter(ways.items()))
-    if len(ways) == 1 and not await records.all(HOME):
-        return first
-    atlas = Atlas(records, Home(default), first.now, fresh)
-    await atlas.read()
-    return PlacedRuntime(ways, atlas, Guards(derived(secret, "guards")))
+) -> PlacedRuntime:
+    """The way to the stores at these addresses, once they are written down."""
+    first = next(iter(ways.values()))
+    table = await read_table(records, first.now())
+    atlas = Atlas(records, first.now, table, fresh)
+    guards = Guards(derived(secret, "guards"))
+    return PlacedRuntime(first, Ways(ways, table.listing), atlas, guards)
 
 
 @asynccontextmanager
 async def placing(
-    runtime: AsyncRuntime | PlacedRuntime,
-    stores: Sequence[Placement],
-    records: Records,
-    audit: Audit,
-    secret: bytes,
+    runtime: PlacedRuntime, records: Records, audit: Audit, secret: bytes
 ) -> AsyncGenerator[Desk]:
     """While it is entered, the table is kept fresh, and what is to move moves."""
-    places = places_of(stores)
-    if not isinstance(runtime, PlacedRuntime):
-        yield Desk(records, audit, places, None)
-        return
     probe = b"wait:" + derived(secret, "mover").hex().encode()
-    mover = Mover(runtime, records, audit, places, probe=probe, every=runtime.atlas.every)
+    mover = Mover(runtime, records, audit, probe=probe, every=runtime.atlas.every)
     tasks = [
         asyncio.create_task(runtime.atlas.keep(), name="leasehold atlas"),
         asyncio.create_task(mover.run(), name="leasehold mover"),
     ]
     try:
-        yield Desk(records, audit, places, mover)
+        yield Desk(records, audit, runtime, mover)
     finally:
         for task in tasks:
             task.cancel()

@@ -12,9 +12,13 @@ from dataclasses import dataclass, field
 from leasehold.model import Granted, Reply
 from leasehold.server.placing.choice import around
 from leasehold.server.placing.home import Home
+from leasehold.server.placing.listing import Listing
 
 FRESH = 3.0
 """Seconds for which a table may be believed."""
+
+FRESH_ALONE = 15.0
+"""The same, while there is one placement: nothing moves until all who believe that have heard of another."""
 
 READ_EVERY = 0.5
 """How often each server asks whether there is news."""
@@ -29,11 +33,19 @@ def settled_after(fresh: float) -> float:
 class Table:
     """Where directories live. What lives nowhere in particular is at `default`."""
 
-    default: Home
+    listing: Listing
     homes: Mapping[bytes, Home] = field(default_factory=dict[bytes, Home])
     """By directory."""
     read_at: float = float("-inf")
     """When the reading was sent, by this server's clock."""
+    default: Home = field(init=False)
+    """Where what lives nowhere in particular lives."""
+    is_lone: bool = field(init=False)
+    """There is one store, in which everything has always been."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "default", Home(self.listing.default))
+        object.__setattr__(self, "is_lone", self.listing.is_lone and not self.homes)
 
     def home_of(self, key: bytes) -> Home:
         """Where a key lives; clients' own signs to each other are at the default place always."""
@@ -49,6 +61,15 @@ class Table:
                 return found
         return self.default
 
+    def places_of(self, prefix: bytes) -> set[str]:
+        """Where keys that begin so may be held: no other placement has to be there to list them."""
+        kind, colon, name = prefix.partition(b":")
+        if kind == b"wait":
+            return {self.default.place}
+        within = [home for each, home in self.homes.items() if each.startswith(name)]
+        around_it = self.home_of(prefix) if colon else self.default
+        return {place for home in (around_it, *within) for place in home.places}
+
     def owns(self, directory: bytes, key: bytes) -> bool:
         """Whether a key lives where that directory does, and not where one within it does."""
         name = key.partition(b":")[2]
@@ -56,9 +77,16 @@ class Table:
 
     def aged(self, read_at: float) -> "Table":
         """The same, as read later."""
-        return Table(self.default, self.homes, read_at)
+        return Table(self.listing, self.homes, read_at)
+
+    def has_forgotten(self, before: "Table") -> bool:
+        """Whether less has happened by it than by one that was read before: something was lost."""
+        return not before.listing.stores <= self.listing.stores or any(
+            each not in self.homes or self.homes[each].step < home.step
+            for each, home in before.homes.items()
+        )
 
 
-def may_tell(reply: Reply, sent_by: Home, home: Home, age: float, fresh: float) -> bool:
+def may_tell(reply: Reply, sent_by: Home, home: Home, *, is_fresh: bool) -> bool:
     """Whether a reply may be told: only grants have to be fresh, as nobody loses by the rest."""
-    return type(reply) is not Granted or (age < fresh and home.where == sent_by.where)
+    return type(reply) is not Granted or (is_fresh and home.where == sent_by.where)

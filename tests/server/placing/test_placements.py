@@ -1,0 +1,242 @@
+"""Servers of one service whose settings differ: what breaks exclusion is refused, what does not goes on."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx2
+import pytest
+
+from leasehold.errors import BackendUnavailable, NotConfigured
+from leasehold.model import Acquire, Granted, Released, Renew, Renewed, Revoke
+from leasehold.model import Release as GiveUp
+from leasehold.server.config import Placement
+from leasehold.server.placing import atlas, clerk
+from leasehold.server.placing.table import Table
+from tests.server.placing.test_move import lock, move, moved, released, until
+from tests.server.world import World
+
+FRESH = 0.5
+ALONE = 1.0
+
+
+class Fleet:
+    """Servers over the same records, with whatever stores each is told of."""
+
+    def __init__(self) -> None:
+        self.one, self.two, self.three = (f"memory://{uuid4()}" for _ in range(3))
+        self._records = f"memory://{uuid4()}"
+        self._servers: list[World] = []
+        self._key = ""
+
+    def start(self, *placements: Placement, store: str = "") -> World:
+        found = World.over(
+            store=store, records=self._records, placement=placements, placement_fresh=FRESH
+        )
+        self._servers.append(found)
+        self._key = self._key or found.admin_key
+        return found
+
+    def client(self, of: World) -> httpx2.Client:
+        return of.client(key=self._key)
+
+    def close(self) -> None:
+        for each in self._servers:
+            each.close()
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    monkeypatch.setattr(atlas, "FRESH_ALONE", ALONE)
+    monkeypatch.setattr(clerk, "FRESH_ALONE", ALONE)
+    found = Fleet()
+    yield found
+    found.close()
+
+
+def acquired(client: httpx2.Client, name: str) -> Any:
+    """A lease; a server that was kept waiting by others may have to read anew before it grants one."""
+    found: list[httpx2.Response] = []
+
+    def is_there() -> bool:
+        found.append(client.post(lock(name), params={"ttl": 60}))
+        return found[-1].status_code != 503
+
+    until(is_there)
+    assert found[-1].status_code == 200, found[-1].text
+    return found[-1].json()
+
+
+def away(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records can't be reached from one server any more."""
+
+    async def fail(*_: object) -> Any:
+        raise BackendUnavailable("the records are away")
+
+    for name in ("revision", "all", "get", "put"):
+        monkeypatch.setattr(of.server.service.records, name, fail)
+
+
+def places(of: World) -> Any:
+    return of.server.service.runtime.ways.named  # type: ignore[union-attr]
+
+
+def table(of: World) -> Table:
+    return of.server.service.runtime.atlas.table  # type: ignore[union-attr]
+
+
+def test_a_name_that_means_another_store_is_refused_and_the_others_go_on(fleet: Fleet) -> None:
+    here = fleet.client(
+        fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    )
+    for theirs, told in (
+        ((("a", fleet.one), ("b", fleet.three)), "placement b"),
+        ((("a", fleet.two), ("b", fleet.one)), "written down as the placement b"),
+        ((("b", fleet.two),), "lack the placement a"),
+        ((("a", fleet.one), ("c", fleet.one)), "are one store"),
+    ):
+        with pytest.raises(NotConfigured, match=told):
+            fleet.start(*(Placement(name=name, url=url) for name, url in theirs))
+    released(here, "x", acquired(here, "x"))
+
+
+def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
+    a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
+    here, there = fleet.client(fleet.start(a, b)), fleet.client(fleet.start(b, a))
+    acquired(here, "x")
+    assert there.post(lock("x"), params={"ttl": 60}).status_code == 409
+
+
+def test_a_new_placement_that_cant_be_reached_is_not_written_down(fleet: Fleet) -> None:
+    a = Placement(name="a", url=fleet.one)
+    with pytest.raises(BackendUnavailable):
+        fleet.start(a, Placement(name="b", url="redis://127.0.0.1:1"))
+    fleet.start(a, Placement(name="b", url=fleet.two))
+
+
+@pytest.mark.once
+def test_a_lone_store_gets_a_name_and_a_second_beside_it_while_it_is_in_use(fleet: Fleet) -> None:
+    lone = fleet.start(store=fleet.one)
+    before = fleet.client(lone)
+    held, idle = acquired(before, "d/held"), acquired(before, "d/idle")
+    released(before, "d/idle", idle)
+    named = fleet.start(Placement(name="b", url=fleet.two), Placement(name="a", url=fleet.one))
+    after = fleet.client(named)
+    assert after.post(lock("d/held"), params={"ttl": 60}).status_code == 409
+    until(lambda: set(places(lone)) == {"a"})
+    move(after, "d", "b")
+    until(lambda: b"d/" in table(lone).homes)
+    assert before.post(lock("d/idle"), params={"ttl": 60}).status_code == 503
+    assert before.patch(lock("d/held"), params={"id": held["id"], "ttl": 60}).status_code == 200
+    released(before, "other/x", acquired(before, "other/x"))
+    assert before.get("/v1/locks/base64:b3RoZXI/").json()["locks"] == []
+    assert before.get("/v1/locks/base64:ZA/").status_code == 503, "it can't see all of it"
+    with pytest.raises(NotConfigured, match=r"lack the placement b .*, where d/ lives"):
+        fleet.start(store=fleet.one)
+    fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    released(before, "d/held", held)
+    until(lambda: moved(after, "d", "b"))
+    assert acquired(after, "d/idle")["sequencer"] > idle["sequencer"]
+
+
+@pytest.mark.once
+def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lone = fleet.start(store=fleet.one)
+    before = fleet.client(lone)
+    away(lone, monkeypatch)
+    named = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    after = fleet.client(named)
+    move(after, "d", "b")
+    grants = 0
+    while True:  # it grants as long as it may, and nothing has begun until then
+        has_begun = b"d/" in table(named).homes
+        answer = before.post(lock("d/x"), params={"ttl": 60})
+        if answer.status_code == 503:
+            break
+        assert not has_begun
+        released(before, "d/x", answer.json())
+        grants += 1
+    assert grants
+    until(lambda: moved(after, "d", "b"))
+    acquired(after, "d/x")
+    assert before.post(lock("d/x"), params={"ttl": 60}).status_code == 503
+
+
+@pytest.mark.once
+def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
+    a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
+    here = fleet.client(fleet.start(a, b))
+    lease = acquired(here, "x")
+    released(here, "x", lease)
+    assert here.put("/v1/move", json={"to": "b"}).status_code == 200
+    later: list[World] = []
+
+    def has_started() -> bool:
+        try:
+            later.append(fleet.start(b))
+        except NotConfigured:
+            return False
+        return True
+
+    until(has_started)
+    assert acquired(fleet.client(later[0]), "x")["sequencer"] > lease["sequencer"]
+    assert here.post(lock("x"), params={"ttl": 60}).status_code == 409
+
+
+@pytest.mark.once
+def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None:
+    a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
+    world = fleet.start(a, b)
+    here = fleet.client(world)
+    move(here, "d", "b")
+    until(lambda: moved(here, "d", "b"))
+    held = acquired(here, "d/x")
+    records = world.server.service.records
+
+    async def lose() -> None:
+        (home,) = await records.all("route")
+        await records.delete("route", home.name, home.version)
+
+    world.do(lose)
+    until(lambda: here.post(lock("d/y"), params={"ttl": 60}).status_code == 503)
+    released(here, "d/x", held)
+
+
+# ---- many commands at a time ----------------------------------------------------------------------
+
+KEY = b"lock:d/x"
+
+
+def told(of: World, *commands: Any) -> list[Any]:
+    """What comes of these, which travel together."""
+    answers = of.do(lambda: of.server.service.runtime.call_all(commands))
+    return [getattr(each, "reply", each) for each in answers]
+
+
+def an(name: str, key: bytes = KEY) -> Acquire:
+    return Acquire(key, name * 24, "me", 30.0)
+
+
+def test_who_can_grant_nothing_renews_what_came_in_the_same_batch(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    assert isinstance(told(world, an("x"))[0], Granted)
+    away(world, monkeypatch)
+    new = an("y", b"lock:d/y")
+    until(lambda: isinstance(told(world, new)[0], BackendUnavailable))
+    found = told(world, Renew(KEY, "x" * 24, 30.0), new, GiveUp(KEY, "x" * 24))
+    kinds: list[Callable[..., Any]] = [type(each) for each in found]
+    assert kinds == [Renewed, BackendUnavailable, Released]
+
+
+def test_what_is_about_one_key_keeps_its_order_also_where_leases_are_ended(fleet: Fleet) -> None:
+    world = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    for number in range(20):
+        key = b"lock:d/%d" % number
+        first, ended, second = told(
+            world, an("x", key), Revoke(key, None, "a test", now=True), an("y", key)
+        )
+        assert (type(first), ended.count, type(second)) == (Granted, 1, Granted)
