@@ -31,6 +31,7 @@ _VERBS = {
     "doctor": "leasehold.cli.doctor:doctor",
     "verify": "leasehold.cli.verify:verify",
     "serve": "leasehold.cli.serve:serve",
+    "demo": "leasehold.cli.demo.verb:demo",
     "temporal": "leasehold.cli.temporal:temporal",
     "keys": "leasehold.cli.keys:keys",
     "restrict": "leasehold.cli.restrict:restrict",
@@ -69,9 +70,9 @@ class _Verbs(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            meant = _MEANT.get(args[0]) if args else None
+            meant = _meant(args[0]) if args else None
             if meant is not None:
-                ctx.fail(f"{error.message} For that there is `leasehold {meant}`.")
+                ctx.fail(f"{error.message} {meant}")
             raise
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -90,6 +91,16 @@ class _Verbs(click.Group):
 
         verbs = [CompletionItem(verb) for verb in _VERBS if verb.startswith(incomplete)]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def _meant(word: str) -> str | None:
+    """What whoever has written that probably wants."""
+    if word in _MEANT:
+        return f"For that there is `leasehold {_MEANT[word]}`."
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, _VERBS, n=1)
+    return f"Did you mean `leasehold {close[0]}`?" if close else None
 
 
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -167,7 +178,11 @@ def _invoke(given: list[str]) -> int:
 def _tell_usage(error: click.ClickException, voice: Voice) -> None:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "leasehold"
-    voice.say("error", f"{error.format_message()}\n  Try: {path} --help", exit_code=USAGE)
+    told = error.format_message()
+    variable = getattr(getattr(error, "param", None), "envvar", None)
+    if variable and isinstance(error, click.MissingParameter):
+        told = f"{told} Or set {variable}."
+    voice.say("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
 
 
 def _warn_through(voice: Voice) -> None:

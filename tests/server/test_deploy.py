@@ -1,0 +1,283 @@
+"""What lies in `deploy/`: each setting that it has is one of the server's, and they go together.
+
+No test here starts systemd or a cluster; `systemd-analyze` and `kubectl` read the files where they are at
+hand.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from configparser import ConfigParser
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leasehold.cli.serve import serve
+from leasehold.server.config import VARIABLE, ServerConfig, read_config
+from leasehold.server.routes import ROUTES
+from tests.servers.discovery import Discovery
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+SPARE = 5.0
+"""Seconds that a server may take to end, besides those in which requests do."""
+CREDENTIALS = "/run/credentials/leasehold.service"
+
+
+def takes(config: ServerConfig) -> float:
+    """How long a server of these settings takes to end."""
+    return config.drain_delay + config.drain_time + SPARE
+
+
+# -- systemd ----------------------------------------------------------------------------------------
+
+
+class Unit(ConfigParser):
+    """The unit; a key that stands several times has all its values, one a line."""
+
+    def __init__(self) -> None:
+        super().__init__(strict=False, interpolation=None, delimiters="=", comment_prefixes="#")
+        text = (DEPLOY / "leasehold.service").read_text("utf-8")
+        self.read_string(text)
+        self.loaded = dict(re.findall(r"^#?LoadCredential=([\w.]+):(\S+)$", text, re.MULTILINE))
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+@pytest.fixture(scope="module")
+def unit() -> Unit:
+    return Unit()
+
+
+def test_the_file_beside_the_unit_is_one_that_the_server_takes(unit: Unit) -> None:
+    config = read_config(str(DEPLOY / "server.toml"), {}, {})
+    assert config.is_loopback, "as there is no key yet"
+    state = f"/var/lib/{unit['Service']['StateDirectory']}/"
+    assert config.store == f"sqlite:///{state}leases.db"
+    assert float(unit["Service"]["TimeoutStopSec"]) > takes(config)
+    assert int(unit["Service"]["LimitNOFILE"]) >= config.limits.connections + 256
+
+
+def test_so_is_what_it_proposes_for_others(unit: Unit, tmp_path: Path) -> None:
+    text = (DEPLOY / "server.toml").read_text("utf-8")
+    file = tmp_path / "server.toml"
+    lines = re.sub(
+        r"^# (\w+ = .*)$",
+        r"\1",
+        text.replace('listen = "127.0.0.1:5327"\n', ""),
+        flags=re.MULTILINE,
+    )
+    file.write_text(lines, "utf-8")
+    config = read_config(str(file), {}, {})
+    assert not config.is_loopback
+    for path in (config.tls_cert, config.tls_key):
+        assert path.removeprefix(f"{CREDENTIALS}/") in unit.loaded
+
+
+def test_what_the_unit_runs(unit: Unit) -> None:
+    program, verb, *options = unit["Service"]["ExecStart"].split()
+    assert Path(program).name == "leasehold"
+    assert verb == serve.name
+    assert options == ["--config", "${CREDENTIALS_DIRECTORY}/server.toml"]
+    assert unit.loaded["server.toml"] == "/etc/leasehold/server.toml"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("DynamicUser", "yes"),
+        ("NoNewPrivileges", "yes"),
+        ("ProtectSystem", "strict"),
+        ("CapabilityBoundingSet", ""),
+        ("Restart", "on-failure"),
+        ("RestartPreventExitStatus", "64"),
+    ],
+)
+def test_how_it_runs(unit: Unit, setting: str, value: str) -> None:
+    assert unit["Service"][setting] == value
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    text = (DEPLOY / "leasehold.service").read_text("utf-8")
+    file = tmp_path / "leasehold.service"
+    program = Path(sys.executable).with_name("leasehold")
+    file.write_text(text.replace("/opt/leasehold/bin/leasehold", str(program)), "utf-8")
+    done = _run("systemd-analyze", "verify", str(file))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    found = _run("systemd-analyze", "security", "--offline=true", "--threshold=20", str(file))
+    assert found.returncode == 0, found.stdout
+
+
+# -- Kubernetes -------------------------------------------------------------------------------------
+
+
+class Manifest:
+    """What `kubernetes.yaml` has, by its kind."""
+
+    def __init__(self) -> None:
+        yaml: Any = import_module("yaml")
+        text = (DEPLOY / "kubernetes.yaml").read_text("utf-8")
+        self.objects: list[Any] = list(yaml.safe_load_all(text))
+        by_kind = {each["kind"]: each for each in self.objects}
+        self.config_map = by_kind["ConfigMap"]
+        self.deployment = by_kind["Deployment"]
+        self.service = by_kind["Service"]
+        self.budget = by_kind["PodDisruptionBudget"]
+        self.pod: Any = self.deployment["spec"]["template"]["spec"]
+        (self.container,) = self.pod["containers"]
+
+
+@pytest.fixture(scope="module")
+def manifest() -> Manifest:
+    return Manifest()
+
+
+@pytest.fixture(scope="module")
+def served(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> ServerConfig:
+    """The settings that a server there would have."""
+    file = tmp_path_factory.mktemp("config") / "server.toml"
+    file.write_text(manifest.config_map["data"]["server.toml"], "utf-8")
+    environ = {each["name"]: "postgresql://db/leasehold" for each in manifest.container["env"]}
+    assert all(name.startswith(VARIABLE) for name in environ)
+    return read_config(str(file), {}, environ)
+
+
+def test_the_servers_settings(manifest: Manifest, served: ServerConfig) -> None:
+    assert manifest.container["args"] == [serve.name, "--config", "/etc/leasehold/server.toml"]
+    assert served.store, "it comes from a secret"
+    assert "store" not in tomllib.loads(manifest.config_map["data"]["server.toml"])
+    assert "sqlite" not in manifest.config_map["data"]["server.toml"]
+    assert served.tls_cert, "keys do not go over the network in clear"
+
+
+def test_every_file_that_is_named_is_mounted(manifest: Manifest, served: ServerConfig) -> None:
+    volumes = {each["name"]: each for each in manifest.pod["volumes"]}
+    mounts = {
+        each["mountPath"]: volumes[each["name"]] for each in manifest.container["volumeMounts"]
+    }
+    of_config = mounts["/etc/leasehold"]["configMap"]["name"]
+    assert of_config == manifest.config_map["metadata"]["name"]
+    for path, name in ((served.tls_cert, "tls.crt"), (served.tls_key, "tls.key")):
+        folder, _, file = path.rpartition("/")
+        assert (mounts[folder]["secret"]["secretName"], file) == ("leasehold-tls", name)
+
+
+@pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
+def test_its_probes(manifest: Manifest, probe: str) -> None:
+    asked = manifest.container[probe]
+    wanted = "/readyz" if probe == "readinessProbe" else "/livez"
+    assert asked["httpGet"] == {"path": wanted, "port": "https", "scheme": "HTTPS"}
+    (route,) = (each for each in ROUTES if each.path == wanted)
+    assert (route.method, route.needs.kind) == ("GET", "public")
+    assert asked["timeoutSeconds"] >= 3, "a look at the store may take two"
+
+
+def test_its_end(manifest: Manifest, served: ServerConfig) -> None:
+    """It stays until nobody sends anything any more, and then ends what runs."""
+    assert manifest.pod["terminationGracePeriodSeconds"] > takes(served)
+    probe = manifest.container["readinessProbe"]
+    noticed = probe["periodSeconds"] * probe["failureThreshold"]
+    assert served.drain_delay > noticed
+
+
+def test_several_servers(manifest: Manifest) -> None:
+    spec = manifest.deployment["spec"]
+    assert spec["replicas"] >= 2
+    assert manifest.budget["spec"]["maxUnavailable"] < spec["replicas"]
+    assert spec["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+
+
+def test_what_belongs_together(manifest: Manifest, served: ServerConfig) -> None:
+    (port,) = manifest.container["ports"]
+    assert port["containerPort"] == served.address[1]
+    (outside,) = manifest.service["spec"]["ports"]
+    assert outside["targetPort"] == port["name"]
+    labels = manifest.deployment["spec"]["template"]["metadata"]["labels"]
+    assert manifest.service["spec"]["selector"] == labels
+    for spec in (manifest.deployment["spec"], manifest.budget["spec"]):
+        assert spec["selector"]["matchLabels"] == labels
+
+
+def test_it_may_do_no_more_than_it_has_to(manifest: Manifest) -> None:
+    """As the profile "restricted" of the pod security standards has it."""
+    pod, own = manifest.pod["securityContext"], manifest.container["securityContext"]
+    assert (pod["runAsNonRoot"], pod["seccompProfile"]["type"]) == (True, "RuntimeDefault")
+    assert own == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert manifest.pod["automountServiceAccountToken"] is False
+    user = f"{pod['runAsUser']}:{pod['runAsGroup']}"
+    assert f"USER {user}\n" in (DEPLOY / "Dockerfile").read_text("utf-8")
+
+
+kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="there is no kubectl here")
+
+
+@pytest.fixture
+def discovery() -> Iterator[Discovery]:
+    with Discovery() as found:
+        yield found
+
+
+@pytest.mark.once
+@kubectl
+def test_kubectl_takes_it(discovery: Discovery, manifest: Manifest) -> None:
+    done = _run(
+        *("kubectl", "--server", discovery.url, "create", "--dry-run=client", "--validate=false"),
+        *("-f", str(DEPLOY / "kubernetes.yaml"), "-o", "name"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(manifest.objects)
+
+
+@pytest.mark.once
+@kubectl
+def test_kubectl_knows_every_field_of_the_deployment(manifest: Manifest, tmp_path: Path) -> None:
+    """It drops those that there are none of."""
+    file = tmp_path / "deployment.json"
+    file.write_text(json.dumps(manifest.deployment), "utf-8")
+    done = _run(
+        "kubectl", "set", "image", "--local", "-f", str(file), "leasehold=new", "-o", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert _lacks(found, manifest.deployment) == ["/spec/template/spec/containers/0/image"]
+
+
+def _lacks(found: Any, wanted: Any, path: str = "") -> list[str]:
+    """Where something differs from what is wanted, or is not there."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        return [
+            lack
+            for key, value in wanted.items()
+            for lack in _lacks(found.get(key), value, f"{path}/{key}")
+        ]
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        return [
+            lack
+            for at, (one, other) in enumerate(zip(found, wanted, strict=True))
+            for lack in _lacks(one, other, f"{path}/{at}")
+        ]
+    return [] if found == wanted else [path]
+
+
+def _run(*command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"KUBECONFIG": os.devnull},
+    )

@@ -1,0 +1,96 @@
+"""A misspelt setting of the service is refused, wherever it stands, with the one that is meant."""
+
+from pathlib import Path
+
+import pytest
+
+from leasehold.errors import NotConfigured
+from leasehold.server.config import read_config
+
+PREFIX = "LEASEHOLD_SERVER_"
+PASSWORD = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            f'stoer = "redis://:{PASSWORD}@x"',
+            "stoer: there is no such setting, did you mean store?",
+        ),
+        ("port = 80", "port: there is no such setting, did you mean listen?"),
+        ("xyzzy = 1", "xyzzy: there is no such setting"),
+        (
+            "[limits]\nmax_tll = 5",
+            "[limits] max_tll: there is no such setting, did you mean max_ttl?",
+        ),
+        (
+            '[[placement]]\nname = "a"\nurl = "memory://a"\nregoin = "DE"',
+            "[placement] regoin: there is no such setting, did you mean region?",
+        ),
+        ("limits = 5", "at `$.limits`"),
+        ("placement = 5", "at `$.placement`"),
+        ("placement = [5]", "at `$.placement[0]`"),
+    ],
+)
+def test_in_the_file(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text(text, "utf-8")
+    with pytest.raises(NotConfigured) as caught:
+        read_config(str(file), {}, {})
+    assert str(caught.value).startswith(f"{file}: ")
+    assert told in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("STOER", "STORE"),
+        ("store", "STORE"),
+        ("PORT", "LISTEN"),
+        ("LIMITS", None),
+        ("LIMIT__MAX_TTL", "LIMITS__MAX_TTL"),
+        ("LIMITS__MAX_TLL", "LIMITS__MAX_TTL"),
+        ("LIMITS_MAX_TTL", "LIMITS__MAX_TTL"),
+        ("CONFIGURATION", "CONFIG"),
+        ("XYZZY", None),
+        ("PLACEMENT", "PLACEMENT_FRESH"),
+    ],
+)
+def test_in_the_environment(name: str, meant: str | None) -> None:
+    with pytest.raises(NotConfigured) as caught:
+        read_config(None, {}, {PREFIX + name: PASSWORD})
+    more = f", did you mean {PREFIX}{meant}?" if meant else ""
+    assert str(caught.value) == f"{PREFIX}{name}: there is no such setting{more}"
+
+
+def test_what_kubernetes_makes_of_a_service_is_left_alone() -> None:
+    """Else a Service that is called leasehold-server would keep servers from starting."""
+    address = "tcp://10.0.0.1:5327"
+    links = {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT": "5327",
+        "SERVICE_PORT_HTTPS": "5327",
+        "PORT": address,
+        "PORT_5327_TCP": address,
+        "PORT_5327_TCP_PROTO": "tcp",
+        "PORT_5327_TCP_PORT": "5327",
+        "PORT_5327_TCP_ADDR": "10.0.0.1",
+        "METRICS_PORT": address,
+        "METRICS_SERVICE_HOST": "10.0.0.1",
+    }
+    found = read_config(None, {}, {PREFIX + name: value for name, value in links.items()})
+    assert found == read_config(None, {}, {})
+
+
+def test_a_limit_that_is_fixed() -> None:
+    with pytest.raises(NotConfigured, match="max_batch is told to clients, and can't be changed"):
+        read_config(None, {}, {f"{PREFIX}LIMITS__MAX_BATCH": "9"})
+    assert read_config(None, {}, {f"{PREFIX}LIMITS__MAX_BATCH": "512"}).limits.max_batch == 512
+
+
+def test_variables_of_the_library_are_none_of_the_service() -> None:
+    assert read_config(None, {}, {"LEASEHOLD_SERVE": "x", "LEASEHOLD_TTL": "5s"}) == read_config(
+        None, {}, {}
+    )
