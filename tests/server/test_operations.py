@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,9 @@ from leasehold.model import Command
 from leasehold.runtime.port import Answer
 from leasehold.server import health
 from leasehold.server.config import Placement, read_config
+from leasehold.server.limits import Limits
 from leasehold.server.logs import Writer
+from leasehold.server.placing.runtime import PlacedRuntime
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -130,13 +133,15 @@ def test_whoever_asks_often_costs_the_store_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, asked = world.server.service, list[Command]()
-    call = service.runtime.call
+    assert isinstance(service.runtime, PlacedRuntime)
+    (store,) = service.runtime.ways.named.values()
+    call = store.call
 
     async def counted(command: Command, patience: float | None = None) -> Answer:
         asked.append(command)
         return await call(command, patience)
 
-    monkeypatch.setattr(service.runtime, "call", counted)
+    monkeypatch.setattr(store, "call", counted)
 
     async def ask_all() -> None:
         await asyncio.gather(*(service.health.check() for _ in range(50)))
@@ -226,6 +231,74 @@ def test_the_page_names_every_metric(world: World, anybody: httpx2.Client) -> No
     ours = {each.name for each in families if each.name.startswith("leasehold_")}
     told = {name.removesuffix("_total") for name in re.findall(r"`(leasehold_\w+)", page)}
     assert told == ours
+
+
+def test_commands_by_placement_and_by_the_directories_that_are_told_apart(tmp_path: Path) -> None:
+    names = ("here", "there")
+    places = tuple(Placement(name=name, url=f"sqlite:///{tmp_path / name}") for name in names)
+    told_apart = ("jobs/", "jobs/nightly", "pay")
+    world = World.over(
+        tmp_path, placement=places, placement_fresh=1.0, metrics_directories=told_apart, store=""
+    )
+    try:
+        client = world.client()
+        for name in ("jobs/a", "jobs/nightly/b", "jobs/nightly/c", "pay", SECRET_NAME):
+            answer = client.post(f"/v1/locks/{b64(name)}", params={"ttl": 60})
+            assert answer.status_code == 200, answer.text
+        found = Measured(client)
+        acquires = {"command": "acquire", "placement": "here"}
+        told = {
+            directory: found.of("leasehold_commands_total", **acquires, directory=directory)
+            for directory in ("jobs/", "jobs/nightly/", "pay/", "")
+        }
+        assert told == {"jobs/": 1, "jobs/nightly/": 2, "pay/": 0, "": 2}
+        assert SECRET_NAME not in found.text
+    finally:
+        world.close()
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[World]:
+    """One that gives little, and little time."""
+    world = World.over(limits=Limits(request_time=0.4, max_headers=2048))
+    yield world
+    world.close()
+
+
+BEGUN = b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer KEY\r\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"nonsense\r\n\r\n", "400"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 4000, "431"),
+        (b"GET / HTTP/1.1\r\n", "408"),
+        (BEGUN + b"Content-Length: 9\r\n\r\n", "408"),
+        (BEGUN + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", "400"),
+    ],
+    ids=["no HTTP", "headers", "late headers", "late body", "a body that is none"],
+)
+def test_whom_the_front_refuses_is_counted_once(hasty: World, said: bytes, status: str) -> None:
+    client = hasty.client()
+
+    def ended() -> float:
+        found = Measured(client)
+        return found.of("leasehold_requests_total", method="", status=status) + found.of(
+            "leasehold_requests_total", route="/v1/batch", status=status
+        )
+
+    before = ended()
+    host, port = hasty.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), LONG) as line:
+        line.sendall(said.replace(b"KEY", hasty.admin_key.encode()))
+        answer = b""
+        while piece := line.recv(65536):
+            answer += piece
+    assert answer.startswith(b"HTTP/1.1 " + status.encode())
+    wait_until(lambda: ended() > before, "it is counted")
+    assert ended() == before + 1
+    assert Measured(client).of("leasehold_requests_total", status="499") == 0, "nobody has left"
 
 
 def test_where_nothing_is_to_be_measured() -> None:

@@ -65,8 +65,13 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
     started.append(served := Served(tmp_path, "--store", store))
     first = re.fullmatch(r"There was no key.*shown this once: (lh_\w+_[\w-]{22})", served.line())
     where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", served.line())
+    link = re.fullmatch(
+        r"The dashboard, for one sign-in .*: (http\S+)/#ticket=([\w-]{22})", served.line()
+    )
     assert first
     assert where
+    assert link
+    assert link[1] == where[1]
     headers = {"Authorization": f"Bearer {first[1]}"}
     with httpx2.Client(base_url=where[1], headers=headers) as client:
         held = client.post(f"/v1/locks/{b64('x')}", params={"ttl": 30}).json()
@@ -74,7 +79,7 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
     assert served.end() == (0, "", "")
     started.append(again := Served(tmp_path, "--store", store, "--json"))
     told = json.loads(again.line())
-    assert set(told) == {"event", "url"}, "the first key is shown once"
+    assert set(told) == {"event", "url"}, "the first key is shown once, and so is the link"
     with httpx2.Client(base_url=told["url"], headers=headers) as client:
         assert client.get(f"/v1/locks/{b64('x')}").json()["id"] == held["id"]
     assert again.end(signal.SIGINT)[0] == 0

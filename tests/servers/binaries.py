@@ -1,8 +1,8 @@
 """Which server programs this machine has, and what to do where one is missing.
 
-In this order: what an environment variable names (`LEASEHOLD_REDIS_SERVER` and `LEASEHOLD_TEMPORAL`,
-programs, and `LEASEHOLD_POSTGRES_BIN`, a folder), what is installed, what `tools/servers.py` fetched to
-`.tools/servers/`. `make env` calls that.
+In this order: what an environment variable names (`LEASEHOLD_REDIS_SERVER`, `LEASEHOLD_TEMPORAL` and
+`LEASEHOLD_BROWSER`, programs, and `LEASEHOLD_POSTGRES_BIN`, a folder), what is installed, what
+`tools/servers.py` fetched to `.tools/servers/`, or installed. `make env` calls that.
 """
 
 import os
@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 FETCHED = ROOT / ".tools" / "servers"
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+"""Names of those that the tests drive."""
 
 
 class MissingServer(Exception):
@@ -135,6 +138,17 @@ def temporal_program() -> Program:
         if program is not None:
             return program
     raise MissingServer("no temporal: install its command line tool, or run `make env`")
+
+
+def browser_program() -> Program:
+    """The Chromium, or the browser made from it, that is here."""
+    named = os.environ.get("LEASEHOLD_BROWSER")
+    installed = [named] if named else map(shutil.which, BROWSERS)
+    for path in installed:
+        program = _probe(Path(path)) if path else None
+        if program is not None:
+            return program
+    raise MissingServer("no chromium: install it, or run `make env` as root on Debian or Ubuntu")
 
 
 @cache

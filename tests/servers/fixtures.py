@@ -90,8 +90,8 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup() -> Generator[None, Any, Any]:
-    """A fixture whose server is missing skips its test."""
+def pytest_runtest_setup() -> Generator[None, Any, Any]:
+    """A fixture whose server is missing skips its tests: all of them, if they share it."""
     with missing_is_skipped():
         return (yield)
 

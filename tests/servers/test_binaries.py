@@ -52,6 +52,18 @@ def test_an_installed_redis_comes_before_a_fetched_one(
     assert labels == ["redis-7.4.1", "valkey-9.1.2"]
 
 
+def test_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEASEHOLD_BROWSER", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    with pytest.raises(binaries.MissingServer, match="no chromium"):
+        binaries.browser_program()
+    program(tmp_path / "bin" / "chromium-browser", "Chromium 156.0.8078.79 built on Debian")
+    assert binaries.browser_program().label == "chromium-browser-156.0.8078.79"
+    named = program(tmp_path / "mine" / "chrome", "Google Chrome 160.1.2.3 ")
+    monkeypatch.setenv("LEASEHOLD_BROWSER", str(named))
+    assert binaries.browser_program() == binaries.Program(named, "chrome", (160, 1, 2, 3))
+
+
 def test_a_program_that_does_not_run_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,18 @@ def test_what_is_missing_is_put_in_place_once(
     assert capsys.readouterr().err == ""
 
 
+def test_a_browser_is_installed_by_root_only(
+    tool: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What would be installed for everybody is not, unless whoever runs this may do that."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(tool, "run", lambda *words, cwd: asked.append(words))
+    monkeypatch.setattr(tool.os, "geteuid", lambda: 1000)
+    with pytest.raises(tool.bootstrap.Problem, match="install chromium yourself"):
+        tool.apt_install("chromium")(tmp_path)
+    assert asked == []
+
+
 def test_what_is_not_wanted_is_not_fetched(tool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool, "sources", lambda: [source(tool, "exit 0", wanted=False)])
     assert tool.main() == 0
@@ -97,3 +109,15 @@ def test_what_was_fetched_by_other_pins_goes(tool: Any, monkeypatch: pytest.Monk
     (tool.SERVERS / "templates").mkdir()
     assert tool.main() == 0
     assert [folder.name for folder in tool.SERVERS.iterdir()] == ["templates"]
+
+
+def test_a_link_to_what_is_installed_no_more_is_made_again(
+    tool: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = source(tool, "echo Redis server v=1.2.3")
+    monkeypatch.setattr(tool, "sources", lambda: [wanted])
+    folder = tool.SERVERS / wanted.name / "bin"
+    folder.mkdir(parents=True)
+    (folder / "redis-server").symlink_to("/nowhere/redis-server")
+    assert tool.main() == 0
+    assert tool.binaries._probe(folder / "redis-server").label == "redis-1.2.3"

@@ -7,16 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasehold.cli import options
-from leasehold.cli.by_id import (
-    Acquirable,
-    base64_name,
-    bytes_of,
-    id_of,
-    ttl_of,
-    unattended,
-    wait_of,
-)
+from leasehold.cli.by_id import Acquirable, id_of, ttl_of, unattended, wait_of
 from leasehold.cli.exits import NOT_ACQUIRED, SIGNALLED
+from leasehold.cli.naming import base64_name, bytes_of
 from leasehold.cli.signals import Interrupted, Signals
 from leasehold.cli.voice import Voice
 from leasehold.cli.waiting import Speaker
@@ -33,7 +26,7 @@ _FEWEST = 22
 
 
 @click.command()
-@click.argument("name", type=options.Name())
+@click.argument("name", type=options.Spelt())
 @click.option(
     "-T", "--ttl", required=True, metavar="TIME", help="It stands so long, unless renewed."
 )

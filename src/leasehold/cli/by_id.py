@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 type Acquirable = Literal["lock", "semaphore"]
 
-base64_name = click.option(
-    "-B", "--base64", "is_base64", is_flag=True, help="NAME is its bytes in URL-safe base64."
-)
 lock_id = click.option(
     "-L",
     "--lock-id",
@@ -32,18 +29,6 @@ lock_id = click.option(
 )
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
-
-
-def bytes_of(name: bytes, is_base64: bool) -> bytes:
-    """The name that is meant."""
-    if not is_base64:
-        return name
-    from leasehold.backends.http.names import MARK, decoded
-
-    try:
-        return decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
-    except ValueError:
-        raise click.UsageError("-B: NAME is no URL-safe base64") from None
 
 
 def id_of(given: str) -> str:

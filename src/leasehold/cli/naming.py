@@ -1,16 +1,53 @@
-"""Which resource a bare name on the command line means."""
+"""Which resource a bare name on the command line means, and how names are written in base64."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
+from leasehold.cli import options
 from leasehold.cli.options import KINDS, Kind
 from leasehold.cli.wording import kind_of, shown
 from leasehold.model import Status
 
 if TYPE_CHECKING:
     from leasehold.sync import Client
+
+
+base64_name = click.option(
+    "-B", "--base64", "is_base64", is_flag=True, help="NAME is its bytes in URL-safe base64."
+)
+
+decode = click.option(
+    "-D/ ",
+    "--decode/--no-decode",
+    "is_decoded",
+    default=None,
+    help="Show names as text, or as URL-safe base64.",
+)
+
+
+def bytes_of(name: bytes, is_base64: bool) -> bytes:
+    """The name that is meant."""
+    if is_base64:
+        from leasehold.backends.http.names import MARK, decoded
+
+        try:
+            name = decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
+        except ValueError:
+            raise click.UsageError("-B: NAME is no URL-safe base64") from None
+    if len(name) > options.Name.longest:
+        raise click.UsageError(f"a name is 1 to 512 bytes long, and this one is {len(name)}")
+    return name
+
+
+def written(key: bytes, is_decoded: bool | None) -> str:
+    """A key's name as it is to be shown: as text, unless that is not wanted."""
+    if is_decoded is False:
+        from leasehold.backends.http.names import encoded
+
+        return encoded(key.partition(b":")[2])
+    return shown(key)
 
 
 def find(client: "Client", name: bytes, kind: Kind | None) -> Status:

@@ -16,18 +16,20 @@ def emit(shape: Mapping[str, Any]) -> None:
     print(json.dumps(shape), flush=True)
 
 
-def name_shape(key: bytes) -> Shape:
-    """Kind and name of a key; a name that is no UTF-8 as base64."""
+def name_shape(key: bytes, *, decode: bool = True) -> Shape:
+    """Kind and name of a key; a name that is no UTF-8, or is not to be decoded, as base64."""
     kind, _, name = key.partition(b":")
     try:
-        return {"kind": kind.decode(), "name": name.decode()}
+        if decode:
+            return {"kind": kind.decode(), "name": name.decode()}
     except UnicodeDecodeError:
-        return {"kind": kind.decode("ascii", "replace"), "name_base64": b64encode(name).decode()}
+        pass
+    return {"kind": kind.decode("ascii", "replace"), "name_base64": b64encode(name).decode()}
 
 
-def status_shape(status: Status) -> Shape:
+def status_shape(status: Status, *, decode: bool = True) -> Shape:
     """Who holds a key and who waits for it."""
-    return name_shape(status.key) | {
+    return name_shape(status.key, decode=decode) | {
         "held": bool(status.holders),
         "capacity": None if status.capacity >= MANY else status.capacity,
         "holders": [holder_shape(holder) for holder in status.holders],

@@ -3,13 +3,14 @@
 import click
 
 from leasehold.cli import options
-from leasehold.cli.by_id import base64_name, bytes_of, id_of, lock_id, with_id
+from leasehold.cli.by_id import id_of, lock_id, with_id
+from leasehold.cli.naming import base64_name, bytes_of
 from leasehold.cli.options import Kind
 from leasehold.cli.wording import shown
 
 
 @click.command()
-@click.argument("name", type=options.Name())
+@click.argument("name", type=options.Spelt())
 @lock_id
 @base64_name
 @options.kind

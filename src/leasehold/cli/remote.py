@@ -14,14 +14,16 @@ from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
 
 MAX_ANSWER = 64 << 20
 
-_MISSING = ("/problems/no-such-key", "/problems/no-such-restriction")
+_MISSING = ("/problems/no-such-key", "/problems/no-such-restriction", "/problems/not-held")
 
 
 class Remote:
     """One service, by its URL, with the key that the settings name."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, needs: str = "an administrator's key") -> None:
         self._settings = read_url(url)
+        self._needs = needs
+        """What to say is missing where it lets nobody in."""
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer's JSON; None for what is not there. Raises what the service's problem means."""
@@ -41,7 +43,7 @@ class Remote:
             case 400 | 413:
                 raise click.UsageError(told)
             case 401 | 403:
-                raise Forbidden(f"{told}; an administrator's key is needed: {HOW}")
+                raise Forbidden(f"{told}; {self._needs} is needed: {HOW}")
             case 409:
                 raise LeaseholdError(told)
             case _:

@@ -36,6 +36,12 @@ _NEEDED = "the service needs an extra: pip install 'leasehold[server]'"
     help="Serve other machines without TLS: for a proxy in front that does it.",
 )
 @click.option(
+    "--sign-in",
+    is_flag=True,
+    default=None,
+    help="Print a link that signs one browser in at the dashboard, as an administrator, for 10 minutes.",
+)
+@click.option(
     "--log-format",
     type=click.Choice(("text", "json")),
     help="Log to stderr, one line a request. Without: only what goes wrong.",
@@ -45,7 +51,8 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
     """Serve locks over HTTP, on any store, until asked to end.
 
     Every option may stand in the environment too (LEASEHOLD_SERVER_STORE, …) or in the file. As long as
-    there is no key it listens on this machine only, and makes an administrator's key, which it shows once.
+    there is no key it listens on this machine only, and makes an administrator's key, which it shows once,
+    and beside it a link to the dashboard.
     On SIGTERM it lets requests come to their end, and exits with 0.
     """
     try:
@@ -61,14 +68,17 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
 
 
 def _tell(server: "Server") -> None:
-    """That it listens, and the first key, if there was none."""
+    """That it listens; the first key, if there was none; how to get into the dashboard."""
     if server.first_key:
         print(f"There was no key. An administrator's, shown this once: {server.first_key}")
     print(f"Listening on {server.url}", flush=True)
+    if server.sign_in_url:
+        print(f"The dashboard, for one sign-in within 10 minutes: {server.sign_in_url}", flush=True)
 
 
 def _tell_json(server: "Server") -> None:
     from leasehold.cli.output import emit
 
     first = {"first_key": server.first_key} if server.first_key else {}
-    emit({"event": "listening", "url": server.url, **first})
+    sign_in = {"sign_in_url": server.sign_in_url} if server.sign_in_url else {}
+    emit({"event": "listening", "url": server.url, **first, **sign_in})

@@ -4,35 +4,44 @@ import click
 
 from leasehold.cli import options
 from leasehold.cli.exits import FREE
-from leasehold.cli.naming import find
+from leasehold.cli.naming import base64_name, bytes_of, decode, find, written
 from leasehold.cli.options import Kind
-from leasehold.cli.wording import holding, is_slot_mode, kind_of, printable, shown, span
+from leasehold.cli.wording import holding, is_slot_mode, kind_of, printable, span
 from leasehold.model import MANY, Holder, Status, Waiter
 
 
 @click.command()
-@click.argument("name", type=options.Name())
+@click.argument("name", type=options.Spelt())
+@base64_name
+@decode
 @options.kind
 @options.store
 @options.as_json
-def show(name: bytes, kind: Kind | None, url: str | None, as_json: bool) -> int:
+def show(
+    name: bytes,
+    is_base64: bool,
+    is_decoded: bool | None,
+    kind: Kind | None,
+    url: str | None,
+    as_json: bool,
+) -> int:
     """Show who holds NAME and who waits for it. Exits with 0 if it is held, 1 if it is free."""
+    name = bytes_of(name, is_base64)
     with options.open_client(url) as client:
         status = find(client, name, kind)
     if as_json:
         from leasehold.cli.output import emit, status_shape
 
-        emit(status_shape(status))
+        emit(status_shape(status, decode=is_decoded is not False))
     else:
-        print("\n".join(_lines(status)))
+        print("\n".join(_lines(status, is_decoded)))
     return 0 if status.holders else FREE
 
 
-def _lines(status: Status) -> list[str]:
+def _lines(status: Status, is_decoded: bool | None = None) -> list[str]:
+    name = written(status.key, is_decoded)
     capacity = f", capacity {status.capacity}" if 1 < status.capacity < MANY else ""
-    lines = [
-        f"{kind_of(status.key)} {shown(status.key)}{capacity}: {'held' if status.holders else 'free'}"
-    ]
+    lines = [f"{kind_of(status.key)} {name}{capacity}: {'held' if status.holders else 'free'}"]
     lines += [_holder_line(holder) for holder in status.holders]
     lines += [_waiter_line(place, waiter) for place, waiter in enumerate(status.waiters, start=1)]
     unnamed = status.waiting - len(status.waiters)

@@ -1,6 +1,6 @@
 """Answers that cost little: a status, a few headers, a body that is there as a whole."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 type Header = tuple[bytes, bytes]
 
 _JSON: Header = (b"content-type", b"application/json")
-_UNSTORED: Header = (b"cache-control", b"no-store")
 
 encode = msgspec.json.Encoder().encode
 
@@ -20,6 +19,8 @@ class Answer:
 
     __slots__ = ("body", "headers", "status")
 
+    caching: ClassVar[Header] = (b"cache-control", b"no-store")
+
     def __init__(self, status: int, body: bytes, headers: list[Header]) -> None:
         self.status = status
         self.body = body
@@ -27,7 +28,7 @@ class Answer:
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
         """Send it."""
-        headers = [*self.headers, _UNSTORED]
+        headers = [*self.headers, self.caching]
         if self.status not in (204, 304):
             headers.append((b"content-length", b"%d" % len(self.body)))
         await send({"type": "http.response.start", "status": self.status, "headers": headers})

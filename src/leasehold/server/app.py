@@ -12,6 +12,7 @@ from leasehold.errors import (
     LeaseholdError,
     UnsafeTiming,
 )
+from leasehold.server.answers import Answer
 from leasehold.server.call import Call, Gone
 from leasehold.server.keys import Unauthenticated
 from leasehold.server.people import holders_for_people
@@ -20,11 +21,15 @@ from leasehold.server.problems import Problem, forbidden, unauthenticated
 from leasehold.server.routes import ROUTES
 from leasehold.server.routing import Needs, Route, Router
 from leasehold.server.service import Service
+from leasehold.server.ui.policy import POLICY
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 log = logging.getLogger("leasehold.server")
+
+HUNG_UP = 499
+"""What stands for the status of a request whose client has left before its answer."""
 
 
 class Application:
@@ -38,8 +43,7 @@ class Application:
         """Answer one request."""
         if scope["type"] != "http":
             return await _refuse(scope, receive, send)
-        meters = self.service.meters
-        if not meters:
+        if not (self.service.meters or self.service.spans):
             try:
                 answer, _ = await self._answer(scope, receive, send)
                 return await answer(scope, receive, send)
@@ -48,18 +52,26 @@ class Application:
         return await self._metered(scope, receive, send)
 
     async def _metered(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """The same, told to those who measure."""
+        """The same, told to those who measure and trace."""
         now, status, route = self.service.now, 0, None
         begun = now()
+        span = None if self.service.spans is None else self.service.spans.begin(scope)
         try:
             answer, route = await self._answer(scope, receive, send)
             status = getattr(answer, "status", 0) or getattr(answer, "status_code", 200)
+            if span is not None:
+                span.answered(route, status)
             await answer(scope, receive, send)
-        except Gone:
-            status = 499
+        except Gone as gone:
+            route = route or gone.route
+            status = getattr(scope.get("leasehold.connection"), "refused", 0) or HUNG_UP
+            if span is not None:
+                span.hung_up(route)
         finally:
             for meter in self.service.meters:
                 meter(route, status, now() - begun)
+            if span is not None:
+                span.end()
 
     async def _answer(
         self, scope: "Scope", receive: "Receive", send: "Send"
@@ -76,10 +88,11 @@ class Application:
             if problem.kind == "forbidden" and route is not None and call is not None:
                 tried = f"{route.method} {route.path}"
                 await self.service.audit.denied(call.principal, tried, call.name)
-            return problem.answer(), route
+            return _guarded(problem.answer(), scope["raw_path"]), route
         except LeaseholdError as error:
-            return self._told(error).answer(), route
-        except Gone:
+            return _guarded(self._told(error).answer(), scope["raw_path"]), route
+        except Gone as gone:
+            gone.route = route
             raise
         except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
             # the message may quote what a client has sent, so only where it happened is logged
@@ -89,15 +102,16 @@ class Application:
                 type(error).__name__,
                 "".join(traceback.format_tb(error.__traceback__)),
             )
-            return Problem("bug", "the server failed; its log says where").answer(), route
+            bug = Problem("bug", "the server failed; its log says where")
+            return _guarded(bug.answer(), scope["raw_path"]), route
 
     async def _principal(self, call: Call, needs: Needs) -> Principal:
         """Who asks."""
-        if needs.kind == "session":
-            if self.service.sessions is None:
-                raise Problem("no-such-route", "there is no dashboard here")
-            return self.service.sessions.authenticate(call)
         raw = call.headers.get(b"authorization")
+        if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
+            if raw is not None:
+                raise unauthenticated("this is for browsers that have signed in, not for keys")
+            return self._counted(call, await self.service.sessions.authenticate(call))
         header = None if raw is None else raw.decode("latin-1")
         keys = self.service.keys
         try:
@@ -107,6 +121,10 @@ class Application:
                 principal = await keys.admit(header)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None
+        return self._counted(call, principal)
+
+    def _counted(self, call: Call, principal: Principal) -> Principal:
+        """The connection is one of theirs. Raises `Problem`, 429, where they have too many."""
         connection = call.scope.get("leasehold.connection")
         if connection is not None and connection.key_id != principal.key_id:
             connection.belongs_to(self.service.accounts, principal.key_id)
@@ -151,6 +169,13 @@ def _check(call: Call, needs: Needs) -> None:
 def _is_forced(call: Call) -> bool:
     kind = call.route.query
     return kind is not None and bool(getattr(call.query(kind), "force", False))
+
+
+def _guarded(answer: Answer, raw_path: bytes) -> Answer:
+    """What a browser is told with all that lies beside its page."""
+    if raw_path == b"/" or raw_path.startswith(b"/ui/"):
+        answer.headers += POLICY
+    return answer
 
 
 async def _refuse(scope: "Scope", receive: "Receive", send: "Send") -> None:

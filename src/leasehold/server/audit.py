@@ -28,6 +28,7 @@ type What = Literal[
     "move started",
     "move phase",
     "move finished",
+    "placements changed",
     "signed in",
     "signed out",
     "denied",

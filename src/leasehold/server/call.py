@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from leasehold.server.routing import Route
     from leasehold.server.service import Service
+    from leasehold.server.ui.seal import Session
 
 _NOBODY = Principal("", "", frozenset(), ())
 
@@ -34,6 +35,7 @@ class Call:
         "scope",
         "send",
         "service",
+        "session",
     )
 
     def __init__(
@@ -57,6 +59,8 @@ class Call:
         if len(self.headers) != len(scope["headers"]):
             _check_doubles(scope["headers"])
         self.principal = _NOBODY
+        self.session: Session | None = None
+        """The dashboard's, if it is by one that somebody asks."""
         self.name: bytes = b""
         """The resource that the path names, or the directory, with its slash; empty for the root."""
         self._query: Any = None
@@ -137,6 +141,9 @@ class Call:
 class Gone(Exception):
     """The caller has hung up: nobody reads an answer."""
 
+    route: "Route | None" = None
+    """What it had asked for, once that is known."""
+
 
 async def hung_up(call: Call) -> None:
     """Wait until the caller hangs up; whatever it may still send is dropped."""
@@ -144,10 +151,21 @@ async def hung_up(call: Call) -> None:
         pass
 
 
+_ONCE = (
+    b"authorization",
+    b"content-type",
+    b"content-length",
+    b"host",
+    b"leasehold-csrf",
+    b"origin",
+    b"sec-fetch-site",
+)
+
+
 def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
     """Raises `Problem` where two headers disagree on who asks, or what for."""
     names = [name for name, _ in headers]
-    for name in (b"authorization", b"content-type", b"content-length", b"host"):
+    for name in _ONCE:
         if names.count(name) > 1:
             raise Problem("malformed", f"there is more than one header {name.decode()}")
 

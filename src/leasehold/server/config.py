@@ -1,6 +1,7 @@
 """The service's settings: of the command line, else of the environment, else of a TOML file."""
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,11 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from leasehold.backends.redact import redacted
 from leasehold.config import seconds
 from leasehold.errors import NotConfigured
 from leasehold.hub import implicit_url
-from leasehold.server.limits import Limits
+from leasehold.server.limits import FIXED, Limits
 from leasehold.server.logs import Format
+from leasehold.server.misspelt import refuse_unknown, refuse_unknown_variables
 from leasehold.server.placing.table import FRESH
 
 VARIABLE = "LEASEHOLD_SERVER_"
@@ -31,6 +34,8 @@ class Placement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str
     provider: str = ""
     region: str = ""
+    was: str = ""
+    """Its URL before, if the same store is reached at another one now."""
 
 
 class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +52,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Serve other hosts without TLS: whoever is on the way reads their keys."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses, or networks, whose `X-Forwarded-For` is believed; `*` for all."""
+    sign_in: bool = False
+    """Show a link at each start by which an administrator's browser is signed in once."""
+    origins: tuple[str, ...] = ()
+    """Where browsers find the dashboard, such as `https://locks.example`: where a proxy changes Host."""
     drain_delay: float = 0.0
     """How long `/readyz` fails before no connection is accepted any more, for load balancers."""
     drain_time: float = 20.0
@@ -55,10 +64,12 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """`text` or `json`: also one line a request; empty: only what goes wrong, as text."""
     metrics: bool = True
     """Show `/metrics` to whoever asks: counts and times, no names."""
+    metrics_directories: tuple[str, ...] = ()
+    """Directories whose commands are counted apart, such as `jobs/`: a label each."""
     limits: Limits = Limits()
     placement: tuple[Placement, ...] = ()
     placement_fresh: float = FRESH
-    """So long after it has read where directories live a server grants anything; the same at all servers."""
+    """So long after it has read where directories live a server grants anything, where there are several."""
 
     @property
     def stores(self) -> tuple[Placement, ...]:
@@ -97,10 +108,8 @@ def read_config(
     found = _from_file(path) if path else {}
     where = path or "the settings"
     for name, value in _from_environment(environ).items():
-        if name == "limits":
-            found["limits"] = {**found.get("limits", {}), **value}
-        else:
-            found[name] = value
+        table = found.get(name)
+        found[name] = {**table, **value} if isinstance(table, dict) else value
     found |= {name: value for name, value in given.items() if value is not None}
     if found.get("store") and found.get("placement"):
         raise NotConfigured("store= and [[placement]]: choose one, as a placement is a store")
@@ -125,36 +134,65 @@ def _check(config: ServerConfig) -> None:
     names = [each.name for each in config.stores]
     if len(set(names)) != len(names):
         raise NotConfigured(f"two placements have one name: {', '.join(sorted(names))}")
+    if len(config.stores) > 1 and not config.records:
+        raise NotConfigured(
+            "with several placements say where the records are, at each server the same, as they would "
+            f"follow the first placement; records = {redacted(config.records_url)!r} is where they "
+            "were until now, if that was the only one"
+        )
     for each in config.stores:
         if each.url.startswith(("http:", "https:")):
             raise NotConfigured(f"{each.name}: a service does not stand on another one: {each.url}")
+    for origin in config.origins:
+        if not re.fullmatch(r"https?://[^/?#@\s]+/?", origin, re.IGNORECASE):
+            raise NotConfigured(f"origins: {origin!r}: write https://HOST, or https://HOST:PORT")
+    if not 0.1 <= config.placement_fresh <= 60:
+        raise NotConfigured(
+            f"placement_fresh is {config.placement_fresh:g}: it must be 0.1 to 60 seconds, as each step of a "
+            "move takes that long"
+        )
     limits = config.limits
     if not 0 < limits.min_ttl <= limits.max_ttl:
         raise NotConfigured("limits: min_ttl must be more than 0, and at most max_ttl")
+    for name in FIXED:
+        if getattr(limits, name) != getattr(Limits(), name):
+            raise NotConfigured(f"limits: {name} is told to clients, and can't be changed")
 
 
 def _from_file(path: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(Path(path).expanduser().read_text("utf-8"))
+        found = tomllib.loads(Path(path).expanduser().read_text("utf-8"))
     except OSError as error:
         raise NotConfigured(f"{path} can't be read: {error.strerror}") from error
     except ValueError as error:
         raise NotConfigured(f"{path} is no TOML: {error}") from error
+    refuse_unknown(f"{path}:", found, _names(ServerConfig))
+    for name, kind in (("limits", Limits), ("placement", Placement)):
+        tables = found.get(name, ())
+        for table in tables if isinstance(tables, list) else (tables,):
+            if isinstance(table, dict):  # it is said elsewhere of what is none
+                refuse_unknown(f"{path}: [{name}]", table, _names(kind))
+    return found
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """What variables say; a double underscore leads into a table."""
+    names = {name.upper(): (name, "") for name in _names(ServerConfig) - {"limits", "placement"}}
+    names |= {f"LIMITS__{name.upper()}": ("limits", name) for name in _names(Limits)}
+    refuse_unknown_variables(VARIABLE, environ, names.keys() | {"CONFIG"})
     found: dict[str, Any] = {}
-    for variable, value in environ.items():
-        if not variable.startswith(VARIABLE) or variable == f"{VARIABLE}CONFIG":
-            continue
-        name = variable.removeprefix(VARIABLE).lower()
-        table, double, field = name.partition("__")
-        if double:
-            found.setdefault(table, {})[field] = value
-        else:
+    for variable, (name, field) in names.items():
+        value = environ.get(VARIABLE + variable)
+        if value is not None and field:
+            found.setdefault(name, {})[field] = value
+        elif value is not None:
             found[name] = value
     return found
+
+
+def _names(kind: type[Struct]) -> set[str]:
+    """Settings that may stand in a table."""
+    return {field.name for field in msgspec.structs.fields(kind)}
 
 
 def _read_texts(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -77,6 +77,9 @@ async def _run(call: Call, own: Feed, send: "Send") -> None:
         service.drain.watch(lambda: end(b"draining")),
         service.keys.watch(call.principal.key_id, lambda: end(b"key ended")),
     ]
+    if call.session is not None:
+        left = call.session.expires_at - service.keys.now()
+        leave.append(loop.call_later(left, end, b"session ended").cancel)
     gone = loop.create_task(hung_up(call))
     gone.add_done_callback(lambda _: end(b""))
     try:

@@ -32,16 +32,18 @@ class Envelope:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret[:64]
 
-    def sealed(self, note: str, ip: str, lease_id: str) -> str:
-        """A note with all of it."""
+    def sealed(self, note: str, ip: str, lease_id: str, mark: str = "") -> str:
+        """A note with all of it, and with the mark of whoever is traced."""
         raw = lease_id.encode()
         hidden = self._turned(raw, fingerprint(lease_id))
-        return f"{note}{SEPARATOR}{ip} {urlsafe_b64encode(hidden).decode()}"
+        last = f" {mark}" if mark else ""
+        return f"{note}{SEPARATOR}{ip} {urlsafe_b64encode(hidden).decode()}{last}"
 
     def opened(self, note: str, lease: str) -> Opened:
         """What was sealed with the lease of that fingerprint."""
         plain = shown_note(note)
-        ip, _, hidden = note[len(plain) + 1 :].partition(" ")
+        ip, _, rest = note[len(plain) + 1 :].partition(" ")
+        hidden = rest.partition(" ")[0]
         lease_id = ""
         if hidden:
             try:

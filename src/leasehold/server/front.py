@@ -30,7 +30,7 @@ class Front(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 Application(service),
-                http=bounded(limits),
+                http=bounded(limits, service.meters),
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -46,6 +46,7 @@ class Front(uvicorn.Server):
                     (SERVER_HEADER, service.server_id),
                     (FORMAT_HEADER, str(FORMAT)),
                     ("x-content-type-options", "nosniff"),
+                    ("cross-origin-resource-policy", "same-origin"),
                 ],
             )
         )

@@ -42,7 +42,7 @@ class Health:
         if self._service.keys.stale_for > STALE:
             raise Problem("unavailable", "the records can't be read", retry_after=1)
         runtime = self._service.runtime
-        if isinstance(runtime, PlacedRuntime) and runtime.atlas.age >= runtime.atlas.fresh:
+        if isinstance(runtime, PlacedRuntime) and not runtime.atlas.may_grant:
             raise Problem("unavailable", "where directories live can't be read", retry_after=1)
         await self._ask_store()
         if not self._answered:
@@ -59,7 +59,7 @@ class Health:
     async def _look(self) -> None:
         """While any of several stores answers, there is something to do here."""
         runtime = self._service.runtime
-        stores = runtime.places.values() if isinstance(runtime, PlacedRuntime) else (runtime,)
+        stores = runtime.ways.named.values() if isinstance(runtime, PlacedRuntime) else (runtime,)
         try:
             self._answered = any(await asyncio.gather(*map(_answers, stores)))
         finally:

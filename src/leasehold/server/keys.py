@@ -139,6 +139,16 @@ class KeyRing:
             raise Unauthenticated("unknown")
         return self._living(found)
 
+    async def owner(self, key_id: str) -> Principal:
+        """The same; a key that isn't known is looked for in the records, as it may be new."""
+        try:
+            return self.principal(key_id)
+        except Unauthenticated as refusal:
+            if refusal.reason != "unknown":
+                raise
+        await self._known.catch_up()
+        return self.principal(key_id)
+
     def _bearer_of(self, token: str) -> Principal:
         assert self._tokens is not None, "not loaded"
         found = self._tokens.key_of(token)
@@ -179,6 +189,11 @@ class KeyRing:
         """Those that are good."""
         now = self.now()
         return [key for key in self.list() if not key.ended(now)]
+
+    def administrator(self) -> Principal | None:
+        """The eldest good key for everything: the first that there was, as long as that one is good."""
+        owners = (key.principal for key in self.living())
+        return next((each for each in owners if each.may_everywhere(Scope.ADMIN)), None)
 
     # -- keys come and go ---------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from leasehold.errors import LeaseholdError
 from leasehold.server import keys_document
 from leasehold.server.keys_document import KIND, Key
 from leasehold.server.records.port import Record, Records
+from leasehold.server.repeating import repeat
 
 log = logging.getLogger("leasehold.server")
 
@@ -94,18 +95,14 @@ class KnownKeys:
             await self.refresh()
 
     async def _keep_fresh(self) -> None:
-        told = False
-        while True:
-            await asyncio.sleep(REFRESH)
-            try:
-                await self.refresh()
-                told = False
-            except LeaseholdError as error:
-                if not told:
-                    log.warning(
-                        "keys can't be looked up, so they stay as they were known: %s", error
-                    )
-                told = True
+        trouble = "keys can't be looked up, so they stay as they were known"
+        await repeat(self._look, REFRESH, trouble)
+
+    async def _look(self) -> None:
+        """Some end by themselves meanwhile."""
+        try:
+            await self.refresh()
+        finally:
             self.tell_watchers()
 
     def _take(self, records: Sequence[Record]) -> None:

@@ -34,6 +34,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """So many requests may wait; and so many places in line may come of commands in batches."""
     leases_per_key: int = 100_000
     """Which one server has granted and not seen to end."""
+    sign_ins_per_key: int = 100
+    """At the dashboard, within a minute."""
     acquires_at_once: int = 512
     """So many are under way to the store at a time; more are refused at once."""
     renewals_at_once: int = 4_096
@@ -50,6 +52,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_backlog: int = 4_096
     """A stream whose client is behind by more pushes is cut off."""
 
+
+FIXED = ("max_name", "max_text", "max_batch")
+"""Those that are what the service is made for."""
 
 SWEPT_EVERY = 1.0
 """Seconds between two looks for leases that have ended, of a key that has as many as it may."""
@@ -120,7 +125,7 @@ class Tally:
 class Account:
     """What one key has, at this server."""
 
-    __slots__ = ("connections", "leases", "places", "streams", "waiters")
+    __slots__ = ("connections", "leases", "places", "sign_ins", "streams", "waiters")
 
     def __init__(self) -> None:
         self.connections = 0
@@ -130,11 +135,14 @@ class Account:
         """Its leases, each until it ends if nobody renews it."""
         self.places = Tally()
         """Its places in line, each until nobody believes in it any more."""
+        self.sign_ins = Tally()
+        """Its sessions of the dashboard, each for a minute from its beginning."""
 
     @property
     def is_idle(self) -> bool:
         """There is nothing to remember."""
-        return not (self.connections or self.streams or self.waiters or self.leases or self.places)
+        counted = (self.connections, self.streams, self.waiters)
+        return not any((*counted, self.leases, self.places, self.sign_ins))
 
 
 class Accounts:
@@ -169,6 +177,15 @@ class Accounts:
         account, most = self._each.get(key_id), self.limits.waiters_per_key
         if account is not None and not account.places.has_room(lease_id, most, self._now()):
             raise _enough(most, "places in line")
+
+    def signed_in(self, key_id: str, session: str) -> None:
+        """A session begins. Raises `Problem`, 429, if a key has begun too many lately."""
+        account, most, now = self.of(key_id), self.limits.sign_ins_per_key, self._now()
+        if not account.sign_ins.has_room(session, most, now):
+            raise Problem(
+                "limit", f"this key has signed in {most} times within a minute", retry_after=60
+            )
+        account.sign_ins.put(session, now + 60)
 
     def leased(self, key_id: str, lease_id: str, ttl: float) -> None:
         """A key's lease stands for so long."""

@@ -1,12 +1,13 @@
 """What a server counts and measures, for Prometheus.
 
-No label has anything in it that a client has chosen: routes are those of the table, kinds are ours. One
-event loop counts, so that nothing needs a lock, and counting costs no request anything to speak of.
+No label has anything in it that a client has chosen: routes are those of the table, kinds are ours, and
+placements and directories those of the settings. One event loop counts, so nothing needs a lock, and counting
+costs no request anything to speak of.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ from prometheus_client.metrics_core import (
 
 from leasehold.core.names import KINDS
 from leasehold.model import Command, Reply
+from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.principal import Principal
 from leasehold.server.routing import Route
 
@@ -60,11 +62,14 @@ class _Spread:
 class Metrics:
     """All of one server's, in a registry of their own."""
 
-    def __init__(self, service: "Service") -> None:
+    def __init__(self, service: "Service", directories: Iterable[str] = ()) -> None:
         self._service = service
+        names = {f"{name.strip('/')}/" for name in directories}
+        self._directories = [(name.encode(), name) for name in sorted(names, key=len, reverse=True)]
+        """Those that are told apart, the innermost first."""
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._seconds: dict[tuple[str, str], _Spread] = {}
-        self._commands: Counter[tuple[type, bytes, type]] = Counter()
+        self._commands: Counter[tuple[type, bytes, type, str, str]] = Counter()
         self._batches = _Spread(_COMMANDS)
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
@@ -89,8 +94,22 @@ class Metrics:
 
     def command(self, _: Principal, command: Command, reply: Reply) -> None:
         """One was answered."""
-        kind = command.key.partition(b":")[0]
-        self._commands[type(command), kind if kind in _KINDS else b"", type(reply)] += 1
+        kind, name = command.key.partition(b":")[::2]
+        kind = kind if kind in _KINDS else b""
+        place = self._placement(command.key)
+        self._commands[type(command), kind, type(reply), place, self._directory(name)] += 1
+
+    def _placement(self, key: bytes) -> str:
+        """Where it lives."""
+        runtime = self._service.runtime
+        return runtime.atlas.table.home_of(key).place if isinstance(runtime, PlacedRuntime) else ""
+
+    def _directory(self, name: bytes) -> str:
+        """In which of those that are told apart it is."""
+        for directory, shown in self._directories:
+            if name.startswith(directory):
+                return shown
+        return ""
 
     def batch(self, commands: int) -> None:
         """So many travelled together."""
@@ -138,11 +157,11 @@ class Metrics:
         family = CounterMetricFamily(
             "leasehold_commands",
             "Commands that the store has answered, by what came of them",
-            labels=("command", "kind", "reply"),
+            labels=("command", "kind", "reply", "placement", "directory"),
         )
-        for (command, kind, reply), count in self._commands.items():
+        for (command, kind, reply, *where), count in self._commands.items():
             words = command.__name__.lower(), _KINDS.get(kind, "other"), reply.__name__.lower()
-            family.add_metric(words, count)
+            family.add_metric((*words, *where), count)
         return family
 
     def _now(self) -> Iterator[Metric]:
@@ -174,7 +193,7 @@ async def measured(server: "Server") -> AsyncGenerator[None]:
     """Measure as long as the server runs, unless its settings say otherwise."""
     service = server.service
     if server.config.metrics:
-        metrics = service.metrics = Metrics(service)
+        metrics = service.metrics = Metrics(service, server.config.metrics_directories)
         service.meters.append(metrics.request)
         service.observers.append(metrics.command)
         service.batches.append(metrics.batch)

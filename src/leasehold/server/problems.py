@@ -26,6 +26,11 @@ KINDS: dict[str, Kind] = {
         401, "Who are you?", "Send `Authorization: Bearer` with an API key or a token of ~60 s."
     ),
     "forbidden": Kind(403, "This key may not do that", "Ask for a key with the scope it names."),
+    "csrf": Kind(
+        403,
+        "Not from that page",
+        "A browser's session changes things by the dashboard's own pages only; else send a key.",
+    ),
     "not-held": Kind(404, "Nobody holds it", "It is free, or this key may not see it."),
     "no-such-key": Kind(404, "There is no such key", "See /v1/keys for those that there are."),
     "no-such-restriction": Kind(

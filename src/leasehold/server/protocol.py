@@ -5,7 +5,8 @@ What one connection costs is bounded, whatever its client sends or leaves out; s
 hold up nobody but themselves.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -13,6 +14,9 @@ from uvicorn.server import ServerState
 
 from leasehold.server.limits import Accounts, Counted, Limits
 from leasehold.server.problems import Problem
+
+if TYPE_CHECKING:
+    from leasehold.server.service import Meter
 
 SWEEP = 1.0
 """Seconds between two looks at all connections, at most."""
@@ -22,6 +26,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
     limits: Limits
+    meters: "Sequence[Meter]"
 
     def __init__(
         self,
@@ -34,6 +39,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.key_id = ""
         """Whose key it has brought last."""
         self.is_lost = False
+        self.refused = 0
+        """The status with which it was cut off before the answer to a request had begun."""
         self._counted: Counted | None = None
         self._arriving_since: float | None = self.loop.time()
         """Since when a request is on its way that has not arrived; also before the first byte."""
@@ -93,6 +100,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._arriving_since = None
         super().on_message_complete()
 
+    def send_400_response(self, msg: str) -> None:
+        self._count(400)
+        super().send_400_response(msg)
+
     # -- ours ---------------------------------------------------------------------------------------
 
     def belongs_to(self, accounts: Accounts, key_id: str) -> None:
@@ -127,11 +138,22 @@ class BoundedProtocol(HttpToolsProtocol):
         answering = bool(cycle) and cycle.response_started and not cycle.response_complete
         if not answering:
             answer = problem.answer()
+            self._count(answer.status)
             lines = [b"HTTP/1.1 %d \r\n" % answer.status]
             lines += [name + b": " + value + b"\r\n" for name, value in answer.headers]
             lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(answer.body))
             transport.write(b"".join(lines) + answer.body)
         transport.close()
+
+    def _count(self, status: int) -> None:
+        """A request was refused. One whose handler runs is counted there, where it finds that out."""
+        self.refused = status
+        cycle = self.cycle
+        if not bool(cycle) or cycle.response_complete:
+            since = self._arriving_since
+            seconds = 0.0 if since is None else self.loop.time() - since
+            for meter in self.meters:
+                meter(None, status, seconds)
 
 
 def sweep_every(limits: Limits) -> float:
@@ -139,6 +161,6 @@ def sweep_every(limits: Limits) -> float:
     return min(SWEEP, limits.request_time / 4, limits.stall_time / 4)
 
 
-def bounded(limits: Limits) -> type[BoundedProtocol]:
-    """The protocol, with these bounds."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+def bounded(limits: Limits, meters: "Sequence[Meter]") -> type[BoundedProtocol]:
+    """The protocol, with these bounds; these are told whom it refuses."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "meters": meters})

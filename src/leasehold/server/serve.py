@@ -16,15 +16,17 @@ from leasehold.server.keys import KeyRing
 from leasehold.server.logs import logged
 from leasehold.server.metrics import measured
 from leasehold.server.observatory.observatory import observing
-from leasehold.server.placing.starting import placing, runtime_over
+from leasehold.server.placing.listing import check_each_once
+from leasehold.server.placing.starting import join, own_of, placing, runtime_over
 from leasehold.server.records import records_for
 from leasehold.server.service import Service
 from leasehold.server.tls import context_for
+from leasehold.server.tracing import traced
 
 type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
 """Something that runs beside requests: entered when the service is ready, left at its end."""
 
-PARTS: tuple[Part, ...] = (logged, measured, observing)
+PARTS: tuple[Part, ...] = (logged, measured, observing, traced)
 
 
 class Server:
@@ -36,6 +38,8 @@ class Server:
         """Where it listens, once it does."""
         self.first_key: str | None = None
         """The first administrator's key, if it was made by this start; to be shown once."""
+        self.sign_in_url: str | None = None
+        """By it an administrator's browser is signed in once: beside the first key, and where asked for."""
         self._stack = AsyncExitStack()
         self._service: Service | None = None
         self._front: Front | None = None
@@ -60,7 +64,12 @@ class Server:
         tls = context_for(config.tls_cert, config.tls_key)
         sock = listening_socket(config)
         stack.callback(sock.close)
-        ways = {each.name: self._open_store(each.url) for each in config.stores}
+        own = [own_of(each, nameless=not config.placement) for each in config.stores]
+        check_each_once(own)
+        ways = {
+            of.address: self._open_store(each.url)
+            for of, each in zip(own, config.stores, strict=True)
+        }
         records = records_for(config.records_url)
         await records.open()
         stack.push_async_callback(records.close)
@@ -68,22 +77,41 @@ class Server:
         await keys.load()
         stack.push_async_callback(keys.close)
         self._check_keys(keys)
+        audit = Audit(records)
+        await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, keys.secret, config.placement_fresh)
         await runtime.ready()
-        self._service = service = Service(runtime, records, keys, Audit(records), config.limits)
+        self._service = service = Service(
+            runtime, records, keys, audit, config.limits, config.origins
+        )
         service.placing = await stack.enter_async_context(
-            placing(runtime, config.stores, records, service.audit, keys.secret)
+            placing(runtime, records, audit, keys.secret)
         )
         for part in PARTS:
             await stack.enter_async_context(part(self))
         if not keys.living():  # now that all else is well: it is shown once
             made = await keys.first("first administrator")
             self.first_key = made[1] if made else None
+        ticket = self._ticket(service)
         self._front = Front(service, config)
         await self._front.listen(sock, tls)
         host, port = sock.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
+        if ticket:
+            self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+
+    def _ticket(self, service: Service) -> str:
+        """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""
+        if not self.first_key and not self.config.sign_in:
+            return ""
+        administrator = service.keys.administrator()
+        if administrator is None:
+            raise NotConfigured(
+                "sign_in: no key is an administrator's, for everything, so there is nobody to sign in: "
+                "`leasehold keys create --name me --scope admin` makes one"
+            )
+        return service.tickets.issue(administrator.key_id)
 
     def _open_store(self, url: str) -> AsyncRuntime:
         """The way to a store."""

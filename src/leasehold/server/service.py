@@ -8,7 +8,7 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from leasehold.core.timing import burial
 from leasehold.model import (
@@ -25,7 +25,6 @@ from leasehold.model import (
 from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.runtime.port import Answer, Told
 from leasehold.server.audit import Audit
-from leasehold.server.call import Call
 from leasehold.server.drain import Drain
 from leasehold.server.envelope import Envelope
 from leasehold.server.health import Health
@@ -39,9 +38,13 @@ from leasehold.server.principal import Principal
 from leasehold.server.records.port import Records
 from leasehold.server.routing import Route
 from leasehold.server.secrets import derived
+from leasehold.server.ui.origin import Origins
+from leasehold.server.ui.sessions import Sessions
+from leasehold.server.ui.tickets import Tickets
 
 if TYPE_CHECKING:
     from leasehold.server.metrics import Metrics
+    from leasehold.server.spans import Spans
 
 log = logging.getLogger("leasehold.server")
 
@@ -58,13 +61,6 @@ type Meter = Callable[[Route | None, int, float], None]
 """Is told of each request that has ended: its route, the status of its answer, and how long it took."""
 
 
-class Sessions(Protocol):
-    """The dashboard's, by which routes that need a session know who asks."""
-
-    def authenticate(self, call: Call) -> Principal:
-        """Whose session it is. Raises `Problem`."""
-
-
 @dataclass(slots=True, eq=False)
 class Service:
     """See the module."""
@@ -75,7 +71,8 @@ class Service:
     keys: KeyRing
     audit: Audit
     limits: Limits = field(default_factory=Limits)
-    sessions: Sessions | None = None
+    origins: tuple[str, ...] = ()
+    """Where else browsers find the dashboard."""
     placing: Desk | None = None
     """Who knows where directories live."""
     observers: list[Observer] = field(default_factory=list)
@@ -84,6 +81,8 @@ class Service:
     """Are told how many commands have travelled together."""
     metrics: "Metrics | None" = None
     """What is shown at `/metrics`."""
+    spans: "Spans | None" = None
+    """What is told to OpenTelemetry, where there is anybody to tell."""
     server_id: str = field(default_factory=lambda: secrets.token_hex(6))
     """Which of several servers this is; new with each start."""
     drain: Drain = field(default_factory=Drain)
@@ -92,6 +91,8 @@ class Service:
     post: Post = field(init=False)
     health: Health = field(init=False)
     observatory: Observatory = field(init=False)
+    tickets: Tickets = field(init=False)
+    sessions: Sessions = field(init=False)
     now: Callable[[], float] = field(init=False)
     """This machine's clock, which only runs forwards."""
     _doubtful: dict[str, None] = field(default_factory=dict)
@@ -109,6 +110,13 @@ class Service:
         self.health = Health(self)
         self.observatory = Observatory(self.runtime)
         self.observers.append(self.observatory.saw)
+        self.tickets = Tickets(self.now)
+        self.sessions = Sessions(self.keys, self.tickets, Origins(self.origins))
+
+    @property
+    def mark(self) -> str:
+        """What leads from a hold to the trace of the request that is answered; empty where none is kept."""
+        return "" if self.spans is None else self.spans.mark
 
     async def ask(self, who: Principal, command: Command) -> Answer:
         """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""

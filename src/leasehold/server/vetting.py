@@ -3,6 +3,7 @@
 from math import isfinite
 
 from leasehold.core.names import KINDS, MAX_NAME
+from leasehold.core.notes import unmarked
 from leasehold.model import (
     MANY,
     Acquire,
@@ -95,7 +96,7 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
         return f"patience is up to {limits.max_ttl:g} seconds"
     if not 0 <= command.lock_delay <= limits.max_ttl:
         return f"lock_delay is up to {limits.max_ttl:g} seconds"
-    return _text_flaw("owner", command.owner) or _text_flaw("note", command.note)
+    return _text_flaw("owner", command.owner) or _text_flaw("note", unmarked(command.note)[0])
 
 
 def _release_flaw(limits: Limits, command: Release) -> str | None:

@@ -1,12 +1,19 @@
-"""Long polls: a request that waits in line for a lock, and leaves the line when its caller goes."""
+"""Long polls: a request that waits in line for a lock, and leaves the line when its caller goes.
+
+Not so under an id that the caller has brought: the same request may be at another server by now, sent
+again, and what looks here like a caller who has gone may be one who holds. So what has such an id is given
+up by its caller only; a place whose caller is gone for good is passed over once it has been silent.
+"""
 
 import asyncio
+from contextlib import nullcontext
 from typing import NamedTuple
 
 from leasehold.errors import AcquireTimeout
 from leasehold.model import Granted, Refused, Renew, Renewed
 from leasehold.primitives.acquire import Acquiring
 from leasehold.primitives.ask import Ask, Grant
+from leasehold.runtime.port import Runtime
 from leasehold.server.call import Call, Gone, hung_up
 from leasehold.server.drain import draining
 from leasehold.server.problems import Problem, unauthenticated
@@ -22,9 +29,18 @@ class Had(NamedTuple):
 
 
 class _Line(Acquiring):
-    """A place in line under an id that the caller has brought, and that is used once."""
+    """A place in line under an id that is used once."""
 
-    __slots__ = ()
+    __slots__ = ("_brought",)
+
+    def __init__(self, runtime: Runtime, ask: Ask, lease_id: str, *, brought: bool) -> None:
+        super().__init__(runtime, ask, lease_id=lease_id)
+        self._brought = brought
+        self._over = brought  # there is nothing that we may give up
+
+    async def _leave_queue(self) -> None:
+        if not self._brought:
+            await super()._leave_queue()
 
     def _begin_anew(self) -> None:
         self._over = True
@@ -37,8 +53,10 @@ class _Line(Acquiring):
         await super()._wait_outside(reply, until)
 
 
-async def acquire_in_line(call: Call, ask: Ask, lease_id: str, wait: float) -> Had:
-    """Acquire within `wait` seconds.
+async def acquire_in_line(
+    call: Call, ask: Ask, lease_id: str, wait: float, *, brought: bool
+) -> Had:
+    """Acquire within `wait` seconds. `brought`: the id is the caller's own.
 
     Raises `AcquireTimeout`, `Gone` when the caller hangs up, and `Problem` when the server is about
     to stop or the caller's key ends.
@@ -48,18 +66,20 @@ async def acquire_in_line(call: Call, ask: Ask, lease_id: str, wait: float) -> H
         service.accounts.waiting,
         service.accounts.one_more(call.principal.key_id, "waiters"),
     ):
-        line = _Line(service.runtime, ask, lease_id=lease_id)
+        line = _Line(service.runtime, ask, lease_id, brought=brought)
         loop = asyncio.get_running_loop()
         place = asyncio.Task(line.run(wait), loop=loop, eager_start=True)
         if not place.done():
-            await _until_any(call, ask, place)
+            spans = service.spans
+            with nullcontext() if spans is None else spans.waiting():
+                await _until_any(call, ask, place, brought=brought)
         grant = place.result()
     if grant.claim_by is None:
         return Had(grant.id, grant.token, grant.slots, ask.ttl - (service.now() - grant.since))
-    return await _claimed(call, ask, grant)
+    return await _claimed(call, ask, grant, brought=brought)
 
 
-async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant]) -> None:
+async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant], *, brought: bool) -> None:
     """Wait until there is a grant, or until it is wanted no more; then the place is given up."""
     service, loop = call.service, asyncio.get_running_loop()
     ended: asyncio.Future[Problem] = loop.create_future()
@@ -75,12 +95,14 @@ async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant]) -> None:
     leave_key = service.keys.watch(call.principal.key_id, end_key)
     gone = loop.create_task(hung_up(call))
     try:
+        if service.spans is not None:
+            await service.spans.look(ask.key)
         await asyncio.wait((place, gone, ended), return_when=asyncio.FIRST_COMPLETED)
         if place.done():
             return
         place.cancel()
         await asyncio.wait((place,))
-        if not place.cancelled() and place.exception() is None:
+        if not place.cancelled() and place.exception() is None and not brought:
             service.runtime.keeper.abandon(ask.key, place.result().id, 0.0)  # too late
         raise ended.result() if ended.done() else Gone
     finally:
@@ -91,13 +113,14 @@ async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant]) -> None:
             place.cancel()  # we were cancelled ourselves
 
 
-async def _claimed(call: Call, ask: Ask, grant: Grant) -> Had:
+async def _claimed(call: Call, ask: Ask, grant: Grant, *, brought: bool) -> Had:
     """A pushed grant stands for a short while: have the store confirm it for all of its ttl."""
     service = call.service
     try:
         answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
     except BaseException:
-        service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
+        if not brought:
+            service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
         raise
     reply = answer.reply
     if not isinstance(reply, Granted | Renewed):

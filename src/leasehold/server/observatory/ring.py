@@ -23,9 +23,14 @@ class Ring:
         event.number = self.last  # type: ignore[misc]
         self._events.append(event)
 
+    @property
+    def forgotten(self) -> int:
+        """The number of the latest event that is forgotten; 0 before that."""
+        return self.last - len(self._events)
+
     def has_after(self, number: int) -> bool:
         """Whether nothing that came after that one is forgotten."""
-        return self.last - len(self._events) <= number <= self.last
+        return self.forgotten <= number <= self.last
 
     def after(self, number: int, most: int) -> list[Event]:
         """The next ones after that number, if `has_after` it."""

@@ -29,6 +29,14 @@ class Sketch:
         """What is known of a key that is in use."""
         return self._seen.get(key)
 
+    def keys(self) -> list[bytes]:
+        """All keys in use that were seen."""
+        return list(self._seen)
+
+    def lines(self) -> list[tuple[bytes, int]]:
+        """Where somebody waits, and how many were seen there."""
+        return [(each.key, len(each.places)) for each in self._seen.values() if each.places]
+
     def _at(self, key: bytes) -> Seen:
         """What is known of a key that a command has just changed."""
         seen = self._seen.get(key)

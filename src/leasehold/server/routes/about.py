@@ -15,6 +15,9 @@ from leasehold.server.limits import Limits
 from leasehold.server.problems import KINDS, Problem
 from leasehold.server.routing import PUBLIC, SIGNED_IN, Route
 
+RELEASE = version("leasehold")
+"""The one that runs, also when another has been installed meanwhile."""
+
 
 class ProblemKind(Struct, frozen=True):
     """A kind of problem, and what to do about it."""
@@ -40,7 +43,7 @@ async def about(call: Call) -> Answer:
     return json(
         About(
             service.server_id,
-            version("leasehold"),
+            RELEASE,
             promises,
             who.key_id,
             who.name,

@@ -27,12 +27,13 @@ async def acquire(call: Call) -> Answer:
         raise Problem("malformed", f"wait is {limits.max_wait:g} s at most; ask again after that")
     lease_id = asked.id or new_id()
     owner = asked.client_id or call.principal.name
-    note = service.envelope.sealed(asked.note, call.ip, lease_id)
+    note = service.envelope.sealed(asked.note, call.ip, lease_id, service.mark)
     key = b"%b:%b" % (kind.encode(), call.name)
     service.accounts.check_lease(call.principal.key_id, lease_id)
     if asked.wait:
         ask = Ask(key, owner, asked.ttl, units, capacity, asked.priority, note, detects=False)
-        had = await acquire_in_line(call, ask, lease_id, asked.wait)
+        brought = asked.id is not None
+        had = await acquire_in_line(call, ask, lease_id, asked.wait, brought=brought)
         command = Acquire(key, lease_id, owner, asked.ttl, units, capacity, queue=True, note=note)
         service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
     else:
@@ -50,7 +51,7 @@ async def acquire(call: Call) -> Answer:
             ),
             brought=asked.id is not None,
         )
-    if call.is_over and (asked.wait or asked.id is None):
+    if call.is_over and asked.id is None:
         service.runtime.keeper.abandon(
             key, had.id, 0.0
         )  # or nobody would have it until its ttl is over

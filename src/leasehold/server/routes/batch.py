@@ -10,6 +10,7 @@ from leasehold.backends.http.names import decoded
 from leasehold.backends.http.translation import reply_to_wire, to_model
 from leasehold.backends.port import MAX_BATCH
 from leasehold.core.names import fingerprint
+from leasehold.core.notes import unmarked
 from leasehold.errors import LeaseholdError
 from leasehold.model import (
     Acquire,
@@ -54,7 +55,8 @@ async def batch(call: Call) -> Answer:
     """Have all of them applied; they travel together."""
     service = call.service
     ops = await _ops(call)
-    vetted = [_vetted(call, op) for op in ops]
+    mark = call.service.mark if len(ops) == 1 else ""  # of several nobody knows whose trace it is
+    vetted = [_vetted(call, op, mark) for op in ops]
     await _audit_refusals(call, ops, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
     for command in commands:
@@ -64,6 +66,8 @@ async def batch(call: Call) -> Answer:
     if commands:
         with _budget(service.accounts, {type(command) for command in commands}):
             told = await service.ask_all(call.principal, commands)
+        if service.spans is not None:
+            await service.spans.look_ahead()
         _check_any(told)
     outcomes = map(_said, commands, told, [service.post] * len(commands))
     return _answer(
@@ -94,7 +98,7 @@ async def _ops(call: Call) -> Sequence[wire.Command]:
     return commands
 
 
-def _vetted(call: Call, op: wire.Command) -> Command | wire.Reply:
+def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
     """A command as the store gets it, or the reply to one that is not let through."""
     service, who = call.service, call.principal
     try:
@@ -114,7 +118,8 @@ def _vetted(call: Call, op: wire.Command) -> Command | wire.Reply:
         except Problem as problem:
             return wire.Failed("busy", problem.detail)
         if not command.key.startswith(b"wait:"):  # what clients tell each other is not for people
-            command.note = service.envelope.sealed(command.note, call.ip, command.id)  # type: ignore[misc]
+            note, own = unmarked(command.note)
+            command.note = service.envelope.sealed(note, call.ip, command.id, own or mark)  # type: ignore[misc]
     inbox = getattr(command, "inbox", "")
     if inbox:
         stream = service.post.of(inbox, who.key_id)

@@ -13,6 +13,7 @@ from leasehold.core.names import MAX_NAME
 from leasehold.server.call import Call
 from leasehold.server.endless import ALIVE, Feed, endless, sse
 from leasehold.server.observatory.events import Event, shape
+from leasehold.server.observatory.ring import MOST
 from leasehold.server.people import status_for_people
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
@@ -39,6 +40,10 @@ class EventsQuery(Strict, frozen=True):
     ] = ""
     kind: KindName | None = None
     renewals: Annotated[bool, Meta(description="Tell of renewals too")] = False
+    recent: Annotated[
+        int,
+        Meta(ge=0, le=MOST, description="Begin with what has come of so many of the last events"),
+    ] = 0
 
 
 async def events(call: Call) -> "ASGIApp":
@@ -79,22 +84,25 @@ class _Tail:
         self._begins = tuple(head + prefix for head in heads)
         self._renewals = asked.renewals
         self._ring = call.service.observatory.ring
-        self._at = self._ring.last
+        self._at = max(self._ring.last - asked.recent, self._ring.forgotten)
         """The number of the last event that was looked at."""
 
     async def begin(self) -> bytes:
         said = self._call.header(b"last-event-id")
         service = self._call.service
         server, _, number = said.rpartition("-")
-        if server == service.server_id and _is_number(number) and self._ring.has_after(int(number)):
+        resumes = server == service.server_id and _is_number(number)
+        resumes = resumes and self._ring.has_after(int(number))
+        if resumes:
             self._at = int(number)
+        if self._at < self._ring.last:
             self.news.set()
         hello = {
             "server": service.server_id,
             "beat": service.limits.stream_beat,
             "now": round(time.time(), 3),
         }
-        if not said or self.news.is_set():
+        if resumes or not said:
             return sse("hello", hello, self._id)
         return sse("hello", hello) + sse("reset", await self._snapshot(), self._id)
 

@@ -20,8 +20,8 @@ async def release(call: Call) -> Answer:
             "malformed",
             "say which lease, with id=; to end another's, say force=true and a reason= (scope force)",
         )
-    if asked.reason or asked.now:
-        raise Problem("malformed", "reason= and now= are for force=true")
+    if asked.reason or asked.now or asked.lease:
+        raise Problem("malformed", "lease=, reason= and now= are for force=true")
     service = call.service
     with service.accounts.renewing:
         answer = await service.ask(call.principal, Release(key, asked.id))
@@ -36,7 +36,7 @@ async def _force(call: Call, key: bytes, asked: ReleaseQuery) -> Answer:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
         raise Problem("malformed", "say why, with reason=: the holder is told, and it is kept")
-    lease = None if asked.id is None else fingerprint(asked.id)
+    lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service = call.service
     await service.audit.write(
         call.principal,

@@ -1,39 +1,83 @@
-"""`/v1/scan`: keys in use, of every kind, with their queues, for `https://` clients."""
+"""`/v1/scan`: keys in use, of every kind, with their queues, for `https://` clients and the dashboard."""
 
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from msgspec import Meta
+from msgspec import Meta, Struct, field
 
 from leasehold.backends.http.names import decoded, encoded
 from leasehold.backends.http.wire import StatusPage
+from leasehold.model import Status
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.people import status_for_people
 from leasehold.server.problems import Problem
-from leasehold.server.reach import prefixes_of, read
+from leasehold.server.reach import HEADS, prefixes_of, read
 from leasehold.server.routes.shapes import Strict
 from leasehold.server.routing import SIGNED_IN, Route
 
 
 class ScanQuery(Strict, frozen=True):
-    """What keys begin with, and after which one the page begins; both in base64."""
+    """What keys begin with, and after which one the page begins; all in base64."""
 
     prefix: Annotated[str, Meta(max_length=1024)] = ""
+    names: Annotated[
+        str, Meta(max_length=1024, description="What names of every kind begin with, for `prefix`")
+    ] = ""
     cursor: Annotated[str, Meta(max_length=1024)] = ""
     limit: Annotated[int, Meta(ge=1)] = 100
+    observed: Annotated[
+        bool, Meta(description="Tell what this server has seen of the leases too")
+    ] = False
+
+
+class Observed(Struct, frozen=True):
+    """What a server has seen of a lease."""
+
+    renewals: int
+    ttl: float | None
+    """What it was granted or renewed for; null where that is not known."""
+
+
+class ObservedPage(StatusPage, frozen=True):
+    """Some of the keys in use, and what this server has seen of their leases, by their fingerprints."""
+
+    leases: dict[str, Observed] = field(default_factory=dict[str, Observed])
 
 
 async def scan(call: Call) -> Answer:
     """A page of what may be seen."""
     asked = call.query(ScanQuery)
     try:
-        prefix, cursor = decoded(asked.prefix), decoded(asked.cursor) or None
+        prefixes, cursor = _prefixes(asked), decoded(asked.cursor) or None
     except ValueError:
-        raise Problem("malformed", "prefix and cursor are URL-safe base64") from None
+        raise Problem("malformed", "prefix, names and cursor are URL-safe base64") from None
     limit = min(asked.limit, call.service.limits.max_page)
-    found = await read(call.service, call.principal, prefixes_of(prefix), cursor, limit)
+    found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
-    return json(StatusPage(tuple(map(status_for_people, found.items)), following))
+    items = tuple(map(status_for_people, found.items))
+    if not asked.observed:
+        return json(StatusPage(items, following))
+    return json(ObservedPage(items, following, _observed(call, found.items)))
+
+
+def _prefixes(asked: ScanQuery) -> Sequence[bytes]:
+    if not asked.names:
+        return prefixes_of(decoded(asked.prefix))
+    if asked.prefix:
+        raise Problem("malformed", "prefix is for keys and names is for names: say one of them")
+    names = decoded(asked.names)
+    return [head + names for head in HEADS]
+
+
+def _observed(call: Call, items: Iterable[Status]) -> dict[str, Observed]:
+    found: dict[str, Observed] = {}
+    for status in items:
+        seen = call.service.observatory.picture.of(status.key)
+        if seen is not None:
+            for lease, hold in seen.holds.items():
+                found[lease] = Observed(hold.renewals, hold.ttl or None)
+    return found
 
 
 ROUTES = (
@@ -44,6 +88,6 @@ ROUTES = (
         handler=scan,
         summary="Keys in use, of every kind, that this key may see",
         query=ScanQuery,
-        answers={200: StatusPage},
+        answers={200: (StatusPage, ObservedPage)},
     ),
 )

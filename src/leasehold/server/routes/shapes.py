@@ -44,12 +44,20 @@ class AcquireQuery(Strict, frozen=True):
     id: (
         Annotated[
             LeaseId,
-            Meta(description="A random id of your own: the same request may then be sent again"),
+            Meta(
+                description="A random id of your own: the same request may then be sent again, to "
+                "any server, and finds its place or its lease. Whoever gives up releases it"
+            ),
         ]
         | None
     ) = None
     wait: Annotated[
-        float, Meta(ge=0, description="Seconds to wait in line; hanging up leaves the line")
+        float,
+        Meta(
+            ge=0,
+            description="Seconds to wait in line. Hanging up leaves the line; under an id of your own "
+            "the place is kept for a while",
+        ),
     ] = 0.0
     kind: KindName | None = None
     mode: (
@@ -83,6 +91,13 @@ class ReleaseQuery(Strict, frozen=True):
     force: Annotated[
         bool, Meta(description="End leases that are not yours: takes the scope force, and a reason")
     ] = False
+    lease: (
+        Annotated[
+            str,
+            Meta(max_length=64, description="With force: only the lease of this fingerprint"),
+        ]
+        | None
+    ) = None
     reason: Text = ""
     now: Annotated[
         bool,

@@ -1,0 +1,138 @@
+"""A caller that asks again under an id of its own, at another server, while the first has yet to miss it."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from secrets import token_urlsafe
+from urllib.parse import urlencode
+
+import httpx2
+import pytest
+
+from tests.server.test_api_locks import acquire, acquired
+from tests.server.world import LONG, World, b64
+
+pytestmark = pytest.mark.once
+
+A_WHILE = 0.5
+"""Seconds in which whatever the first server does about it has been done, as a rule."""
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
+    folder = tmp_path_factory.mktemp("retries")
+    first = World.over(folder)
+    second = World.over(folder)
+    yield first, second
+    first.close()
+    second.close()
+
+
+class Forsaken:
+    """A request at one server whose caller hears nothing of it any more, and has asked another one."""
+
+    def __init__(self, world: World, name: str, **query: object) -> None:
+        self._world = world
+        host, port = world.url.removeprefix("http://").split(":")
+        self._line = socket.create_connection((host, int(port)), LONG)
+        self._line.sendall(
+            f"POST /v1/locks/{b64(name)}?{urlencode(query)} HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {world.admin_key}\r\n\r\n".encode()
+        )
+        self.until(lambda: self.waits)
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._world.server.service.accounts.waiting.busy)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        give_up = time.monotonic() + LONG
+        while not condition():
+            assert time.monotonic() < give_up
+            time.sleep(0.005)
+
+    def hang_up(self) -> None:
+        """Only now it is seen that the caller has gone."""
+        self._line.close()
+        self.until(lambda: not self.waits)
+
+    def end(self) -> None:
+        """Its time is over."""
+        self.until(lambda: not self.waits)
+        self._line.close()
+
+
+class Asked(threading.Thread):
+    """The same request at the other server."""
+
+    def __init__(
+        self, client: httpx2.Client, world: World, name: str, query: dict[str, object]
+    ) -> None:
+        super().__init__(daemon=True)
+        self.answer: httpx2.Response | None = None
+        self._client, self._name, self._query = client, name, query
+        busy = world.server.service.accounts.waiting.busy
+        self.start()
+        while world.server.service.accounts.waiting.busy <= busy:
+            time.sleep(0.005)
+        client.get(f"/v1/locks/{b64(name)}")  # the store has heard of it by now
+
+    def run(self) -> None:
+        self.answer = acquire(self._client, self._name, **self._query)
+
+
+@pytest.mark.parametrize("how", ["hangs up late", "waits in vain", "drains"])
+def test_what_it_got_elsewhere_stays_its_own(servers: tuple[World, World], how: str) -> None:
+    one, two = servers
+    holder, there = one.client(key=one.admin_key), two.client(key=one.admin_key)
+    name, mine = f"retried/{how}", token_urlsafe(16)
+    held = acquired(holder, name)
+    path = f"/v1/locks/{b64(name)}"
+    first = Forsaken(one, name, id=mine, ttl=30, wait=1 if how == "waits in vain" else 30)
+    again = Asked(there, two, name, {"id": mine, "ttl": 30, "wait": 30})
+    assert holder.delete(path, params={"id": held["id"]}).status_code == 200
+    again.join(LONG)
+    assert again.answer is not None
+    assert again.answer.status_code == 200
+    if how == "hangs up late":
+        first.hang_up()
+    else:
+        if how == "drains":
+            one.do(one.server.service.drain.begin)
+        first.end()
+    until = time.monotonic() + A_WHILE
+    while time.monotonic() < until:
+        renewed = there.patch(path, params={"id": mine, "ttl": 30})
+        assert renewed.status_code == 200, "the first server has given it up"
+    assert there.get(path).json()["sequencer"] == again.answer.json()["sequencer"]
+
+
+def test_who_asks_again_has_kept_its_place(servers: tuple[World, World]) -> None:
+    _, two = servers
+    client = two.client(key=servers[0].admin_key)
+    name, mine = "retried/in line", token_urlsafe(16)
+    path, held = f"/v1/locks/{b64(name)}", acquired(client, name)
+    assert acquire(client, name, id=mine, wait=0.1).status_code == 409
+    later = Asked(client, two, name, {"wait": 30})
+    again = Asked(client, two, name, {"id": mine, "wait": 30})
+    assert client.get(path).json()["waiting"] == 2
+    client.delete(path, params={"id": held["id"]})
+    again.join(LONG)
+    assert again.answer is not None
+    assert client.delete(path, params={"id": mine}).status_code == 200
+    later.join(LONG)
+    assert later.answer is not None
+    assert again.answer.json()["sequencer"] < later.answer.json()["sequencer"]
+
+
+def test_who_gives_up_leaves_the_line_by_a_release(servers: tuple[World, World]) -> None:
+    _, two = servers
+    client = two.client(key=servers[0].admin_key)
+    name, mine = "retried/in vain", token_urlsafe(16)
+    path = f"/v1/locks/{b64(name)}"
+    acquired(client, name)
+    assert acquire(client, name, id=mine, wait=0.1).status_code == 409
+    assert client.get(path).json()["waiting"] == 1
+    assert client.delete(path, params={"id": mine}).status_code == 200
+    assert client.get(path).json()["waiting"] == 0

@@ -1,0 +1,246 @@
+"""A request's span: whose trace it is in, what it says, and whose trace it is linked to."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import SpanKind, StatusCode
+
+from leasehold.backends.http import wire
+from leasehold.backends.http.names import encoded
+from leasehold.core.marks import mark_of
+from leasehold.core.notes import marked
+from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
+from tests.traced import Traces, about, ids, links, parent, traces_kept
+
+pytestmark = pytest.mark.once
+
+LOCK = "/v1/locks/{name}"
+SECRET_NAME = "payroll/x"
+CALLER = (0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331)
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Traces]:
+    with traces_kept() as traces:
+        yield traces
+
+
+@pytest.fixture(scope="module")
+def world(kept: Traces) -> Iterator[World]:
+    world = World.over()
+    yield world
+    world.close()
+
+
+@pytest.fixture
+def traces(kept: Traces, world: World) -> Traces:
+    kept.clear()
+    return kept
+
+
+@pytest.fixture(scope="module")
+def client(world: World) -> httpx2.Client:
+    return world.client()
+
+
+def traceparent(span: tuple[int, int] = CALLER, flags: str = "01") -> dict[str, str]:
+    return {"traceparent": f"00-{span[0]:032x}-{span[1]:016x}-{flags}"}
+
+
+def acquired(client: httpx2.Client, name: str, **params: Any) -> Any:
+    answer = client.post(f"/v1/locks/{b64(name)}", params={"ttl": 60, **params})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_what_a_span_says(traces: Traces, world: World, client: httpx2.Client) -> None:
+    path = f"/v1/locks/{b64(SECRET_NAME)}"
+    held = client.post(path, params={"ttl": 60, "note": "for pay"}, headers=traceparent()).json()
+    span = traces.one(f"POST {LOCK}")
+    assert (span.kind, parent(span), span.status.status_code) == (
+        SpanKind.SERVER,
+        CALLER,
+        StatusCode.UNSET,
+    )
+    port = int(world.url.rpartition(":")[2])
+    assert about(span) == {
+        "http.request.method": "POST",
+        "http.route": LOCK,
+        "http.response.status_code": 200,
+        "url.scheme": "http",
+        "network.protocol.version": "1.1",
+        "server.address": "127.0.0.1",
+        "server.port": port,
+        "leasehold.command": "acquire",
+        "leasehold.kind": "lock",
+        "leasehold.reply": "granted",
+    }
+    assert client.delete(path, params={"id": held["id"]}).status_code == 200
+    assert client.get(f"/{SECRET_NAME}").status_code == 404
+    assert about(traces.one("GET"))["http.response.status_code"] == 404
+    secrets = (SECRET_NAME, b64(SECRET_NAME), held["id"], world.admin_key, "for pay")
+    assert not [secret for secret in secrets if secret in traces.text]
+
+
+@pytest.mark.parametrize(
+    "header", ["", "nonsense", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "00-" + "é" * 100]
+)
+def test_a_caller_that_says_nothing_of_a_trace(
+    traces: Traces, client: httpx2.Client, header: str
+) -> None:
+    answer = client.get("/livez", headers={b"traceparent": header.encode()})
+    assert answer.status_code == 200
+    assert parent(traces.one("GET /livez")) == (0, 0)
+
+
+def test_whoever_is_refused_is_linked_to_the_holder(traces: Traces, client: httpx2.Client) -> None:
+    acquired(client, "refused", note="mine")
+    refused = client.post(f"/v1/locks/{b64('refused')}", params={"ttl": 60})
+    assert refused.status_code == 409
+    assert [each["note"] for each in refused.json()["holders"]] == ["mine"], "no mark is shown"
+    first, second = traces.some(f"POST {LOCK}", 2)
+    assert links(second) == [ids(first)]
+    assert about(second)["leasehold.reply"] == "refused"
+    assert (links(first), second.status.status_code) == ([], StatusCode.UNSET)
+
+
+def test_whoever_waits_is_linked_too_and_says_how_long(
+    traces: Traces, client: httpx2.Client, world: World
+) -> None:
+    held = acquired(client, "waited")
+    path = f"/v1/locks/{b64('waited')}"
+    waiter = threading.Thread(target=acquired, args=(world.client(), "waited"), kwargs={"wait": 30})
+    waiter.start()
+    wait_until(lambda: client.get(path).json()["waiting"], "it waits")
+    assert client.delete(path, params={"id": held["id"]}).status_code == 200
+    waiter.join(LONG)
+    first, second = traces.some(f"POST {LOCK}", 2)
+    wait = traces.one("leasehold.wait")
+    assert (parent(wait), links(second)) == (ids(second), [ids(first)])
+    assert 0 < about(second)["leasehold.waited"] < LONG
+    assert about(second)["leasehold.reply"] == "granted"
+
+
+def test_whoever_waits_and_leaves(traces: Traces, client: httpx2.Client, world: World) -> None:
+    acquired(client, "left")
+    impatient = world.client()
+    with pytest.raises(httpx2.ReadTimeout):
+        impatient.post(
+            f"/v1/locks/{b64('left')}", params={"ttl": 60, "wait": 30}, timeout=httpx2.Timeout(0.3)
+        )
+    first, second = traces.some(f"POST {LOCK}", 2)
+    assert links(second) == [ids(first)]
+    told = about(second)
+    assert told["error.type"] == "hung_up"
+    assert "http.response.status_code" not in told
+    assert second.status.status_code is StatusCode.UNSET
+
+
+def test_a_holder_that_nobody_keeps_the_trace_of_is_linked_to_by_nobody(
+    traces: Traces, client: httpx2.Client
+) -> None:
+    path = f"/v1/locks/{b64('unsampled')}"
+    assert client.post(path, params={"ttl": 60}, headers=traceparent(flags="00")).is_success
+    assert client.post(path, params={"ttl": 60}).status_code == 409
+    assert links(traces.one(f"POST {LOCK}")) == []
+
+
+def test_a_batch(traces: Traces, client: httpx2.Client) -> None:
+    """Each of its acquires may say whose trace it is in; of several nobody else knows."""
+
+    def asked(*acquires: wire.Command) -> list[str]:
+        body = msgspec.json.encode(wire.Batch(acquires))
+        answer = client.post("/v1/batch", content=body)
+        assert answer.status_code == 200, answer.text
+        return [each["is"] for each in answer.json()["replies"]]
+
+    def one(name: bytes, lease: str, note: str = "", *, queue: bool = False) -> wire.Acquire:
+        return wire.Acquire(
+            encoded(b"lock:" + name), lease * 22, "me", 60.0, note=note, queue=queue
+        )
+
+    mark = mark_of(*CALLER)
+    assert asked(one(b"b1", "a", marked("why", mark)), one(b"b2", "b")) == ["granted"] * 2
+    assert asked(one(b"b3", "c")) == ["granted"]
+    first, alone = traces.some("POST /v1/batch", 2)
+    assert about(first)["leasehold.commands"] == 2
+    waits = [one(name, "d", queue=True) for name in (b"b1", b"b2", b"b3")]
+    assert asked(*waits) == ["queued"] * 3
+    assert asked(*waits) == ["queued"] * 3
+    later, again = traces.some("POST /v1/batch", 4)[2:]
+    assert set(links(later)) == {CALLER, ids(alone)}
+    assert links(again) == [], "they wait as before"
+    shown = client.get(f"/v1/locks/{b64('b1')}").json()
+    assert [each["note"] for each in shown["holders"]] == ["why"]
+
+
+def test_a_stream_has_ended_for_a_trace_where_it_begins(
+    traces: Traces, client: httpx2.Client
+) -> None:
+    with client.stream("GET", "/v1/stream"):
+        assert about(traces.one("GET /v1/stream"))["http.response.status_code"] == 200
+
+
+def test_a_failure_is_one(
+    traces: Traces, client: httpx2.Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError(SECRET_NAME)
+
+    monkeypatch.setattr(world.server.service.health, "check", fail)
+    assert client.get("/readyz").status_code == 500
+    span = traces.one("GET /readyz")
+    assert (span.status.status_code, about(span)["error.type"]) == (StatusCode.ERROR, "500")
+    assert SECRET_NAME not in traces.text
+
+
+def test_where_nobody_has_set_it_up_nothing_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, not timed: no call of OpenTelemetry's after the start."""
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", None)
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    world = World.over()
+    try:
+        service = world.server.service
+        assert service.spans is None
+        called: list[str] = []
+
+        def seen(frame: Any, event: str, _: object) -> None:
+            if event == "call":
+                called.append(frame.f_code.co_filename)
+
+        client = world.client()
+        world.do(lambda: sys.setprofile(seen))
+        acquired(client, "x")
+        assert client.post(f"/v1/locks/{b64('x')}", params={"ttl": 60}).status_code == 409
+        world.do(lambda: sys.setprofile(None))
+        assert [file for file in called if "server/routes/acquiring" in file]
+        assert not [file for file in called if "opentelemetry" in file or "spans" in file]
+    finally:
+        world.close()
+
+
+def test_a_server_runs_where_it_is_not_installed() -> None:
+    code = (
+        "import asyncio, sys\n"
+        "sys.modules['opentelemetry'] = None\n"
+        "from leasehold.server.config import ServerConfig\n"
+        "from leasehold.server.serve import Server\n"
+        "async def main():\n"
+        "    server = Server(ServerConfig(listen='127.0.0.1:0', store='memory://x', records='memory://y'))\n"
+        "    await server.start()\n"
+        "    assert server.service.spans is None\n"
+        "    server.stop()\n"
+        "    await server.run()\n"
+        "    print('served')\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "served\n"

@@ -1,0 +1,142 @@
+"""What `/v1/scan`, `/v1/queues`, `/v1/events` and force release have for those who look after locks."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from leasehold.backends.http.names import encoded
+from tests.server.world import World, b64
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    world = World.over()
+    yield world
+    world.close()
+
+
+def send(client: httpx2.Client, op: str, key: str, **fields: Any) -> dict[str, Any]:
+    """One command, of the key that is written out, and what came of it."""
+    command = {"op": op, "key": encoded(key.encode()), **fields}
+    answer = client.post("/v1/batch", json={"commands": [command]})
+    assert answer.status_code == 200, answer.text
+    reply: dict[str, Any] = answer.json()["replies"][0]
+    return reply
+
+
+def acquire(client: httpx2.Client, key: str, owner: str, **fields: Any) -> str:
+    """A lease, or a place in line; its id."""
+    lease = f"{owner:0<22}".replace("@", "_")
+    reply = send(client, "acquire", key, id=lease, owner=owner, ttl=60, queue=True, **fields)
+    assert reply["is"] in ("granted", "queued")
+    return lease
+
+
+def names(page: dict[str, Any]) -> list[str]:
+    return [each["key"] for each in page["items"]]
+
+
+def test_names_of_every_kind_are_listed_by_what_they_begin_with(world: World) -> None:
+    client = world.client()
+    for key in ("lock:every/1", "leader:every/2", "semaphore:every/3", "lock:other"):
+        acquire(client, key, f"owner of {key[:-1]}")
+    page = client.get("/v1/scan", params={"names": encoded(b"every/")}).json()
+    assert names(page) == [
+        encoded(key) for key in (b"leader:every/2", b"lock:every/1", b"semaphore:every/3")
+    ]
+    assert "leases" not in page
+    first = client.get("/v1/scan", params={"names": encoded(b"every/"), "limit": 1}).json()
+    asked = {"names": encoded(b"every/"), "cursor": first["cursor"]}
+    assert names(client.get("/v1/scan", params=asked).json()) == names(page)[1:]
+
+
+def test_prefix_and_names_do_not_go_together(world: World) -> None:
+    answer = world.client().get("/v1/scan", params={"names": "YQ", "prefix": "YQ"})
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
+
+
+def test_what_was_seen_of_leases_is_told_where_it_is_wanted(world: World) -> None:
+    client = world.client()
+    lease = acquire(client, "lock:seen", "seen")
+    for _ in range(3):
+        assert send(client, "renew", "lock:seen", id=lease, ttl=90)["is"] == "renewed"
+    asked = {"names": encoded(b"seen"), "observed": "true"}
+    page = client.get("/v1/scan", params=asked).json()
+    holder = page["items"][0]["holders"][0]
+    assert page["leases"] == {holder["lease"]: {"renewals": 3, "ttl": pytest.approx(90, abs=1)}}
+    assert lease not in json.dumps(page)
+
+
+def test_the_longest_line_comes_first(world: World) -> None:
+    client = world.client()
+    for name, waiting in (("lines/a", 1), ("lines/b", 3), ("lines/c", 0)):
+        for place in range(waiting + 1):
+            acquire(
+                client, f"lock:{name}", f"{name} at {place}".replace("/", "-").replace(" ", "_")
+            )
+    asked = {"names": encoded(b"lines/")}
+    found = client.get("/v1/queues", params=asked).json()
+    told = [(each["key"], each["waiting"]) for each in found["items"]]
+    assert told == [(encoded(b"lock:lines/b"), 3), (encoded(b"lock:lines/a"), 1)]
+    assert found["count"] == 2
+    assert found["items"][0]["waiters"][0]["owner"] == "lines-b_at_1"
+    one = client.get("/v1/queues", params={**asked, "limit": 1}).json()
+    assert (len(one["items"]), one["count"]) == (1, 2)
+
+
+def test_a_long_list_is_told_in_short(world: World) -> None:
+    client = world.client()
+    for number in range(230):
+        acquire(client, f"lock:long/{number:03}", f"long{number:03}")
+    acquire(client, "leader:long/x", "long-leader")
+    asked = {"names": encoded(b"long/"), "every": "100"}
+    found = client.get("/v1/outline", params=asked).json()
+    assert found["count"] == 231
+    assert found["keys"] == [encoded(b"lock:long/098"), encoded(b"lock:long/198")]
+    found = client.get("/v1/outline", params={**asked, "kind": "lock"}).json()
+    assert found["keys"] == [encoded(b"lock:long/099"), encoded(b"lock:long/199")]
+    reader = world.client("read", prefixes=[b"elsewhere/"])
+    assert reader.get("/v1/outline", params=asked).json() == {"count": 0, "keys": []}
+
+
+def test_lines_that_may_not_be_seen_are_left_out(world: World) -> None:
+    client = world.client()
+    for place in range(2):
+        acquire(client, "lock:secret/line", f"secret{place}")
+    found = world.client("read", prefixes=[b"public/"]).get("/v1/queues").json()
+    assert found == {"items": [], "count": 0}
+
+
+def test_one_may_begin_with_what_has_happened_lately(world: World) -> None:
+    client = world.client()
+    for number in range(3):
+        lease = acquire(client, "lock:lately", f"late{number}")
+        send(client, "release", "lock:lately", id=lease)
+    asked = {"prefix": b64("lately"), "recent": "4"}
+    with client.stream("GET", "/v1/events", params=asked) as answer:
+        found: list[str] = []
+        for line in answer.iter_lines():
+            if line.startswith("data: {") and '"what"' in line:
+                told = json.loads(line.removeprefix("data: "))
+                found.append(f"{told['what']} {told['owner']}")
+            if len(found) == 4:
+                break
+    assert found == ["granted late1", "released late1", "granted late2", "released late2"]
+
+
+def test_one_lease_of_several_is_ended_by_its_fingerprint(world: World) -> None:
+    client = world.client()
+    for owner in ("pool-a", "pool-b"):
+        acquire(client, "semaphore:forced", owner, capacity=2)
+    path = f"/v1/locks/{b64('forced')}"
+    held = client.get(path, params={"kind": "semaphore"}).json()["holders"]
+    lease = next(each["lease"] for each in held if each["owner"] == "pool-b")
+    asked = {"kind": "semaphore", "force": True, "now": True, "reason": "a test", "lease": lease}
+    assert client.delete(path, params=asked).json()["count"] == 1
+    held = client.get(path, params={"kind": "semaphore"}).json()["holders"]
+    assert [each["owner"] for each in held] == ["pool-a"]
+    refused = client.delete(path, params={"id": "x", "lease": lease})
+    assert refused.status_code == 400

@@ -1,0 +1,192 @@
+"""Other pages in a browser that is signed in, of another port and of another host: nothing comes of them."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from leasehold.server.routing import Route
+from tests.server.ui.visits import Visit
+from tests.server.world import World, b64
+
+pytestmark = pytest.mark.once
+
+HELD = b64("payroll")
+
+PAGE = """<!doctype html><title>Win a prize</title><script>
+const at = TARGET, lock = `${at}/v1/locks/HELD`, force = `id=LEASE&force=true&reason=none`;
+const batch = JSON.stringify({ commands: [] });
+const tried = [];
+function attempt(what) { tried.push(what.then(() => "answered", () => "blocked")); }
+function ask(url, method, more) { attempt(fetch(url, { method, credentials: "include", ...more })); }
+for (const mode of ["cors", "no-cors"]) {
+  ask(`${lock}?ttl=600`, "POST", { mode });
+  ask(`${at}/v1/locks/OTHER`, "POST", { mode });
+  ask(`${at}/v1/batch`, "POST", { mode, body: batch });
+  ask(`${at}/v1/token`, "POST", { mode });
+  ask(`${at}/v1/keys`, "POST", { mode, body: '{"name": "mine", "scopes": ["admin"]}' });
+  ask(`${at}/ui/session`, "POST", { mode, body: '{"key": "MINE"}' });
+  ask(`${at}/v1/locks`, "GET", { mode });
+  ask(`${at}/ui/session`, "GET", { mode });
+}
+ask(`${lock}?${force}`, "DELETE", {});
+ask(`${at}/ui/session`, "DELETE", {});
+ask(`${lock}?ttl=600`, "POST", { headers: { "leasehold-csrf": "x" } });
+ask(`${lock}?ttl=600`, "POST", { headers: { "content-type": "application/json" }, body: "{}" });
+attempt(new Promise((yes, no) => {
+  const source = new EventSource(`${at}/v1/events`, { withCredentials: true });
+  source.onmessage = source.onopen = yes; source.onerror = no;
+}));
+attempt(new Promise((yes, no) => {
+  const image = new Image(); image.onload = yes; image.onerror = no; image.src = `${at}/ui/favicon.svg`;
+}));
+attempt(new Promise((yes, no) => {
+  const script = document.createElement("script"); script.onload = yes; script.onerror = no;
+  script.src = `${at}/v1/locks`; document.head.append(script);
+}));
+function post(url, encoding) {
+  attempt(new Promise((yes) => {
+    const frame = document.createElement("iframe"); frame.name = `sink${document.forms.length}`;
+    const form = document.createElement("form"); form.target = frame.name; form.action = url;
+    form.method = "POST"; form.enctype = encoding;
+    document.body.append(frame, form);
+    frame.onload = yes; form.submit();
+  }));
+}
+addEventListener("load", async () => {
+  for (const encoding of ["text/plain", "application/x-www-form-urlencoded"]) {
+    post(`${lock}?ttl=600`, encoding);
+    post(`${at}/v1/batch`, encoding);
+    post(`${at}/ui/session`, encoding);
+  }
+  const frame = document.createElement("iframe"); frame.src = `${at}/`;
+  document.body.append(frame);
+  attempt(new Promise((yes) => { frame.onload = yes; }));
+  window.outcome = await Promise.all(tried);
+});
+</script><body>"""
+
+
+class Elsewhere(ThreadingHTTPServer):
+    """A server of somebody else's, with one page."""
+
+    page = ""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Elsewhere
+
+    def do_GET(self) -> None:
+        body = self.server.page.encode()
+        self.send_response(200)
+        self.send_header("content-type", "text/html")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    server = Elsewhere()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("host", "refused"),
+    [
+        ("127.0.0.1", 403),  # the same site by a browser's reckoning, so the cookie comes with it
+        ("localhost", 401),
+    ],
+)
+def test_nothing_comes_of_it(
+    world: World, visit: Visit, elsewhere: Elsewhere, host: str, refused: int
+) -> None:
+    admin = world.client()
+    held = admin.post(f"/v1/locks/{HELD}", params={"client-id": "the payroll", "ttl": 600}).json()
+    page = PAGE.replace("TARGET", f'"{world.url}"').replace("HELD", HELD)
+    page = page.replace("LEASE", held["id"]).replace("OTHER", b64(f"other-{host}"))
+    elsewhere.page = page.replace("MINE", world.key("read", name="a stranger"))
+    visit.sign_in(open_page="")  # its own questions would be heard too
+    mine = visit.page.context.request.get("/ui/session").json()
+    heard: list[tuple[str, int]] = []
+
+    def meter(route: Route | None, status: int, _: float) -> None:
+        heard.append((f"{route.method} {route.path}" if route else "", status))
+
+    world.server.service.meters.append(meter)
+    other = visit.page.context.new_page()
+    other.goto(f"http://{host}:{elsewhere.server_port}/")
+    other.wait_for_function("window.outcome")
+    outcome = other.evaluate("window.outcome")
+    world.server.service.meters.remove(meter)
+    assert len(outcome) > 25
+    told = {status for what, status in heard if what.startswith(("POST /v1", "GET /v1"))}
+    assert told == {refused}, heard
+    assert {status for what, status in heard if what == "POST /ui/session"} <= {403, 415}
+    assert ("POST /v1/locks/{name}", refused) in heard
+    assert ("POST /v1/batch", refused) in heard
+    assert ("GET /v1/locks", refused) in heard
+    assert not [what for what, _ in heard if what.startswith("DELETE")], (
+        "these must be asked for first"
+    )
+    assert admin.get(f"/v1/locks/{HELD}").json()["id"] == held["id"], "it is held as before"
+    assert admin.get(f"/v1/locks/{b64(f'other-{host}')}").status_code == 404
+    names = [each["name"] for each in admin.get("/v1/keys").json()["keys"]]
+    assert "mine" not in names
+    still = visit.page.context.request.get("/ui/session").json()
+    assert still == mine, "whoever was signed in still is"
+    frames = [frame.url for frame in other.frames if frame.url.rstrip("/") == world.url]
+    assert frames == [], "the dashboard is in nobody's frame"
+    assert admin.delete(f"/v1/locks/{HELD}", params={"id": held["id"]}).status_code == 200
+    visit.complaints.clear()  # that other page's
+
+
+def test_the_key_is_kept_nowhere(world: World, visit: Visit) -> None:
+    key = world.key("admin", name="me")
+    page = visit.page
+    page.goto("/")
+    page.fill("#key", key)
+    page.click("button[type=submit]")
+    page.wait_for_selector("nav a")
+    kept = page.evaluate(
+        """async () => JSON.stringify([
+            document.documentElement.outerHTML, { ...localStorage }, { ...sessionStorage },
+            [...document.querySelectorAll('input')].map((input) => input.value),
+            document.cookie, location.href, history.state, window.name,
+            (await indexedDB.databases()).map(({ name }) => name), await caches.keys(),
+            performance.getEntries().map(({ name }) => name),
+        ])"""
+    )
+    state = str(page.context.storage_state())
+    secret = key.rpartition("_")[2]
+    assert secret not in kept
+    assert secret not in state
+    assert page.evaluate("document.cookie") == "", "no script reads the session"
+    [cookie] = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+
+
+def test_a_ticket_signs_in_once(world: World, visit: Visit) -> None:
+    service = world.server.service
+    administrator = service.keys.administrator()
+    assert administrator is not None
+    ticket = world.do(lambda: service.tickets.issue(administrator.key_id))
+    visit.page.goto(f"/#ticket={ticket}")
+    visit.page.wait_for_selector("nav a")
+    assert ticket not in visit.page.url, "nor is it left in the address"
+    visit.page.context.clear_cookies()
+    visit.page.goto("about:blank")
+    visit.page.goto(f"/#ticket={ticket}")
+    visit.page.wait_for_selector("#key")
+    assert visit.page.context.cookies() == []

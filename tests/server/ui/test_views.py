@@ -1,0 +1,312 @@
+"""The dashboard's views, in a real browser, over a real server: each shows what is so, as it changes."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, Page, expect
+
+from leasehold.backends.http.names import encoded
+from tests.server.ui.held import Held
+from tests.server.ui.visits import Visit
+from tests.server.world import LONG, World
+
+pytestmark = pytest.mark.once
+
+MANY = 1 << 30
+
+expect.set_options(timeout=LONG * 1000)
+
+
+@pytest.fixture(scope="module")
+def held(world: World) -> Held:
+    """What is held before anybody looks."""
+    held = Held(world)
+    for _ in range(2):
+        held.release("lock:jobs/nightly", held.take("lock:jobs/nightly", "an earlier one"))
+    lease = held.take("lock:jobs/nightly", "worker-7", note="report for March")
+    held.renew("lock:jobs/nightly", lease)
+    held.take("lock:deploy/production", "ci-12")
+    held.wait("lock:deploy/production", "ci-4")
+    held.wait("lock:deploy/production", "alice", note="hotfix", priority=5)
+    for number in range(5):
+        held.take("semaphore:gpu", f"train-{number}", capacity=300)
+    held.take("semaphore:gpu", "big", capacity=300, units=2)
+    held.take("rwlock:catalog", "reader-1", capacity=MANY)
+    held.take("rwlock:catalog", "reader-2", capacity=MANY)
+    held.take("leader:billing", "node-a", note="eu-west")
+    held.wait("leader:billing", "node-b")
+    held.take("tasklock:imports", "importer")
+    return held
+
+
+@pytest.fixture(scope="module")
+def inside(world: World, browser: Browser, held: Held) -> Iterator[Visit]:
+    """One visit for all that only look."""
+    with Visit.of(browser, world) as visit:
+        visit.sign_in()
+        yield visit
+    assert visit.complaints == []
+
+
+@pytest.fixture
+def page(inside: Visit) -> Page:
+    return inside.page
+
+
+def go(page: Page, where: str) -> None:
+    page.evaluate("where => { location.hash = where }", f"#/{where}")
+
+
+def lock_page(kind: str, name: str | bytes) -> str:
+    raw = name.encode() if isinstance(name, str) else name
+    return f"lock/{kind}/{encoded(raw)}"
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def test_now_shows_what_is_held(page: Page) -> None:
+    go(page, "now")
+    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("6 in use")
+    expect(row(page, "jobs/nightly")).to_contain_text("worker-7")
+    expect(row(page, "jobs/nightly")).to_contain_text("report for March")
+    expect(row(page, "jobs/nightly").get_by_role("cell").nth(5)).to_have_text("1")
+    expect(row(page, "deploy/production")).to_contain_text("2 in line")
+    expect(row(page, "gpu")).to_contain_text("train-0and 5 more7 of 300")
+    expect(row(page, "catalog")).to_contain_text("reading")
+    expect(row(page, "imports").locator(".left")).to_have_text(re.compile(r"9 min \d+ s"))
+
+
+def test_what_is_granted_elsewhere_comes_by_itself(page: Page, held: Held) -> None:
+    go(page, "now")
+    expect(row(page, "jobs/nightly")).to_be_visible()
+    lease = held.take("lock:jobs/elsewhere", "somebody else")
+    expect(row(page, "jobs/elsewhere")).to_contain_text("somebody else")
+    held.release("lock:jobs/elsewhere", lease)
+    expect(row(page, "jobs/elsewhere")).to_have_count(0)
+
+
+def test_a_filter_stands_in_the_address(page: Page) -> None:
+    go(page, "now")
+    page.get_by_label("Names that begin with").fill("deploy/")
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.get_by_label("Kind").select_option("semaphore")
+    expect(page.get_by_text("Nothing like that is held")).to_be_visible()
+    assert page.url.endswith("#/now?prefix=deploy%2F&kind=semaphore")
+    page.reload()
+    expect(page.get_by_label("Names that begin with")).to_have_value("deploy/")
+    page.get_by_label("Kind").select_option("")
+    expect(row(page, "deploy/production")).to_be_visible()
+
+
+def test_a_duration_tells_since_when_on_hover(page: Page) -> None:
+    go(page, "now")
+    since = row(page, "deploy/production").locator(".held .when")
+    expect(since.locator(".exact")).to_be_hidden()
+    since.hover()
+    expect(since.locator(".exact")).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
+
+
+def test_queues_are_shown_in_their_order(page: Page) -> None:
+    go(page, "queues")
+    cards = page.get_by_role("article")
+    expect(cards).to_have_count(2)
+    first = cards.nth(0)
+    expect(first).to_contain_text("deploy/production")
+    expect(first.locator(".people.line li")).to_contain_text(["alice", "ci-4"])
+    expect(first).to_contain_text("priority 5")
+    expect(first).to_contain_text("ci-12")
+
+
+def test_pools_are_shown_slot_by_slot(page: Page) -> None:
+    go(page, "pools")
+    card = page.get_by_role("article").filter(has_text="gpu")
+    expect(card).to_contain_text("7 of 300 taken")
+    slots = card.get_by_role("listitem")
+    expect(slots).to_have_count(300)
+    expect(card.locator("[data-state=held]")).to_have_count(7)
+    slots.nth(6).hover()
+    expect(card).to_contain_text("Slot 6: big, token")
+    slots.nth(0).focus()
+    page.keyboard.press("ArrowRight")
+    expect(card).to_contain_text("Slot 1: train-1, token")
+
+
+def test_leaders_are_shown_with_who_is_next(page: Page) -> None:
+    go(page, "leaders")
+    card = page.get_by_role("article")
+    expect(card).to_contain_text("node-a")
+    expect(card).to_contain_text("eu-west")
+    expect(card.get_by_role("listitem")).to_contain_text(["node-b"])
+
+
+def test_contention_is_told_in_words_and_drawn(page: Page) -> None:
+    go(page, "contention")
+    card = page.get_by_role("article").filter(has_text="jobs/")
+    expect(card).to_contain_text("The hold’s p99 is less than 1 % of the ttl.")
+    expect(card.locator("line.ttl")).to_have_count(1)
+    expect(card.locator("rect.column")).not_to_have_count(0)
+
+
+def test_the_timeline_has_a_lane_for_each_lock_or_slot(page: Page, held: Held) -> None:
+    lease = held.take("lock:short", "too slow", ttl=1.0)
+    go(page, "timeline")
+    expect(page.locator(".lane-names").get_by_text("slot 6")).to_be_visible()
+    expect(
+        page.locator(".block[data-how=held] title").filter(has_text="worker-7, token")
+    ).to_have_count(1)
+    expect(page.locator(".block[data-how=released]")).not_to_have_count(0)
+    expired = page.locator(".block[data-how=expired] title")
+    expect(expired.filter(has_text="too slow")).to_contain_text("ended by expiry at")
+    assert lease not in page.content()
+
+
+def test_events_come_as_they_happen_and_can_be_paused(page: Page, held: Held) -> None:
+    go(page, "events?prefix=deploy/")
+    lines = page.locator("li.event")
+    expect(lines).to_have_count(3)
+    expect(lines.nth(0)).to_contain_text("queued")
+    lease = held.take("lock:deploy/staging", "ci-40")
+    expect(lines.nth(0)).to_contain_text("deploy/staging")
+    page.get_by_role("button", name="Pause").click()
+    held.release("lock:deploy/staging", lease)
+    expect(page.get_by_text("paused, 1 since")).to_be_visible()
+    expect(lines).to_have_count(4)
+    page.get_by_role("button", name="Go on").click()
+    expect(lines.nth(0)).to_contain_text("released")
+
+
+def test_a_locks_page_has_all_about_it(page: Page) -> None:
+    go(page, lock_page("lock", "deploy/production"))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("deploy/production")
+    expect(page.locator(".holder-card")).to_contain_text("ci-12")
+    expect(page.get_by_role("heading", name="Line: 2 wait")).to_be_visible()
+    expect(page.locator("li.event")).to_have_count(3)
+    go(page, lock_page("lock", "nobody/ever"))
+    expect(page.get_by_text("Free. It was never granted.")).to_be_visible()
+
+
+def test_force_release_takes_the_name_and_a_reason(page: Page, held: Held) -> None:
+    held.take("lock:legacy/cron", "old-host")
+    go(page, lock_page("lock", "legacy/cron"))
+    page.get_by_role("button", name="Force release…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("Whoever holds it may still be running.")
+    end = dialog.get_by_role("button", name="End it")
+    dialog.get_by_label("Reason").fill("its host is gone")
+    expect(end).to_be_disabled()
+    dialog.get_by_label("type its name").fill("legacy/cro")
+    expect(end).to_be_disabled()
+    dialog.get_by_label("type its name").fill("legacy/cron")
+    end.click()
+    expect(dialog).to_contain_text("One lease was told to end")
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator(".holder-card")).to_contain_text("told to end")
+    expect(page.locator("li.event").nth(0)).to_contain_text("its host is gone")
+    go(page, "audit")
+    line = page.get_by_role("row").filter(has_text="legacy/cron")
+    expect(line).to_contain_text("force release")
+    expect(line).to_contain_text("its host is gone")
+
+
+def test_one_holder_of_several_can_be_ended(page: Page, held: Held) -> None:
+    for number in range(2):
+        held.take("semaphore:licences", f"seat-{number}", capacity=2)
+    go(page, lock_page("semaphore", "licences"))
+    card = page.locator(".holder-card").filter(has_text="seat-1")
+    card.get_by_role("button", name="End this one…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("This ends the lease of seat-1")
+    dialog.get_by_label("type its name").fill("licences")
+    dialog.get_by_label("Reason").fill("a test")
+    dialog.get_by_label("Free it at once").check()
+    dialog.get_by_role("button", name="End it").click()
+    dialog.get_by_role("button", name="Close").click()
+    expect(page.locator(".holder-card")).to_have_count(1)
+    expect(page.locator(".holder-card")).to_contain_text("seat-0")
+
+
+def test_a_reader_sees_his_own_and_can_end_nothing(
+    world: World, browser: Browser, held: Held
+) -> None:
+    with Visit.of(browser, world) as visit:
+        page = visit.page
+        visit.sign_in(world.key("read", prefixes=[b"deploy/"]), open_page="/")
+        expect(row(page, "deploy/production")).to_be_visible()
+        expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("1 in use")
+        expect(page.get_by_role("link", name="Audit")).to_have_count(0)
+        row(page, "deploy/production").get_by_role("link").click()
+        expect(page.locator(".holder-card")).to_be_visible()
+        expect(page.get_by_role("button", name="Force release…")).to_be_hidden()
+        go(page, lock_page("lock", "jobs/nightly"))
+        expect(page.locator("p.state")).not_to_be_empty()
+        expect(page.get_by_text("worker-7")).to_have_count(0)
+    assert visit.complaints == []
+
+
+def test_keys_alone_lead_everywhere(world: World, browser: Browser, held: Held) -> None:
+    with Visit.of(browser, world) as visit:
+        page = visit.page
+        page.goto("/")
+        expect(page.get_by_label("API key")).to_be_focused()
+        page.keyboard.type(world.admin_key)
+        page.keyboard.press("Enter")
+        expect(row(page, "jobs/nightly")).to_be_visible()
+        expect(page.get_by_role("main")).to_be_focused()
+        page.reload()
+        expect(row(page, "jobs/nightly")).to_be_visible()
+        page.get_by_role("link", name="Skip to the content").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("main")).to_be_focused()
+        page.get_by_label("Kind").focus()
+        page.keyboard.press("Tab")
+        page.keyboard.press("Home")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowUp")
+        expect(row(page, "deploy/production").get_by_role("link")).to_be_focused()
+        expect(row(page, "deploy/production").locator(".held .exact")).to_be_visible()
+        page.keyboard.press("Enter")
+        force = page.get_by_role("button", name="Force release…")
+        expect(force).to_be_visible()
+        for _ in range(3):
+            page.keyboard.press("Tab")
+            if force.evaluate("each => each === document.activeElement"):
+                break
+        expect(force).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.get_by_label("type its name")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        expect(force).to_be_focused()
+    assert visit.complaints == []
+
+
+def test_a_phone_is_wide_enough(world: World, browser: Browser, held: Held) -> None:
+    held.take(b"lock:" + b"long/" * 100, "owner-" * 30, note="why " * 100)
+    places = {
+        "now": ".row:nth-child(3)",
+        "queues": ".card",
+        "pools": ".card",
+        "leaders": ".card",
+        "contention": ".card .column",
+        "timeline": ".block",
+        "events": ".event",
+        "audit": "tbody tr",
+        lock_page("lock", b"long/" * 100): ".holder-card",
+        lock_page("semaphore", "gpu"): ".holder-card",
+    }
+    with Visit.of(browser, world, viewport={"width": 360, "height": 640}) as visit:
+        page = visit.page
+        visit.sign_in()
+        for place, part in places.items():
+            go(page, place)
+            expect(page.locator(part).nth(0)).to_be_visible()
+            wider = page.evaluate(
+                "[...document.querySelectorAll('html, main, .virtual')]"
+                ".filter(each => each.scrollWidth > each.clientWidth).map(each => each.tagName)"
+            )
+            assert wider == [], place
+    assert visit.complaints == []

@@ -1,0 +1,120 @@
+"""The dashboard with a hundred thousand locks: of the list only what is in sight is in the document."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from leasehold.model import Acquire
+from leasehold.server.principal import Principal
+from tests.server.ui.held import Held
+from tests.server.ui.visits import Visit
+from tests.server.world import LONG, World
+
+pytestmark = pytest.mark.once
+
+MANY = 100_000
+AT_ONCE = 500
+ROWS = 80
+"""More than this are never in the document."""
+
+expect.set_options(timeout=LONG * 1000)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """A server with all those locks; all were taken through it, so it knows of them."""
+    world = World.over()
+
+    async def fill() -> None:
+        service, somebody = world.server.service, Principal("", "", frozenset(), ())
+        for begin in range(0, MANY, AT_ONCE):
+            await service.ask_all(
+                somebody,
+                [
+                    Acquire(b"lock:jobs/%06d" % each, f"{each:0>22}", f"worker-{each % 97}", 3600.0)
+                    for each in range(begin, begin + AT_ONCE)
+                ],
+            )
+
+    world.do(fill)
+    yield world
+    world.close()
+
+
+@pytest.fixture(scope="module")
+def inside(world: World, browser: Browser) -> Iterator[Visit]:
+    with Visit.of(browser, world) as visit:
+        visit.sign_in()
+        yield visit
+    assert visit.complaints == []
+
+
+@pytest.fixture
+def page(inside: Visit) -> Page:
+    """The list, at its beginning."""
+    page = inside.page
+    page.goto("/#/now")
+    page.reload()
+    expect(page.get_by_role("link", name="jobs/000000")).to_be_visible()
+    return page
+
+
+def scroll(page: Page, row: int) -> None:
+    page.evaluate("top => { document.querySelector('.virtual').scrollTop = top }", 38 * row)
+
+
+def rows(page: Page) -> int:
+    count: int = page.evaluate("document.querySelectorAll('[role=row]').length")
+    return count
+
+
+def test_the_list_is_windowed_to_its_end(page: Page) -> None:
+    first = page.get_by_role("link", name="jobs/000000")
+    assert rows(page) < ROWS
+    last = page.get_by_role("link", name=f"jobs/{MANY - 1:06}")
+    first.focus()
+    page.keyboard.press("End")
+    expect(last).to_be_focused()
+    assert rows(page) < ROWS
+    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text(
+        "about 100,000 in use"
+    )
+    page.keyboard.press("Home")
+    expect(first).to_be_focused()
+    scroll(page, MANY)
+    expect(last).to_be_visible()
+    scroll(page, 0)
+    first.focus()
+    page.keyboard.press("PageDown")
+    page.keyboard.press("PageDown")
+    expect(page.locator(".row:focus-within")).to_contain_text("worker-")
+    assert rows(page) < ROWS
+
+
+def test_one_who_comes_back_finds_the_list_where_he_left_it(page: Page) -> None:
+    scroll(page, 50_000)
+    middle = page.get_by_role("link", name="jobs/050005")
+    middle.click()
+    expect(page.locator(".holder-card")).to_contain_text("worker-")
+    page.go_back()
+    expect(middle).to_be_visible()
+
+
+def test_what_changes_in_the_middle_is_seen(page: Page, world: World) -> None:
+    scroll(page, 50_000)
+    middle = page.get_by_role("link", name="jobs/050005", exact=True)
+    expect(middle).to_be_visible()
+    held = Held(world)
+    held.take("lock:jobs/050005-and-a-half", "somebody new")
+    new = page.get_by_role("row").filter(has_text="jobs/050005-and-a-half")
+    expect(new).to_contain_text("somebody new")
+    held.release("lock:jobs/050005", f"{50_005:0>22}")
+    expect(middle).to_have_count(0)
+    assert rows(page) < ROWS
+
+
+def test_a_beginning_is_found_at_once(page: Page) -> None:
+    page.get_by_label("Names that begin with").fill("jobs/0777")
+    expect(page.get_by_role("link", name="jobs/077700")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("100 in use")

@@ -1,0 +1,141 @@
+"""Parts of the dashboard's page that have rules of their own, run in the browser by themselves."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.server.ui.visits import Visit
+from tests.server.world import World
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture(scope="module")
+def page(world: World, browser: Browser) -> Iterator[Page]:
+    with Visit.of(browser, world) as visit:
+        visit.page.goto("/")
+        yield visit.page
+    assert visit.complaints == []
+
+
+PAGED = """async ({ seed, ahead }) => {
+    const { Paged } = await import('/ui/paged.js');
+    const random = () => (seed = (seed * 48271) % 2147483647) / 2147483647;
+    const some = (most) => Math.floor(random() * most);
+    const spelt = (number) => String(number).padStart(6, '0');
+    let all = Array.from({ length: 1500 }, (_, at) => spelt(at * 100));
+    const fetchPage = async (after, limit) => {
+        const rest = all.filter((key) => after === null || key > after);
+        const items = rest.slice(0, limit - some(3)).map((key) => ({ key }));
+        const ended = items.length === rest.length;
+        return { items, cursor: ended ? null : items.at(-1)?.key ?? after };
+    };
+    const paged = new Paged(fetchPage, (key) => key);
+    paged.foresee(ahead ? all.filter((_, at) => at % 200 === 199) : []);
+    const wrong = [];
+    for (let round = 0; round < 60; round++) {
+        const begin = some(150_000);
+        if (random() < 0.5) {
+            const born = Array.from({ length: some(500) }, () => spelt(begin + some(3_000)));
+            all = [...new Set([...all, ...born])].sort();
+        } else all = all.filter((key) => Number(key) < begin || Number(key) > begin + some(40_000));
+        const from = some(Math.max(paged.count, 1));
+        if (random() < 0.7) await paged.refresh(from, from + 300);
+        else await paged.goOn();
+        const here = paged.pages.flatMap((page) => page.items ?? []).map((each) => each.key);
+        const doubles = new Set(here).size !== here.length;
+        if (doubles || here.some((key, at) => at && here[at - 1] > key)) wrong.push(round);
+    }
+    while (!paged.complete) await paged.goOn();
+    for (let at = 0; at < paged.count + 200; at += 200) await paged.refresh(at, at + 400);
+    for (let page; (page = paged.pages.find((each) => !each.items)); ) await paged.load(page);
+    const found = paged.pages.flatMap((page) => page.items).map((each) => each.key);
+    return { wrong, same: JSON.stringify(found) === JSON.stringify(all), count: paged.count === all.length };
+}"""
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_list_that_changes_while_it_is_paged_has_everything_once(
+    page: Page, seed: int, ahead: bool
+) -> None:
+    told = page.evaluate(PAGED, {"seed": seed, "ahead": ahead})
+    assert told == {"wrong": [], "same": True, "count": True}
+
+
+LANES = """async ([statuses, events]) => {
+    const { lanes } = await import('/ui/lanes.js');
+    return lanes(statuses, events).map(({ id, blocks }) => [id, [...blocks.values()]]);
+}"""
+
+
+def event(what: str, at: float, **more: Any) -> dict[str, Any]:
+    return {
+        "what": what,
+        "at": at,
+        "kind": "lock",
+        "name": "YQ",
+        "lease": "l1",
+        "owner": "me",
+        "token": 1,
+        "slots": [0],
+        **more,
+    }
+
+
+def test_lanes_join_what_begins_and_what_ends(page: Page) -> None:
+    told = [
+        event("released", 7, lease="l0", token=0, held_for=4),  # nobody saw it begin
+        event("granted", 10),
+        event("renewed", 11),
+        event("expired", 15, held_for=5),
+        event("granted", 16, kind="semaphore", slots=[2, 3]),
+        event("queued", 17, lease="l2", token=0),
+    ]
+    held = {
+        "lease": "l3",
+        "since": 16.5,
+        "token": 9,
+        "owner": "now",
+        "slots": [0],
+    }
+    status = {"kind": "lock", "spelt": "YQ", "holders": [held]}
+    found = dict(page.evaluate(LANES, [[status], told]))
+    blocks = [(b["start"], b["end"], b["token"], b["how"]) for b in found["lock:YQ:"]]
+    assert blocks == [(3, 7, 0, "released"), (10, 15, 1, "expired"), (16.5, None, 9, "")]
+    assert {lane for lane in found if lane.startswith("semaphore")} == {
+        "semaphore:YQ:000000002",
+        "semaphore:YQ:000000003",
+    }
+
+
+SHOWN = """async (names) => {
+    const { shown, decoded, encoded, nameNode } = await import('/ui/names.js');
+    return names.map((name) => [
+        shown(decoded(name)), encoded(decoded(name)) === name, nameNode(decoded(name), 9).textContent,
+    ]);
+}"""
+
+
+def test_names_are_shown_as_the_command_line_shows_them(page: Page) -> None:
+    from leasehold.backends.http.names import encoded
+    from leasehold.cli.wording import shown
+
+    names = [
+        b"plain",
+        b"with space",
+        "gr\u00f6\u00dfe".encode(),
+        "\u202egnp.exe".encode(),
+        b"\xff\xfe\xc3(",
+        b"\xed\xa0\x80",
+        b"\xf0\x9f\x94",
+        "a\u00a0b\u200b\ufeff".encode(),
+        "\U000e0041\U0001f512".encode(),
+        bytes(range(256)),
+    ]
+    told = page.evaluate(SHOWN, [encoded(name) for name in names])
+    assert [each[0] for each in told] == [shown(b"lock:" + name) for name in names]
+    assert all(each[1] for each in told)
+    assert told[1][2] == "with \u2026ace"
