@@ -8,13 +8,24 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks import acceptance, costs, crowd, cycles, fifo, handoff, leases, queues, table
+from benchmarks import (
+    acceptance,
+    costs,
+    crowd,
+    cycles,
+    dripping,
+    fifo,
+    handoff,
+    leases,
+    queues,
+    table,
+)
 from benchmarks.place import disk_folder
 from benchmarks.plan import Plan
 from benchmarks.results import Results
 from benchmarks.servers import Servers
 
-SECTIONS = (cycles, handoff, fifo, queues, crowd, leases, costs)
+SECTIONS = (cycles, handoff, fifo, queues, crowd, leases, dripping, costs)
 
 
 def main() -> None:

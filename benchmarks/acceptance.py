@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from benchmarks import costs, cycles, fifo, handoff, leases, queues
+from benchmarks import costs, cycles, dripping, fifo, handoff, leases, queues
 from benchmarks.results import Results, multiple
 
 
@@ -37,12 +37,29 @@ NONE = (
     ("turns before the last had ended", handoff.SECTION, "overlaps", _SQLITE, "overlaps"),
     ("left behind by cancelled acquires", costs.SECTION, costs.CANCELLING, _SQLITE, "left behind"),
     ("of very many leases, lost", leases.SECTION, leases.SETTING, _SQLITE, "lost"),
+    (
+        "of leases under dripping connections, lost",
+        *(dripping.SECTION, dripping.SETTING, dripping.DRIPPING, dripping.LOST),
+    ),
 )
 """What must not have happened once."""
 
 LIMITS = (
-    ("`leasehold version`", costs.STARTING, "leasehold version", "ms of CPU", 150.0),
-    ("`Lock.from_config` a request", costs.CONSTRUCTING, "leasehold.Lock.from_config", "µs", 10.0),
+    (
+        "`leasehold version`",
+        *(costs.SECTION, costs.STARTING, "leasehold version", "ms of CPU"),
+        150.0,
+    ),
+    (
+        "`Lock.from_config` a request",
+        *(costs.SECTION, costs.CONSTRUCTING, "leasehold.Lock.from_config", "µs"),
+        10.0,
+    ),
+    (
+        "p99 of renewals under dripping connections, a tenth of the ttl",
+        *(dripping.SECTION, dripping.SETTING, dripping.DRIPPING, dripping.P99),
+        1000 * dripping.TTL / 10,
+    ),
 )
 """Small costs, and how much each may be."""
 
@@ -118,8 +135,8 @@ def judge(results: Results) -> list[Verdict]:
         row = results.find(section, setting, name, unit)
         count = None if row is None else sum(row.values)
         verdicts.append(Verdict(f"{told}: none", count, None if count is None else count == 0))
-    for told, setting, name, unit, most in LIMITS:
-        row = results.find(costs.SECTION, setting, name, unit)
+    for told, section, setting, name, unit, most in LIMITS:
+        row = results.find(section, setting, name, unit)
         spent = None if row is None else row.median
         fast = None if spent is None else spent < most
         verdicts.append(Verdict(f"{told}: < {most:g} {unit}", spent, fast))

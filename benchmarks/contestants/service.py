@@ -18,11 +18,12 @@ from leasehold.backends.http.settings import Settings
 from leasehold.backends.http.url import read_url
 
 
-def _request(settings: Settings, method: str, path: str) -> bytes:
+def request(settings: Settings, method: str, path: str, length: int = 0) -> bytes:
+    """What is sent, with the key; a body of `length` bytes has to follow."""
     key = settings.find_key()
     login = f"authorization: Bearer {key.secret}\r\n" if key else ""
     head = f"{method} {path} HTTP/1.1\r\nhost: {settings.authority}\r\n{login}"
-    return f"{head}content-length: 0\r\n\r\n".encode()
+    return f"{head}content-length: {length}\r\n\r\n".encode()
 
 
 def _pairs(settings: Settings) -> Callable[[str], AsyncRun]:
@@ -32,8 +33,8 @@ def _pairs(settings: Settings) -> Callable[[str], AsyncRun]:
         name = f"plain/{key}".encode()  # others warm up at the same time, on the same service
         path = f"/v1/locks/base64:{urlsafe_b64encode(name).decode().rstrip('=')}"
         lease = token_urlsafe(18)
-        acquire = _request(settings, "POST", f"{path}?client-id=bench&ttl=30&id={lease}")
-        release = _request(settings, "DELETE", f"{path}?id={lease}")
+        acquire = request(settings, "POST", f"{path}?client-id=bench&ttl=30&id={lease}")
+        release = request(settings, "DELETE", f"{path}?id={lease}")
         link: LoopLink | None = None
 
         async def run(n: int) -> None:

@@ -20,19 +20,19 @@ ANSWER_WITHIN = 10.0  # seconds for the proxy's thread to do what it was told
 
 
 class FaultProxy:
-    """Passes TCP connections on to `host:port`, from a free port of this machine's loopback.
+    """Passes TCP connections on to `host:port`, from this machine's loopback: port `listen`, or any free one.
 
     It runs in a thread of its own. Connections that lost bytes, by `hang` or `drop_replies`, are
     closed by `heal`: what comes later would not fit what came before.
     """
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, *, listen: int = 0) -> None:
         self.host = HOST
         self._rules = Rules()
         self._counts = Counts()
         self._links: set[Link] = set()
         self._upstream = (host, port)
-        self._socket = bound(0)
+        self._socket = bound(listen)
         self.port: int = self._socket.getsockname()[1]
         self._server: asyncio.Server | None = None
         self._loop = asyncio.new_event_loop()

@@ -221,7 +221,7 @@ class Stream:
 
     def _write(self, piece: bytes) -> None:
         target = self._target.transport
-        if target is None:
+        if target is None or target.is_closing():
             return
         if not piece:
             with suppress(OSError):  # that side has gone already

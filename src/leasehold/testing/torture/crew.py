@@ -39,7 +39,7 @@ class Crew:
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         self._started += 1
         worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", WORKER],
+            [sys.executable, "-P", "-m", *self.program(number)],
             env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -48,6 +48,10 @@ class Crew:
         )
         self._tell(worker, self._orders(number))
         return worker
+
+    def program(self, number: int) -> list[str]:
+        """The module that a worker runs, and its arguments."""
+        return [WORKER]
 
     def _orders(self, number: int) -> Orders:
         plan = self._plan

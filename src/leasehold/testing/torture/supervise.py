@@ -110,7 +110,7 @@ class Torture:
         )
 
     def _run_rounds(self, prefix: str, pulse: Pulse) -> None:
-        judge = Judge(self.plan)
+        judge = self._judge()
         until = self._began + self.plan.seconds
         number = 0
         while not number or (self._goes_on and time.monotonic() + self._least < until):
@@ -150,8 +150,7 @@ class Torture:
 
     def _take_turns(self, number: int, prefix: str, folder: Path) -> Verdict:
         """One round, until all of its processes have ended."""
-        crew = Crew(self._url, prefix, self.plan, folder)
-        turns = Round(crew, self.plan, folder, number, self._enough)
+        crew, turns = self._round(number, self._url, prefix, folder)
         self._turns = turns, crew
         try:
             turns.run(self._wait)
@@ -162,6 +161,15 @@ class Torture:
         finally:
             self._turns = None
             crew.close()
+
+    def _judge(self) -> Judge:
+        """Who judges all rounds."""
+        return Judge(self.plan)
+
+    def _round(self, number: int, url: str, prefix: str, folder: Path) -> tuple[Crew, Round]:
+        """Who takes turns in a round, and what strikes them."""
+        crew = Crew(url, prefix, self.plan, folder)
+        return crew, Round(crew, self.plan, folder, number, self._enough)
 
     def _last_words(self, folder: Path) -> str:
         wrote = (folder / "stderr").read_text(errors="replace").replace(self._url, self._client.url)

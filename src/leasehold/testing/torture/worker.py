@@ -18,10 +18,10 @@ from typing import Any
 import leasehold
 import leasehold.sync
 from leasehold.runtime.step import step
+from leasehold.testing.leash import hold_to
 from leasehold.testing.recorder import Recorder
 from leasehold.testing.torture.board import Board
 from leasehold.testing.torture.hands import Hand
-from leasehold.testing.torture.leash import hold_to
 from leasehold.testing.torture.naming import primitive_of
 from leasehold.testing.torture.orders import Orders, read_orders
 from leasehold.testing.torture.resources import Pairs
@@ -137,19 +137,17 @@ async def run_async(worker: Worker) -> None:
         task.result()  # which raises what went wrong there
 
 
-def main() -> None:
+def work(worker: Worker) -> None:
     """Do as ordered."""
-    orders = read_orders()
     logging.getLogger("leasehold").addHandler(logging.NullHandler())  # losses are what it is about
-    worker = Worker(orders)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.stop)
-    hold_to(orders.parent)
-    if orders.world == "asyncio":
+    hold_to(worker.orders.parent)
+    if worker.orders.world == "asyncio":
         asyncio.run(run_async(worker))
     else:
         run_blocking(worker)
 
 
 if __name__ == "__main__":
-    main()
+    work(Worker(read_orders()))

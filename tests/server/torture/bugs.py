@@ -1,0 +1,121 @@
+"""Bugs to be planted in clients or in servers: the torture has to find each of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+type Where = Literal["client", "server"]
+
+
+def put(owner: Any, name: str, by: Any) -> None:
+    """In the stead of what is there. A bug in what has another name by now would never be found."""
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner!r} has no {name}: plant the bug where that is now")
+    setattr(owner, name, by)
+
+
+def goes_on_after_loss() -> None:
+    """A client never learns that its lease is over."""
+    from leasehold.primitives.lease import LeaseBase
+
+    put(LeaseBase, "ensure", lambda self: None)
+
+
+def release_not_done() -> None:
+    """A server says that something is released, and the store has never heard of it."""
+    from leasehold.model import Release, Released
+    from leasehold.runtime.port import Answer
+    from leasehold.server.service import Service
+
+    real = Service.ask
+
+    async def ask(self: Any, who: Any, command: Any) -> Any:
+        if isinstance(command, Release):
+            return Answer(Released(), self.now(), False)
+        return await real(self, who, command)
+
+    put(Service, "ask", ask)
+
+
+def the_same_for_the_same_owner() -> None:
+    """Whoever asks again without an id, as after an answer that was lost, gets what its name has already."""
+    from leasehold.model import Inspect
+    from leasehold.server.routes import acquiring
+
+    known: dict[tuple[bytes, str], Any] = {}
+
+    def plant(name: str) -> None:
+        real = getattr(acquiring, name)
+
+        async def attempt(call: Any, wanted: Any, *how: Any, brought: bool) -> Any:
+            had = known.get((wanted.key, wanted.owner))
+            if had is not None and not brought:
+                status = (await call.service.ask(call.principal, Inspect(wanted.key))).reply
+                if any(holder.token == had.token for holder in status.holders):
+                    return had
+            had = known[wanted.key, wanted.owner] = await real(call, wanted, *how, brought=brought)
+            return had
+
+        put(acquiring, name, attempt)
+
+    plant("_try")
+    plant("acquire_in_line")
+
+
+def gives_up_for_the_caller() -> None:
+    """A server that misses its caller gives up the caller's own id, by which it may hold through another.
+
+    That takes holds that last: it is found with `--ttl 4 --seconds 75 --processes 5 --raw 5 --tasks 6
+    --locks 15 --primitives lock --spare-clients --strike "answers lost,black hole,connections cut"`.
+    """
+    from leasehold.server import waiting
+
+    real = waiting._Line.__init__
+
+    def init(self: Any, runtime: Any, ask: Any, lease_id: str, *, brought: bool) -> None:
+        real(self, runtime, ask, lease_id, brought=False)
+
+    put(waiting._Line, "__init__", init)
+
+
+def last_come_first_served() -> None:
+    """The later somebody comes, the further ahead they stand."""
+    import time
+    from dataclasses import replace
+
+    from leasehold.model import Acquire
+    from leasehold.server.service import Service
+
+    real = Service.ask_all
+    began = time.monotonic()
+
+    async def ask_all(self: Any, who: Any, commands: Any) -> Any:
+        priority = int(100 * (time.monotonic() - began))
+        changed = [replace(c, priority=priority) if isinstance(c, Acquire) else c for c in commands]
+        return await real(self, who, changed)
+
+    put(Service, "ask_all", ask_all)
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """What breaks a process, of which kind, and the promise that it breaks."""
+
+    plant: Callable[[], None]
+    where: Where
+    rule: str
+
+
+BUGS = {
+    "goes-on-after-loss": Bug(goes_on_after_loss, "client", "overlap"),
+    "release-not-done": Bug(release_not_done, "server", "starved"),
+    "the-same-for-the-same-owner": Bug(the_same_for_the_same_owner, "server", "overlap"),
+    "gives-up-for-the-caller": Bug(gives_up_for_the_caller, "server", "overlap"),
+    "last-come-first-served": Bug(last_come_first_served, "server", "token"),
+}
+
+
+def plant(name: str) -> None:
+    """Break this process."""
+    if name:
+        BUGS[name].plant()

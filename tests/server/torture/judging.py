@@ -1,0 +1,85 @@
+"""What is asked of a history besides what every history is asked: turns in line, releases that were done."""
+
+from collections.abc import Iterator, Sequence
+from math import inf
+from pathlib import Path
+
+from leasehold.core.timing import DRIFT, claim_window
+from leasehold.testing.checker import Violation
+from leasehold.testing.history import Event, read
+from leasehold.testing.torture.judging import Judge
+from leasehold.testing.torture.naming import primitive_of
+from leasehold.testing.torture.plan import TorturePlan
+from leasehold.testing.torture.verdict import Verdict
+from tests.server.torture.marks import IN_LINE, STILL_HELD
+
+
+class ServiceJudge(Judge):
+    """Remembers how many turns it has looked at."""
+
+    def __init__(self, plan: TorturePlan, longest: float = inf) -> None:
+        """`longest`: nobody may wait so long for what is free, whatever happens meanwhile."""
+        super().__init__(plan)
+        self.turns = 0
+        self._longest = longest
+
+    def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
+        verdict = super().judge(folder, lapses)
+        events = read(*folder.glob("history-*.jsonl"))
+        verdict.violations += _not_released(events)
+        verdict.violations += self._kept_waiting(verdict)
+        verdict.violations += self._out_of_turn(events)
+        return verdict
+
+    def _kept_waiting(self, verdict: Verdict) -> Iterator[Violation]:
+        waited = max(verdict.handoffs + verdict.takeovers, default=0.0)
+        if waited > self._longest:
+            message = (
+                f"it was free for {waited:.3f} s, while somebody waited and a server was at hand"
+            )
+            yield Violation("starved", "", message, ())
+
+    def _out_of_turn(self, events: Sequence[Event]) -> Iterator[Violation]:
+        arrived = {
+            (event.process, event.key, event.invoked): event.at
+            for event in reversed(events)
+            if event.resource == IN_LINE
+        }
+        grants: dict[str, list[Event]] = {}
+        for event in events:
+            if event.what == "granted" and _in_order(event.key):
+                grants.setdefault(event.key, []).append(event)
+        for key, of_key in grants.items():
+            for first in of_key:
+                at = arrived.get((first.process, key, first.invoked))
+                if at is not None and first.at <= self._believed(first):
+                    self.turns += 1
+                    yield from _before(first, at, of_key)
+
+    def _believed(self, call: Event) -> float:
+        """Until when its place stands at least, or the grant that it had in silence."""
+        return call.invoked + (1 - DRIFT) * claim_window(self._plan.ttl)
+
+
+def _in_order(key: str) -> bool:
+    """Locks with an even number are passed on within a process, and readers come in together."""
+    what = primitive_of(key)
+    return what == "semaphore" or (what == "lock" and int(key.rpartition("-")[2]) % 2 == 1)
+
+
+def _before(first: Event, arrived: float, grants: Sequence[Event]) -> Iterator[Violation]:
+    """Who came after somebody whose place was there, and was served first."""
+    for later in grants:
+        if later.token < first.token and later.invoked > arrived:
+            message = (
+                f"out of turn: token {later.token} was asked for at {later.invoked:.6f}, and came "
+                f"before {first.token}, which was in line at {arrived:.6f}"
+            )
+            yield Violation("token", first.key, message, (first, later))
+
+
+def _not_released(events: Sequence[Event]) -> Iterator[Violation]:
+    for event in events:
+        if event.resource == STILL_HELD:
+            message = f"token {event.token} was released, which was acknowledged, and is held still"
+            yield Violation("starved", event.key, message, (event,))

@@ -1,0 +1,72 @@
+"""Two servers of one service over one store, each behind a way of its own, and a balancer before both."""
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from leasehold.testing import FaultProxy
+from tests.backends.http.processes import LeaseholdServer
+from tests.server.torture.balancer import Balancer
+from tests.servers.certificates import key_of, self_signed
+from tests.servers.fixtures import NO_POWER_CUT
+from tests.servers.ports import HOST, free_port
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+type StoreName = Literal["redis", "postgres"]
+BROKEN = Path(__file__).with_name("broken.py")
+"""Starts a server with a bug."""
+
+
+class Site:
+    """All of it, while it runs."""
+
+    def __init__(
+        self, servers: list[LeaseholdServer], balancer: Balancer, certificate: Path | None
+    ) -> None:
+        self.servers = servers
+        self.balancer = balancer
+        scheme, trust = ("http", "") if certificate is None else ("https", f"?cafile={certificate}")
+        self.url = f"{scheme}://{servers[0].key}@{HOST}:{balancer.port}{trust}"
+
+    @property
+    def ways(self) -> tuple[FaultProxy, ...]:
+        """That to each server, in their order."""
+        return self.balancer.ways
+
+
+@contextmanager
+def running(
+    folder: Path, store: StoreName, seed: int, *, tls: bool = False, bug: str = ""
+) -> Generator[Site]:
+    """Start all of it, and end all of it."""
+    with ExitStack() as stack:
+        url = _begun(stack, folder, store)
+        certificate = self_signed(folder / "tls" / "server.pem") if tls else None
+        options = () if certificate is None else _encrypted(certificate)
+        program = (BROKEN, bug) if bug else ("-m", "leasehold")
+        servers: list[LeaseholdServer] = []
+        for _ in range(2):
+            key = servers[0].key if servers else ""
+            server = LeaseholdServer(folder / "servers", url, key, options=options, program=program)
+            servers.append(stack.enter_context(server))
+        ports = [(each.port, free_port()) for each in servers]  # such as nobody draws meanwhile
+        ways = [stack.enter_context(FaultProxy(HOST, at, listen=new)) for at, new in ports]
+        balancer = stack.enter_context(Balancer(ways, seed))
+        yield Site(servers, balancer, certificate)
+
+
+def _encrypted(certificate: Path) -> tuple[str | Path, ...]:
+    return "--tls-cert", certificate, "--tls-key", key_of(certificate)
+
+
+def _begun(stack: ExitStack, folder: Path, store: StoreName) -> str:
+    """The URL of a store."""
+    if store == "redis":
+        redis = RedisServer(folder / "redis")
+        stack.enter_context(redis)
+        return redis.url
+    postgres = PostgresServer(folder / "postgres", options=NO_POWER_CUT)
+    stack.enter_context(postgres)
+    return postgres.new_database()

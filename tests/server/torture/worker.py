@@ -1,0 +1,142 @@
+"""One client process of the torture: with the library, or without any (`--raw`).
+
+Started by `crews` as `python -m tests.server.torture.worker`, with its orders on standard input.
+"""
+
+import argparse
+import faulthandler
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from leasehold.testing.torture.hands import Hand
+from leasehold.testing.torture.naming import primitive_of
+from leasehold.testing.torture.orders import Orders, read_orders
+from leasehold.testing.torture.turns import TURNS
+from leasehold.testing.torture.turns.lock import LockTurns
+from leasehold.testing.torture.turns.rwlock import RWLockTurns
+from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
+from leasehold.testing.torture.turns.turns import Turns, Wish
+from leasehold.testing.torture.worker import Worker, work
+from tests.server.torture import bugs
+from tests.server.torture.marks import in_line
+from tests.server.torture.raw import RawClient
+
+TOLD = 0.5
+"""The part of calls that want to know how their wait goes."""
+LENGTHS = ((0.0, 0.002), (75, 15)), ((0.3, 0.8), (8, 2))
+"""How long steps of work take without a library, and how often: in seconds, and in ttls."""
+
+
+class TellingHand(Hand):
+    """Writes down when it is in line."""
+
+    invoked = 0.0
+    """When its last call began."""
+
+    def asking(self, *keys: bytes) -> float:
+        self.invoked = super().asking(*keys)
+        return self.invoked
+
+    def note_in_line(self, key: bytes, waiting: Any) -> None:
+        """The store has said how many are ahead, so it knows of us."""
+        if waiting.position is not None:
+            self._recorder.record(in_line(self.now(), key, self.invoked, os.getpid()))
+
+
+def told(turns: Turns, hand: Hand, wish: Wish) -> Wish:
+    """The same, by somebody who may want to know how the wait goes."""
+    assert isinstance(hand, TellingHand)
+    if hand.draw.random() >= TOLD:
+        return wish
+    acquire: Any = wish.acquire
+    note = partial(hand.note_in_line, turns.key)
+    return wish._replace(acquire=partial(acquire, on_wait=note))
+
+
+class TellingLockTurns(LockTurns):
+    """Those that say when they are in line."""
+
+    def wanted(self, hand: Hand) -> Wish:
+        return told(self, hand, super().wanted(hand))
+
+
+class TellingSemaphoreTurns(SemaphoreTurns):
+    """Likewise."""
+
+    def wanted(self, hand: Hand) -> Wish:
+        return told(self, hand, super().wanted(hand))
+
+
+WITH_LIBRARY = TURNS | {"lock": TellingLockTurns, "semaphore": TellingSemaphoreTurns}
+
+
+class TellingWorker(Worker):
+    """One that uses the library."""
+
+    def __init__(self, orders: Orders) -> None:
+        super().__init__(orders)
+        self.hands = [TellingHand(self, number) for number in range(orders.tasks)]
+
+    def resources(self, client: Any) -> list[Turns]:
+        names = self.orders.names
+        return [WITH_LIBRARY[primitive_of(each)](client, each, self.orders) for each in names]
+
+
+class RawTurns(Turns):
+    """Without a library holds take longer, and there is no way from one side to the other."""
+
+    async def use(self, hand: Hand, *leases: Any) -> None:
+        (lease,) = leases
+        await hand.work(lease, writes=lease.mode != "read", lengths=LENGTHS)
+
+
+class RawLockTurns(RawTurns, LockTurns):
+    """Those of a lock."""
+
+
+class RawSemaphoreTurns(RawTurns, SemaphoreTurns):
+    """Those of a semaphore."""
+
+
+class RawRWLockTurns(RawTurns, RWLockTurns):
+    """Those of a readers-writer lock."""
+
+
+WITHOUT_LIBRARY: dict[str, type[Turns]] = {
+    "lock": RawLockTurns,
+    "semaphore": RawSemaphoreTurns,
+    "rwlock": RawRWLockTurns,
+}
+
+
+class RawWorker(Worker):
+    """One that speaks HTTP."""
+
+    def resources(self, client: Any) -> list[Turns]:
+        raw = RawClient(self.orders.url, self.recorder, lambda: self.stopping)
+        return [
+            WITHOUT_LIBRARY[primitive_of(each)](raw, each, self.orders)
+            for each in self.orders.names
+            if primitive_of(each) in WITHOUT_LIBRARY
+        ]
+
+
+def main() -> None:
+    """Do as ordered."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--raw", action="store_true")
+    parser.add_argument("--bug", default="")
+    chosen = parser.parse_args()
+    orders = read_orders()
+    if chosen.raw:
+        orders = replace(orders, world="threads")
+    faulthandler.register(signal.SIGUSR1)  # for whoever wonders what it does
+    bugs.plant(chosen.bug)
+    work(RawWorker(orders) if chosen.raw else TellingWorker(orders))
+
+
+if __name__ == "__main__":
+    main()
