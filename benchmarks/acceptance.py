@@ -63,6 +63,15 @@ LIMITS = (
 )
 """Small costs, and how much each may be."""
 
+RATES = (
+    (
+        "the service by batches, two commands a cycle",
+        *(_CYCLES, "service, 64 tasks", "leasehold service", _UNIT),
+        5000.0,
+    ),
+)
+"""What has to come to so much at least, whatever the machine."""
+
 BARS = (
     Bar("SQLite, 1 task, against grelmicro", _CYCLES, _ONE, _UNIT, _SQLITE, _GREL, least=6),
     Bar("SQLite, 1 task, against a bare pair", _CYCLES, _ONE, _UNIT, _SQLITE, _PAIR, least=0.5),
@@ -91,6 +100,12 @@ BARS = (
             ("Postgres", "64 tasks", "leasehold postgres", "grelmicro postgres", 5),
             ("Postgres", "1 task", "leasehold postgres", "grelmicro postgres", 1.2),
         )
+    ),
+    Bar(
+        "the service, 64 tasks: two plain requests, against the bare framework's",
+        *(_CYCLES, "service, 64 tasks", _UNIT),
+        *("plain HTTP to the service", "bare framework pair"),
+        least=0.4,
     ),
     Bar(
         "Redis, a semaphore of 64 in 64 tasks, against 64 locks",
@@ -140,6 +155,11 @@ def judge(results: Results) -> list[Verdict]:
         spent = None if row is None else row.median
         fast = None if spent is None else spent < most
         verdicts.append(Verdict(f"{told}: < {most:g} {unit}", spent, fast))
+    for told, section, setting, name, unit, least in RATES:
+        row = results.find(section, setting, name, unit)
+        rate = None if row is None else row.median
+        enough = None if rate is None else rate >= least
+        verdicts.append(Verdict(f"{told}: ≥ {least:g} {unit}", rate, enough))
     return verdicts
 
 
