@@ -86,6 +86,10 @@ class InvalidName(LeaseholdError, ValueError):
     """A name is 1..512 bytes long."""
 
 
+class InvalidRequest(LeaseholdError, ValueError):
+    """The store is well, and never does what was asked, such as a ttl beyond its limits: mend the call."""
+
+
 class UnsafeTiming(LeaseholdError, ValueError):
     """Durations with which exclusion could not be kept."""
 

@@ -39,6 +39,12 @@ IN_WORKFLOWS = IMPURE - {"asyncio", "logging"}
 BASE = names("errors model")
 BELOW = BASE | names("config clock fork gate core.*")
 PUBLIC = BASE | {"", "sync"}
+SERVICE = BELOW | names(
+    "hub links backends backends.port backends.redact backends.http.wire backends.http.names"
+    " backends.http.translation runtime.port runtime.asyncio runtime.mail primitives.acquire"
+    " primitives.ask primitives.ids primitives.telling"
+)
+HTTP = names("msgspec starlette")
 TEMPORAL_FLOWS = BASE | names(
     "config core.* primitives.telling backends.temporal.protocol.* backends.temporal.workflows.*"
     " temporal.defaults temporal.failures"
@@ -63,10 +69,7 @@ RULES: Mapping[str, Rule] = {
     "backends.port": Rule(BELOW),
     "backends.redact": Rule(),
     "backends": Rule(BELOW | names("lazy backends.port backends.redact")),
-    "backends.cas": Rule(BELOW | names("backends.port")),
-    "backends.*": Rule(
-        BELOW | names("backends.port backends.redact backends.cas"), theirs=names("*")
-    ),
+    "backends.*": Rule(BELOW | names("backends.port backends.redact"), theirs=names("*")),
     "backends.memory": Rule(BELOW | names("backends.port")),
     "backends.sqlite.*": Rule(BELOW | names("backends.port backends.redact"), siblings=True),
     # what is said, between workflows and clients: the same on both sides, so it does nothing
@@ -179,14 +182,31 @@ RULES: Mapping[str, Rule] = {
         theirs=names("temporalio"),
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names
-    "server.*": Rule(
-        PUBLIC
-        | names("clock config core.* hub lazy links backends backends.port backends.redact")
-        | names("backends.http.wire backends.http.names backends.http.translation")
-        | names("runtime.port runtime.asyncio runtime.mail primitives.acquire primitives.ask")
-        | names("primitives.ids primitives.telling"),
+    "server.*": Rule(SERVICE, siblings=True, theirs=HTTP),
+    "server.routes.*": Rule(SERVICE | names("server.*"), theirs=HTTP),
+    # each of these is the only one that knows its library
+    "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
+    "server.protocol": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
+    "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
+    "server.spans": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.tracing": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
+    # sees what passes, and knows of no route
+    "server.observatory.*": Rule(
+        BASE
+        | names("core.names core.notes runtime.asyncio runtime.mail runtime.port")
+        | names("server.placing.runtime server.principal server.serve"),
         siblings=True,
-        theirs=names("*"),
+    ),
+    # several stores as one, beneath the service and its routes
+    "server.placing.*": Rule(
+        BASE
+        | names("core.names core.timing backends backends.http.names backends.redact")
+        | names("primitives.ids runtime.asyncio runtime.mail runtime.port server.audit")
+        | names("server.config server.principal server.reach server.records.port")
+        | names("server.repeating server.secrets"),
+        siblings=True,
+        theirs=names("msgspec"),
     ),
     # pages and sessions know who asks, and nothing of locks
     "server.ui.*": Rule(
@@ -204,15 +224,25 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names("gate settings_stores temporal testing config backends.http.* server.*")
-        | names("primitives.by_id runtime.step testing.torture.leash"),
+        | names(
+            "gate settings_file settings_stores temporal testing config backends.http.* server.*"
+        )
+        | names("primitives.by_id runtime.step"),
         siblings=True,
         theirs=names("click rich msgspec"),
+    ),
+    # a service of its own, and processes that use it as any program would
+    "cli.demo.*": Rule(
+        PUBLIC
+        | names("config cli.needing cli.options cli.output cli.wording testing.leash")
+        | names("server.config server.serve server.principal server.observatory.events"),
+        siblings=True,
+        theirs=names("click"),
     ),
     "testing.*": Rule(
         PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),
         siblings=True,
-        theirs=names("pytest _pytest hypothesis"),
+        theirs=names("pytest"),
     ),
 }
 

@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,14 +96,6 @@ def end(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     """Its exit code and the rest of its output, once it has ended."""
     out, err = process.communicate(timeout=LONG)
     return process.returncode, out, err
-
-
-def until(condition: Callable[[], object], what: str, within: float = LONG) -> None:
-    """Wait for something that only looking can tell."""
-    give_up = time.monotonic() + within
-    while not condition():
-        assert time.monotonic() < give_up, f"{what}: not within {within} s"
-        time.sleep(0.01)
 
 
 def alive(pid: int) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, LONG, Cli, end, line, until
+from tests.cli.processes import LEASEHOLD, LONG, Cli, end, line
+from tests.servers.waiting import wait_until
 
 OWN = "k" * 20 + "_-0Z"
 
@@ -64,7 +65,7 @@ def test_one_that_is_held_is_not_waited_for(cli: Cli) -> None:
 def test_it_waits_in_turn_and_has_its_whole_ttl(cli: Cli) -> None:
     held = acquired(cli, "x", "--ttl", "60")
     waiter = cli.start("acquire", "x", "--ttl", "600", "--wait", "1h")
-    until(lambda: cli.show("x")["waiting"], "it waits")
+    wait_until(lambda: cli.show("x")["waiting"], "it waits")
     assert cli("release", "x", "--lock-id", held["lock_id"]).returncode == 0
     assert line(waiter).startswith("LOCK-ID: ")
     code, _, err = end(waiter)
@@ -76,7 +77,7 @@ def test_it_waits_in_turn_and_has_its_whole_ttl(cli: Cli) -> None:
 def test_interrupted_it_leaves_the_queue(cli: Cli, how: int) -> None:
     acquired(cli, "x", "--ttl", "60")
     waiter = cli.start("acquire", "x", "--ttl", "60", "--wait", "1h")
-    until(lambda: cli.show("x")["waiting"], "it waits")
+    wait_until(lambda: cli.show("x")["waiting"], "it waits")
     waiter.send_signal(how)
     code, out, err = end(waiter)
     assert (code, out, "Traceback" in err) == (128 + how, "", False)

@@ -19,7 +19,8 @@ from leasehold.cli.demo.roles import TTL, TURNS, workers
 from leasehold.cli.demo.story import Story, process_of, worker_of
 from leasehold.model import Holder
 from leasehold.server.observatory.events import Event
-from tests.cli.processes import Cli, alive, until
+from tests.cli.processes import Cli, alive
+from tests.servers.waiting import wait_until
 
 HASTY = """
 import sys
@@ -91,9 +92,12 @@ def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Dem
     assert 0 < float(killed.rsplit(maxsplit=3)[1]) <= TTL, "its lease outlives it"
     with sync.connect(opened["url"].replace("//", f"//{opened['key']}@")) as client:
         assert client.status("jobs/printer").last_token
-    until(lambda: pid not in demo.children and len(demo.children) == 4, "somebody takes its place")
+    wait_until(
+        lambda: pid not in demo.children and len(demo.children) == 4, "somebody takes its place"
+    )
     children = demo.children
     demo.process.send_signal(signal.SIGINT)
+    assert demo.says("told", "kills in all; every process has ended")
     assert demo.ended() == (0, "")
     assert not any(map(alive, children))
     assert list(place.iterdir()) == []
@@ -108,7 +112,7 @@ def test_its_workers_die_with_it(cli: Cli, tmp_path: Path, demos: list[Demo]) ->
     children = demo.children
     demo.process.kill()
     demo.ended()
-    until(lambda: not any(map(alive, children)), "none is left")
+    wait_until(lambda: not any(map(alive, children)), "none is left")
     assert (folder / "leases.db").exists()
     demos.append(
         again := Demo(cli, place, "--workers", "1", "--folder", str(folder), "--for", "0s")
@@ -186,6 +190,7 @@ def test_what_is_told_of_a_death() -> None:
     assert story.heard(next_one) == "", "to be granted is nothing special"
     assert story.summed_up(20.0) == "2 grants in 20 s; the longest wait for one was 2.5 s"
     assert story.summed_up(20.0) == "0 grants in 20 s; the longest wait for one was 0.0 s"
+    assert story.closed() == "2 grants and 1 kills in all; every process has ended"
 
 
 def test_what_is_told_of_others() -> None:

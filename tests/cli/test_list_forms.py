@@ -136,7 +136,7 @@ def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
         assert row[:4] == ["mine/one", "", "c", "127.0.0.1"]
         assert prints("list", "--locks", "dir/", "--no-header") == []
         monkeypatch.setenv("LEASEHOLD_API_KEY", "lh_" + "x" * 35)
-        prints("list", "--locks", code=FORBIDDEN)
+        assert prints("list", "--locks", code=FORBIDDEN) == prints("list", code=FORBIDDEN) == []
     finally:
         world.close()
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import PYTHON, Cli, alive, end, line, until
+from tests.cli.processes import PYTHON, Cli, alive, end, line
+from tests.servers.waiting import wait_until
 
 TTL = 2.0
 
@@ -37,7 +38,7 @@ def started(cli: Cli, *how: str, ttl: float = TTL) -> tuple[Any, list[int], Path
         pid = int(line(run))
         pids.append(pid)
         cli.adopt_group(pid)
-    until(lambda: diary.exists() and diary.stat().st_size, "a first beat")
+    wait_until(lambda: diary.exists() and diary.stat().st_size, "a first beat")
     return run, pids, diary
 
 
@@ -62,7 +63,7 @@ def test_neither_kill_nor_stop_of_the_run_lets_the_command_outlive_its_lease(
     run.send_signal(blow)
     begun = next_turn(cli)
     assert last_beat(diary) < begun
-    until(lambda: not any(map(alive, pids)), "the end of all", within=2.0)
+    wait_until(lambda: not any(map(alive, pids)), "the end of all", within=2.0)
     if blow == signal.SIGSTOP:
         time.sleep(max(0.0, 3 * TTL - TTL))  # it is the length of the pause that is tested
         run.send_signal(signal.SIGCONT)
@@ -74,7 +75,7 @@ def test_neither_kill_nor_stop_of_the_run_lets_the_command_outlive_its_lease(
 def test_a_killed_runs_command_is_asked_to_end_at_once(cli: Cli) -> None:
     run, pids, _ = started(cli, ttl=60.0)
     run.kill()
-    until(lambda: not any(map(alive, pids)), "the end, long before the ttl", within=5.0)
+    wait_until(lambda: not any(map(alive, pids)), "the end, long before the ttl", within=5.0)
 
 
 def test_a_revoked_lease_ends_the_command_and_all_it_started(cli: Cli) -> None:

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive, end, line, until
+from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive, end, line
+from tests.servers.waiting import wait_until
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 75, 255])
@@ -239,7 +240,7 @@ def test_without_its_extra_it_says_what_to_install(cli: Cli) -> None:
 def test_who_waits_is_in_the_queue(cli: Cli) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     waiter = cli.start("run", "x", "--priority", "3", "--note", "me too", "--", "true")
-    until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
+    wait_until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
     place = cli.show("x")["waiters"][0]
     assert place["owner"].split("/")[1] == str(waiter.pid)
     assert (place["priority"], place["note"]) == (3, "me too")

@@ -5,7 +5,8 @@ import subprocess
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, PYTHON, Cli, end, line, until
+from tests.cli.processes import LEASEHOLD, PYTHON, Cli, end, line
+from tests.servers.waiting import wait_until
 
 TRAPS = """
 import signal, sys, time
@@ -59,7 +60,7 @@ def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
 def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     waiter = cli.start("run", "x", "--", "echo", "never")
-    until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
+    wait_until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
     waiter.send_signal(signal.Signals[name])
     code, out, err = end(waiter)
     assert (code, out) == (128 + signal.Signals[name], "")

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive, until
+from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive
+from tests.servers.waiting import wait_until
 
 SHELL = str(Path(__file__).with_name("jobshell.py"))
 
@@ -160,7 +161,7 @@ def test_a_command_stopped_past_its_lease_does_not_go_on(cli: Cli) -> None:
         child = int(at.shown.partition("pid ")[2].split()[0])
         at.type("\x1a")
         assert at.report() == "stopped SIGTSTP"
-        until(lambda: not alive(child), "the end of the stopped command")
+        wait_until(lambda: not alive(child), "the end of the stopped command")
         assert cli("run", "x", "--", "true").returncode == 0
         at.order("fg")
         assert at.report() == "exited 76"
@@ -185,7 +186,7 @@ def test_a_command_whose_output_goes_elsewhere_gets_the_terminal_when_it_reads(c
     out = cli.folder / "out"
     script = "import os; print(os.tcgetpgrp(0) == os.getpgrp()); print('read', input())"
     with session(cli, "run", "x", "--", *PYTHON, script, out=str(out)) as at:
-        until(lambda: out.exists() and out.read_text() == "False\n", "its start")
+        wait_until(lambda: out.exists() and out.read_text() == "False\n", "its start")
         at.type("hello\n")
         assert at.report() == "exited 0"
     assert out.read_text() == "False\nread hello\n"

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from leasehold.testing.torture.naming import PRIMITIVES
-from tests.cli.processes import Cli, alive, end, until
+from tests.cli.processes import Cli, alive, end
 from tests.cli.test_terminal import session
+from tests.servers.waiting import wait_until
 from tests.torture.planted import PASSWORD, announce
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,11 +179,11 @@ def test_killed_it_takes_its_processes_along(cli: Cli, tmp_path: Path) -> None:
     environment = cli.environment | {"TMPDIR": str(tmp_path)}  # its folder stays behind
     process = cli.start("verify", "--json", "--seconds", "600", "--ttl", "4s", env=environment)
     progress(process)
-    until(lambda: any(map(stopped, children(process.pid))), "a pause")
+    wait_until(lambda: any(map(stopped, children(process.pid))), "a pause")
     started = children(process.pid)
     process.kill()
     process.wait()
-    until(lambda: not any(map(alive, started)), "the end of its processes")
+    wait_until(lambda: not any(map(alive, started)), "the end of its processes")
 
 
 @pytest.mark.slow

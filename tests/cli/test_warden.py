@@ -8,7 +8,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.cli.processes import LONG, alive, line, until
+from tests.cli.processes import LONG, alive, line
+from tests.servers.waiting import wait_until
 
 PARENT = """
 import os, sys, time
@@ -59,15 +60,15 @@ def test_it_ends_with_a_parent_that_never_started_anything() -> None:
         warden = int(line(process))
         assert alive(warden)
         process.kill()
-        until(lambda: not alive(warden), "the warden's end")
+        wait_until(lambda: not alive(warden), "the warden's end")
 
 
 def test_it_ends_the_command_of_a_killed_parent_long_before_the_deadline() -> None:
     with parent("60", "61", *POLITE) as process:
         warden, child = int(line(process)), int(line(process))
         process.kill()
-        until(lambda: not alive(child), "the command's end", within=5.0)
-        until(lambda: not alive(warden), "the warden's end")
+        wait_until(lambda: not alive(child), "the command's end", within=5.0)
+        wait_until(lambda: not alive(warden), "the warden's end")
 
 
 def test_a_deadline_without_a_newer_word_asks_and_then_kills() -> None:
@@ -76,8 +77,8 @@ def test_a_deadline_without_a_newer_word_asks_and_then_kills() -> None:
         process.send_signal(signal.SIGSTOP)
         assert line(process) == "asked"
         assert alive(child)
-        until(lambda: not alive(child), "the command's end", within=5.0)
-        until(lambda: not alive(warden), "the warden's end")
+        wait_until(lambda: not alive(child), "the command's end", within=5.0)
+        wait_until(lambda: not alive(warden), "the warden's end")
 
 
 def test_a_newer_word_moves_the_deadline() -> None:
@@ -88,7 +89,7 @@ def test_a_newer_word_moves_the_deadline() -> None:
         told = time.monotonic()
         order(process, "tell 1.0 1.1")
         assert line(process) == "done"
-        until(lambda: not alive(child), "the command's end", within=5.0)
+        wait_until(lambda: not alive(child), "the command's end", within=5.0)
         assert time.monotonic() - told > 0.95
 
 
@@ -99,7 +100,7 @@ def test_words_count_only_until_the_first_end() -> None:
         assert line(process) == "asked"
         order(process, "tell 60 61")
         assert line(process) == "done"
-        until(lambda: not alive(child), "the command's end", within=5.0)
+        wait_until(lambda: not alive(child), "the command's end", within=5.0)
 
 
 def test_a_dismissed_warden_leaves_the_command_alone() -> None:
@@ -127,7 +128,7 @@ def test_it_holds_none_of_the_streams_open() -> None:
     """Its parent's end is the end of the pipe, though the warden still runs for the grace."""
     with parent("60", "61", "sh", "-c", "echo $$; exec >&- 2>&- <&-; trap '' TERM; sleep 60") as p:
         warden, child = int(line(p)), int(line(p))
-        until(lambda: not alive(child) or _quiet(child), "the command's closed streams")
+        wait_until(lambda: not alive(child) or _quiet(child), "the command's closed streams")
         p.kill()
         assert p.stdout is not None
         assert p.stdout.read() == ""  # comes at once, and not after the grace

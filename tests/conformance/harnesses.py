@@ -7,7 +7,7 @@ import pytest
 
 from leasehold.backends import store_for
 from leasehold.backends.port import Store
-from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.testing import ManualClock
 from leasehold.testing.conformance import BackendConformance
 from leasehold.testing.conformance.world import step
@@ -96,7 +96,7 @@ class Http(BackendConformance):
 
     tls = False
     served: Served
-    stores: dict[Path, AsyncRuntime]
+    stores: dict[Path, PlacedRuntime]
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod

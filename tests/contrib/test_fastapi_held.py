@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends, Query
 from leasehold import Lease
 from leasehold.contrib.fastapi import Held, problems
 from tests.contrib.site import Site
+from tests.servers.waiting import wait_until
 
 Order = Annotated[Lease, Depends(Held("order:{order_id}", wait=0))]
 
@@ -34,8 +35,7 @@ def test_it_waits_as_long_as_it_is_told_to(site: Site) -> None:
     lease = site.other.lock("a").acquire()
 
     def let_go() -> None:
-        while not site.other.lock("a").status().waiters:
-            pass
+        wait_until(lambda: site.other.lock("a").status().waiters, "somebody in line")
         lease.release()
 
     thread = threading.Thread(target=let_go)

@@ -10,7 +10,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from leasehold.core import ledger
 from leasehold.core.book import Entry, MemoryBook, stored_expiry
 from leasehold.core.names import fingerprint
-from leasehold.core.sightings import Sightings
 from leasehold.model import (
     MANY,
     Acquire,
@@ -24,6 +23,7 @@ from leasehold.model import (
     Revoke,
 )
 from tests.core.naive import Naive, Watched
+from tests.core.sightings import Sightings
 
 KEY = b"semaphore:k"
 STAMP = 1_700_000_000_000_000

@@ -4,8 +4,8 @@ import pytest
 
 from leasehold.core import ledger
 from leasehold.core.book import Entry, Hold, MemoryBook, Place, Tomb
-from leasehold.core.sightings import Sightings
 from leasehold.model import Acquire, Granted, Refused, Release, Renew, Reply, Resize
+from tests.core.sightings import Sightings
 
 KEY = b"lock:k"
 

@@ -28,6 +28,7 @@ NAMES = [
     "ImplicitStoreWarning",
     "IncompatibleVersion",
     "InvalidName",
+    "InvalidRequest",
     "LeaderConfig",
     "LeaderElection",
     "Lease",
@@ -139,6 +140,7 @@ def test_a_lease_shows_its_holder_nothing_that_is_not_for_holders(world: str) ->
         "slot",
         "slots",
         "token",
+        "trouble",
         "ttl",
         "wait_lost",
     }

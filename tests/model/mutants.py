@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from leasehold.core import ledger, sightings, turn
+from leasehold.core import ledger, turn
 from leasehold.core.book import Hold, Place
 from leasehold.core.turn import Turn
 from leasehold.model import (
@@ -23,6 +23,7 @@ from leasehold.model import (
     Resize,
     Unknown,
 )
+from tests.core import sightings
 from tests.model import worlds
 from tests.model.protocol import Protocol
 from tests.model.size import World

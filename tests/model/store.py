@@ -4,7 +4,6 @@ from typing import Any, NamedTuple
 
 from leasehold.core import ledger
 from leasehold.core.book import MemoryBook, stored_expiry
-from leasehold.core.sightings import Sightings
 from leasehold.model import (
     Acquire,
     Command,
@@ -24,6 +23,7 @@ from leasehold.model import (
     Unknown,
     Wakeup,
 )
+from tests.core.sightings import Sightings
 from tests.model.invariants import flaws_of_step, tokens_of_step
 from tests.model.world import KEY, Call, FrozenBook, Message, Sights, freeze, thaw
 

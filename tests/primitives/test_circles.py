@@ -11,8 +11,9 @@ import pytest
 
 from leasehold import AcquireTimeout, BackendUnavailable, Deadlock
 from leasehold.core.names import fingerprint, wait_key
+from leasehold.core.waits import Wait, written
 from leasehold.model import MANY, Holder, Inspect, Status, Waiter
-from leasehold.primitives.circles import Detective, Wait, _advert, _in_the_way, _written
+from leasehold.primitives.circles import Detective, _advert, _in_the_way
 from tests.primitives.test_on_wait import FullStore
 from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
 from tests.primitives.worlds import World, in_both_worlds
@@ -561,13 +562,13 @@ def test_an_advert_is_read_as_it_was_written() -> None:
     def told(token: int, note: str) -> Holder:
         return Holder(f"fp{token}", "they", token, 1, (), 1.0, 1.0, note)
 
-    first = _advert(Status(b"k", MANY, (told(5, _written(wait, 0)),)))
+    first = _advert(Status(b"k", MANY, (told(5, written(wait, 0)),)))
     assert first is not None
     assert (first.lease, first.began, first.wait) == ("fp5", 5, wait)
-    again = _advert(Status(b"k", MANY, (told(5, _written(wait, 0)), told(9, _written(wait, 5)))))
+    again = _advert(Status(b"k", MANY, (told(5, written(wait, 0)), told(9, written(wait, 5)))))
     assert again is not None
     assert (again.lease, again.began) == ("fp9", 5), "the newest, which began with the first"
-    late = _advert(Status(b"k", MANY, (told(5_000_000, _written(wait, -1_000_000)),)))
+    late = _advert(Status(b"k", MANY, (told(5_000_000, written(wait, -1_000_000)),)))
     assert late is not None
     assert late.began == 4_000_000, "it had waited for a second"
     assert _advert(Status(b"k", MANY, (told(5, "what a later release may write"),))) is None

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from leasehold import AcquireTimeout, BackendUnavailable
+from leasehold import AcquireTimeout, BackendUnavailable, LeaseLost
 from leasehold.model import Acquire, Command, Release
 from leasehold.runtime.step import step
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
+from tests.servers.waiting import wait_until
 
 
 def away(_: Sequence[Command]) -> None:
@@ -217,3 +218,22 @@ async def test_a_time_out_is_told_though_the_holder_cant_be_looked_up(w: World) 
     with pytest.raises(AcquireTimeout, match="gave up after 1 s"):
         await ticking(w, lambda: client.lock("a", ttl=300).acquire(wait=1))
     await w.get(held.release())
+
+
+@in_both_worlds
+async def test_a_lease_knows_why_it_is_not_renewed_and_tells_that_of_its_loss(w: World) -> None:
+    store, client = site(w)
+    lease = await w.get(client.lock("a", ttl=30).acquire())
+    assert lease.trouble is None
+    with outage(store):
+        w.clock.advance(11)
+        wait_until(lambda: lease.trouble, "a renewal that fails")
+        assert lease.trouble == "the store is away"
+    w.clock.advance(2)
+    wait_until(lambda: lease.trouble is None, "a renewal that succeeds")
+    with outage(store):
+        w.clock.advance(11)
+        wait_until(lambda: lease.trouble, "a renewal that fails")
+        w.clock.advance(lease.remaining + 1)
+        with pytest.raises(LeaseLost, match=r"before its deadline \(the store is away\); others"):
+            lease.ensure()

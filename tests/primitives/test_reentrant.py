@@ -12,12 +12,28 @@ import leasehold
 import leasehold.sync
 from leasehold import AcquireTimeout, LeaseLost, LockConfig, NotHeld, Reentrant
 from leasehold.model import Acquire, Command
-from leasehold.primitives.reentry import NEVER_ASKED_FOR, NestedLease, _OfTheHold
+from leasehold.primitives.reentry import NestedLease, _OfTheHold
 from leasehold.primitives.resizing import ResizableLease
 from leasehold.primitives.roll import Roll
 from leasehold.testing import ManualClock
 from tests.primitives.elections import eventually, outage, site
 from tests.primitives.worlds import World, in_both_worlds
+
+NEVER_ASKED_FOR = frozenset(
+    {
+        "_asked",
+        "_bucket",
+        "_claim_by",
+        "_doubtful",
+        "_handed_back",
+        "_renew_at",
+        "_renewing",
+        "_seen",
+        "_settling",
+        "_turn",
+    }
+)
+"""What only the keeper wants of a lease, and so of the hold alone: a lease of it has nothing there."""
 
 
 def lock_of(w: World, client: Any = None, **options: Any) -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgres"])
@@ -38,8 +39,7 @@ def test_any_of_them_will_do(servers: tuple[World, World]) -> None:
     got: list[httpx2.Response] = []
     waiter = threading.Thread(target=lambda: got.append(acquire(there, "shared/x", wait=30)))
     waiter.start()
-    while here.get(path).json()["waiting"] == 0:
-        pass
+    wait_until(lambda: here.get(path).json()["waiting"], "somebody in line")
     assert here.delete(path, params=query).status_code == 200
     waiter.join(LONG)
     assert got[0].status_code == 200

@@ -7,8 +7,11 @@ import httpx2
 import msgspec
 import pytest
 
+import leasehold.sync
 from leasehold.backends.http import wire
 from leasehold.backends.http.names import encoded
+from leasehold.core.waits import Wait, written
+from leasehold.errors import LeaseholdError
 from leasehold.server.limits import Limits
 from tests.server.world import World, b64
 
@@ -66,6 +69,50 @@ def test_msgpack_too(world: World) -> None:
     assert answer.headers["leasehold-server"] == world.server.service.server_id
 
 
+def advert_of(name: str) -> str:
+    """The note of somebody who waits for a lock."""
+    return written(Wait(f"lock:{name}".encode(), 1, "a-place"), -5)
+
+
+def test_an_advert_is_told_to_those_who_may_read_what_is_waited_for(world: World) -> None:
+    admin, theirs = world.client(), world.client("acquire", prefixes=[b"a/"])
+    at, all_of_it = key("seen-fingerprint", "wait"), 1 << 30
+    for number, note in enumerate((advert_of("a/x"), advert_of("secret/payroll"), "who knows")):
+        (granted,) = post(
+            admin, wire.Acquire(at, f"{ID}{number}", "me", 30.0, capacity=all_of_it, note=note)
+        )
+        assert type(granted) is wire.Granted
+    (mine,) = post(admin, wire.Inspect(at))
+    assert len(mine.holders) == 3
+    (status,) = post(theirs, wire.Inspect(at))
+    assert [each.note for each in status.holders] == [advert_of("a/x")]
+    (refused,) = post(
+        theirs,
+        wire.Acquire(
+            at, ID + "all", "you", 30.0, all_of_it, capacity=all_of_it, note=advert_of("a/x")
+        ),
+    )
+    assert type(refused) is wire.Refused
+    assert [each.note for each in refused.holders] == [advert_of("a/x")]
+    for number in range(3):
+        post(admin, wire.Release(at, f"{ID}{number}"))
+
+
+def test_an_advert_is_of_those_who_may_acquire_what_is_waited_for(world: World) -> None:
+    theirs = world.client("acquire", "force", prefixes=[b"a/"])
+    at = key("written-fingerprint", "wait")
+    wishes = [
+        wire.Acquire(at, f"{ID}{number}", "me", 5.0, capacity=1 << 30, note=note)
+        for number, note in enumerate((advert_of("a/x"), advert_of("secret/x"), "", "who knows"))
+    ]
+    first, *others = post(theirs, *wishes, wire.Revoke(at, None, "it is in my way"))
+    assert type(first) is wire.Granted
+    assert {(type(each), each.reason) for each in others} == {(wire.Failed, "forbidden")}
+    assert type(post(theirs, wire.Renew(at, ID + "0", 5.0))[0]) is wire.Renewed
+    (ended,) = post(world.client(), wire.Revoke(at, None, "it is mine", now=True))
+    assert (type(ended), ended.count) == (wire.Revoked, 1)
+
+
 def test_what_one_may_not(world: World) -> None:
     admin = world.client()
     post(admin, wire.Acquire(key("theirs/x"), ID + "5", "they", 30.0))
@@ -95,6 +142,8 @@ def test_what_one_may_not(world: World) -> None:
         wire.Acquire(key("z"), ID, "me", 30.0, priority=-(1 << 62)),
         wire.Acquire(key("z", "spoon"), ID, "me", 30.0),
         wire.Acquire(key("z" * 513), ID, "me", 30.0),
+        wire.Acquire(key("z"), ID, "me", 30.0, floor=2**51),
+        wire.Acquire(key("z"), ID, "me", 30.0, floor=-1),
         wire.Release(key("z"), ID, keep=1e12),
         wire.Revoke(key("z"), None, " "),
     ],
@@ -103,6 +152,21 @@ def test_what_one_may_not(world: World) -> None:
 def test_out_of_bounds(world: World, command: wire.Command) -> None:
     (reply,) = post(world.client(), command)
     assert (type(reply), reply.reason) == (wire.Failed, "invalid"), reply
+
+
+def test_a_cohort_that_is_too_large_for_a_service_is_told_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    too_many = wire.Acquire(key("z"), ID + "c", "me", 30.0, tokens=65)
+    (reply,) = post(world.client(), too_many)
+    assert reply.reason == "invalid"
+    assert reply.detail.endswith("a lock's cohort= is 64 at most here")
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    with (
+        leasehold.sync.connect(world.url) as client,
+        pytest.raises(LeaseholdError, match="cohort= is 64 at most here"),
+    ):
+        client.lock("z", cohort=65).acquire()
 
 
 def test_what_is_no_batch(world: World) -> None:

@@ -20,6 +20,7 @@ from leasehold.server.observatory.events import Event
 from tests.cli.processes import Cli
 from tests.server.test_events import acquire, release
 from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
@@ -53,16 +54,16 @@ def interrupted(process: "subprocess.Popen[str]") -> int:
 
 
 def until_watched(world: World) -> None:
-    while not world.do(lambda: world.server.service.observatory.scanner.is_watched):
-        pass
+    scanner = world.server.service.observatory.scanner
+    wait_until(lambda: world.do(lambda: scanner.is_watched), "somebody who watches")
 
 
 def test_events_of_a_service(cli: Cli, world: World) -> None:
     plain = cli.start("events", "jobs/", env=service(world))
     until_watched(world)
     objects = cli.start("events", "--json", "--renewals", env=service(world))
-    while world.do(lambda: world.server.service.observatory.scanner._watching) < 2:
-        pass
+    scanner = world.server.service.observatory.scanner
+    wait_until(lambda: world.do(lambda: scanner._watching) == 2, "two who watch")
     client = world.client()
     held = acquire(client, "jobs/1", owner="somebody", note="why \x1b[31mnot".replace("\x1b", "¿"))
     client.patch(f"/v1/locks/{b64('jobs/1')}", params={"id": held["id"], "ttl": 60})

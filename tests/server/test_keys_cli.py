@@ -119,6 +119,19 @@ def test_people_are_told_that_it_is_shown_once_and_how_to_use_it(
     assert line("revoke", "people", *place).startswith("revoked ")
 
 
+def test_the_last_administrator_is_warned_of(line: Line, tmp_path: Path) -> None:
+    place = ("--records", f"sqlite:///{tmp_path / 'records.db'}")
+    for name, prefix in (("one", ()), ("other", ()), ("in shop", ("--prefix", "shop/"))):
+        line("create", "--name", name, "--scope", "admin", *prefix, *place)
+    line("revoke", "one", *place)
+    assert line.err == ""
+    line("revoke", "other", *place)
+    assert "this was the last key of an administrator of everything" in line.err
+    assert "leasehold keys create --name admin --scope admin --records URL" in line.err
+    line("revoke", "in shop", *place)
+    assert line.err == ""
+
+
 def test_directories_of_any_bytes(line: Line, place: tuple[str, str]) -> None:
     made = line.json(
         *("create", "--name", "bytes", "--scope", "read", "--scope", "force"),

@@ -11,9 +11,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from leasehold.server.limits import Limits
+from leasehold.backends.http.names import encoded
+from leasehold.server.limits import CENSUS_EVERY, FEW, Accounts, Limits, Tally
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
 
 LIMITS = Limits(
     max_headers=8192,
@@ -62,6 +64,19 @@ def test_they_are_told(world: World) -> None:
     assert (told["max_ttl"], told["connections_per_key"], told["max_name"]) == (86400, 4, 512)
 
 
+def test_an_id_of_a_batch_may_be_as_long_in_other_requests(world: World) -> None:
+    client = world.client()
+    most = client.get("/v1/limits").json()["max_text"]
+    wish = {"op": "acquire", "key": encoded(b"lock:long"), "owner": "x", "ttl": 60, "queue": True}
+    told = client.post("/v1/batch", json={"commands": [wish | {"id": "x" * most}]}).json()
+    assert told["replies"][0]["is"] == "granted"
+    one = f"/v1/locks/{b64('long')}"
+    assert client.patch(one, params={"id": "x" * most}).status_code == 200
+    for ask in (client.patch, client.delete):
+        assert ask(one, params={"id": "x" * (most + 1)}).status_code == 400
+    assert client.delete(one, params={"id": "x" * most}).status_code == 200
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -100,10 +115,24 @@ def test_headers_are_bounded(world: World) -> None:
         b"GET /v1/locks HTTP/1.1\r\nX: " + b"x" * 20_000,
         b"GET /" + b"x" * 20_000,
         b"GET /v1/locks HTTP/1.1\r\n" + b"A: b\r\n" * 4_000,
+        # the same where all of it comes at once
+        b"GET /livez HTTP/1.1\r\nX: " + b"x" * 8_192 + b"\r\n\r\n",
+        b"GET /" + b"x" * 8_192 + b" HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 1_400 + b"\r\n",
+        b"POST /v1/batch HTTP/1.1\r\nContent-Length: 9\r\nX: "
+        + b"x" * 8_192
+        + b"\r\n\r\nthe body.",
     ):
         with connected(world) as line:
             line.sendall(sent)
             assert said(line).startswith(b"HTTP/1.1 431")
+
+
+def test_headers_within_their_bound_are_taken(world: World) -> None:
+    """Each request of a connection is counted by itself."""
+    client = world.client()
+    for _ in range(3):
+        assert client.get("/livez", headers={"X": "x" * 7_500}).status_code == 200
 
 
 def test_a_body_is_bounded(world: World) -> None:
@@ -206,8 +235,8 @@ def test_so_many_waiters_for_a_key(world: World) -> None:
     ]
     for thread in threads:
         thread.start()
-    while world.client("read").get(f"/v1/locks/{b64('crowded')}").json()["waiting"] < 2:
-        pass
+    reader, path = world.client("read"), f"/v1/locks/{b64('crowded')}"
+    wait_until(lambda: reader.get(path).json()["waiting"] == 2, "two in line")
     client = world.client(key=key)
     assert acquire(client, "crowded", wait=50).status_code == 429
     assert acquire(client, "crowded").status_code == 409, "trying is not waiting"
@@ -258,3 +287,27 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
         assert client.get("/v1/limits").status_code == 200
     finally:
         world.close()
+
+
+def test_many_leases_are_counted_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may ask for `/metrics`, as often as they like."""
+    time_now, counts = [0.0], list[float]()
+    counted = Tally.counted
+
+    def counting(tally: Tally, now: float) -> int:
+        counts.append(now)
+        return counted(tally, now)
+
+    monkeypatch.setattr(Tally, "counted", counting)
+    accounts = Accounts(Limits(), lambda: time_now[0])
+    accounts.leased("a key", "first", 60.0)
+    assert accounts.census() == (1, 0)
+    for number in range(FEW):
+        accounts.leased("another key", str(number), 60.0)
+    assert accounts.census().leases == 1, "it was counted a moment ago"
+    time_now[0] = CENSUS_EVERY
+    del counts[:]
+    assert {accounts.census() for _ in range(40)} == {(FEW + 1, 0)}
+    assert len(counts) == 4, "two keys, leases and places"
+    time_now[0] = 61.0
+    assert accounts.census() == (0, 0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import socket
@@ -25,7 +26,6 @@ from leasehold.server import health
 from leasehold.server.config import Placement, read_config
 from leasehold.server.limits import Limits
 from leasehold.server.logs import Writer
-from leasehold.server.placing.runtime import PlacedRuntime
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -133,7 +133,6 @@ def test_whoever_asks_often_costs_the_store_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service, asked = world.server.service, list[Command]()
-    assert isinstance(service.runtime, PlacedRuntime)
     (store,) = service.runtime.ways.named.values()
     call = store.call
 
@@ -359,6 +358,29 @@ def test_without_a_format_requests_are_not_logged(capfd: pytest.CaptureFixture[s
     assert logged(capfd)[0] == ""
 
 
+def test_without_a_format_lines_have_their_time(capfd: pytest.CaptureFixture[str]) -> None:
+    world = World.over()
+    try:
+        logging.getLogger("leasehold.server").warning("it rains")
+        logging.getLogger("leasehold.server").info("it does not")
+    finally:
+        world.close()
+    told = set(capfd.readouterr().err.splitlines())  # each server of this process logs it
+    assert told
+    for line in told:
+        assert re.fullmatch(r"\S+T\S+Z warning leasehold\.server: it rains", line)
+
+
+def test_a_folder_that_was_not_there_is_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    World.over(tmp_path / "mispelt").close()
+    told = f"there was no folder {tmp_path / 'mispelt'}, so it was made"
+    assert told in capfd.readouterr().err
+    World.over(tmp_path / "mispelt").close()
+    assert told not in capfd.readouterr().err
+
+
 def test_what_goes_wrong_is_in_the_same_log(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,7 +394,9 @@ def test_what_goes_wrong_is_in_the_same_log(
         assert world.client().get("/readyz").status_code == 500
     finally:
         world.close()
-    wrong, request = (json.loads(line) for line in capfd.readouterr().err.splitlines())
+    told = capfd.readouterr().err.splitlines()
+    # other servers of this process log it too, as text
+    wrong, request = (json.loads(line) for line in told if line.startswith("{"))
     assert (wrong["level"], wrong["logger"]) == ("error", "leasehold.server")
     assert wrong["message"].startswith("/readyz failed: ZeroDivisionError\n")
     assert SECRET_NAME not in wrong["message"]

@@ -19,6 +19,7 @@ from leasehold.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigur
 from leasehold.server.records import postgres as postgres_module
 from leasehold.server.records import records_for
 from leasehold.server.records.port import Conflict, Record, Records
+from tests.server.world import World
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
@@ -154,6 +155,7 @@ async def test_the_log_in_a_file_is_only_added_to(tmp_path: Path) -> None:
 async def test_a_redis_that_restarts(tmp_path: Path) -> None:
     with RedisServer(tmp_path, persistence="always") as server:
         async with at(server.url) as records:
+            assert not await records.worries()
             await records.put("key", "a", b"kept", 0)
             await asyncio.to_thread(server.restart)
             assert await records.get("key", "a") == Record("key", "a", b"kept", 1)
@@ -163,6 +165,26 @@ async def test_a_redis_that_restarts(tmp_path: Path) -> None:
                 await records.revision()
             await asyncio.to_thread(server.start)
             assert await records.revision() == 2
+
+
+@pytest.mark.once
+async def test_a_redis_that_forgets_is_told_before_and_after(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RedisServer(tmp_path, extra=["maxmemory 64mb", "maxmemory-policy allkeys-lru"]) as server:
+        store = f"memory://{tmp_path.name}"
+        world = await asyncio.to_thread(World.over, store=store, records=server.url)
+        try:
+            told = [each.getMessage() for each in caplog.records]
+            assert any("appendonly yes" in each and "every key" in each for each in told)
+            assert any("allkeys-lru" in each for each in told)
+            assert not any("gone from the records" in each for each in told)
+            await asyncio.to_thread(server.restart)
+            async with asyncio.timeout(60):
+                while "all keys are gone from the records" not in caplog.text:
+                    await asyncio.sleep(0.05)
+        finally:
+            await asyncio.to_thread(world.close)
 
 
 @pytest.mark.once
@@ -184,6 +206,7 @@ async def test_the_rights_that_leases_need_are_enough(tmp_path: Path) -> None:
     with RedisServer(tmp_path, users=users) as server:
         place = server.url.partition("//")[2]
         async with at(f"redis://app:{SECRET}@{place}") as records:
+            await records.worries()  # as far as it may ask
             await records.put("key", "a", b"", 0)
             await records.append(b"line")
             assert len(await records.log(None, 1)) == len(await records.all("key")) == 1

@@ -19,8 +19,10 @@ import pytest
 from leasehold.cli import main
 from leasehold.errors import NotConfigured
 from leasehold.server.config import ServerConfig, read_config
+from leasehold.server.tls import context_for
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import key_of, self_signed
+from tests.servers.waiting import wait_until
 
 
 class Served:
@@ -91,6 +93,7 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         (["--listen", "0.0.0.0:0"], 64, "without TLS whoever is on the way reads their keys"),
         (["--listen", "0.0.0.0:0", "--allow-plain-http"], 64, "there is no key yet"),
         (["--listen", "nowhere"], 64, "write HOST:PORT"),
+        (["--listen", "127.0.0.1:99999"], 64, "a port is 0 to 65535"),
         (["--listen", "192.0.2.1:1", "--allow-plain-http"], 64, "can't listen on 192.0.2.1:1"),
         (["--tls-cert", "a.pem"], 64, "one does not go without the other"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "there is no file a.pem"),
@@ -189,6 +192,41 @@ def test_settings_that_make_no_sense(settings: dict[str, Any]) -> None:
         read_config(None, settings, {})
 
 
+@pytest.fixture(scope="module")
+def tls_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`a` and `b`, each with its key; `locked.key` is that of `a`, with a passphrase; `junk`."""
+    folder = tmp_path_factory.mktemp("tls")
+    for name in "ab":
+        self_signed(folder / f"{name}.pem")
+    subprocess.run(
+        ["openssl", "ec", "-aes128", "-passout", "pass:x", "-in", "a.key", "-out", "locked.key"],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+    )
+    (folder / "junk").write_bytes(b"\xff\0 nothing")
+    (folder / "broken.pem").write_text(
+        "-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "told"),
+    [
+        ("a.key", "a.pem", "are the two swapped"),
+        ("junk", "a.key", "junk has no certificate"),
+        ("a.pem", "junk", "junk has no private key"),
+        ("a.pem", "b.key", "b.key is not the private key of the certificate in .*a.pem"),
+        ("a.pem", "locked.key", "passphrase"),
+        ("broken.pem", "a.key", "broken.pem and .*a.key do not serve"),
+    ],
+)
+def test_tls_files_that_are_none(tls_files: Path, certificate: str, key: str, told: str) -> None:
+    with pytest.raises(NotConfigured, match=told):
+        context_for(str(tls_files / certificate), str(tls_files / key))
+
+
 def test_over_tls(tmp_path: Path) -> None:
     certificate = self_signed(tmp_path / "tls" / "server.pem")
     world = World.over(tmp_path, tls_cert=str(certificate), tls_key=str(key_of(certificate)))
@@ -214,8 +252,8 @@ def test_the_end_comes_gracefully(tmp_path: Path) -> None:
         target=lambda: got.append(world.client().post(f"/v1/locks/{b64('x')}", params={"wait": 50}))
     )
     waiter.start()
-    while client.get(f"/v1/locks/{b64('x')}").json()["waiting"] == 0:
-        pass
+    path = f"/v1/locks/{b64('x')}"
+    wait_until(lambda: client.get(path).json()["waiting"], "somebody in line")
     world.do(world.server.stop)
     waiter.join(LONG)
     world.close()
@@ -265,3 +303,15 @@ def test_where_a_request_came_from_behind_a_proxy(tmp_path: Path) -> None:
             assert client.get(f"/v1/locks/{b64('x')}").json()["info"]["ip"] == seen
         finally:
             world.close()
+
+
+def test_types_of_asgi_need_no_framework() -> None:
+    """Starlette is there for who checks types: the extra `server` does not install it."""
+    program = (
+        "import importlib, pkgutil, sys\n"
+        "sys.modules['starlette'] = None\n"
+        "import leasehold.server\n"
+        "for each in pkgutil.walk_packages(leasehold.server.__path__, 'leasehold.server.'):\n"
+        "    importlib.import_module(each.name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=LONG)

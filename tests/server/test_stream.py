@@ -16,6 +16,7 @@ from leasehold.model import Wakeup
 from leasehold.server.limits import Limits
 from tests.server.test_batch import ID, key, post
 from tests.server.world import LONG, World
+from tests.servers.waiting import wait_until
 
 
 @pytest.fixture
@@ -130,11 +131,9 @@ def test_a_client_that_does_not_read_is_cut_off(pushes: int) -> None:
         with socket.create_connection((host, int(port)), LONG) as line:
             ask = f"GET /v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.admin_key}\r\n\r\n"
             line.sendall(ask.encode())
-            while not world.do(lambda: list(post_office.streams)):
-                pass
+            wait_until(lambda: world.do(lambda: list(post_office.streams)), "a stream")
             assert world.do(push) == 1
-            while world.do(lambda: list(post_office.streams)):
-                pass
+            wait_until(lambda: not world.do(lambda: list(post_office.streams)), "its end")
         assert world.client().get("/v1/limits").status_code == 200
     finally:
         world.close()

@@ -51,7 +51,8 @@ class World:
             settings.setdefault("records", f"memory://{uuid4()}")
         else:
             settings.setdefault("store", f"sqlite:///{folder / 'leases.db'}")
-        return cls(ServerConfig(listen="127.0.0.1:0", limits=limits, **settings))
+        settings.setdefault("listen", "127.0.0.1:0")
+        return cls(ServerConfig(limits=limits, **settings))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from leasehold.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
+from leasehold.backends.temporal.broker.flaws import MOST_TOKENS
 from leasehold.backends.temporal.protocol.bounds import AGES
-from leasehold.backends.temporal.protocol.flaws import MOST_TOKENS
 from leasehold.backends.temporal.protocol.owners import inbox_of, owner_of
 from leasehold.backends.temporal.protocol.wire import pack_command, pack_reply, unpack_command
 from leasehold.core import ledger

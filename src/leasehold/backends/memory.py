@@ -5,7 +5,7 @@
 
 import threading
 from collections.abc import Sequence
-from itertools import count, islice
+from itertools import count, islice, takewhile
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -87,13 +87,12 @@ class Shelf:
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         """Inspect the next `limit` keys that aren't idle."""
+        begin = prefix if cursor is None else max(prefix, cursor + b"\0")
         with self._lock:
-            keys = sorted(
-                key
-                for key, book in self._books.items()
-                if key.startswith(prefix) and (cursor is None or key > cursor) and not book.idle
-            )
-        page = list(islice(keys, limit))
+            later = sorted([key for key in self._books if key >= begin])
+            wanted = takewhile(lambda key: key.startswith(prefix), later)
+            keys = list(islice((key for key in wanted if not self._books[key].idle), limit + 1))
+        page = keys[:limit]
         found = self.apply([Inspect(key) for key in page])
         items = [status for status in found if isinstance(status, Status)]
         busy = [status for status in items if status.holders or status.waiters]

@@ -11,6 +11,7 @@ from leasehold.cli.by_id import Acquirable, id_of, ttl_of, unattended, wait_of
 from leasehold.cli.exits import NOT_ACQUIRED, SIGNALLED
 from leasehold.cli.naming import base64_name, bytes_of
 from leasehold.cli.signals import Interrupted, Signals
+from leasehold.cli.streams import needs_stdout
 from leasehold.cli.voice import Voice
 from leasehold.cli.waiting import Speaker
 from leasehold.cli.wording import shown, span
@@ -61,6 +62,7 @@ def acquire(as_json: bool, **wanted: Any) -> int:
     The id is a secret: whoever has it can renew and release. Exit codes: 75 not acquired, 69 store
     unreachable, 77 forbidden, 64 usage, 128+N ended by signal N while it waited.
     """
+    needs_stdout("nobody would know the lease's id")
     _check(wanted)
     voice, signals = Voice(as_json), Signals()
     signals.install()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasehold.cli.exits import BUG, SIGNALLED, USAGE, code_of
+from leasehold.cli.streams import fill
+from leasehold.cli.variables import misspelt
 from leasehold.cli.voice import Voice
 from leasehold.errors import CapacityWarning, ImplicitStoreWarning, LeaseholdError
 
@@ -137,6 +139,7 @@ def app() -> None:
 
 def serve(arguments: Sequence[str] | None) -> int:
     """Run one command line; every failure is a line or two on stderr and an exit code."""
+    fill()
     if arguments is None and (asked := os.environ.get(COMPLETE)):
         from leasehold.cli.completion import complete
 
@@ -144,6 +147,8 @@ def serve(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     voice = Voice(as_json="--json" in given[: given.index("--") if "--" in given else None])
     _warn_through(voice)
+    for told in misspelt(os.environ):
+        voice.say("warning", told)
     try:
         return _invoke(given)
     except BrokenPipeError:

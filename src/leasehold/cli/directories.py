@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from leasehold.backends.http.names import MARK, decoded, encoded
+from leasehold.cli.needing import needing
 from leasehold.cli.wording import printable
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def service(url: str | None) -> "Remote":
     found = url or os.environ.get("LEASEHOLD_URL", "")
     if not found.startswith(("http://", "https://")):
         raise click.UsageError("which service? Say --server https://…, or set LEASEHOLD_URL to it.")
-    from leasehold.cli.remote import Remote
-
+    with needing("http"):
+        from leasehold.cli.remote import Remote
     return Remote(found)
 
 

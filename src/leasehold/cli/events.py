@@ -25,14 +25,7 @@ _COLOURS = {
 @click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
 @click.option("--renewals", is_flag=True, help="Tell of renewals too.")
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often to look, where the store has to be looked at.",
-)
+@options.every
 @options.store
 @options.as_json
 def events(

@@ -4,6 +4,7 @@ from leasehold.errors import (
     AcquireTimeout,
     Forbidden,
     InvalidName,
+    InvalidRequest,
     LeaseholdError,
     LeaseLost,
     MissingCapability,
@@ -34,7 +35,9 @@ def code_of(error: LeaseholdError) -> int:
             return LOST
         case Forbidden():
             return FORBIDDEN
-        case InvalidName() | UnsafeTiming() | NotConfigured() | MissingCapability():
+        case InvalidName() | InvalidRequest() | UnsafeTiming():
+            return USAGE
+        case NotConfigured() | MissingCapability():
             return USAGE
         case _:
             return UNAVAILABLE

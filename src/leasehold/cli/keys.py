@@ -10,6 +10,7 @@ from leasehold.cli import options
 from leasehold.cli.exits import FREE
 from leasehold.cli.needing import needing
 from leasehold.cli.output import Shape
+from leasehold.cli.streams import needs_stdout
 from leasehold.cli.voice import Voice
 from leasehold.cli.wording import printable
 
@@ -22,6 +23,10 @@ _HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD UNTIL")
 
 _GIVING = """It is shown this once: nobody can find it out again, only revoke it.
 Give it to its client as LEASEHOLD_API_KEY, or in a file (mode 600) that LEASEHOLD_API_KEY_FILE names."""
+
+_NOBODY_LEFT = """this was the last key of an administrator of everything.
+To make another, beside the service's records:
+  leasehold keys create --name admin --scope admin --records URL"""
 
 
 @click.group()
@@ -89,6 +94,7 @@ def create(
     as_json: bool,
 ) -> int:
     """Make a key. It is printed this once, alone on stdout."""
+    needs_stdout("nobody would ever see the key")
     with needing("http"):
         from leasehold.cli.keys_wanted import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
@@ -148,13 +154,16 @@ def revoke(
     What it has leased stays leased until that runs out. Exits with 1 if there is no such key.
     """
     office = _office(server, records, store, config)
-    key_id = _id_of(key, office.list(ended=True))
+    known = office.list(ended=True)
+    key_id = _id_of(key, known)
     gone = office.revoke(key_id) if key_id else None
     if gone is None:
         Voice(as_json).say(
             "error", f"there is no key {key}: see `leasehold keys list`", exit_code=FREE
         )
         return FREE
+    if _administrators(known) == [key_id]:
+        Voice(as_json).say("warning", _NOBODY_LEFT)
     if as_json:
         from leasehold.cli.output import emit
 
@@ -172,6 +181,15 @@ def _id_of(key: str, known: list[Shape]) -> str | None:
     if len(named) > 1:
         raise click.UsageError(f"{len(named)} keys are called {key}: say which, {', '.join(named)}")
     return named[0] if named else None
+
+
+def _administrators(known: list[Shape]) -> list[str]:
+    """The keys that may do everything everywhere."""
+    return [
+        each["id"]
+        for each in known
+        if each["good"] and "admin" in each["scopes"] and not each["prefixes"]
+    ]
 
 
 def _good_for(key: Shape) -> str:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Any
 
 import click
@@ -119,9 +120,11 @@ def _print(head: Row, rows: Iterable[Row], headless: bool) -> None:
     if sys.stdout.isatty():
         _draw(head, rows, headless)
         return
+    rest = iter(rows)
+    first = list(islice(rest, 1))  # should it fail, then before the heading
     if not headless:
         print("\t".join(head))
-    for row in rows:
+    for row in chain(first, rest):
         print("\t".join(row))
 
 

@@ -26,6 +26,15 @@ kind = click.option(
 )
 
 
+every = click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look, where the store has to be looked at.",
+)
+
 SCHEMES = frozenset(
     {
         *("memory", "sqlite", "redis", "rediss", "valkey", "valkeys"),

@@ -24,6 +24,8 @@ class Held(Protocol):
     def remaining(self) -> float: ...
     @property
     def lost(self) -> bool: ...
+    @property
+    def trouble(self) -> str | None: ...
 
 
 def grace(ttl: float) -> float:
@@ -49,6 +51,7 @@ class Supervisor:
         self._deadline = now()
         self._child: Child | None = None
         self._guarded = True
+        self._in_trouble = False
 
     @property
     def code(self) -> int | None:
@@ -87,6 +90,7 @@ class Supervisor:
                 self._end()
                 return False
             self._report()
+            self._tell_trouble()
             self._signals.pause(min(self._lease.ttl / 6, self._deadline - now()))
 
     def _report(self) -> None:
@@ -106,6 +110,18 @@ class Supervisor:
                 "unguarded",
                 "the warden process was killed: should this one be killed too, the command runs on",
             )
+
+    def _tell_trouble(self) -> None:
+        """Say once that renewals fail, and once that they succeed again."""
+        trouble, was = self._lease.trouble, self._in_trouble
+        self._in_trouble = trouble is not None
+        if trouble is not None and not was:
+            left = max(0.0, self._lease.remaining)
+            self._voice.say(
+                "unavailable", f"not renewed, trying on; the lease ends in {left:.0f} s: {trouble}"
+            )
+        elif was and trouble is None:
+            self._voice.say("renewed", "renewed again")
 
     def _stopped(self, signum: int) -> None:
         """Stop with the command, as the shell's job; go on with it if the lease still stands."""

@@ -5,22 +5,23 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import (
+    HTTPConnection,
+    HTTPException,
+    HTTPResponse,
+    HTTPSConnection,
+    IncompleteRead,
+)
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from leasehold.backends.http.events import Events
 from leasehold.backends.http.reading import Answer
-from leasehold.backends.http.settings import Settings
-from leasehold.backends.http.trouble import broken, explain, unreachable
+from leasehold.backends.http.settings import Key, Settings
+from leasehold.backends.http.stream import MISSED, SLACK
+from leasehold.backends.http.trouble import broken, check_format, explain, is_ours, unreachable
 from leasehold.backends.http.url import read_url
 from leasehold.errors import BackendUnavailable, LeaseholdError
-
-MISSED = 2
-"""A stream is dead once so many signs of life in a row have not come."""
-
-SLACK = 1.0
-"""And a little later, in seconds."""
 
 BEAT = 15.0
 """So often something comes, until the service has said how often."""
@@ -46,6 +47,8 @@ class Tail:
         self._path = f"{self._settings.base}/v1{path}"
         self._last = ""
         self._stood = False
+        self._ever = False
+        """It has stood once, so what ends it now may be a restart."""
         self._told: SimpleQueue[Told | LeaseholdError] = SimpleQueue()
         threading.Thread(target=self._read_on, name="leasehold tail", daemon=True).start()
 
@@ -73,7 +76,7 @@ class Tail:
             try:
                 self._read()
             except BackendUnavailable as error:
-                if not (stood or self._stood or self._last):
+                if not self._ever:
                     return self._told.put(error)
                 if stood or self._stood:
                     self._told.put(Told("lost", str(error)))
@@ -92,12 +95,13 @@ class Tail:
                 key = settings.find_key()
                 connection.request("GET", self._path, headers=self._headers())
                 answer = connection.getresponse()
-                if answer.status != 200:
-                    found = {name.lower(): value for name, value in answer.getheaders()}
-                    body = answer.read(MAX_PROBLEM)
-                    raise explain(Answer(answer.status, found, body, lasts=False), settings, key)
+                _check(answer, settings, key)
                 sock.settimeout(MISSED * BEAT + SLACK)
                 self._follow(answer, sock)
+        except IncompleteRead as error:
+            raise BackendUnavailable(
+                f"{settings.shown} hung up in the midst of an answer; is it running?"
+            ) from error
         except (OSError, HTTPException, ValueError) as error:
             if not self._stood and isinstance(error, OSError):
                 raise unreachable(error, settings) from error
@@ -119,7 +123,7 @@ class Tail:
             if not piece:
                 raise ConnectionResetError("the service ended the stream")
             for kind, data in events.feed(piece):
-                self._stood = True
+                self._stood = self._ever = True
                 if kind == "bye":
                     return
                 told = Told(kind, json.loads(data))
@@ -127,6 +131,15 @@ class Tail:
                     sock.settimeout(MISSED * float(told.data["beat"]) + SLACK)
                 self._told.put(told)
             self._last = events.last_id or self._last
+
+
+def _check(answer: HTTPResponse, settings: Settings, key: Key | None) -> None:
+    """Raises what it says, unless a stream of the service's follows."""
+    headers = {name.lower(): value for name, value in answer.getheaders()}
+    head = Answer(answer.status, headers, b"", lasts=False)
+    if answer.status != 200 or not is_ours(head):
+        raise explain(head._replace(body=answer.read(MAX_PROBLEM)), settings, key)
+    check_format(head, settings)
 
 
 def _connection(settings: Settings) -> HTTPConnection:

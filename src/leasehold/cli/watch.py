@@ -34,14 +34,7 @@ class Source(Protocol):
 @click.command()
 @click.argument("name", type=options.Name())
 @options.kind
-@click.option(
-    "--every",
-    type=click.FloatRange(min=0.1),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How often to look, where the store has to be looked at.",
-)
+@options.every
 @options.store
 @options.as_json
 def watch(name: bytes, kind: Kind | None, every: float, url: str | None, as_json: bool) -> int:

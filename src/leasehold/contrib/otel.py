@@ -82,10 +82,13 @@ class _Tracing:
         if attempt is not None:
             attempt.links.add(holders)
 
-    def holding(self, lease: KeptLease) -> "_Witness":
+    def holding(self, lease: KeptLease, me: object, *, here: bool) -> "_Witness":
         """Somebody has a lease, who need not be the one who runs this."""
         self.end_forgotten()
-        return _Witness(self, lease)
+        around = self.outside.get(me)
+        if around is None and not here:
+            around = contexts.Context()  # somebody else's acquire, by whoever runs this
+        return _Witness(self, lease, around)
 
     def end_forgotten(self) -> None:
         """End what could not be ended when it was over."""
@@ -132,14 +135,12 @@ class _Attempt:
 class _Witness:
     """One hold."""
 
-    def __init__(self, tracing: _Tracing, lease: KeptLease) -> None:
+    def __init__(
+        self, tracing: _Tracing, lease: KeptLease, around: contexts.Context | None
+    ) -> None:
         self._tracing = tracing
-        me = lease._me
-        context = tracing.outside.get(me)
-        if context is None and me is not lease._rt.me():
-            context = contexts.Context()  # somebody else's acquire, by whoever runs this
         about = tracing.about(lease.key) | {"leasehold.token": lease.token}
-        self._span = tracing.tracer.start_span("leasehold.hold", context, attributes=about)
+        self._span = tracing.tracer.start_span("leasehold.hold", around, attributes=about)
 
     def renewed(self) -> None:
         """The store keeps it for longer."""

@@ -150,8 +150,8 @@ def stored_expiry(entry: Entry) -> float:
 class MemoryBook:
     """A book in this process's memory.
 
-    `view` tells when an entry ends: the stored time where the store has a clock, else what
-    `core.sightings` makes of it.
+    `view` tells when an entry ends: the stored time where the store has a clock, else whatever its
+    observer goes by.
     """
 
     __slots__ = (

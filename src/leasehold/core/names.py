@@ -12,6 +12,9 @@ KINDS: tuple[str, ...] = get_args(Kind.__value__)
 
 MAX_NAME = 512
 
+PROBE = b"lock:leasehold/probe"
+"""A key that nobody holds; looking at it takes a round trip and nothing else."""
+
 
 def key_of(kind: Kind, name: str | bytes) -> bytes:
     """The key of a named resource: `{kind}:{name}`, so that kinds never meet.

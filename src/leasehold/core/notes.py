@@ -13,9 +13,10 @@ from leasehold.model import Holder, Status, Waiter
 
 SEPARATOR = "\x1f"
 
-_SEALED = re.compile(
-    rf"\x1f[0-9A-Za-z.:%]* [A-Za-z0-9_=-]*(?: (?P<mark>[A-Za-z0-9_-]{{{LENGTH}}}))?\Z"
-)
+ADDRESS = "[0-9A-Za-z.:%]*"
+"""What the address of a caller is made of, as a pattern."""
+
+_SEALED = re.compile(rf"\x1f{ADDRESS} [A-Za-z0-9_=-]*(?: (?P<mark>[A-Za-z0-9_-]{{{LENGTH}}}))?\Z")
 """An address, a sealed id, a mark; whatever else stands behind a separator is somebody's own words."""
 
 

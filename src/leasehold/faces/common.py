@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from leasehold.errors import ImplicitStoreWarning as ImplicitStoreWarning
     from leasehold.errors import IncompatibleVersion as IncompatibleVersion
     from leasehold.errors import InvalidName as InvalidName
+    from leasehold.errors import InvalidRequest as InvalidRequest
     from leasehold.errors import LeaseholdError as LeaseholdError
     from leasehold.errors import LeaseLost as LeaseLost
     from leasehold.errors import MissingCapability as MissingCapability
@@ -51,6 +52,7 @@ COMMON = {
         "ImplicitStoreWarning",
         "IncompatibleVersion",
         "InvalidName",
+        "InvalidRequest",
         "LeaseLost",
         "LeaseholdError",
         "MissingCapability",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from leasehold.core.names import split_key
+from leasehold.core.names import PROBE, split_key
 from leasehold.core.notes import plain_status
 from leasehold.core.timing import MIN_TTL, trusted
 from leasehold.errors import LeaseLost
@@ -67,8 +67,6 @@ async def attach[LeaseT: LeaseBase](
 
 PROBES = 20
 """So many round trips are measured when a store is examined."""
-
-PROBE = b"lock:leasehold/probe"
 
 
 async def examine(rt: Runtime) -> list[Finding]:

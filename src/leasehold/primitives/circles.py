@@ -22,13 +22,13 @@ whichever circle it finds: it always gives way. What is left of the knot has a y
 knot may give way as well, each the youngest of a circle that stood when it looked.
 """
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from typing import NamedTuple
 from weakref import ref
 
 from leasehold.core.names import fingerprint, wait_key
 from leasehold.core.timing import burial
+from leasehold.core.waits import Wait, read, written
 from leasehold.errors import Deadlock
 from leasehold.model import MANY, Acquire, Granted, Holder, Inspect, Status
 from leasehold.primitives.ask import Ask
@@ -41,15 +41,6 @@ MOST_READS = 200
 
 LEAST_TTL = 4.0
 """An advert outlasts the pause between two looks, also where leases are short."""
-
-
-class Wait(NamedTuple):
-    """What somebody waits for."""
-
-    key: bytes
-    units: int
-    place: str
-    """The fingerprint of the place in the queue."""
 
 
 class Advert(NamedTuple):
@@ -129,7 +120,7 @@ class Detective:
             self._ask.owner,
             max(self._ask.ttl, LEAST_TTL),
             capacity=MANY,
-            note=_written(wait, began),
+            note=written(wait, began),
         )
         self._in_doubt = True
         reply = (await self._rt.call(advert)).reply
@@ -207,19 +198,11 @@ def _age(step: Step) -> tuple[int, str]:
     return step.advert.began, step.advert.lease
 
 
-def _written(wait: Wait, began: int) -> str:
-    """A wait as an advert's note. `began` may be told by how long ago that was, in µs, as a negative."""
-    key = urlsafe_b64encode(wait.key).decode()
-    return f"{wait.place} {wait.units} {began} {key}"
-
-
 def _advert(status: Status) -> Advert | None:
     """What the holder of a lease tells, the newest if it tells several things."""
     for holder in reversed(status.holders):
         try:
-            place, units, began, key = holder.note.split(" ")
-            wait = Wait(urlsafe_b64decode(key), int(units), place)
-            stamp = int(began)
+            wait, stamp = read(holder.note)
             return Advert(holder.lease, stamp if stamp > 0 else holder.token + stamp, wait)
         except ValueError:
             continue  # of another release than this

@@ -53,6 +53,7 @@ class KeptLease:
         "_rt",
         "_seen",
         "_terms",
+        "_trouble",
         "_turn",
         "_watchers",
         "key",
@@ -82,6 +83,7 @@ class KeptLease:
         self._handed_back = False
         self._guard: Guard | None = None
         self._detail = ""
+        self._trouble: str | None = None
         self._watchers: list[Signal] | None = None
         self._turn: Turn | None = None
         self._seen: Witness | None = None
@@ -106,7 +108,7 @@ class KeptLease:
         else:
             self._watch_from(since, lead)
         if observing.observer is not None:
-            self._seen = observing.observer.holding(self)
+            self._seen = observing.observer.holding(self, me, here=me is rt.me())
 
     @property
     def lost(self) -> bool:
@@ -124,6 +126,11 @@ class KeptLease:
             if self._rt.now() >= self._deadline:
                 return self._why_over()
         return None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why its latest renewal failed, which is tried again; None while renewals get through."""
+        return self._trouble
 
     @property
     def _stands(self) -> bool:
@@ -199,6 +206,7 @@ class KeptLease:
         self._renewing = False
         if self._end is None:
             now = self._rt.now()
+            self._trouble = str(error) or type(error).__name__
             log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
             ttl = self._terms.ttl
             # a transaction takes as long as it takes, and asking keeps others waiting
@@ -238,6 +246,7 @@ class KeptLease:
 
     def _extend(self, sent: float, ttl: float) -> None:
         """The store keeps it for `ttl` from `sent` at least."""
+        self._trouble = None
         self._claim_by = None
         pending = self._pending  # once, as the keeper may be here too
         if pending is not None and sent > pending.since:
@@ -291,7 +300,8 @@ class KeptLease:
 
     def _loss(self, reason: LossReason | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
-        return loss_of(self.key, self.token, why, self._detail, renews=self._terms.auto_renew)
+        detail = self._detail or (self._trouble or "" if why == "expired" else "")
+        return loss_of(self.key, self.token, why, detail, renews=self._terms.auto_renew)
 
     def _told_by(self, reply: Lost) -> str:
         """What the store had to say of a loss."""

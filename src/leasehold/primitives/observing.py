@@ -42,8 +42,8 @@ class Observer(Protocol):
     def in_the_way(self, holders: "Iterable[Holder]") -> None:
         """Whoever is acquiring here is refused because of these."""
 
-    def holding(self, lease: "KeptLease") -> Witness:
-        """Somebody has a lease, who need not be the one who runs this."""
+    def holding(self, lease: "KeptLease", me: object, *, here: bool) -> Witness:
+        """That task or thread has a lease; `here`: it is the one who runs this."""
 
 
 observer: Observer | None = None

@@ -116,23 +116,6 @@ class _OfTheHold:
         setattr(lease._hold, self._name, value)
 
 
-NEVER_ASKED_FOR = frozenset(
-    {
-        "_asked",
-        "_bucket",
-        "_claim_by",
-        "_doubtful",
-        "_handed_back",
-        "_renew_at",
-        "_renewing",
-        "_seen",
-        "_settling",
-        "_turn",
-    }
-)
-"""What only the keeper wants of a lease, and so of the hold alone: a lease of it has nothing there."""
-
-
 class NestedLease(LeaseBase):
     """One of the leases of a hold. Mixed into the lease class of either world, for any kind of lock."""
 
@@ -147,6 +130,7 @@ class NestedLease(LeaseBase):
     _generation: Any = _OfTheHold()
     _pending: Any = _OfTheHold()
     _detail: Any = _OfTheHold()
+    _trouble: Any = _OfTheHold()
     _me: Any = _OfTheHold()
     _number: Any = _OfTheHold()
     _written: Any = _OfTheHold()

@@ -6,6 +6,7 @@ from leasehold.errors import (
     BackendUnavailable,
     Corrupt,
     Forbidden,
+    InvalidRequest,
     LeaseholdError,
 )
 from leasehold.model import Failed, Inspect, Refused, Reply, Status
@@ -76,5 +77,5 @@ def unexpected(reply: Reply, key: bytes) -> LeaseholdError:
         error = BackendUnavailable(message, key=key)
         error.busy = reply.reason == "busy"
         return error
-    kinds = {"forbidden": Forbidden, "corrupt": Corrupt}
+    kinds = {"forbidden": Forbidden, "corrupt": Corrupt, "invalid": InvalidRequest}
     return kinds.get(reply.reason, LeaseholdError)(message, key=key)

@@ -143,6 +143,7 @@ class AsyncRuntime:
         self.cohorts: dict[Any, Any] = {}
         self.mail = keeper.new_mail()
         self.now = clock.now
+        self.stamp = clock.stamp
         self.me = asyncio.current_task
         self.backend = store.backend(blocking=False)
         self._clock = clock

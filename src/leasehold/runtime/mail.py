@@ -62,3 +62,28 @@ class Mailroom:
             signal = self._waiting.pop(lease, None)
             if signal is not None:
                 signal.set(None)
+
+
+class PassingMail(Mailroom):
+    """All that comes goes on to another mailroom: for what looks at it on its way there."""
+
+    def __init__(self, mail: Mailroom) -> None:
+        self._mail = mail
+
+    def expect(self, lease: str, signal: Signal) -> None:
+        self._mail.expect(lease, signal)
+
+    def pause(self, lease: str) -> bool:
+        return self._mail.pause(lease)
+
+    def forget(self, lease: str) -> None:
+        self._mail.forget(lease)
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        self._mail.deliver(wakeup)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        self._mail.remind(wakeup)
+
+    def recheck(self) -> None:
+        self._mail.recheck()

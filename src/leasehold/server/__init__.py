@@ -1,1 +1,1 @@
-"""Leasehold as a service: an HTTP front without state of its own, over any store."""
+"""Leasehold as a service: an HTTP front over any store, or several; no lease depends on one server of it."""

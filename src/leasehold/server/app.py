@@ -9,6 +9,7 @@ from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
     InvalidName,
+    InvalidRequest,
     LeaseholdError,
     UnsafeTiming,
 )
@@ -58,7 +59,7 @@ class Application:
         span = None if self.service.spans is None else self.service.spans.begin(scope)
         try:
             answer, route = await self._answer(scope, receive, send)
-            status = getattr(answer, "status", 0) or getattr(answer, "status_code", 200)
+            status = getattr(answer, "status", 200)
             if span is not None:
                 span.answered(route, status)
             await answer(scope, receive, send)
@@ -83,6 +84,8 @@ class Application:
             if route.needs.kind != "public":
                 call.principal = await self._principal(call, route.needs)
                 _check(call, route.needs)
+            if route.body is None and not route.ignores_body:
+                await call.check_no_body()
             return await route.handler(call), route
         except Problem as problem:
             if problem.kind == "forbidden" and route is not None and call is not None:
@@ -140,7 +143,7 @@ class Application:
                 holders=holders_for_people(error.holders),
                 position=error.position,
             )
-        if isinstance(error, InvalidName | UnsafeTiming):
+        if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):
             return Problem("malformed", str(error))
         if not isinstance(error, BackendUnavailable):
             log.error("the store refuses: %s", error)

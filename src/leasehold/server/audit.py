@@ -25,6 +25,7 @@ type What = Literal[
     "force release",
     "restriction set",
     "restriction deleted",
+    "move ordered",
     "move started",
     "move phase",
     "move finished",

@@ -118,6 +118,16 @@ class Call:
                 raise self._too_large(most)
         return b"".join(parts)
 
+    async def check_no_body(self) -> None:
+        """Raises `Problem`, 400, for whoever puts parameters where nobody looks; 413 if it is too long."""
+        length = self.headers.get(b"content-length", b"0")
+        if length == b"0" and b"transfer-encoding" not in self.headers:
+            return
+        if await self.body(self.service.limits.max_body):
+            raise Problem(
+                "malformed", "there is no body here: parameters go into the query, as in ?ttl=30"
+            )
+
     def _bounded(self, body: bytes, most: int) -> bytes:
         if len(body) > most:
             raise self._too_large(most)

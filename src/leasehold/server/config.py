@@ -84,13 +84,20 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.records or self.stores[0].url
 
     @property
+    def named_urls(self) -> tuple[str, ...]:
+        """Those that somebody wrote."""
+        return tuple(filter(None, (self.store, self.records, *(at.url for at in self.placement))))
+
+    @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
         host, colon, port = self.listen.rpartition(":")
-        if not colon or not port.isdigit() or int(port) > 65535:
+        if not colon or not port.isdecimal() or not port.isascii():
             raise NotConfigured(
                 f"listen is {self.listen!r}: write HOST:PORT, such as 127.0.0.1:{PORT} or [::1]:{PORT}"
             )
+        if int(port) > 65535:
+            raise NotConfigured(f"listen is {self.listen!r}: a port is 0 to 65535")
         return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)  # noqa: S104
 
     @property

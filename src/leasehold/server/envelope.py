@@ -1,17 +1,18 @@
 """What the service keeps with a lease beside its note: where it came from, and its sealed id.
 
-A store tells nobody a lease's id, and the service has no state of its own. So the note of what is
-acquired through it ends in a unit separator, the caller's address, a blank, and the id, encrypted
+A store tells nobody a lease's id, and the servers of a service share nothing but stores. So the note
+of what is acquired through it ends in a unit separator, the caller's address, a blank, and the id, encrypted
 under the service's secret: an administrator may see ids, as a way out. Whatever is shown as a note ends
 before the separator.
 """
 
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import blake2b
 from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.notes import SEPARATOR, shown_note
+from leasehold.core.notes import ADDRESS, SEPARATOR, shown_note
 
 LONGEST = 64
 """Letters of an id."""
@@ -37,7 +38,7 @@ class Envelope:
         raw = lease_id.encode()
         hidden = self._turned(raw, fingerprint(lease_id))
         last = f" {mark}" if mark else ""
-        return f"{note}{SEPARATOR}{ip} {urlsafe_b64encode(hidden).decode()}{last}"
+        return f"{note}{SEPARATOR}{_clean(ip)} {urlsafe_b64encode(hidden).decode()}{last}"
 
     def opened(self, note: str, lease: str) -> Opened:
         """What was sealed with the lease of that fingerprint."""
@@ -60,3 +61,11 @@ class Envelope:
         length = len(raw)
         mixed = int.from_bytes(raw) ^ int.from_bytes(stream[:length])
         return mixed.to_bytes(length)
+
+
+def _clean(ip: str) -> str:
+    """An address, without its zone if that has other letters; empty for what a proxy says that is none."""
+    for each in (ip, ip.partition("%")[0]):
+        if re.fullmatch(ADDRESS, each):
+            return each
+    return ""

@@ -3,18 +3,15 @@
 import asyncio
 from typing import TYPE_CHECKING
 
+from leasehold.core.names import PROBE
 from leasehold.errors import LeaseholdError
 from leasehold.model import Inspect, Status
 from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.drain import draining
-from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.problems import Problem
 
 if TYPE_CHECKING:
     from leasehold.server.service import Service
-
-PROBE = b"lock:leasehold/probe"
-"""A key that nobody holds; looking at it takes a round trip and nothing else."""
 
 PATIENCE = 2.0
 """So long a store may take to answer a probe, in seconds."""
@@ -41,8 +38,7 @@ class Health:
             raise draining()
         if self._service.keys.stale_for > STALE:
             raise Problem("unavailable", "the records can't be read", retry_after=1)
-        runtime = self._service.runtime
-        if isinstance(runtime, PlacedRuntime) and not runtime.atlas.may_grant:
+        if not self._service.runtime.atlas.may_grant:
             raise Problem("unavailable", "where directories live can't be read", retry_after=1)
         await self._ask_store()
         if not self._answered:
@@ -58,8 +54,7 @@ class Health:
 
     async def _look(self) -> None:
         """While any of several stores answers, there is something to do here."""
-        runtime = self._service.runtime
-        stores = runtime.ways.named.values() if isinstance(runtime, PlacedRuntime) else (runtime,)
+        stores = self._service.runtime.ways.named.values()
         try:
             self._answered = any(await asyncio.gather(*map(_answers, stores)))
         finally:

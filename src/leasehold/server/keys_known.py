@@ -107,6 +107,12 @@ class KnownKeys:
 
     def _take(self, records: Sequence[Record]) -> None:
         known = {key.id: key for record in records if (key := self.read(record)) is not None}
+        now = self._clock.stamp() / 1e6
+        if not known and any(not key.ended(now) for key in self):  # nobody removes one that is good
+            log.error(
+                "all keys are gone from the records, so everybody is refused: restore the records, or make "
+                "new keys beside them with `leasehold keys create`"
+            )
         self._keys.clear()
         self._keys.update(known)
         self.tell_watchers()

@@ -1,10 +1,16 @@
 """How much there may be of anything: in all, and for each key. `GET /v1/limits` tells it."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from msgspec import Struct
 
+from leasehold.backends.port import MAX_BATCH
+from leasehold.core.names import MAX_NAME
 from leasehold.server.problems import Problem
+
+MAX_TEXT = 4096
+"""Of a note, a client-id, an id or a reason, in characters."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,14 +22,14 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The longest `wait=` of one request."""
     max_keep: float = 31 * 86400.0
     """How long a released lease's units may stay taken."""
-    max_name: int = 512
+    max_name: int = MAX_NAME
     """Fixed: the length of a name, with its directories."""
-    max_text: int = 4096
+    max_text: int = MAX_TEXT
     """Fixed: the length of a note, a client-id, an id or a reason, in characters."""
     max_body: int = 1 << 20
     max_headers: int = 32 << 10
     """Of a request: its line and its headers."""
-    max_batch: int = 512
+    max_batch: int = MAX_BATCH
     """Fixed: commands in a batch."""
     max_page: int = 1000
     connections: int = 10_000
@@ -55,6 +61,12 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 FIXED = ("max_name", "max_text", "max_batch")
 """Those that are what the service is made for."""
+
+CENSUS_EVERY = 5.0
+"""Seconds between two counts of all leases, where they are many: anybody may ask for their number."""
+
+FEW = 10_000
+"""So many are counted within a millisecond."""
 
 SWEPT_EVERY = 1.0
 """Seconds between two looks for leases that have ended, of a key that has as many as it may."""
@@ -118,8 +130,9 @@ class Tally:
         """How many count."""
         return sum(end >= now for end in self._ends.values())
 
-    def __bool__(self) -> bool:
-        return bool(self._ends)
+    def __len__(self) -> int:
+        """How many have been put in, and not struck out yet."""
+        return len(self._ends)
 
 
 class Account:
@@ -145,6 +158,15 @@ class Account:
         return not any((*counted, self.leases, self.places, self.sign_ins))
 
 
+class Census(NamedTuple):
+    """What all keys have together."""
+
+    leases: int
+    """Those that stand."""
+    places: int
+    """Places in line that live."""
+
+
 class Accounts:
     """What each key has, and whether it may have more."""
 
@@ -156,6 +178,8 @@ class Accounts:
         self.waiting = Budget(limits.waiters, "waiting requests")
         self._now = now
         self._each: dict[str, Account] = {}
+        self._census = Census(0, 0)
+        self._census_good_until = 0.0
 
     def of(self, key_id: str) -> Account:
         """One key's account."""
@@ -204,17 +228,17 @@ class Accounts:
             account.leases.drop(lease_id)
             account.places.drop(lease_id)
 
-    @property
-    def leases(self) -> int:
-        """Leases of all keys that stand, as far as this server knows."""
-        now = self._now()
-        return sum(each.leases.counted(now) for each in self._each.values())
-
-    @property
-    def places(self) -> int:
-        """Places in line of all keys that live, as far as this server knows."""
-        now = self._now()
-        return sum(each.places.counted(now) for each in self._each.values())
+    def census(self) -> Census:
+        """What all keys have together, as far as this server knows; of many, some seconds ago."""
+        now, each = self._now(), self._each.values()
+        many = sum(len(one.leases) + len(one.places) for one in each)
+        if many <= FEW or now >= self._census_good_until:
+            self._census = Census(
+                sum(one.leases.counted(now) for one in each),
+                sum(one.places.counted(now) for one in each),
+            )
+            self._census_good_until = now + CENSUS_EVERY
+        return self._census
 
     def one_more(self, key_id: str, what: str) -> "Counted":
         """Room for one more of `connections`, `streams` or `waiters`. Raises `Problem`, 429."""

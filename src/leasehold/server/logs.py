@@ -130,15 +130,15 @@ def _now() -> str:
 async def logged(server: "Server") -> AsyncGenerator[None]:
     """Log as the settings say as long as the server runs."""
     chosen = server.config.log_format
-    if not chosen:
-        yield
-        return
     writer = Writer(STDERR)
     log = Log(writer, as_json=chosen == "json")
+    if chosen:
+        server.service.meters.append(log.request)
+    else:
+        log.setLevel(logging.WARNING)
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for logger in loggers:
         logger.addHandler(log)
-    server.service.meters.append(log.request)
     try:
         yield
     finally:

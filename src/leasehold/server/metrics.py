@@ -23,7 +23,6 @@ from prometheus_client.metrics_core import (
 
 from leasehold.core.names import KINDS
 from leasehold.model import Command, Reply
-from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.principal import Principal
 from leasehold.server.routing import Route
 
@@ -101,8 +100,7 @@ class Metrics:
 
     def _placement(self, key: bytes) -> str:
         """Where it lives."""
-        runtime = self._service.runtime
-        return runtime.atlas.table.home_of(key).place if isinstance(runtime, PlacedRuntime) else ""
+        return self._service.runtime.atlas.table.home_of(key).place
 
     def _directory(self, name: bytes) -> str:
         """In which of those that are told apart it is."""
@@ -167,15 +165,16 @@ class Metrics:
     def _now(self) -> Iterator[Metric]:
         """What is so at this moment."""
         service = self._service
+        census = service.accounts.census()
         yield GaugeMetricFamily(
             "leasehold_leases",
             "Leases that stand, of those that were acquired or renewed at this server",
-            service.accounts.leases,
+            census.leases,
         )
         yield GaugeMetricFamily(
             "leasehold_waiters",
             "Places in line that live, of those that were taken at this server",
-            service.accounts.places,
+            census.places,
         )
         yield GaugeMetricFamily(
             "leasehold_streams", "Streams that are open", len(list(service.post.streams))

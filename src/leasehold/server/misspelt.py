@@ -28,9 +28,9 @@ def refuse_unknown(where: str, found: Iterable[str], known: Collection[str]) -> 
     """Raises `NotConfigured` for a key of a file that is not known there."""
     for key in found:
         if key not in known:
-            near = _near(key, known)
+            close = near(key, known)
             raise NotConfigured(
-                f"{where} {key}: there is no such setting{near and f', did you mean {near}?'}"
+                f"{where} {key}: there is no such setting{close and f', did you mean {close}?'}"
             )
 
 
@@ -40,19 +40,19 @@ def refuse_unknown_variables(
     """Likewise for variables that begin so; those that Kubernetes makes of Services are left alone."""
     for variable, value in environ.items():
         name = variable.removeprefix(prefix)
-        if name == variable or name in known or _is_link(name, value):
+        if name == variable or name in known or is_link(name, value):
             continue
-        near = _near(name.lower(), {each.lower() for each in known})
-        meant = f", did you mean {prefix}{near.upper()}?" if near else ""
+        close = near(name.lower(), {each.lower() for each in known})
+        meant = f", did you mean {prefix}{close.upper()}?" if close else ""
         raise NotConfigured(f"{variable}: there is no such setting{meant}")
 
 
-def _is_link(name: str, value: str) -> bool:
+def is_link(name: str, value: str) -> bool:
     """It tells where a Service is, whose name begins as our variables do."""
     return bool(_LINK.fullmatch(name) or (name.endswith("PORT") and _LINK_URL.fullmatch(value)))
 
 
-def _near(key: str, known: Collection[str]) -> str:
+def near(key: str, known: Collection[str]) -> str:
     """The setting that may be meant; empty for none."""
     meant = _MEANT.get(key, "")
     return meant if meant in known else next(iter(get_close_matches(key, known, 1)), "")

@@ -25,6 +25,27 @@ _NAME: Node = {
     "maxLength": 690,
 }
 
+_EXAMPLES = {"name": "base64:am9icy9uaWdodGx5", "dir": "base64:am9icw"}
+"""How `jobs/nightly` is spelt, and the directory that it lies in."""
+
+_ABOUT = """\
+Locks as leases: each is held for `ttl` seconds and no longer, unless it is renewed, and every grant of a \
+name has a higher fencing token (`sequencer`).
+
+- **Who asks**: `Authorization: Bearer lh_…`, with a key of `leasehold keys create`.
+- **Names** are `base64:` and their bytes in URL-safe base64 without padding: `jobs/nightly` is \
+`base64:am9icy9uaWdodGx5`.
+- **Parameters** stand in the query, also those of POST, PATCH and DELETE; a body is taken only where one \
+is described.
+- **To hold a lock**: `POST /v1/locks/base64:am9icy9uaWdodGx5?ttl=30&wait=10`, then with the `id` of the \
+answer `PATCH …?id=…&ttl=30` each time a third of the ttl is over, and `DELETE …?id=…` at the end. After a \
+410 it is lost.
+- **To be able to send it again** after a failure, bring a random `id` of your own, 128 bits or more; then \
+release it also when you have given up.
+- **Refusals** are `application/problem+json`: `type` leads to what it means and what to do; a 409 has the \
+holders.
+"""
+
 _SUCCESS = {200: "Done", 201: "Made", 204: "Done", 304: "As it was"}
 
 _LINKS: dict[str, Node] = {
@@ -58,8 +79,10 @@ def described(routes: Iterable[Route]) -> Node:
         "info": {
             "title": "Leasehold",
             "summary": "Locks as leases, with fencing tokens",
+            "description": _ABOUT,
             "version": "1",
         },
+        "servers": [{"url": "/", "description": "The service that gave you this"}],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -128,7 +151,8 @@ def _in_path(route: Route) -> list[Node]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": _NAME if name in ("name", "dir") else {"type": "string", "minLength": 1},
+            **({"example": _EXAMPLES[name]} if name in _EXAMPLES else {}),
+            "schema": _NAME if name in _EXAMPLES else {"type": "string", "minLength": 1},
         }
         for name in names
     ]
@@ -170,13 +194,11 @@ def _success(route: Route, status: int, schemas: dict[Any, Node]) -> Node:
 
 def problems_of(route: Route) -> list[int]:
     """The statuses of its problems: those of every route, those of its kind, and its own."""
-    found = {400, 408, 431, 503, *route.problems}
+    found = {400, 408, 413, 431, 503, *route.problems}
     if route.needs.kind != "public":
         found |= {401, 429}
     if route.needs.kind == "everywhere" or (route.needs.kind == "path" and not route.needs.hidden):
         found.add(403)
-    if route.body is not None:
-        found.add(413)
     return sorted(found)
 
 

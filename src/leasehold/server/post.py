@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from leasehold.model import Wakeup
-from leasehold.runtime.mail import Mailroom
-from leasehold.runtime.port import Signal
+from leasehold.runtime.mail import Mailroom, PassingMail
 
 
 class Stream:
@@ -116,30 +115,21 @@ class Post:
         return self._streams.values()
 
 
-class TappedMail(Mailroom):
+class TappedMail(PassingMail):
     """A runtime's mail, of which what is for a stream goes there. Takes the place of `runtime.mail`."""
 
     def __init__(self, mail: Mailroom, post: Post) -> None:
-        self._mail = mail
+        super().__init__(mail)
         self._post = post
-
-    def expect(self, lease: str, signal: Signal) -> None:
-        self._mail.expect(lease, signal)
-
-    def pause(self, lease: str) -> bool:
-        return self._mail.pause(lease)
-
-    def forget(self, lease: str) -> None:
-        self._mail.forget(lease)
 
     def deliver(self, wakeup: Wakeup) -> None:
         if not self._post.deliver(wakeup):
-            self._mail.deliver(wakeup)
+            super().deliver(wakeup)
 
     def remind(self, wakeup: Wakeup) -> None:
         if not self._post.deliver(wakeup):
-            self._mail.remind(wakeup)
+            super().remind(wakeup)
 
     def recheck(self) -> None:
-        self._mail.recheck()
+        super().recheck()
         self._post.recheck()

@@ -22,6 +22,10 @@ SWEEP = 1.0
 """Seconds between two looks at all connections, at most."""
 
 
+_AROUND = len(": \r\n")
+"""Bytes of a header besides its name and value."""
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """One connection."""
 
@@ -47,6 +51,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stalled_since: float | None = None
         self._in_headers = False
         self._header_bytes = 0
+        """Of headers that have not ended; the end of what came before them may be among it."""
+        self._told_bytes = 0
+        """Of a request's line and headers, as the parser tells them one by one."""
 
     # -- asyncio's ----------------------------------------------------------------------------------
 
@@ -68,12 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_headers:
             self._header_bytes += len(data)
             if self._header_bytes > self.limits.max_headers:
-                self._end(
-                    Problem(
-                        "headers-too-large",
-                        f"a request's line and headers are {self.limits.max_headers} bytes at most",
-                    )
-                )
+                self._end(self._too_much())
 
     def pause_writing(self) -> None:
         self._stalled_since = self.loop.time()
@@ -90,6 +92,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.scope["leasehold.connection"] = self  # type: ignore[typeddict-unknown-key]
         self._arriving_since = self.loop.time()
         self._in_headers = True
+        self._told_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._told(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._told(len(name) + len(value) + _AROUND)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_headers = False
@@ -101,6 +112,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
+        if self._told_bytes > self.limits.max_headers:
+            return self._end(self._too_much())
         self._count(400)
         super().send_400_response(msg)
 
@@ -117,6 +130,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self._counted.end()
         self._counted = counted
         self.key_id = key_id
+
+    def _told(self, length: int) -> None:
+        """So much more of a line and headers, which may all have come at once. Raises to end the parsing."""
+        self._told_bytes += length
+        if self._told_bytes > self.limits.max_headers:
+            raise self._too_much()
+
+    def _too_much(self) -> Problem:
+        most = self.limits.max_headers
+        return Problem(
+            "headers-too-large", f"a request's line and headers are {most} bytes at most"
+        )
 
     def sweep(self, now: float) -> None:
         """Cut it off if its client is too slow."""

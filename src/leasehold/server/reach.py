@@ -1,11 +1,13 @@
 """Reading keys in their order, page by page, as far as somebody may see them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from leasehold.core.names import KINDS
+from leasehold.backends.http.names import MARK, decoded
+from leasehold.core.names import KINDS, MAX_NAME, Kind
 from leasehold.model import Status
 from leasehold.server.principal import Principal, Scope
+from leasehold.server.problems import Problem
 from leasehold.server.scopes import reduced
 
 if TYPE_CHECKING:
@@ -26,6 +28,25 @@ HEADS = tuple(sorted(kind.encode() + b":" for kind in KINDS))
 """What keys begin with, in their order."""
 
 
+def heads_of(kind: Kind | None) -> Sequence[bytes]:
+    """What keys of that kind begin with, or of any."""
+    return HEADS if kind is None else (kind.encode() + b":",)
+
+
+def names_of(text: str) -> bytes:
+    """What names begin with, as parameters have it. Raises `Problem`, 400."""
+    try:
+        raw = decoded(text.removeprefix(MARK))
+    except ValueError:
+        raise Problem(
+            "malformed",
+            f"what names begin with is written as {MARK} and its bytes in URL-safe base64 without padding",
+        ) from None
+    if len(raw) > MAX_NAME:
+        raise Problem("malformed", f"no name is longer than {MAX_NAME} bytes")
+    return raw
+
+
 def prefixes_of(prefix: bytes) -> list[bytes]:
     """What keys of each kind begin with that begin with `prefix`."""
     return [head if head.startswith(prefix) else prefix for head in HEADS if _meet(head, prefix)]
@@ -35,7 +56,7 @@ def _meet(head: bytes, prefix: bytes) -> bool:
     return head.startswith(prefix) or prefix.startswith(head)
 
 
-def _stretches(principal: Principal, prefixes: Iterable[bytes]) -> Iterable[bytes]:
+def stretches(principal: Principal, prefixes: Iterable[bytes]) -> Iterable[bytes]:
     """The beginnings of keys that somebody may see among those that begin with one of these."""
     for prefix in prefixes:
         head, colon, wanted = prefix.partition(b":")
@@ -66,7 +87,7 @@ async def read(
     items: list[Status] = []
     looks = 0
     with service.accounts.reading:
-        for stretch in _stretches(principal, prefixes):
+        for stretch in stretches(principal, prefixes):
             if after is not None and after >= stretch and not after.startswith(stretch):
                 continue  # it lies behind us
             cursor = after if after is not None and after.startswith(stretch) else None

@@ -91,6 +91,8 @@ class Route:
     query: type[Struct] | None = None
     body: Any = None
     """The type of the body, if it takes one."""
+    ignores_body: bool = False
+    """Without that, one that comes where none is taken is refused."""
     answers: Mapping[int, Any] = field(default_factory=dict)
     """The type of the body of each success; None for none, `str` for a text, a tuple for one of several."""
     problems: tuple[int, ...] = ()

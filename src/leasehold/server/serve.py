@@ -1,10 +1,13 @@
 """A server: a service over its store and records, on a socket, from its start to its graceful end."""
 
 import asyncio
+import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from socket import gethostname
 
+from leasehold.backends.redact import redacted
 from leasehold.errors import NotConfigured
 from leasehold.hub import hub_for
 from leasehold.runtime.asyncio import AsyncRuntime
@@ -16,12 +19,17 @@ from leasehold.server.keys import KeyRing
 from leasehold.server.logs import logged
 from leasehold.server.metrics import measured
 from leasehold.server.observatory.observatory import observing
+from leasehold.server.placing.address import is_of_machine
 from leasehold.server.placing.listing import check_each_once
 from leasehold.server.placing.starting import join, own_of, placing, runtime_over
 from leasehold.server.records import records_for
+from leasehold.server.records.folders import missing_folders
+from leasehold.server.records.port import Records
 from leasehold.server.service import Service
 from leasehold.server.tls import context_for
 from leasehold.server.tracing import traced
+
+log = logging.getLogger("leasehold.server")
 
 type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
 """Something that runs beside requests: entered when the service is ready, left at its end."""
@@ -64,8 +72,11 @@ class Server:
         tls = context_for(config.tls_cert, config.tls_key)
         sock = listening_socket(config)
         stack.callback(sock.close)
-        own = [own_of(each, nameless=not config.placement) for each in config.stores]
+        machine = "" if is_of_machine(config.records_url) else gethostname()
+        nameless = not config.placement
+        own = [own_of(each, nameless=nameless, machine=machine) for each in config.stores]
         check_each_once(own)
+        new_folders = missing_folders(config.named_urls)
         ways = {
             of.address: self._open_store(each.url)
             for of, each in zip(own, config.stores, strict=True)
@@ -89,6 +100,7 @@ class Server:
         )
         for part in PARTS:
             await stack.enter_async_context(part(self))
+        await self._warn(records, new_folders)  # now that it is logged as the settings say
         if not keys.living():  # now that all else is well: it is shown once
             made = await keys.first("first administrator")
             self.first_key = made[1] if made else None
@@ -100,6 +112,13 @@ class Server:
         self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
         if ticket:
             self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+
+    async def _warn(self, records: Records, new_folders: Sequence[str]) -> None:
+        """Say what is allowed, and may not be what was meant."""
+        for folder in new_folders:
+            log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
+        for worry in await records.worries():
+            log.warning("records = %s: %s", redacted(self.config.records_url), worry)
 
     def _ticket(self, service: Service) -> str:
         """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""

@@ -1,7 +1,8 @@
-"""The service: all that a request may need, and nothing that only this server would know.
+"""The service: all that a request may need.
 
 Leases lie in stores, keys and restrictions in records; another server of the same service answers just
-as well. What a server has of its own is whom it may tell something: streams and long polls.
+as well. What a server has of its own may end with it: whom it tells something (streams, long polls), what
+each key has in use, tickets, sessions that were ended, and what the observatory has seen.
 """
 
 import logging
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from leasehold.core.timing import burial
+from leasehold.errors import BackendUnavailable
 from leasehold.model import (
     Acquire,
     Command,
@@ -22,7 +24,6 @@ from leasehold.model import (
     Renewed,
     Reply,
 )
-from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.runtime.port import Answer, Told
 from leasehold.server.audit import Audit
 from leasehold.server.drain import Drain
@@ -30,7 +31,7 @@ from leasehold.server.envelope import Envelope
 from leasehold.server.health import Health
 from leasehold.server.keys import KeyRing
 from leasehold.server.limits import Accounts, Limits
-from leasehold.server.observatory.observatory import Observatory
+from leasehold.server.observatory.observatory import Observatory, OverheardMail
 from leasehold.server.placing.desk import Desk
 from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.post import Post, TappedMail
@@ -65,7 +66,7 @@ type Meter = Callable[[Route | None, int, float], None]
 class Service:
     """See the module."""
 
-    runtime: AsyncRuntime | PlacedRuntime
+    runtime: PlacedRuntime
     """How commands get to the store, or to that of several where their key lives."""
     records: Records
     keys: KeyRing
@@ -106,9 +107,10 @@ class Service:
             backlog=self.limits.stream_backlog,
             leases=self.limits.leases_per_key + self.limits.waiters_per_key,
         )
-        self.runtime.mail = TappedMail(self.runtime.mail, self.post)
         self.health = Health(self)
         self.observatory = Observatory(self.runtime)
+        tapped = TappedMail(self.runtime.mail, self.post)
+        self.runtime.mail = OverheardMail(tapped, self.observatory.picture)
         self.observers.append(self.observatory.saw)
         self.tickets = Tickets(self.now)
         self.sessions = Sessions(self.keys, self.tickets, Origins(self.origins))
@@ -122,7 +124,11 @@ class Service:
         """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""
         if self._doubtful:
             command = self._buried(command)
-        answer = await self.runtime.call(command)
+        try:
+            answer = await self.runtime.call(command)
+        except BackendUnavailable:
+            self._doubt(command)
+            raise
         if answer.resent:
             self._doubt(command)
         self.saw(who, command, answer.reply)
@@ -136,25 +142,44 @@ class Service:
             batch(len(commands))
         told = await self.runtime.call_all(commands)
         for command, each in zip(commands, told, strict=True):
+            if type(each) is not Answer or each.resent:
+                self._doubt(command)
             if type(each) is Answer:
-                if each.resent:
-                    self._doubt(command)
                 self.saw(who, command, each.reply)
         return told
+
+    def left(self, ttl: float, answer: Answer) -> float:
+        """What is left of a lease that an answer grants: its time may have begun when it was asked for.
+
+        Raises `BackendUnavailable` if that may be nothing.
+        """
+        left = ttl - (self.now() - answer.sent)
+        if left <= 0:
+            raise BackendUnavailable(
+                "the store took longer to answer than the lease lasts: ask again, with the same id"
+            )
+        return left
 
     def _doubt(self, command: Command) -> None:
         """A copy of it may still be on its way to the store, and arrive after its id was given up."""
         if type(command) is Acquire:
-            self._doubtful[command.id] = None
-            if len(self._doubtful) > DOUBTS:
-                del self._doubtful[next(iter(self._doubtful))]
+            self.doubt(command.id)
+
+    def doubt(self, lease_id: str) -> None:
+        """A copy of an Acquire under this id may still be on its way."""
+        self._doubtful[lease_id] = None
+        if len(self._doubtful) > DOUBTS:
+            del self._doubtful[next(iter(self._doubtful))]
 
     def _buried(self, command: Command) -> Command:
         """A release of such an id has the store remember it."""
         if type(command) is not Release or command.id not in self._doubtful:
             return command
-        bury = max(command.bury, burial(self.runtime.call_timeout))
-        return replace(command, bury=bury)
+        return self.buried(command)
+
+    def buried(self, command: Release) -> Release:
+        """Have the store remember its id for as long as a late copy may be on its way."""
+        return replace(command, bury=max(command.bury, burial(self.runtime.call_timeout)))
 
     def saw(self, who: Principal, command: Command, reply: Reply) -> None:
         """Remember what a command has come to, and tell those who watch."""

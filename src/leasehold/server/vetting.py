@@ -1,5 +1,6 @@
 """What of a batch's commands is let through: bounds, and who may do what to which key."""
 
+from collections.abc import Callable
 from math import isfinite
 
 from leasehold.core.names import KINDS, MAX_NAME
@@ -17,17 +18,19 @@ from leasehold.model import (
     Revoke,
     Status,
 )
-from leasehold.server.limits import Limits
+from leasehold.server.adverts import PREFIX, name_for
+from leasehold.server.limits import MAX_TEXT, Limits
 from leasehold.server.principal import Principal, Scope
 from leasehold.server.problems import lacking
 
 _KINDS = frozenset(kind.encode() for kind in KINDS)
-_WAIT = b"wait"
-"""What waiting clients tell each other of themselves, to find circles (see `core.names.wait_key`)."""
 
-_WHOLE = 1_000_000
-_LONGEST_TEXT = 4096
-"""Of an id, an owner, a note, in characters; which ones is no business of ours, as with every other store."""
+MOST_TOKENS = 64
+"""A clock gives a million tokens a second, so ten thousand grants of so many do not outrun it."""
+
+AHEAD = 1 << 31
+"""So far ahead of this server's clock, in microseconds, a floor may be: half of `home.SLACK`."""
+
 _MIN_SIGN = 0.1
 
 
@@ -41,17 +44,22 @@ _NEEDED: dict[type, Scope] = {
 }
 
 
-def refused(limits: Limits, who: Principal, command: Command) -> Reply | None:
-    """What a command is answered that is not let through; None for one that is."""
+def refused(
+    limits: Limits, who: Principal, command: Command, stamp: Callable[[], int]
+) -> Reply | None:
+    """What a command is answered that is not let through; None for one that is. `stamp`: see `Clock`."""
     kind, colon, name = command.key.partition(b":")
-    internal = kind == _WAIT
+    internal = command.key.startswith(PREFIX)
     if not colon or not (internal or kind in _KINDS) or not 1 <= len(name) <= MAX_NAME:
         return Failed("invalid", f"a key is a kind, a colon, and 1 to {MAX_NAME} bytes of a name")
     scope = _NEEDED[type(command)]
-    allowed = who.may_somewhere(scope) if internal else who.may(scope, name)
+    about = name_for(command) if internal else name
+    allowed = who.may_somewhere(scope) if about is None else who.may(scope, about)
     if not allowed:
-        return _not_allowed(command, scope, name)
+        return _not_allowed(command, scope, about or b"")
     flaw = _flaw(limits, command, internal=internal)
+    if flaw is None and type(command) is Acquire:
+        flaw = _tokens_flaw(command, stamp)
     return None if flaw is None else Failed("invalid", flaw)
 
 
@@ -70,8 +78,8 @@ def _flaw(limits: Limits, command: Command, *, internal: bool) -> str | None:
         if not command.reason.strip():
             return "say why, in reason: the holder is told, and it is kept"
         return _text_flaw("reason", command.reason)
-    if not 1 <= len(command.id) <= _LONGEST_TEXT:  # type: ignore[union-attr]
-        return f"an id is 1 to {_LONGEST_TEXT} characters"
+    if not 1 <= len(command.id) <= MAX_TEXT:  # type: ignore[union-attr]
+        return f"an id is 1 to {MAX_TEXT} characters"
     if type(command) is Acquire or type(command) is Renew:
         least = _MIN_SIGN if internal else limits.min_ttl
         if not least <= command.ttl <= limits.max_ttl:
@@ -90,13 +98,26 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
         return "units and capacity are 1 to 2^30"
     if not -(1 << 31) <= command.priority < 1 << 31:  # at the top are those who wait to upgrade
         return "priority is -2^31 to 2^31 - 1"
-    if not 1 <= command.tokens <= _WHOLE:
-        return f"tokens are 1 to {_WHOLE}"
     if not (isfinite(command.patience) and 0 < command.patience <= limits.max_ttl):
         return f"patience is up to {limits.max_ttl:g} seconds"
     if not 0 <= command.lock_delay <= limits.max_ttl:
         return f"lock_delay is up to {limits.max_ttl:g} seconds"
     return _text_flaw("owner", command.owner) or _text_flaw("note", unmarked(command.note)[0])
+
+
+def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
+    """No key's tokens get far ahead of the clocks, or they would fall when its directory moves."""
+    if not 1 <= command.tokens <= MOST_TOKENS:
+        return (
+            f"tokens are 1 to {MOST_TOKENS} through a service, not {command.tokens}: "
+            f"a lock's cohort= is {MOST_TOKENS} at most here"
+        )
+    if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
+        return (
+            f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "
+            "server's clock, in microseconds since 1970"
+        )
+    return None
 
 
 def _release_flaw(limits: Limits, command: Release) -> str | None:
@@ -107,6 +128,6 @@ def _release_flaw(limits: Limits, command: Release) -> str | None:
 
 
 def _text_flaw(what: str, text: str) -> str | None:
-    if len(text) > _LONGEST_TEXT:
-        return f"{what} is {_LONGEST_TEXT} characters long at most"
+    if len(text) > MAX_TEXT:
+        return f"{what} is {MAX_TEXT} characters long at most"
     return None

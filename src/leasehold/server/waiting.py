@@ -38,6 +38,11 @@ class _Line(Acquiring):
         self._brought = brought
         self._over = brought  # there is nothing that we may give up
 
+    @property
+    def is_doubtful(self) -> bool:
+        """A copy of what it has asked for may still be on its way."""
+        return self._doubtful or self._in_flight
+
     async def _leave_queue(self) -> None:
         if not self._brought:
             await super()._leave_queue()
@@ -69,10 +74,14 @@ async def acquire_in_line(
         line = _Line(service.runtime, ask, lease_id, brought=brought)
         loop = asyncio.get_running_loop()
         place = asyncio.Task(line.run(wait), loop=loop, eager_start=True)
-        if not place.done():
-            spans = service.spans
-            with nullcontext() if spans is None else spans.waiting():
-                await _until_any(call, ask, place, brought=brought)
+        try:
+            if not place.done():
+                spans = service.spans
+                with nullcontext() if spans is None else spans.waiting():
+                    await _until_any(call, ask, place, brought=brought)
+        finally:
+            if line.is_doubtful:
+                service.doubt(lease_id)
         grant = place.result()
     if grant.claim_by is None:
         return Had(grant.id, grant.token, grant.slots, ask.ttl - (service.now() - grant.since))
@@ -118,11 +127,12 @@ async def _claimed(call: Call, ask: Ask, grant: Grant, *, brought: bool) -> Had:
     service = call.service
     try:
         answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
+        reply = answer.reply
+        left = service.left(reply.ttl, answer) if isinstance(reply, Granted | Renewed) else None
     except BaseException:
         if not brought:
             service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
         raise
-    reply = answer.reply
-    if not isinstance(reply, Granted | Renewed):
+    if left is None:
         raise AcquireTimeout("its turn came and passed while the server was busy", key=ask.key)
-    return Had(grant.id, grant.token, grant.slots, reply.ttl - (service.now() - answer.sent))
+    return Had(grant.id, grant.token, grant.slots, left)

@@ -10,8 +10,9 @@ from urllib.parse import quote
 
 from leasehold.clock import Clock
 from leasehold.hub import hub_for
-from leasehold.runtime.asyncio import AsyncRuntime
+from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.post import TappedMail
+from tests.server.alone import alone
 from tests.server.world import World
 from tests.servers.certificates import key_of
 
@@ -37,13 +38,13 @@ class Served:
         trust = f"?cafile={quote(str(self._certificate))}" if self._certificate else ""
         return f"{scheme}://{key}@{place}{trust}"
 
-    def put(self, url: str, clock: Clock | None) -> AsyncRuntime:
+    def put(self, url: str, clock: Clock | None) -> PlacedRuntime:
         """Keep leases elsewhere from now on."""
 
-        async def put() -> AsyncRuntime:
+        async def put() -> PlacedRuntime:
             hub = hub_for(url, clock=clock)
             self.world.server._stack.push_async_callback(hub.close_loop)
-            runtime = hub.loop_runtime()
+            runtime = alone(hub.loop_runtime())
             await runtime.ready()
             runtime.mail = TappedMail(runtime.mail, self.world.server.service.post)
             self.again(runtime)
@@ -51,7 +52,7 @@ class Served:
 
         return self.world.do(put)  # type: ignore[no-any-return]
 
-    def again(self, runtime: AsyncRuntime) -> None:
+    def again(self, runtime: PlacedRuntime) -> None:
         """Keep leases there again."""
         self.world.server.service.runtime = runtime
 

@@ -16,6 +16,7 @@ from leasehold.testing.proxy import FaultProxy
 from tests.backends.http.processes import Balancer, LeaseholdServer
 from tests.backends.redis.test_redis_connections_processes import CYCLES, USERS, WORKER
 from tests.servers.ports import HOST
+from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
@@ -65,8 +66,7 @@ def test_likewise_for_threads(server: LeaseholdServer) -> None:
         held = one.lock("a", ttl=12).acquire()
         waiter = threading.Thread(target=lambda: granted.append(two.lock("a").acquire(wait=60)))
         waiter.start()
-        while not one.lock("a").status().waiting:
-            pass
+        wait_until(lambda: one.lock("a").status().waiting, "somebody in line")
         server.kill()
         server.start()
         held.ensure()
@@ -81,12 +81,15 @@ def test_likewise_for_threads(server: LeaseholdServer) -> None:
 async def test_a_lease_is_kept_through_a_short_outage(server: LeaseholdServer, fault: str) -> None:
     with FaultProxy(HOST, server.port) as proxy:
         async with leasehold.connect(proxy.url_for(server.url)) as client:
-            async with client.lock("a", ttl=3) as lease:
+            async with client.lock("a", ttl=9) as lease:
                 getattr(proxy, fault)()
-                await asyncio.sleep(1.2)
+                await asyncio.sleep(3.2)  # until after a renewal that fails
+                in_outage = lease.remaining
                 proxy.heal()
-                await asyncio.sleep(2.5)
-                lease.ensure()
+                async with asyncio.timeout(LONG):
+                    while lease.remaining <= in_outage:
+                        lease.ensure()
+                        await asyncio.sleep(0.02)
             async with asyncio.timeout(LONG), client.lock("a"):
                 pass
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from leasehold.backends.temporal.client.serving import polled
+from leasehold.backends.temporal.client.pollers import polled
 from leasehold.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 import leasehold
-from leasehold.backends.temporal.client import serving
+from leasehold.backends.temporal.client import pollers
 from leasehold.errors import BackendUnavailable
 from tests.servers.temporal import TemporalServer
 
@@ -29,7 +29,7 @@ class Off:
 async def test_a_clock_that_is_an_hour_off(
     url: str, by: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "time", Off(by))
+    monkeypatch.setattr(pollers, "time", Off(by))
     async with leasehold.connect(url) as client:
         lease = await client.lock(uuid4().hex, ttl=30).acquire(wait=30)
         assert lease.token > 0
@@ -45,7 +45,7 @@ async def test_a_clock_that_is_an_hour_off(
 async def test_nobody_is_nobody_whatever_the_clock_says(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving, "time", Off(-HOUR))
+    monkeypatch.setattr(pollers, "time", Off(-HOUR))
     url = f"{temporal_server.url}?task_queue=nobody-{uuid4().hex}"
     async with leasehold.connect(url) as client:
         with pytest.raises(BackendUnavailable, match="nobody serves"):
@@ -57,7 +57,7 @@ async def test_a_queue_is_no_stray_for_a_clock_that_is_off(
 ) -> None:
     """Its broker runs there, and who asks has another queue."""
     async with leasehold.connect(url) as client, client.lock(uuid4().hex, ttl=30):
-        monkeypatch.setattr(serving, "time", Off(HOUR))
+        monkeypatch.setattr(pollers, "time", Off(HOUR))
         queue = url.rpartition("=")[2]
         async with leasehold.connect(temporal_server.url) as other:
             found = await other.examine()

@@ -11,9 +11,10 @@ import pytest
 
 import leasehold.sync
 from tests.backends.temporal.looking import Looker
-from tests.cli.processes import Cli, end, line, until
+from tests.cli.processes import Cli, end, line
 from tests.runtime.scripts import run_script
 from tests.runtime.test_forks import IN_CHILD
+from tests.servers.waiting import wait_until
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
 
@@ -57,19 +58,19 @@ def test_an_interrupted_waiter_leaves_the_queue(cli: Cli, client: leasehold.sync
     name = uuid4().hex
     with client.lock(name):
         waiter = cli.start("run", name, "--", "true")
-        until(lambda: waiting(client, name) == 1, "it waits")
+        wait_until(lambda: waiting(client, name) == 1, "it waits")
         waiter.send_signal(signal.SIGINT)
         assert end(waiter)[0] == 130
-        until(lambda: waiting(client, name) == 0, "its place is given up")
+        wait_until(lambda: waiting(client, name) == 0, "its place is given up")
 
 
 def test_a_killed_waiter_is_passed_over(cli: Cli, client: leasehold.sync.Client) -> None:
     name = uuid4().hex
     with client.lock(name, ttl=60):
         dead = cli.start("run", name, "--ttl", "2", "--", "true")
-        until(lambda: waiting(client, name) == 1, "it waits")
+        wait_until(lambda: waiting(client, name) == 1, "it waits")
         living = cli.start("run", name, "--", "echo", "mine")
-        until(lambda: waiting(client, name) == 2, "so does the next")
+        wait_until(lambda: waiting(client, name) == 2, "so does the next")
         dead.kill()
     assert line(living) == "mine"
     assert end(living)[0] == 0

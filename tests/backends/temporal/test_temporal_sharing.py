@@ -10,7 +10,7 @@ from temporalio.client import Client
 import leasehold.sync
 from leasehold.backends.temporal.protocol.ids import PERMIT, permit_id
 from tests.backends.temporal.looking import Looker, queue_of
-from tests.cli.processes import until
+from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
@@ -64,7 +64,7 @@ def test_a_permits_holder_keeps_others_out(url: str) -> None:
         with gate.acquire(wait=30) as lease:
             assert lease.slot == 0
             assert not permit.take()
-        until(permit.take, "its permit is given back")
+        wait_until(permit.take, "its permit is given back")
         permit.release()
 
 

@@ -17,14 +17,15 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import leasehold.sync
 from leasehold.backends import store_for, store_of
-from leasehold.backends.temporal.client.serving import polled
+from leasehold.backends.temporal.client.pollers import polled
 from leasehold.backends.temporal.protocol import ids, wire
 from leasehold.errors import BackendUnavailable
 from tests.backends.redis.both_worlds import acquire
 from tests.backends.temporal.looking import new_key
 from tests.backends.temporal.serving import ThreadedWorker, brokers_for
-from tests.cli.processes import Cli, end, until
+from tests.cli.processes import Cli, end
 from tests.servers.temporal import TemporalServer
+from tests.servers.waiting import wait_until
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
 
@@ -51,7 +52,7 @@ def test_who_waits_for_a_server_that_hangs_may_leave(tmp_path: Path, cli: Cli) -
     with TemporalServer(tmp_path) as server, brokers_for(server) as cli.url:
         with leasehold.sync.connect(cli.url) as client, client.lock(name, ttl=600):
             waiter = cli.start("run", name, "--", "true")
-            until(lambda: client.status(name).waiting == 1, "it waits")
+            wait_until(lambda: client.status(name).waiting == 1, "it waits")
             server.pause()
             interrupt(waiter)
             told = cli("run", name, "--wait", "1", "--", "true")
@@ -80,7 +81,7 @@ def test_who_waits_for_a_worker_that_has_gone_is_told_whom_to_start(
     with leasehold.sync.connect(cli.url) as client:
         held = client.lock(name, ttl=600).acquire()
         waiter = cli.start("run", name, "--wait", "60", "--", "true")
-        until(lambda: client.status(name).waiting == 1, "it waits")
+        wait_until(lambda: client.status(name).waiting == 1, "it waits")
         worker.stop()
         told = cli("run", name, "--wait", "1", "--", "true")
         assert told.returncode == 69

@@ -14,7 +14,7 @@ from temporalio.service import RPCError, RPCStatusCode
 import leasehold.sync
 from leasehold.backends import store_for
 from leasehold.backends.temporal.client import attendance
-from leasehold.backends.temporal.client.serving import last_heard
+from leasehold.backends.temporal.client.pollers import last_heard
 from leasehold.backends.temporal.client.settings import Target
 from leasehold.backends.temporal.client.trouble import explain
 from leasehold.backends.temporal.protocol import ids, wire

@@ -10,17 +10,18 @@ import pytest
 from leasehold.errors import BackendUnavailable
 from leasehold.hub import hub_for
 from leasehold.model import Acquire, Page
-from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.observatory import scanner
 from leasehold.server.observatory.observatory import Observatory
+from leasehold.server.placing.runtime import PlacedRuntime
+from tests.server.alone import alone
 
 LONG = 30.0
 
 
 @pytest.fixture
-async def runtime() -> AsyncIterator[AsyncRuntime]:
+async def runtime() -> AsyncIterator[PlacedRuntime]:
     hub = hub_for(f"memory://{uuid4()}")
-    runtime = hub.loop_runtime()
+    runtime = alone(hub.loop_runtime())
     await runtime.ready()
     yield runtime
     await hub.close_loop()
@@ -35,7 +36,7 @@ async def events_told(observatory: Observatory, bell: asyncio.Event) -> list[str
 
 @pytest.mark.parametrize("error", [BackendUnavailable("away"), RuntimeError("a bug")])
 async def test_a_walk_that_fails_is_begun_again(
-    runtime: AsyncRuntime,
+    runtime: PlacedRuntime,
     error: Exception,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -60,7 +61,7 @@ async def test_a_walk_that_fails_is_begun_again(
 
 
 async def test_more_keys_than_a_page(
-    runtime: AsyncRuntime, monkeypatch: pytest.MonkeyPatch
+    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scanner, "WATCHED", 0.01)
     monkeypatch.setattr(scanner, "PAGE", 3)
@@ -74,7 +75,7 @@ async def test_more_keys_than_a_page(
     assert observatory.ring.last == 10
 
 
-async def test_nobody_watches_any_more(runtime: AsyncRuntime) -> None:
+async def test_nobody_watches_any_more(runtime: PlacedRuntime) -> None:
     observatory, bell = Observatory(runtime), asyncio.Event()
     with observatory.watched(bell), observatory.watched(bell, b"lock:x"):
         assert observatory.scanner.is_close(b"lock:x")

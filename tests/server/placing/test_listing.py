@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from leasehold.errors import NotConfigured
-from leasehold.server.config import read_config
+from leasehold.server.config import Placement, read_config
 from leasehold.server.placing.address import address_of
 from leasehold.server.placing.home import Home
 from leasehold.server.placing.listing import Listed, Listing, Own, check_each_once, joined
 from leasehold.server.placing.placement import Place
+from leasehold.server.placing.starting import own_of
 from leasehold.server.placing.table import Table
 
 FRESH = 3.0
@@ -23,7 +24,8 @@ ADDRESSES = {"at-1": 1, "also-at-1": 1, "at-2": 2, "at-3": 3}
 
 
 def own(name: str, address: str, was: str = "", region: str = "") -> Own:
-    return Own(Place(name, "", region), address, was, nameless=name == "default")
+    said = (was,) if was else ()
+    return Own(Place(name, "", region), address, said, nameless=name == "default")
 
 
 # ---- any settings, started and ended in any order -------------------------------------------------
@@ -32,11 +34,12 @@ type Settings = tuple[Own, ...]
 type Join = Callable[[Listing | None, Settings, float, dict[str, str]], Listing]
 
 placements = st.builds(
-    lambda name, address, was: own(name, address, was if ADDRESSES[was] == ADDRESSES[address] else ""),
+    own,
     st.sampled_from(["a", "b", "c"]),
     st.sampled_from(sorted(ADDRESSES)),
-    st.sampled_from(sorted(ADDRESSES)),
-)  # fmt: skip
+    st.sampled_from(["", *sorted(ADDRESSES)]),
+)
+"""What they say of where a store was may be left from another time, and so be wrong."""
 settings = st.one_of(
     st.sampled_from(sorted(ADDRESSES)).map(lambda address: (own("default", address),)),
     st.lists(placements, min_size=1, max_size=3, unique_by=lambda each: each.place.name).map(tuple),
@@ -62,6 +65,8 @@ class Service:
     truth: dict[str, int] = field(default_factory=dict)
 
     def start(self, theirs: Settings) -> None:
+        if any(self.is_false(each) for each in theirs):
+            return
         used = {place: directory for directory, place in self.homes.items()}
         try:
             check_each_once(theirs)
@@ -70,6 +75,12 @@ class Service:
             return
         self.running.append(theirs)
         self.truth.setdefault("elsewhere", self.store_of(theirs, self.listing.default) or 0)
+
+    def is_false(self, own: Own) -> bool:
+        """It says of where the store is now that it is another one: nobody could know better."""
+        places = () if self.listing is None else self.listing.places
+        newest = {each.name: each.stores[-1] for each in places}.get(own.place.name)
+        return newest in own.was and ADDRESSES[newest or ""] != ADDRESSES[own.address]
 
     def end(self, number: int) -> None:
         if number < len(self.running):
@@ -129,8 +140,21 @@ def believes_any_address(
     listing: Listing | None, theirs: Settings, fresh: float, used: dict[str, str]
 ) -> Listing:
     """A mistake: a name's new address is taken for the same store."""
-    known = {each.name: each.stores[0] for each in listing.places} if listing else {}
-    said = tuple(replace(each, was=known.get(each.place.name, "")) for each in theirs)
+    known = {each.name: each.stores[-1] for each in listing.places} if listing else {}
+    said = tuple(replace(each, was=(known.get(each.place.name, ""),)) for each in theirs)
+    return joined(listing, said, fresh, used)
+
+
+def believes_old_addresses(
+    listing: Listing | None, theirs: Settings, fresh: float, used: dict[str, str]
+) -> Listing:
+    """A mistake: where a store was may be an address of long ago, which is another's by now."""
+    known = {each.name: each.stores for each in listing.places} if listing else {}
+    said = tuple(
+        replace(each, was=known[name][-1:]) if {*each.was} & {*known.get(name, ())} else each
+        for each in theirs
+        for name in (each.place.name,)
+    )
     return joined(listing, said, fresh, used)
 
 
@@ -144,6 +168,17 @@ def test_planted_mistakes_are_found(mistake: Join) -> None:
 
     with pytest.raises((AssertionError, ValueError)):
         play()
+
+
+def test_an_address_of_long_ago_is_not_believed() -> None:
+    what: list[tuple[object, ...]] = [
+        ("start", (own("a", "at-1"),)),
+        ("start", (own("a", "also-at-1", was="at-1"),)),
+        ("start", (own("a", "at-2", was="at-1"),)),
+    ]
+    played(joined, what)
+    with pytest.raises(AssertionError):
+        played(believes_old_addresses, what)
 
 
 # ---- what is told ---------------------------------------------------------------------------------
@@ -180,6 +215,23 @@ def test_a_name_stays_with_its_store_and_the_way_out_is_told() -> None:
     assert joined(moved, (own("a", "at-1"), own("b", "at-2")), FRESH, {}) == moved, (
         "both ways lead there"
     )
+
+
+def test_where_it_was_is_where_it_was_last() -> None:
+    listing = after((own("a", "at-1"),), (own("a", "also-at-1", was="at-1"),))
+    with pytest.raises(NotConfigured, match="know it at also-at-1"):
+        joined(listing, (own("a", "at-3", was="at-1"),), FRESH, {})
+    assert joined(listing, (own("a", "also-at-1", was="at-1"),), FRESH, {}) == listing, "left in"
+    assert joined(listing, (own("a", "at-1", was="at-3"),), FRESH, {}) == listing, "as before"
+
+
+def test_where_it_was_may_be_said_as_it_is_shown() -> None:
+    old = own_of(Placement(name="a", url="sqlite:////tmp/a.db"), nameless=False, machine="m")
+    was = old.address
+    assert was == "sqlite:///tmp/a.db on m"
+    for said in (was, "sqlite:////tmp/a.db"):
+        new = Placement(name="a", url="sqlite:////tmp/b.db", was=said)
+        assert len(after((old,), (own_of(new, nameless=False, machine="m"),)).stores) == 2
 
 
 def test_what_is_in_use_has_to_be_there() -> None:
@@ -263,6 +315,42 @@ def test_ways_to_one_store(one: str, other: str) -> None:
 )
 def test_two_stores(one: str, other: str) -> None:
     assert address_of(one) != address_of(other)
+
+
+HERE_ONLY = [
+    "sqlite:////tmp/a.db",
+    "redis://localhost",
+    "redis://me:p@127.0.0.2:1/3",
+    "redis://[::1]:6379/0",
+    "redis://:6379",
+    "redis://0.0.0.0:6379",
+    "redis:///run/a.sock",
+    "postgresql:///db",
+    "postgresql://LOCALHOST:5432/db",
+    "postgresql://h,127.0.0.1/db",
+    "postgresql:///db?host=/run/postgresql",
+    "temporal://localhost:7233/ns",
+]
+
+
+@pytest.mark.parametrize("url", HERE_ONLY)
+def test_what_is_another_store_on_each_machine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGHOST", raising=False)
+    one, two = (
+        own_of(Placement(name="a", url=url), nameless=False, machine=each) for each in ("m", "n")
+    )
+    assert one.address != two.address
+    with pytest.raises(NotConfigured, match=r"another one on each machine.* was = '.* on m'"):
+        joined(after((one,)), (two,), FRESH, {})
+    assert address_of(url) == one.address.removesuffix(" on m")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://h", "redis://[fe80::2]:1", "postgresql:///d?host=h", "temporal://h:7233/localhost"],
+)
+def test_what_is_the_same_store_from_all_machines(url: str) -> None:
+    assert address_of(url, "m") == address_of(url)
 
 
 def test_no_secret_is_written_down() -> None:

@@ -1,7 +1,9 @@
 """Directories that move between stores, while their locks are in use."""
 
+import logging
 import threading
 import time
+from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import uuid4
@@ -10,6 +12,7 @@ import httpx2
 import pytest
 
 from leasehold.errors import BackendUnavailable
+from leasehold.model import Acquire, Granted, Release
 from leasehold.server.config import Placement
 from tests.server.world import LONG, World, b64
 
@@ -37,13 +40,13 @@ class Pair:
 
     def store(self, server: int, place: str) -> Any:
         """A place's own runtime, behind the router's back."""
-        return self.servers[server].server.service.runtime.ways.named[place]  # type: ignore[union-attr]
+        return self.servers[server].server.service.runtime.ways.named[place]
 
     def know(self, directory: bytes, phase: str) -> None:
         """Wait until every server has read that a directory is at that step."""
 
         def do() -> bool:
-            tables = [each.server.service.runtime.atlas.table for each in self.servers]  # type: ignore[union-attr]
+            tables = [each.server.service.runtime.atlas.table for each in self.servers]
             homes = [each.homes.get(directory) for each in tables]
             return all(each is not None and each.phase == phase for each in homes)
 
@@ -118,6 +121,15 @@ def test_what_is_held_stays_held_and_goes_over_when_it_is_free(pair: Pair) -> No
     until(lambda: moved(here, "d", "two"))
     again = here.get(lock("d/busy")).json()
     assert again["sequencer"] == got[0]["sequencer"]
+    until(lambda: steps_written(here)[-1] == "move finished")
+    assert steps_written(here)[:2] == ["move ordered", "move started"]
+    assert set(steps_written(here)[2:-1]) == {"move phase"}
+
+
+def steps_written(client: httpx2.Client) -> list[str]:
+    """What the audit has of moves, oldest first."""
+    lines = client.get("/v1/audit").json()["entries"]
+    return [each["what"] for each in reversed(lines) if each["what"].startswith("move ")]
 
 
 def test_tokens_rise_there_and_back(pair: Pair) -> None:
@@ -133,6 +145,52 @@ def test_tokens_rise_there_and_back(pair: Pair) -> None:
         until(lambda to=to: moved(there, "d", to))  # type: ignore[misc]
     lease = acquired(here, "d/x")
     assert lease["sequencer"] > last
+
+
+def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = client.post("/v1/batch", json={"commands": commands})
+    assert answer.status_code == 200, answer.text
+    replies: list[dict[str, Any]] = answer.json()["replies"]
+    return replies
+
+
+@pytest.mark.once
+def test_tokens_rise_for_an_idle_key_that_was_pushed_as_far_ahead_as_one_may(pair: Pair) -> None:
+    here, there = pair.clients
+    key = urlsafe_b64encode(b"lock:d/x").rstrip(b"=").decode()
+    now = time.time_ns() // 1000
+    last = 0
+    for floor in (2**53 - 2**41, now + 2**40, now + 2**33, now + 2**31 - 10**7):
+        for tokens in (10**6, 1000, 64):
+            take = {"op": "acquire", "key": key, "id": f"{floor}.{tokens}", "owner": "x", "ttl": 9}
+            take |= {"floor": floor, "tokens": tokens}
+            took, _ = batch(here, take, {"op": "release", "key": key, "id": take["id"]})
+            last = max(last, took["token"] + tokens - 1 if took["is"] == "granted" else 0)
+    assert last > now + 2**30, "that much is allowed"
+    move(here, "d", "two")
+    until(lambda: moved(there, "d", "two"))
+    assert acquired(there, "d/x")["sequencer"] > last
+
+
+@pytest.mark.once
+def test_a_token_at_the_end_of_all_tokens_leaves_the_others_alone(
+    pair: Pair, caplog: pytest.LogCaptureFixture
+) -> None:
+    here, there = pair.clients
+    world, store = pair.servers[0], pair.store(0, "one")
+    wish = Acquire(b"lock:d/evil", "e1", "who goes there directly", 60.0, floor=2**53 - 10)
+    assert isinstance(world.do(lambda: store.call(wish)).reply, Granted)
+    move(here, "d", "two")
+    pair.know(b"d/", "moving")
+    world.do(lambda: store.call(Release(b"lock:d/evil", "e1")))
+    there.post(lock("d/evil"), params={"ttl": 60})  # which has a guard take it
+    pair.know(b"d/", "sealed")
+    with caplog.at_level(logging.WARNING, "leasehold.server"):
+        until(lambda: "lock:d/evil" in caplog.text)
+    assert "there are too few" in caplog.text
+    for client in (here, there):
+        acquired(client, "d/other", capacity=2)
+    acquired(here, "elsewhere")
 
 
 def test_a_restriction_is_pending_until_nothing_is_left(pair: Pair) -> None:

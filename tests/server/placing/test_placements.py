@@ -1,6 +1,7 @@
 """Servers of one service whose settings differ: what breaks exclusion is refused, what does not goes on."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -10,6 +11,8 @@ import pytest
 from leasehold.errors import BackendUnavailable, NotConfigured
 from leasehold.model import Acquire, Granted, Released, Renew, Renewed, Revoke
 from leasehold.model import Release as GiveUp
+from leasehold.runtime.port import Answer
+from leasehold.server import serve
 from leasehold.server.config import Placement
 from leasehold.server.placing import atlas, clerk
 from leasehold.server.placing.table import Table
@@ -78,11 +81,11 @@ def away(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def places(of: World) -> Any:
-    return of.server.service.runtime.ways.named  # type: ignore[union-attr]
+    return of.server.service.runtime.ways.named
 
 
 def table(of: World) -> Table:
-    return of.server.service.runtime.atlas.table  # type: ignore[union-attr]
+    return of.server.service.runtime.atlas.table
 
 
 def test_a_name_that_means_another_store_is_refused_and_the_others_go_on(fleet: Fleet) -> None:
@@ -105,6 +108,56 @@ def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
     here, there = fleet.client(fleet.start(a, b)), fleet.client(fleet.start(b, a))
     acquired(here, "x")
     assert there.post(lock("x"), params={"ttl": 60}).status_code == 409
+
+
+def test_a_file_of_another_machine_is_another_store(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(serve, "is_of_machine", lambda _: False)  # the records are for all machines
+    file = f"sqlite:///{tmp_path / 'leases.db'}"
+    monkeypatch.setattr(serve, "gethostname", lambda: "machine-1")
+    for _ in range(2):
+        fleet.start(store=file)
+    monkeypatch.setattr(serve, "gethostname", lambda: "machine-2")
+    with pytest.raises(
+        NotConfigured, match=r"leases\.db on machine-1\. A SQLite file, or a store at"
+    ):
+        fleet.start(store=file)
+    monkeypatch.undo()
+    with pytest.raises(NotConfigured, match=r"leases\.db on machine-1"):
+        fleet.start(store=file)
+
+
+def test_a_copy_that_is_under_way_since_an_earlier_round_is_told_of(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
+    runtime: Any = world.server.service.runtime
+    first, telling = places(world)["a"], runtime._telling
+    is_good, call, call_all = telling.is_good, first.call, first.call_all
+    rounds: list[bool] = []
+
+    def is_good_at_last(*about: Any) -> bool:
+        rounds.append(True)
+        return len(rounds) > 1 and is_good(*about)
+
+    def copied(answer: Answer) -> Answer:
+        return Answer(answer.reply, answer.sent, resent=not rounds)
+
+    async def call_with_a_copy(*asked: Any) -> Answer:
+        return copied(await call(*asked))
+
+    async def call_all_with_copies(*asked: Any) -> list[Any]:
+        return [copied(each) for each in await call_all(*asked)]
+
+    monkeypatch.setattr(telling, "is_good", is_good_at_last)
+    monkeypatch.setattr(first, "call", call_with_a_copy)
+    monkeypatch.setattr(first, "call_all", call_all_with_copies)
+    answer = world.do(lambda: runtime.call(Acquire(b"lock:x", "x1", "me", 60.0)))
+    assert (type(answer.reply), answer.resent) == (Granted, True)
+    rounds.clear()
+    (answer,) = world.do(lambda: runtime.call_all([Acquire(b"lock:y", "y1", "me", 60.0)]))
+    assert (type(answer.reply), answer.resent) == (Granted, True)
 
 
 def test_a_new_placement_that_cant_be_reached_is_not_written_down(fleet: Fleet) -> None:

@@ -1,19 +1,24 @@
 """Restrictions as pure rules: what they allow, how nested ones meet, where a directory is to live."""
 
 from itertools import pairwise
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leasehold.core.ledger import LAST_TOKEN
+from leasehold.errors import Corrupt
 from leasehold.model import Granted, Queued
 from leasehold.server.placing import words
 from leasehold.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
-from leasehold.server.placing.home import SLACK, Home
-from leasehold.server.placing.listing import Listing
+from leasehold.server.placing.documents import HOME, read_table, write, write_listing
+from leasehold.server.placing.home import HIGHEST, SLACK, Home
+from leasehold.server.placing.listing import Listed, Listing
 from leasehold.server.placing.placement import Place
 from leasehold.server.placing.rules import Rule
 from leasehold.server.placing.table import Table, may_tell
+from leasehold.server.records import records_for
 
 REGIONS = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
 PROVIDERS = ["AWS", "GCP", "Azure"]
@@ -160,3 +165,18 @@ def test_the_floor_rises_with_every_move() -> None:
     home = Home("one", floor=5).begun("two", 1.0).seal(2.0).arrived(100, 3.0)
     assert (home.place, home.clearing, home.floor) == ("two", "one", 100 + SLACK)
     assert home.cleared(4.0).phase == "settled"
+
+
+async def test_no_floor_leaves_no_tokens_above_it() -> None:
+    assert HIGHEST == LAST_TOKEN - 2**40
+    home = Home("one").begun("two", 1.0).seal(2.0)
+    assert home.arrived(HIGHEST - SLACK, 3.0).floor == HIGHEST
+    with pytest.raises(Corrupt, match="too few"):
+        home.arrived(HIGHEST - SLACK + 1, 3.0)
+    records = records_for(f"memory://{uuid4()}")
+    await records.open()
+    await write_listing(records, Listing((Listed("one", ("at-1",)),), "one", 3.0), 0)
+    await write(records, HOME, b"x/", Home("one", floor=LAST_TOKEN), 0)
+    table = await read_table(records, 0.0)
+    assert table.homes[b"x/"].floor == HIGHEST
+    await records.close()

@@ -1,10 +1,10 @@
 """The dashboard when its server goes away, and when its session ends: it never looks live when it is not."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from leasehold.server.config import ServerConfig
 from tests.server.ui.held import Held
@@ -92,6 +92,56 @@ def test_nothing_held_says_what_to_do(browser: Browser) -> None:
         assert visit.complaints == []
     finally:
         world.close()
+
+
+def ticket_of(world: World) -> str:
+    service = world.server.service
+    administrator = service.keys.administrator()
+    assert administrator is not None
+    ticket: str = world.do(lambda: service.tickets.issue(administrator.key_id))
+    return ticket
+
+
+def problem(status: int, detail: str) -> Callable[[Route], None]:
+    """Somebody between who answers, instead of the service."""
+    return lambda route: route.fulfill(status=status, json={"detail": detail})
+
+
+@pytest.mark.parametrize(
+    ("instead", "told"),
+    [
+        (lambda route: route.abort(), "The service does not answer; trying again."),
+        (problem(503, "its records are away"), "Its records are away; trying again."),
+    ],
+    ids=["no answer", "503"],
+)
+def test_a_ticket_is_good_once_the_service_is_back(
+    world: World, visit: Visit, instead: Callable[[Route], None], told: str
+) -> None:
+    page = visit.page
+    page.clock.install()
+    page.route("**/ui/session", instead)
+    page.goto(f"/#ticket={ticket_of(world)}")
+    expect(page.get_by_text(told)).to_be_visible()
+    page.unroute("**/ui/session")
+    page.clock.run_for(2_000)
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+
+
+def test_only_a_ticket_that_is_no_good_is_said_to_be_used(world: World, visit: Visit) -> None:
+    page = visit.page
+    page.route("**/ui/session", problem(429, "this key has signed in too often"))
+    page.goto(f"/#ticket={ticket_of(world)}")
+    expect(page.get_by_role("alert")).to_have_text("this key has signed in too often")
+    page.unroute("**/ui/session")
+    page.goto("/#ticket=another")
+    expect(page.get_by_role("alert")).to_contain_text("was used already, or is too old")
+
+
+def test_an_address_whose_ticket_is_none_leaves_no_blank_page(visit: Visit) -> None:
+    visit.page.goto("/#ticket=%")
+    expect(visit.page.get_by_role("alert")).to_contain_text("was used already, or is too old")
+    visit.page.wait_for_selector("#key")
 
 
 HIDE = """is => {

@@ -1,6 +1,7 @@
 """The dashboard with a hundred thousand locks: of the list only what is in sight is in the document."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -26,18 +27,13 @@ def world() -> Iterator[World]:
     """A server with all those locks; all were taken through it, so it knows of them."""
     world = World.over()
 
-    async def fill() -> None:
-        service, somebody = world.server.service, Principal("", "", frozenset(), ())
-        for begin in range(0, MANY, AT_ONCE):
-            await service.ask_all(
-                somebody,
-                [
-                    Acquire(b"lock:jobs/%06d" % each, f"{each:0>22}", f"worker-{each % 97}", 3600.0)
-                    for each in range(begin, begin + AT_ONCE)
-                ],
-            )
-
-    world.do(fill)
+    service, somebody = world.server.service, Principal("", "", frozenset(), ())
+    for begin in range(0, MANY, AT_ONCE):
+        taken = [
+            Acquire(b"lock:jobs/%06d" % each, f"{each:0>22}", f"worker-{each % 97}", 3600.0)
+            for each in range(begin, begin + AT_ONCE)
+        ]
+        world.do(partial(service.ask_all, somebody, taken))  # each has its own time
     yield world
     world.close()
 
@@ -54,14 +50,14 @@ def inside(world: World, browser: Browser) -> Iterator[Visit]:
 def page(inside: Visit) -> Page:
     """The list, at its beginning."""
     page = inside.page
-    page.goto("/#/now")
-    page.reload()
+    page.evaluate("location.hash = '#/now'")
+    scroll(page, 0)
     expect(page.get_by_role("link", name="jobs/000000")).to_be_visible()
     return page
 
 
 def scroll(page: Page, row: int) -> None:
-    page.evaluate("top => { document.querySelector('.virtual').scrollTop = top }", 38 * row)
+    page.locator(".virtual").evaluate("(list, top) => { list.scrollTop = top }", 38 * row)
 
 
 def rows(page: Page) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, Route
 
 from tests.server.ui.visits import Visit
 from tests.server.world import World
@@ -109,6 +109,36 @@ def test_lanes_join_what_begins_and_what_ends(page: Page) -> None:
         "semaphore:YQ:000000002",
         "semaphore:YQ:000000003",
     }
+
+
+FOLLOWED = """async () => {
+    const { follow } = await import('/ui/stream.js');
+    const heard = [];
+    await new Promise((enough) => {
+        const told = (kind, data) => heard.push([kind, data]) === 2 && enough();
+        const { stop } = follow('/cut', { told, state: () => {} });
+        addEventListener('enough', stop);
+    });
+    dispatchEvent(new Event('enough'));
+    return heard;
+}"""
+
+CUT = [
+    "id: 7\nevent: granted\ndata: 1\n\nid: 8\nevent: released\ndata: 2\n",  # the blank line is missing
+    "id: 8\nevent: released\ndata: 2\n\n",
+]
+
+
+def test_a_stream_goes_on_after_the_last_whole_event(page: Page) -> None:
+    asked: list[str | None] = []
+
+    def answer(route: Route) -> None:
+        asked.append(route.request.headers.get("last-event-id"))
+        route.fulfill(content_type="text/event-stream", body=CUT[min(len(asked), len(CUT)) - 1])
+
+    page.route("**/cut", answer)
+    assert page.evaluate(FOLLOWED) == [["granted", 1], ["released", 2]]
+    assert asked == [None, "7"]
 
 
 SHOWN = """async (names) => {

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from leasehold.errors import LeaseLost
+from leasehold.testing.leash import hold_to
 from leasehold.testing.torture.hands import Hand
-from leasehold.testing.torture.leash import hold_to
 from leasehold.testing.torture.orders import Orders
 from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
 from leasehold.testing.torture.turns.turns import Turns, Wish

@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from leasehold.testing.torture.leash import hold_to
+from leasehold.testing.leash import hold_to
 from tests.temporal.torture.bugs import plant
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import IDLE

@@ -25,7 +25,7 @@ async def examine(link: Link, holdoff: float) -> list[Finding]:
     answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
     after = time.time()
     clock, info, policy, fsync, replicas = answers
-    facts = _facts(info)
+    facts = facts_of(info)
     found = [] if isinstance(clock, ReplyError) else [_clock(clock, before, after)]
     if not facts:
         found.append(
@@ -34,19 +34,20 @@ async def examine(link: Link, holdoff: float) -> list[Finding]:
         return found
     version = facts.get("valkey_version") or facts.get("redis_version", "unknown")
     kind = "Valkey" if "valkey_version" in facts else "Redis"
-    evicts = _setting(policy) or facts.get("maxmemory_policy")
+    evicts = setting_of(policy) or facts.get("maxmemory_policy")
     found += [
         Finding("server", "ok", f"{kind} {version}, mode {facts.get('redis_mode', 'unknown')}"),
         *_forgetting(facts, holdoff),
-        _persistence(facts, _setting(fsync), holdoff),
+        _persistence(facts, setting_of(fsync), holdoff),
         _memory(evicts, facts),
         _eviction(evicts, facts),
-        _replication(facts, _setting(replicas)),
+        _replication(facts, setting_of(replicas)),
     ]
     return found
 
 
-def _facts(info: Any) -> Mapping[str, str]:
+def facts_of(info: Any) -> Mapping[str, str]:
+    """What `INFO` tells; nothing where that is forbidden."""
     if isinstance(info, ReplyError):
         return {}
     text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
@@ -54,7 +55,7 @@ def _facts(info: Any) -> Mapping[str, str]:
     return {name: value.strip() for name, value in pairs}
 
 
-def _setting(answer: Any) -> str | None:
+def setting_of(answer: Any) -> str | None:
     """The value that `CONFIG GET` gave; None where that is forbidden, as on hosted servers."""
     if isinstance(answer, dict):
         answer = [part for pair in answer.items() for part in pair]

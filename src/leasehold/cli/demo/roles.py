@@ -6,7 +6,7 @@ from contextlib import suppress
 from secrets import SystemRandom
 from types import MappingProxyType
 
-from leasehold import AcquireTimeout, Client, LeaseholdError, LeaseLost
+from leasehold import AcquireTimeout, Client, LeaseholdError
 
 TTL = 6.0
 """Short, so that one sees how the lease of a dead worker runs out, in seconds."""
@@ -84,10 +84,11 @@ async def _printer(client: Client, me: str) -> None:
 
 
 async def _forgetful(client: Client, me: str) -> None:
-    """Takes longer than its ttl, and never renews: so it is told that it has lost the lease."""
-    with suppress(LeaseLost):
-        async with client.lock("shop/scales", ttl=3, auto_renew=False, label=me, note="flour"):
-            await _spend(5, 6)
+    """Takes longer than its ttl, never renews, and does not ask either: others get it meanwhile."""
+    scales = client.lock("shop/scales", ttl=3, auto_renew=False, label=me, note="flour")
+    lease = await scales.acquire()
+    await _spend(5, 6)
+    await lease.release()  # which comes too late
     await _spend(4, 8)
 
 

@@ -80,6 +80,7 @@ class Show:
         finally:
             self._server.stop()
             await serving
+        self._tell(self._story.closed())
 
     def _opened(self, key: str, processes: int) -> Opened:
         server = self._server

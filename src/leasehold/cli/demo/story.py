@@ -15,11 +15,14 @@ class Story:
         """The leases of all who were killed."""
         self._grants = 0
         self._longest = 0.0
+        self._kills = 0
+        self._in_all = 0
 
     def killed(self, key: bytes, holder: Holder) -> str:
         """Somebody has died, and holds this."""
         self._left[key] = holder
         self._dead.add(holder.lease)
+        self._kills += 1
         who, pid, name = worker_of(holder.owner), process_of(holder.owner), shown(key)
         return f"kill -9 {pid}: {who} dies, and holds {name} for {holder.expires_in:.1f} s still"
 
@@ -33,6 +36,7 @@ class Story:
         if event.what != "granted":
             return ""
         self._grants += 1
+        self._in_all += 1
         self._longest = max(self._longest, event.waited or 0.0)
         dead = self._left.pop(event.key, None)
         if dead is not None:
@@ -45,6 +49,10 @@ class Story:
         grants, longest = self._grants, self._longest
         self._grants, self._longest = 0, 0.0
         return f"{grants} grants in {span(seconds)}; the longest wait for one was {longest:.1f} s"
+
+    def closed(self) -> str:
+        """The last word, once nothing runs any more."""
+        return f"{self._in_all:,} grants and {self._kills} kills in all; every process has ended"
 
 
 def worker_of(owner: str) -> str:

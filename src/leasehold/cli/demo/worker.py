@@ -11,7 +11,7 @@ import sys
 
 from leasehold import connect
 from leasehold.cli.demo.roles import work
-from leasehold.testing.torture.leash import hold_to
+from leasehold.testing.leash import hold_to
 
 
 async def _work(url: str, workers: list[str]) -> None:

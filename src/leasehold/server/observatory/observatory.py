@@ -7,15 +7,14 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from leasehold.model import Command, Reply, Status, Wakeup
-from leasehold.runtime.mail import Mailroom
-from leasehold.runtime.port import Signal
+from leasehold.runtime.mail import Mailroom, PassingMail
 from leasehold.server.observatory.events import Event
 from leasehold.server.observatory.picture import Picture
 from leasehold.server.observatory.ring import Ring
 from leasehold.server.observatory.scanner import Scanner
+from leasehold.server.observatory.survey import Survey
 
 if TYPE_CHECKING:
-    from leasehold.runtime.asyncio import AsyncRuntime
     from leasehold.server.placing.runtime import PlacedRuntime
     from leasehold.server.principal import Principal
     from leasehold.server.serve import Server
@@ -25,16 +24,18 @@ GATHERED = 0.02
 
 
 class Observatory:
-    """See the module. Its own work is to be begun by `at_work`; until then it sees only what passes."""
+    """See the module. Its own work is to be begun by `at_work`; until then it sees only what passes:
+    `saw` tells it of commands, and `OverheardMail` of pushes.
+    """
 
-    def __init__(self, runtime: "AsyncRuntime | PlacedRuntime") -> None:
+    def __init__(self, runtime: "PlacedRuntime") -> None:
         self.ring = Ring()
         self.picture = Picture(self._tell, runtime.now, time.time)
+        self.survey = Survey(self.picture, runtime.now)
         self.scanner = Scanner(runtime, self.picture)
         self._renewals = 0
         self._bells: set[asyncio.Event] = set()
         self._ringing = False
-        runtime.mail = OverheardMail(runtime.mail, self.picture)
 
     def saw(self, _: "Principal", command: Command, reply: Reply) -> None:
         """A command was applied for somebody."""
@@ -90,31 +91,16 @@ class Observatory:
                     await task
 
 
-class OverheardMail(Mailroom):
+class OverheardMail(PassingMail):
     """A runtime's mail, of which a picture hears too. Takes the place of `runtime.mail`."""
 
     def __init__(self, mail: Mailroom, picture: Picture) -> None:
-        self._mail = mail
+        super().__init__(mail)
         self._picture = picture
-
-    def expect(self, lease: str, signal: Signal) -> None:
-        self._mail.expect(lease, signal)
-
-    def pause(self, lease: str) -> bool:
-        return self._mail.pause(lease)
-
-    def forget(self, lease: str) -> None:
-        self._mail.forget(lease)
 
     def deliver(self, wakeup: Wakeup) -> None:
         self._picture.heard(wakeup)
-        self._mail.deliver(wakeup)
-
-    def remind(self, wakeup: Wakeup) -> None:
-        self._mail.remind(wakeup)
-
-    def recheck(self) -> None:
-        self._mail.recheck()
+        super().deliver(wakeup)
 
 
 @asynccontextmanager

@@ -8,6 +8,9 @@ from leasehold.server.observatory.events import Event
 MOST = 16_384
 """So many events are remembered."""
 
+AT_ONCE = 500
+"""So many are looked through at a time, for one who follows them."""
+
 
 class Ring:
     """See the module. Who reads it keeps the number of the last event that it has read."""

@@ -14,7 +14,6 @@ from leasehold.runtime.port import Answer
 from leasehold.server.observatory.picture import Picture
 
 if TYPE_CHECKING:
-    from leasehold.runtime.asyncio import AsyncRuntime
     from leasehold.server.placing.runtime import PlacedRuntime
 
 log = logging.getLogger("leasehold.server")
@@ -39,7 +38,7 @@ CLOSELY = 512
 class Scanner:
     """Keeps a picture up to date."""
 
-    def __init__(self, runtime: "AsyncRuntime | PlacedRuntime", picture: Picture) -> None:
+    def __init__(self, runtime: "PlacedRuntime", picture: Picture) -> None:
         self._runtime = runtime
         self._picture = picture
         self._hurry = asyncio.Event()

@@ -33,9 +33,9 @@ class Sketch:
         """All keys in use that were seen."""
         return list(self._seen)
 
-    def lines(self) -> list[tuple[bytes, int]]:
-        """Where somebody waits, and how many were seen there."""
-        return [(each.key, len(each.places)) for each in self._seen.values() if each.places]
+    def all(self) -> list[Seen]:
+        """What is known of each of them."""
+        return list(self._seen.values())
 
     def _at(self, key: bytes) -> Seen:
         """What is known of a key that a command has just changed."""

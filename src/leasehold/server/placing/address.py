@@ -3,9 +3,11 @@
 No user, no password and no option of the connection is in it, so it may be written down and shown.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from hashlib import sha256
+from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote
 
@@ -33,8 +35,43 @@ _HOW = {
 """Options that say how to get there, and not where that is. All others of a store count."""
 
 
-def address_of(url: str) -> str:
-    """What a URL leads to."""
+def address_of(url: str, machine: str = "") -> str:
+    """What a URL leads to, on the machine of that name, if it has to be told from others."""
+    address = _address(url)
+    return f"{address} on {machine}" if machine and is_of_machine(url) else address
+
+
+def is_of_machine(url: str) -> bool:
+    """Whether the same URL leads to another store on another machine."""
+    scheme, _, rest = url.partition("://")
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    if scheme in ("sqlite", "memory"):
+        return True
+    place, _, query = (rest.rpartition("@")[2] if scheme == "redis" else rest).partition("?")
+    hosts = place.rpartition("@")[2].partition("/")[0]
+    if not hosts and scheme == "postgresql":
+        options = dict(parse_qsl(query))
+        hosts = options.get("host") or os.environ.get("PGHOST", "")
+    return any(_is_loopback(each) for each in hosts.split(","))
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether that is a name of whatever machine asks; so are none at all, and a Unix socket."""
+    name = host.lower()
+    if name.startswith("["):
+        name = name[1:].partition("]")[0]
+    elif name.count(":") == 1:
+        name = name.partition(":")[0]
+    if not name or name.startswith(("/", "%2f")):
+        return True
+    try:
+        found = ip_address(name)
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    return found.is_loopback or found.is_unspecified
+
+
+def _address(url: str) -> str:
     scheme, _, rest = url.partition("://")
     scheme = _SAME.get(scheme.lower(), scheme.lower())
     if scheme == "redis":  # whose passwords may have any characters

@@ -134,7 +134,7 @@ class Desk:
         told = next(objections(found.rules, directory, place), None)
         if told is not None:
             raise Unsatisfiable(f"{directory_shown(directory)} may not live there: {told}")
-        await self._audit.write(who, "move started", directory, {"to": to})
+        await self._audit.write(who, "move ordered", directory, {"to": to})
         version = found.versions.get((PIN, directory), 0)
         await write(self._records, PIN, directory, Pin(to), version)
 

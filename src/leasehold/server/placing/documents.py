@@ -4,12 +4,12 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from leasehold.backends.http.names import decoded, encoded
 from leasehold.errors import Corrupt
 from leasehold.server.placing.choice import chosen, nearest
-from leasehold.server.placing.home import Home
+from leasehold.server.placing.home import HIGHEST, Home
 from leasehold.server.placing.listing import Listing
 from leasehold.server.placing.placement import Place
 from leasehold.server.placing.rules import Rule
@@ -118,13 +118,19 @@ async def _listing(records: Records) -> Listing:
     listing, _ = await read_listing(records)
     if listing is None:
         raise Corrupt(
-            "the list of placements is gone from the records, and with it, perhaps, where directories live"
+            "the records are gone, or some of them: the list of placements is, and so, perhaps, are keys, "
+            "restrictions, and where directories live"
         )
     return listing
 
 
 def _homes(found: Sequence[Record]) -> dict[bytes, Home]:
-    return {directory_of(each.name): read(each, Home) for each in found}
+    return {directory_of(each.name): _sane(read(each, Home)) for each in found}
+
+
+def _sane(home: Home) -> Home:
+    """A floor above which there are no tokens would have nothing granted there, for good."""
+    return structs.replace(home, floor=HIGHEST) if home.floor > HIGHEST else home
 
 
 def read[T](found: Record, kind: type[T]) -> T:

@@ -11,9 +11,14 @@ from typing import Literal, get_args
 
 from msgspec import Struct, structs
 
+from leasehold.errors import Corrupt
+
 SLACK = 1 << 32
 """The floor rises by so much with every move: fewer tokens than that were given since the last one by any
 key that was ahead of its store's clock."""
+
+HIGHEST = (1 << 53) - (1 << 40)
+"""No floor is above it: so some tokens are left above any, as all are below 2^53."""
 
 
 type Phase = Literal["moving", "sealed", "clearing", "settled"]
@@ -69,8 +74,13 @@ class Home(Struct, frozen=True, omit_defaults=True):
         return structs.replace(self, sealed=True, since=since)
 
     def arrived(self, last_token: int, since: float) -> "Home":
-        """It lives at the new place; no token was given at the old one beyond `last_token`."""
+        """It lives at the new place; no token was given at the old one beyond `last_token`.
+
+        Raises `Corrupt` if none would be left.
+        """
         floor = max(self.floor, last_token) + SLACK
+        if floor > HIGHEST:
+            raise Corrupt(f"tokens are at {last_token}, and above that there are too few")
         return Home(self.to, self.epoch, floor, clearing=self.place, since=since)
 
     def cleared(self, since: float) -> "Home":

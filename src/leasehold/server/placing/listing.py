@@ -64,8 +64,8 @@ class Own:
 
     place: Place
     address: str
-    was: str = ""
-    """Where that store was before, if somebody says so."""
+    was: tuple[str, ...] = ()
+    """Where that store was until now, if somebody says so: as it may be spelt."""
     nameless: bool = False
 
 
@@ -128,7 +128,7 @@ def _bound(own: Own, known: Listed | None, of_store: Listed | None) -> Listed:
         )
     if known is None:
         return _new(own)
-    if own.address not in known.stores and own.was not in known.stores:
+    if own.address not in known.stores and known.stores[-1] not in own.was:
         raise NotConfigured(_another_store(own, known))
     stores = tuple(dict.fromkeys((*known.stores, own.address)))
     return Listed(place.name, stores, place.provider, place.region, nameless=own.nameless)
@@ -143,11 +143,17 @@ def _another_store(own: Own, known: Listed) -> str:
     """What to say to whoever has given a name to another store."""
     name, before = own.place.name, known.stores[-1]
     said = "store" if own.nameless else f"placement {name}"
+    where, on, _ = own.address.partition(" on ")
+    machines = (
+        "A SQLite file, or a store at localhost, is another one on each machine: give a URL that leads to "
+        "the same store from all of them. "
+    )
+    only_here = machines if on and where == before.partition(" on ")[0] else ""
     return (
         f"the {said} of these settings is {own.address}, and all servers of this service know it at "
-        f"{before}. If that is another store, locks would be held in both: keep the old one, add the new "
-        f"one as a [[placement]] with a name of its own, and `leasehold move / --to` it. If it is the same "
-        f"store at another address, say so: was = {before!r} in [[placement]] name = {name!r}"
+        f"{before}. {only_here}If that is another store, locks would be held in both: keep the old "
+        f"one, add the new one as a [[placement]] with a name of its own, and `leasehold move / --to` it. If "
+        f"it is the same store at another address, say so: was = {before!r} in [[placement]] name = {name!r}"
     )
 
 

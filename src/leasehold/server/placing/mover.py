@@ -8,7 +8,8 @@ the old place then stays true. After a crash the next mover goes on from the rec
 import time
 from hashlib import sha256
 
-from leasehold.errors import LeaseholdError
+from leasehold.core.names import shown
+from leasehold.errors import Corrupt, LeaseholdError
 from leasehold.model import Acquire, Granted, Release, Renew, Status
 from leasehold.primitives.ids import new_id
 from leasehold.server.audit import Audit, What
@@ -131,10 +132,22 @@ class Mover:
             if seen.is_over:
                 after = home.seal(time.time())
                 if home.sealed:
-                    last = max(seen.last_token, await self._token_at(home))
-                    after = home.arrived(last, time.time())
+                    after = await self._arrived(home, seen)
                 await self._write(found, directory, after, "move phase")
         self._seen.pop((directory, version), None)
+
+    async def _arrived(self, home: Home, seen: Standing) -> Home:
+        """The last step; raises `Corrupt` where the new place could give no greater tokens."""
+        probed = await self._token_at(home)
+        try:
+            return home.arrived(max(seen.last_token, probed), time.time())
+        except Corrupt as error:
+            whose = shown(seen.last_key) if seen.last_token > probed else "the whole store"
+            raise Corrupt(
+                f"{home.place}, {whose}: {error}; as no clock gives such tokens, somebody who uses that "
+                "store directly has asked for them. It is not finished, and other names go on: have "
+                "that name removed from that store by hand"
+            ) from None
 
     async def _write(self, found: Documents, directory: bytes, home: Home, what: What) -> None:
         """Take a step. Raises `Conflict`."""

@@ -17,6 +17,8 @@ class Standing:
     """When the last of it ends, unless it is renewed; seconds from now."""
     last_token: int = 0
     """The greatest token seen."""
+    last_key: bytes = b""
+    """Whose that is."""
     fading: tuple[Status, ...] = ()
     """The keys whose guards should be prolonged."""
 
@@ -30,8 +32,10 @@ def standing(found: Iterable[Status], epoch: int, guards: Guards) -> Standing:
     """What stands there amid a move, among these keys."""
     keys, ends_in, last_token = 0, 0.0, 0
     fading: list[Status] = []
+    last_key = b""
     for status in found:
-        last_token = max(last_token, status.last_token)
+        if status.last_token > last_token:
+            last_token, last_key = status.last_token, status.key
         others = guards.others(status.key, epoch, status.holders)
         ours = [each for each in status.holders if each not in others]
         if ours and min(each.expires_in for each in ours) < STANDS / 2:
@@ -39,4 +43,4 @@ def standing(found: Iterable[Status], epoch: int, guards: Guards) -> Standing:
         if others or (status.waiting and not ours):
             keys += 1
             ends_in = max([ends_in, *(each.expires_in for each in others)])
-    return Standing(keys, ends_in, last_token, tuple(fading))
+    return Standing(keys, ends_in, last_token, last_key, tuple(fading))

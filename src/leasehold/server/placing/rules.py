@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from leasehold.server.placing import words
 from leasehold.server.placing.placement import Place
@@ -60,11 +60,6 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         if self.providers_allowed and provider not in self.providers_allowed:
             return f"provider {provider} is not among {', '.join(self.providers_allowed)}"
         return None
-
-    @property
-    def says_nothing(self) -> bool:
-        """It restricts nothing."""
-        return not any(structs.astuple(self))
 
 
 def _lies_in_any(region: str, wanted: Sequence[str]) -> bool:

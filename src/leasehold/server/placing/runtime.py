@@ -39,6 +39,7 @@ class PlacedRuntime:
         self.connect_timeout = first.connect_timeout
         self.call_timeout = max(each.call_timeout for each in ways.named.values())
         self.holding, self.cohorts = first.holding, first.cohorts
+        self.stamp = first.stamp
         self.now, self.me, self.signal, self.guard = first.now, first.me, first.signal, first.guard
         self.spawn, self.call_soon, self.examine = first.spawn, first.call_soon, first.examine
         self.is_ready = False
@@ -79,10 +80,13 @@ class PlacedRuntime:
             answer = await self._first.call(command, patience)
             if self.atlas.is_lone() or not is_grant(command, answer.reply):
                 return answer
+            return await self._placed(command, patience, resent=answer.resent)
         return await self._placed(command, patience)
 
-    async def _placed(self, command: Command, patience: float | None) -> Answer:
-        """Where there are several stores."""
+    async def _placed(
+        self, command: Command, patience: float | None, *, resent: bool = False
+    ) -> Answer:
+        """Where there are several stores. `resent`: a copy was under way before already."""
         sent = self.now()
         for _ in range(AGAIN):
             home = self.atlas.table.home_of(command.key)
@@ -93,8 +97,9 @@ class PlacedRuntime:
             else:
                 runtime = await self.ways.to(home.place)
                 answer = await runtime.call(fitted(runtime, command, home.floor), patience)
+            resent = resent or answer.resent
             if self._telling.may(command, answer.reply, home):
-                return Answer(answer.reply, sent, answer.resent)
+                return Answer(answer.reply, sent, resent)
         raise BackendUnavailable("its directory is moving: send it again, with the same id")
 
     # -- many ---------------------------------------------------------------------------------------
@@ -109,7 +114,7 @@ class PlacedRuntime:
         if not self.atlas.is_lone():
             for number, (command, each) in enumerate(zip(commands, told, strict=True)):
                 if type(each) is Answer and is_grant(command, each.reply):
-                    told[number] = await self._tried(command, patience)
+                    told[number] = await self._tried(command, patience, resent=each.resent)
         return told
 
     async def _all_placed(
@@ -163,7 +168,7 @@ class PlacedRuntime:
             if type(answer) is Answer and not self._telling.is_good(
                 command, answer.reply, homes[number]
             ):
-                told[number] = await self._tried(command, patience)
+                told[number] = await self._tried(command, patience, resent=answer.resent)
 
     async def _one_by_one(
         self,
@@ -175,9 +180,11 @@ class PlacedRuntime:
         for number in numbers:
             told[number] = await self._tried(commands[number], patience)
 
-    async def _tried(self, command: Command, patience: float | None) -> Told:
+    async def _tried(
+        self, command: Command, patience: float | None, *, resent: bool = False
+    ) -> Told:
         try:
-            return await self._placed(command, patience)
+            return await self._placed(command, patience, resent=resent)
         except LeaseholdError as error:
             return error
 

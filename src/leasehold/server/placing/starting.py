@@ -28,10 +28,14 @@ from leasehold.server.records.port import Conflict, Records
 from leasehold.server.secrets import derived
 
 
-def own_of(placement: Placement, *, nameless: bool) -> Own:
-    """A placement of the settings, to be compared. Raises `NotConfigured`."""
-    was = address_of(placement.was) if "://" in placement.was else placement.was
-    return Own(place_of(placement), address_of(placement.url), was, nameless)
+def own_of(placement: Placement, *, nameless: bool, machine: str = "") -> Own:
+    """A placement of the settings, to be compared. Raises `NotConfigured`.
+
+    `machine` is the name of this one, where servers on others may go by the same records.
+    """
+    was = placement.was  # as it is written down, or a URL
+    said = (was, address_of(was, machine)) if "://" in was else (was,)
+    return Own(place_of(placement), address_of(placement.url, machine), said, nameless)
 
 
 async def join(

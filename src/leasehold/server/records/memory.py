@@ -36,6 +36,9 @@ class MemoryRecords:
     async def close(self) -> None:
         """Nothing is to be done."""
 
+    async def worries(self) -> Sequence[str]:
+        return ()
+
     async def revision(self) -> int:
         return self._shelf.revision
 

@@ -43,6 +43,9 @@ class Records(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
+    async def worries(self) -> Sequence[str]:
+        """Why this may be no place for records, in sentences for whoever runs the server."""
+
     async def revision(self) -> int:
         """Rises with every change of any record; cheap, to be asked about every second."""
 

@@ -60,6 +60,9 @@ class PostgresRecords:
         async with self._turn:
             await self._disconnect()
 
+    async def worries(self) -> Sequence[str]:
+        return ()
+
     async def _connected(self) -> Db:
         if self._db is not None and not self._db.closed:
             return self._db

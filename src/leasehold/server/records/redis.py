@@ -19,6 +19,7 @@ from leasehold.server.records.bounds import (
 )
 from leasehold.server.records.port import Conflict, Entry, Record
 from leasehold.server.records.redis_line import Line
+from leasehold.server.records.redis_worries import worries
 
 
 class RedisRecords:
@@ -35,6 +36,9 @@ class RedisRecords:
 
     async def close(self) -> None:
         self._line.close()
+
+    async def worries(self) -> Sequence[str]:
+        return await worries(self._line.ask)
 
     async def _run(
         self, script: bytes, keys: tuple[bytes, ...], *values: object, again: bool = False

@@ -76,6 +76,9 @@ class SqliteRecords:
             await asyncio.get_running_loop().run_in_executor(thread, self._disconnect)
             thread.shutdown()
 
+    async def worries(self) -> Sequence[str]:
+        return ()
+
     async def _do[R](self, action: Callable[[sqlite3.Connection], R]) -> R:
         """Have the thread do it, connected. Raises our own errors."""
         if self._thread is None:

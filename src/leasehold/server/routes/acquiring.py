@@ -87,16 +87,17 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     with service.accounts.acquiring:
         try:
             answer = await service.ask(call.principal, command)
+            reply = answer.reply
+            left = service.left(reply.ttl, answer) if type(reply) is Granted else 0.0
         except BackendUnavailable:
             if not brought:  # nobody else knows this id, so nobody would ever release it
                 service.runtime.keeper.abandon(
                     command.key, command.id, burial(service.runtime.call_timeout)
                 )
             raise
-    reply = answer.reply
     if type(reply) is not Granted:
         raise not_acquired(reply, command.key)
-    return Had(command.id, reply.token, reply.slots, reply.ttl)
+    return Had(command.id, reply.token, reply.slots, left)
 
 
 def _held(call: Call, had: Had, ttl: float, units: int) -> Answer:

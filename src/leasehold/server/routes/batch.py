@@ -1,7 +1,6 @@
 """`/v1/batch`: many commands in one call, each with an answer of its own."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,6 +27,7 @@ from leasehold.model import (
     Unknown,
 )
 from leasehold.runtime.port import Told
+from leasehold.server import adverts
 from leasehold.server.answers import Answer
 from leasehold.server.call import Call
 from leasehold.server.limits import Accounts, Budget
@@ -35,9 +35,6 @@ from leasehold.server.people import holders_for_people, status_for_people
 from leasehold.server.problems import Problem
 from leasehold.server.routing import EACH_COMMAND, Route
 from leasehold.server.vetting import refused
-
-if TYPE_CHECKING:
-    from leasehold.server.post import Post
 
 JSON, MSGPACK = b"application/json", b"application/msgpack"
 
@@ -69,7 +66,7 @@ async def batch(call: Call) -> Answer:
         if service.spans is not None:
             await service.spans.look_ahead()
         _check_any(told)
-    outcomes = map(_said, commands, told, [service.post] * len(commands))
+    outcomes = map(_said, [call] * len(commands), commands, told)
     return _answer(
         call, [next(outcomes) if isinstance(each, COMMANDS) else each for each in vetted]
     )
@@ -105,7 +102,7 @@ def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
         command = to_model(op)
     except ValueError as error:
         return wire.Failed("invalid", f"key: {error}")
-    reply = refused(service.limits, who, command)
+    reply = refused(service.limits, who, command, service.runtime.stamp)
     if reply is not None:
         return reply_to_wire(reply)
     if type(command) is Acquire:
@@ -117,7 +114,7 @@ def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
                 service.accounts.check_place(who.key_id, command.id)
         except Problem as problem:
             return wire.Failed("busy", problem.detail)
-        if not command.key.startswith(b"wait:"):  # what clients tell each other is not for people
+        if not command.key.startswith(adverts.PREFIX):  # those are not for people
             note, own = unmarked(command.note)
             command.note = service.envelope.sealed(note, call.ip, command.id, own or mark)  # type: ignore[misc]
     inbox = getattr(command, "inbox", "")
@@ -155,11 +152,13 @@ def _check_any(told: Sequence[Told]) -> None:
         raise first
 
 
-def _said(command: Command, told: Told, post: "Post") -> wire.Reply:
+def _said(call: Call, command: Command, told: Told) -> wire.Reply:
     """What a client is told of what came of its command."""
     if isinstance(told, LeaseholdError):
         return wire.Failed("away", str(told))
-    reply = told.reply
+    reply, post = told.reply, call.service.post
+    if command.key.startswith(adverts.PREFIX):
+        reply = adverts.as_told(call.principal, reply)
     kind = type(reply)
     if kind is Status:
         return status_for_people(reply)  # type: ignore[arg-type]

@@ -78,16 +78,19 @@ async def sign_in(call: Call) -> Answer:
     sessions.check_page(call)
     if asked.key is not None and asked.ticket is None:
         found = await sessions.by_key(asked.key)
-    elif asked.ticket is not None and asked.key is None:
-        found = await sessions.by_ticket(asked.ticket)
-    else:
-        raise Problem("malformed", "the body: either a key or a ticket")
+        return await _begun(call, found, "a key")
+    if asked.ticket is not None and asked.key is None:
+        async with sessions.by_ticket(asked.ticket) as found:
+            return await _begun(call, found, "the link that the server printed")
+    raise Problem("malformed", "the body: either a key or a ticket")
+
+
+async def _begun(call: Call, found: SignedIn, by: str) -> Answer:
     call.service.accounts.signed_in(found.principal.key_id, found.session.nonce)
-    by = "a key" if asked.ticket is None else "the link that the server printed"
     directory = common_directory(found.principal.prefixes)
     detail = {"with": by, "from": call.ip}
     await call.service.audit.write(found.principal, "signed in", directory, detail)
-    return _shown(call, found, sessions.cookie(call, found.session))
+    return _shown(call, found, call.service.sessions.cookie(call, found.session))
 
 
 async def session(call: Call) -> Answer:

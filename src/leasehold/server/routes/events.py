@@ -8,37 +8,27 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from leasehold.backends.http.names import MARK, decoded, encoded
-from leasehold.core.names import MAX_NAME
+from leasehold.backends.http.names import encoded
+from leasehold.core.names import Kind
 from leasehold.server.call import Call
 from leasehold.server.endless import ALIVE, Feed, endless, sse
 from leasehold.server.observatory.events import Event, shape
-from leasehold.server.observatory.ring import MOST
+from leasehold.server.observatory.ring import AT_ONCE, MOST
 from leasehold.server.people import status_for_people
 from leasehold.server.principal import Scope
-from leasehold.server.problems import Problem
-from leasehold.server.reach import HEADS, read
-from leasehold.server.routes.shapes import KindName, Strict
+from leasehold.server.reach import heads_of, names_of, read
+from leasehold.server.routes.shapes import Names, Strict
 from leasehold.server.routing import SIGNED_IN, Route
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-AT_ONCE = 500
-"""Events that are looked through at a time."""
-
 
 class EventsQuery(Strict, frozen=True):
     """Whose events are told."""
 
-    prefix: Annotated[
-        str,
-        Meta(
-            max_length=1024,
-            description="What names begin with: base64: and the bytes; all, if it is left out",
-        ),
-    ] = ""
-    kind: KindName | None = None
+    prefix: Names = ""
+    kind: Kind | None = None
     renewals: Annotated[bool, Meta(description="Tell of renewals too")] = False
     recent: Annotated[
         int,
@@ -49,21 +39,7 @@ class EventsQuery(Strict, frozen=True):
 async def events(call: Call) -> "ASGIApp":
     """Tell what happens, from now on or from where the caller was."""
     asked = call.query(EventsQuery)
-    return await endless(call, _opened(call, _prefix(asked.prefix), asked))
-
-
-def _prefix(text: str) -> bytes:
-    """What names begin with. Raises `Problem`, 400."""
-    try:
-        raw = decoded(text.removeprefix(MARK))
-    except ValueError:
-        raise Problem(
-            "malformed",
-            f"prefix is {MARK} and what names begin with, in URL-safe base64 without padding",
-        ) from None
-    if len(raw) > MAX_NAME:
-        raise Problem("malformed", f"no name is longer than {MAX_NAME} bytes")
-    return raw
+    return await endless(call, _opened(call, names_of(asked.prefix), asked))
 
 
 @contextmanager
@@ -80,8 +56,7 @@ class _Tail:
         self.news = asyncio.Event()
         self.behind = False
         self._call = call
-        heads = HEADS if asked.kind is None else (asked.kind.encode() + b":",)
-        self._begins = tuple(head + prefix for head in heads)
+        self._begins = tuple(head + prefix for head in heads_of(asked.kind))
         self._renewals = asked.renewals
         self._ring = call.service.observatory.ring
         self._at = max(self._ring.last - asked.recent, self._ring.forgotten)

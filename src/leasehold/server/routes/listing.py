@@ -9,7 +9,7 @@ from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
-from leasehold.server.reach import HEADS, Found, read
+from leasehold.server.reach import Found, heads_of, read
 from leasehold.server.routes.shapes import ListQuery, LockPage
 from leasehold.server.routes.telling import lock_shown
 from leasehold.server.routing import SEEING, SIGNED_IN, Route
@@ -25,9 +25,9 @@ async def listing(call: Call) -> Answer:
     most = call.service.limits.max_page
     if limit > most:
         raise Problem("malformed", f"limit is {most} at most: go on with `from`")
-    every_kind = asked.kind == "all"
-    kind = b"" if every_kind else asked.kind.encode() + b":"
-    prefixes = [head + call.name for head in (HEADS if every_kind else (kind,))]
+    kind = b"" if asked.kind == "all" else asked.kind.encode() + b":"
+    heads = heads_of(None if asked.kind == "all" else asked.kind)
+    prefixes = [head + call.name for head in heads]
     start = None if asked.from_ is None else _start(asked.from_, kind)
     found = await _from(call, prefixes, start, limit)
     items = [each for each in found.items if each.holders]

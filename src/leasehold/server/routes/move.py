@@ -11,9 +11,8 @@ from leasehold.server.placing.desk import Progress, Unknown
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
 from leasehold.server.records.port import Conflict
-from leasehold.server.routes.restrict import desk_of
 from leasehold.server.routes.shapes import Done, Nothing
-from leasehold.server.routes.telling import DONE
+from leasehold.server.routes.telling import DONE, desk_of
 from leasehold.server.routing import Route, everywhere, on_path, somewhere
 
 MAX_BODY = 4096

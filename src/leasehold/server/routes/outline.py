@@ -1,28 +1,28 @@
 """`/v1/outline`: about how many keys are in use, and where to look in a long list of them."""
 
-import asyncio
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from leasehold.backends.http.names import decoded, encoded
+from leasehold.backends.http.names import encoded
+from leasehold.core.names import MAX_NAME, Kind
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
-from leasehold.server.principal import Principal, Scope
-from leasehold.server.problems import Problem
-from leasehold.server.reach import HEADS
-from leasehold.server.routes.shapes import KindName, Strict
+from leasehold.server.reach import heads_of, names_of, stretches
+from leasehold.server.routes.shapes import Names, Strict
 from leasehold.server.routing import SIGNED_IN, Route
+
+_LAST = b"\xff" * (MAX_NAME + 1)
+"""After whatever a key may go on with."""
 
 
 class OutlineQuery(Strict, frozen=True):
     """Which keys, and how far apart those are that are told."""
 
-    names: Annotated[str, Meta(max_length=1024, description="What names begin with, in base64")] = (
-        ""
-    )
-    kind: KindName | None = None
+    names: Names = ""
+    kind: Kind | None = None
     every: Annotated[int, Meta(ge=100, le=100_000)] = 200
 
 
@@ -37,23 +37,22 @@ class Outline(Struct, frozen=True):
 async def outline(call: Call) -> Answer:
     """From this server's picture, which may be a little old; what is held `/v1/scan` tells."""
     asked = call.query(OutlineQuery)
-    try:
-        names = decoded(asked.names)
-    except ValueError:
-        raise Problem("malformed", "names is URL-safe base64") from None
-    heads = HEADS if asked.kind is None else (asked.kind.encode() + b":",)
-    begins = tuple(head + names for head in heads)
-    keys = call.service.observatory.picture.keys()
-    # they may be so many that others would have to wait
-    found = await asyncio.to_thread(_found, keys, begins, call.principal)
-    told = found[asked.every - 1 :: asked.every]
-    return json(Outline(len(found), tuple(map(encoded, told))))
+    names = names_of(asked.names)
+    begins = stretches(call.principal, (head + names for head in heads_of(asked.kind)))
+    with call.service.accounts.reading:
+        keys = await call.service.observatory.survey.keys()
+    count, told = _cut(keys, begins, asked.every)
+    return json(Outline(count, tuple(map(encoded, told))))
 
 
-def _found(keys: Sequence[bytes], begins: tuple[bytes, ...], who: Principal) -> list[bytes]:
-    if not who.may_everywhere(Scope.READ):
-        keys = [key for key in keys if who.may(Scope.READ, key.partition(b":")[2])]
-    return sorted(key for key in keys if key.startswith(begins))
+def _cut(keys: Sequence[bytes], begins: Iterable[bytes], every: int) -> tuple[int, Sequence[bytes]]:
+    """How many of them begin with one of these, and each so-many-th of those. Both are in order."""
+    count, told = 0, list[bytes]()
+    for each in begins:
+        first, end = bisect_left(keys, each), bisect_right(keys, each + _LAST)
+        told += keys[first + (-count - 1) % every : end : every]
+        count += end - first
+    return count, told
 
 
 ROUTES = (

@@ -1,7 +1,7 @@
 """Releasing one's own lease, and ending those of others."""
 
 from leasehold.core.names import fingerprint
-from leasehold.model import Failed, Release, Released, Revoke, Revoked
+from leasehold.model import Failed, Release, Released, Revoke, Revoked, Unknown
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.problems import Problem
@@ -24,7 +24,10 @@ async def release(call: Call) -> Answer:
         raise Problem("malformed", "lease=, reason= and now= are for force=true")
     service = call.service
     with service.accounts.renewing:
-        answer = await service.ask(call.principal, Release(key, asked.id))
+        giving_up = Release(key, asked.id)
+        answer = await service.ask(call.principal, giving_up)
+        if type(answer.reply) is Unknown:  # an Acquire of any server may be on its way
+            answer = await service.ask(call.principal, service.buried(giving_up))
     if type(answer.reply) is Released:
         return OK if is_old_sdk(call) else DONE
     if isinstance(answer.reply, Failed):

@@ -8,13 +8,13 @@ from leasehold.backends.http.names import MARK, decoded, encoded
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.placing.choice import Unsatisfiable
-from leasehold.server.placing.desk import Desk, Restricted, Unknown
+from leasehold.server.placing.desk import Restricted, Unknown
 from leasehold.server.placing.rules import Rule
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
 from leasehold.server.records.port import Conflict
 from leasehold.server.routes.shapes import Done, Nothing, Strict
-from leasehold.server.routes.telling import DONE, OK, is_old_sdk
+from leasehold.server.routes.telling import DONE, OK, desk_of, is_old_sdk
 from leasehold.server.routing import SEEING, SIGNED_IN, Route, on_path
 
 API = "Locks"
@@ -112,13 +112,6 @@ async def listing(call: Call) -> Answer:
             None if following is None else encoded(following[:-1]),
         )
     )
-
-
-def desk_of(call: Call) -> Desk:
-    """Who knows where directories live."""
-    desk = call.service.placing
-    assert desk is not None, "the server has started"
-    return desk
 
 
 def _check_api(call: Call) -> None:

@@ -12,18 +12,18 @@ from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.people import status_for_people
 from leasehold.server.problems import Problem
-from leasehold.server.reach import HEADS, prefixes_of, read
-from leasehold.server.routes.shapes import Strict
+from leasehold.server.reach import HEADS, names_of, prefixes_of, read
+from leasehold.server.routes.shapes import Names, Strict
 from leasehold.server.routing import SIGNED_IN, Route
 
 
 class ScanQuery(Strict, frozen=True):
-    """What keys begin with, and after which one the page begins; all in base64."""
+    """What keys begin with, or names of every kind; and after which key the page begins, in base64."""
 
-    prefix: Annotated[str, Meta(max_length=1024)] = ""
-    names: Annotated[
-        str, Meta(max_length=1024, description="What names of every kind begin with, for `prefix`")
-    ] = ""
+    prefix: Annotated[str, Meta(max_length=1024, description="What keys begin with, in base64")] = (
+        ""
+    )
+    names: Names = ""
     cursor: Annotated[str, Meta(max_length=1024)] = ""
     limit: Annotated[int, Meta(ge=1)] = 100
     observed: Annotated[
@@ -51,7 +51,7 @@ async def scan(call: Call) -> Answer:
     try:
         prefixes, cursor = _prefixes(asked), decoded(asked.cursor) or None
     except ValueError:
-        raise Problem("malformed", "prefix, names and cursor are URL-safe base64") from None
+        raise Problem("malformed", "prefix and cursor are URL-safe base64") from None
     limit = min(asked.limit, call.service.limits.max_page)
     found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
@@ -66,7 +66,7 @@ def _prefixes(asked: ScanQuery) -> Sequence[bytes]:
         return prefixes_of(decoded(asked.prefix))
     if asked.prefix:
         raise Problem("malformed", "prefix is for keys and names is for names: say one of them")
-    names = decoded(asked.names)
+    names = names_of(asked.names)
     return [head + names for head in HEADS]
 
 

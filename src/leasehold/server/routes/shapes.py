@@ -5,17 +5,26 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from leasehold.backends.http import wire
+from leasehold.core.names import Kind
 from leasehold.model import MANY
+from leasehold.server.limits import MAX_TEXT
 
-type KindName = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
-
-type Text = Annotated[str, Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
+type Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
 """What people may read: no control characters, and (`$` alone would let one by) none at the end."""
 
 type LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22,64}$(?!\n)")]
 """128 bits or more, in URL-safe base64."""
 
-type AnyId = Annotated[str, Meta(min_length=1, max_length=256)]
+type AnyId = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+
+type Names = Annotated[
+    str,
+    Meta(
+        max_length=1024,
+        description="What names begin with: base64: and the bytes; all, if it is left out",
+    ),
+]
+"""See `reach.names_of`."""
 
 
 class Strict(Struct, forbid_unknown_fields=True, frozen=True):
@@ -31,7 +40,7 @@ type Ttl = Annotated[
     Meta(gt=0, le=1e9, description="Seconds until it ends unless it is renewed; see /v1/limits"),
 ]
 
-type Which = Annotated[KindName, Meta(description="What the name belongs to")]
+type Which = Annotated[Kind, Meta(description="What the name belongs to")]
 
 
 class AcquireQuery(Strict, frozen=True):
@@ -59,7 +68,7 @@ class AcquireQuery(Strict, frozen=True):
             "the place is kept for a while",
         ),
     ] = 0.0
-    kind: KindName | None = None
+    kind: Kind | None = None
     mode: (
         Annotated[Literal["read", "write"], Meta(description="One side of a readers-writer lock")]
         | None
@@ -119,7 +128,7 @@ class ListQuery(Strict, frozen=True):
         | None
     ) = field(name="from", default=None)
     limit: Annotated[int, Meta(ge=1, description="Locks on a page at most")] | None = None
-    kind: Literal["lock", "semaphore", "rwlock", "tasklock", "leader", "all"] = "lock"
+    kind: Kind | Literal["all"] = "lock"
 
 
 class Held(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What several routes of locks tell, and check."""
+"""What several routes tell, and check."""
 
 from datetime import UTC, datetime
 from math import ceil
@@ -14,6 +14,7 @@ from leasehold.server.problems import Problem
 from leasehold.server.routes.shapes import Done, Info, LockShown
 
 if TYPE_CHECKING:
+    from leasehold.server.placing.desk import Desk
     from leasehold.server.service import Service
 
 
@@ -73,6 +74,13 @@ def moment(seconds: float) -> str:
 
 DONE = json(Done())
 OK = json("OK")
+
+
+def desk_of(call: Call) -> "Desk":
+    """Who knows where directories live."""
+    desk = call.service.placing
+    assert desk is not None, "the server has started"
+    return desk
 
 
 def is_old_sdk(call: Call) -> bool:

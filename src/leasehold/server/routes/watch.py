@@ -9,6 +9,7 @@ from leasehold.model import Inspect, Status
 from leasehold.server.call import Call
 from leasehold.server.endless import ALIVE, Feed, endless, sse
 from leasehold.server.observatory.events import shape
+from leasehold.server.observatory.ring import AT_ONCE
 from leasehold.server.people import status_for_people
 from leasehold.server.principal import Scope
 from leasehold.server.routes.shapes import GetQuery
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 GAP = 0.1
 """Seconds between two looks at one lock for one caller; what happens meanwhile is told together."""
-
-AT_ONCE = 500
-"""Events that are looked through at a time."""
 
 
 async def watch(call: Call) -> "ASGIApp":

@@ -4,6 +4,8 @@ A session is a cookie, sealed under the service's secret, so any server takes it
 it. It is bound to a key: it may what the key may, and ends with it, or after twelve hours.
 """
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from hmac import compare_digest
 from typing import NamedTuple
 
@@ -116,9 +118,13 @@ class Sessions:
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal)) from None
 
-    async def by_ticket(self, ticket: str) -> SignedIn:
-        """A session for a ticket, which is used up by it. Raises `Problem`, 401."""
-        key_id = self._tickets.redeem(ticket)
+    @asynccontextmanager
+    async def by_ticket(self, ticket: str) -> AsyncGenerator[SignedIn]:
+        """A session for a ticket, which is used up unless the block fails. Raises `Problem`, 401."""
+        with self._tickets.redeemed(ticket) as key_id:
+            yield await self._by_key_id(key_id)
+
+    async def _by_key_id(self, key_id: str | None) -> SignedIn:
         try:
             if key_id is not None:
                 return self._begun(await self._keys.owner(key_id))

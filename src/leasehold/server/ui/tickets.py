@@ -1,7 +1,8 @@
 """Tickets: each lets a browser sign in once, so that whoever starts a server need not type a key."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from hashlib import sha256
 
 LIFETIME = 600.0
@@ -26,10 +27,22 @@ class Tickets:
         self._good[_hashed(ticket)] = key_id, self._now() + LIFETIME
         return ticket
 
-    def redeem(self, ticket: str) -> str | None:
-        """Whose key it stands for; None where it is no good, or no more. After this it is none."""
-        found = self._good.pop(_hashed(ticket), None)
-        return found[0] if found and self._now() < found[1] else None
+    @contextmanager
+    def redeemed(self, ticket: str) -> Generator[str | None]:
+        """Whose key it stands for; None where it is no good, or no more.
+
+        It is used up at once, and good again where what is then done with it fails.
+        """
+        hashed = _hashed(ticket)
+        found = self._good.pop(hashed, None)
+        if found is None or found[1] <= self._now():
+            yield None
+            return
+        try:
+            yield found[0]
+        except BaseException:
+            self._good[hashed] = found
+            raise
 
 
 def _hashed(ticket: str) -> bytes:

@@ -9,6 +9,7 @@ from leasehold.errors import (
     AcquireTimeout,
     BackendUnavailable,
     InvalidName,
+    InvalidRequest,
     LeaseholdError,
     LeaseLost,
     UnsafeTiming,
@@ -21,7 +22,7 @@ GRANTED = "LockGranted"
 AT_ONCE = timedelta(milliseconds=1)
 """No delay at all would be the retry policy's."""
 
-_FOR_GOOD = (AcquireTimeout, InvalidName, UnsafeTiming)
+_FOR_GOOD = (AcquireTimeout, InvalidName, InvalidRequest, UnsafeTiming)
 
 
 def not_installed(activity: str) -> ApplicationError:

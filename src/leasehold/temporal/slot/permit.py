@@ -15,7 +15,7 @@ from leasehold.temporal.failures import Misused
 from leasehold.temporal.permits.ending import to_its_end
 from leasehold.temporal.permits.handoff import Handoff
 from leasehold.temporal.permits.unfinished import may_run_on
-from leasehold.temporal.slot.ending import CANCELLED, by_hand
+from leasehold.temporal.slot.by_hand import CANCELLED, by_hand
 from leasehold.temporal.slot.here import here
 from leasehold.temporal.slot.renewing import RenewedSlot
 from leasehold.temporal.slot.timing import spare

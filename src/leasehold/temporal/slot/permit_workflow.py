@@ -15,7 +15,7 @@ from leasehold.backends.temporal.protocol.permits import (
     PermitStatus,
 )
 from leasehold.backends.temporal.workflows.outside import signal_run
-from leasehold.temporal.slot.moments import microseconds
+from leasehold.temporal.slot.timing import microseconds
 
 
 @workflow.defn(name=ids.PERMIT)

@@ -17,7 +17,7 @@ from temporalio.runtime import (
 )
 from temporalio.service import RPCError
 
-from leasehold.backends.temporal.client.serving import pollers
+from leasehold.backends.temporal.client.pollers import pollers
 from leasehold.backends.temporal.client.settings import Settings, Target
 from leasehold.backends.temporal.client.trouble import explain, explain_text
 from leasehold.backends.temporal.client.url import read_url

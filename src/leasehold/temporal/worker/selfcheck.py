@@ -4,7 +4,7 @@ import logging
 
 from temporalio.client import Client
 
-from leasehold.backends.temporal.client.serving import last_heard
+from leasehold.backends.temporal.client.pollers import last_heard
 from leasehold.backends.temporal.protocol.unserved import serve, unserved
 from leasehold.errors import LeaseholdError
 

@@ -13,7 +13,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from leasehold.backends.temporal.client.serving import pollers
+from leasehold.backends.temporal.client.pollers import pollers
 from leasehold.config import Duration, seconds
 from leasehold.errors import LeaseholdError
 from leasehold.temporal.defaults import task_queue as queue_of

@@ -7,9 +7,9 @@ from leasehold.backends.temporal.broker.desk import Desk
 from leasehold.backends.temporal.broker.parts import AN_ANSWER, curt, in_brief, size_of
 from leasehold.backends.temporal.broker.sharing import Sharing
 from leasehold.backends.temporal.broker.telling import Telling
-from leasehold.backends.temporal.protocol.flaws import is_unicode
 from leasehold.backends.temporal.protocol.formats import too_new
 from leasehold.backends.temporal.protocol.owners import owner_of
+from leasehold.backends.temporal.protocol.unicode import is_unicode
 from leasehold.backends.temporal.protocol.wire import (
     FORMAT,
     Answer,

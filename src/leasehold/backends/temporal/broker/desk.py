@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any
 
 from leasehold.backends.temporal.broker import snapshot
+from leasehold.backends.temporal.broker.flaws import flaw_of
 from leasehold.backends.temporal.broker.room import Room
 from leasehold.backends.temporal.protocol.bounds import AGES
-from leasehold.backends.temporal.protocol.flaws import flaw_of
 from leasehold.backends.temporal.protocol.owners import Owner, owner_of
 from leasehold.core import ledger
 from leasehold.core.book import Entry, Hold, MemoryBook, Place

@@ -4,11 +4,11 @@ from temporalio import workflow
 
 from leasehold.backends.temporal.broker.backlog import Backlog
 from leasehold.backends.temporal.broker.desk import Desk
+from leasehold.backends.temporal.broker.growth import outgrown
 from leasehold.backends.temporal.broker.parts import size_of
 from leasehold.backends.temporal.broker.post import Post
 from leasehold.backends.temporal.broker.room import MESSAGE
 from leasehold.backends.temporal.broker.sharing import Sharing
-from leasehold.backends.temporal.workflows.growth import outgrown
 from leasehold.backends.temporal.workflows.patches import is_careful
 
 

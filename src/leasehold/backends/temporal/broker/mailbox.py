@@ -8,11 +8,11 @@ from typing import Any
 
 from temporalio import workflow
 
+from leasehold.backends.temporal.broker.growth import outgrown
 from leasehold.backends.temporal.broker.parts import size_of
 from leasehold.backends.temporal.protocol import ids
 from leasehold.backends.temporal.protocol.formats import too_new
 from leasehold.backends.temporal.protocol.wire import FORMAT, News
-from leasehold.backends.temporal.workflows.growth import outgrown
 
 
 @dataclass

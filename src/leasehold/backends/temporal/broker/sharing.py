@@ -9,8 +9,8 @@ from leasehold.backends.temporal.broker.claims.claims import Claims
 from leasehold.backends.temporal.broker.claims.slots import Slots, shareable
 from leasehold.backends.temporal.broker.clock import BrokerClock
 from leasehold.backends.temporal.broker.desk import Desk
+from leasehold.backends.temporal.broker.flaws import flaw_of
 from leasehold.backends.temporal.broker.telling import Telling
-from leasehold.backends.temporal.protocol.flaws import flaw_of
 from leasehold.backends.temporal.protocol.owners import Owner
 from leasehold.model import Command, Reply
 

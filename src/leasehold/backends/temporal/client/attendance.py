@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from leasehold.backends.temporal.client.connecting import Connection
-from leasehold.backends.temporal.client.serving import attended, last_heard, queue_of
+from leasehold.backends.temporal.client.pollers import attended, last_heard, queue_of
 from leasehold.backends.temporal.client.trouble import astray, deaf, no_worker, silent
 from leasehold.backends.temporal.client.updating import Update
 from leasehold.backends.temporal.protocol import ids

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from leasehold.backends.port import MAX_BATCH
 from leasehold.backends.temporal.client.attendance import Attendance
 from leasehold.backends.temporal.client.connecting import Connection
+from leasehold.backends.temporal.client.parcels import TOO_LARGE, is_too_large, parcels
 from leasehold.backends.temporal.client.settings import TIMEOUT
 from leasehold.backends.temporal.client.trouble import failed, is_no_namespace
 from leasehold.backends.temporal.client.updating import Update
-from leasehold.backends.temporal.protocol.parcels import TOO_LARGE, is_too_large, parcels
 from leasehold.clock import Clock
 from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
 from leasehold.model import Acquire, Command, Failed, Renew, Reply

@@ -6,11 +6,12 @@ from contextlib import suppress
 from datetime import timedelta
 
 from leasehold.backends.temporal.client.connecting import Connection
-from leasehold.backends.temporal.client.serving import ALIVE, ages, polled
+from leasehold.backends.temporal.client.pollers import ALIVE, ages, polled
 from leasehold.backends.temporal.client.strays import strays
 from leasehold.backends.temporal.client.updating import Update
 from leasehold.backends.temporal.protocol import ids
 from leasehold.backends.temporal.protocol.unserved import serve, unserved
+from leasehold.core.names import PROBE
 from leasehold.core.timing import MIN_TTL
 from leasehold.model import Finding, Inspect
 
@@ -18,7 +19,6 @@ LOOK = timedelta(seconds=5)
 PROBES = 5
 PATIENCE = 5.0
 SLOW = 0.5
-PROBE = b"lock:leasehold/probe"
 
 
 async def examine(connection: Connection) -> list[Finding]:
@@ -88,7 +88,9 @@ def _storage(store: str) -> list[Finding]:
     if "sqlite" not in store.lower():
         return []
     told = "it is a development server: what it knows may be lost when it ends"
-    advice = "start it with --db-filename, and use a real one in production"
+    advice = (
+        "use a real one in production; here, start it with --db-filename if it was started without"
+    )
     return [Finding("promises", "warning", told, advice)]
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from leasehold.backends.temporal.client.serving import attended, last_heard
+from leasehold.backends.temporal.client.pollers import attended, last_heard
 from leasehold.backends.temporal.protocol import ids
 from leasehold.backends.temporal.protocol.unserved import serve, terminate, unserved
 from leasehold.errors import LeaseholdError

@@ -2,7 +2,7 @@
 
 import re
 
-from leasehold.backends.temporal.protocol.flaws import is_unicode
+from leasehold.backends.temporal.protocol.unicode import is_unicode
 
 _WORKFLOW = "wf:"
 _RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

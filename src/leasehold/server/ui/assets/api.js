@@ -18,6 +18,12 @@ export class Away extends Error {
 }
 
 const PATIENCE = 15_000;
+const DOWN = [502, 503, 504];
+
+/** Whether it may well work in a while, since the service, or what it stands on, is away. */
+export function passes(error) {
+  return error instanceof Away || DOWN.includes(error.status);
+}
 
 let csrf = "";
 const listeners = { away: () => {}, back: () => {}, signedOut: () => {} };
@@ -55,7 +61,7 @@ async function send(method, path, { query, body, signal }) {
       cache: "no-store",
       signal: signal ? AbortSignal.any([signal, limit]) : limit,
     });
-    if ([502, 503, 504].includes(answer.status)) listeners.away();
+    if (DOWN.includes(answer.status)) listeners.away();
     else listeners.back();
     return answer;
   } catch (error) {

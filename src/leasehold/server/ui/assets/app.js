@@ -35,22 +35,24 @@ const app = document.getElementById("app");
 let frame = null;
 let view = null;
 
-async function begin() {
-  const ticket = takeTicket();
+/** A ticket is not in the address any more once it was tried, so it is handed on until that is settled. */
+async function begin(ticket = takeTicket()) {
   try {
     if (ticket) await session.signIn({ ticket });
     else await session.resume();
     if (session.current()) enter();
     else askForKey();
   } catch (error) {
-    if (error instanceof api.Away) retry();
-    else askForKey(ticket ? "This sign-in address was used already, or is too old. Sign in with a key." : error.message);
+    const isSpent = ticket && error.status === 401;
+    if (api.passes(error)) retry(ticket, error);
+    else askForKey(isSpent ? "This sign-in address was used already, or is too old. Sign in with a key." : error.message);
   }
 }
 
-function retry() {
-  app.replaceChildren(h("main.threshold", { id: "main" }, h("p", { role: "status" }, "The service does not answer; trying again.")));
-  setTimeout(begin, 2_000);
+function retry(ticket, { message }) {
+  const why = `${message[0].toUpperCase()}${message.slice(1)}; trying again.`;
+  app.replaceChildren(h("main.threshold", { id: "main" }, h("p", { role: "status" }, why)));
+  setTimeout(begin, 2_000, ticket);
 }
 
 function enter() {

@@ -30,5 +30,9 @@ export function takeTicket() {
   const found = /^#ticket=(.+)$/.exec(location.hash);
   if (!found) return null;
   history.replaceState(null, "", location.pathname + location.search);
-  return decodeURIComponent(found[1]);
+  try {
+    return decodeURIComponent(found[1]);
+  } catch {
+    return found[1]; // it is no ticket, as the service will say
+  }
 }

@@ -74,20 +74,22 @@ async function once(tail) {
   }
 }
 
-/** Takes pieces of text, and tells the events in them. */
+/** Takes pieces of text, and tells the events in them. One that was cut short is none: it is asked for again. */
 function parser(tail) {
   let rest = "";
-  let event = { kind: "message", data: [] };
+  let event = { kind: "message", data: [], id: "" };
   return (piece) => {
     const lines = (rest + piece).split("\n");
     rest = lines.pop();
     for (const line of lines) {
       if (line === "") {
-        if (event.data.length) tell(tail, event.kind, event.data.join("\n"));
-        event = { kind: "message", data: [] };
+        const { kind, data, id } = event;
+        event = { kind: "message", data: [], id: "" };
+        if (id) tail.last = id;
+        if (data.length) tell(tail, kind, data.join("\n"));
       } else if (line.startsWith("data: ")) event.data.push(line.slice(6));
       else if (line.startsWith("event: ")) event.kind = line.slice(7);
-      else if (line.startsWith("id: ")) tail.last = line.slice(4);
+      else if (line.startsWith("id: ")) event.id = line.slice(4);
     }
   };
 }

@@ -9,7 +9,7 @@ import { concerning, scanning } from "../scan.js";
 
 const PAGE = 100;
 
-export function listing({ title, kind, one, params, nothing, make, update, note }) {
+export function listing({ title, kind, one, params, nothing, make, update }) {
   let prefix = params.get("prefix") ?? "";
   let most = PAGE;
   const told = trouble();
@@ -23,7 +23,7 @@ export function listing({ title, kind, one, params, nothing, make, update, note 
     loop.poke();
   });
   const head = h("header.title", {}, h("h1", {}, title), total, h("div.fields", {}, field));
-  const element = h("section.view", {}, head, note ?? null, told.element, none, cards, more);
+  const element = h("section.view", {}, head, told.element, none, cards, more);
 
   const look = async () => {
     const { items, cursor } = await gather(scanning(kind, prefix), most);

@@ -3,6 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
+from leasehold.backends.temporal.protocol.unicode import is_unicode
 from leasehold.backends.temporal.protocol.wire import COMMANDS
 from leasehold.model import Acquire, Command
 
@@ -30,12 +31,3 @@ _ALLOWED: dict[type[Any], tuple[tuple[str, Any], ...]] = {
     for kind in COMMANDS
 }
 """Of each kind of command its fields, and what these may be."""
-
-
-def is_unicode(text: str) -> bool:
-    """JSON may carry half of a pair of surrogates, which no message of Temporal's may."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

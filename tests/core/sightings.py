@@ -3,6 +3,8 @@
 The rule is client-go's leader election's: a written time is never trusted. Each entry carries a
 `beat` that its owner raises; an observer who has seen the same beat for the whole ttl, by its own
 monotonic clock and a little more for the clocks' drift, knows that the entry has ended.
+
+No store of ours is without a clock; that the ledger would bear one is held here and in `tests/model`.
 """
 
 from collections.abc import Callable, Iterable

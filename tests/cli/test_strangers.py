@@ -1,0 +1,91 @@
+"""Whoever answers at a service's URL, and is none, or is one that speaks what we don't."""
+
+import click
+import pytest
+
+from leasehold.cli.remote import Remote
+from leasehold.cli.tail import Tail
+from leasehold.errors import BackendUnavailable, IncompatibleVersion, LeaseholdError, NotConfigured
+from tests.backends.http.peers import Peer, answer, stream
+from tests.server.world import LONG
+
+PAGE = b"<html><body>hello\n\nworld</body></html>\n"
+
+STRANGERS = [
+    (answer(200, PAGE, kind="text/html", server=None), NotConfigured, "is no Leasehold service"),
+    (answer(200, b"{}", server=None), NotConfigured, "is no Leasehold service"),
+    (answer(404, b'{"detail": "x"}', server=None), NotConfigured, "is no Leasehold service"),
+    (answer(302, server=None, location="https://x"), NotConfigured, "redirects to https://x"),
+    (answer(502, server=None), BackendUnavailable, "what stands before the service answered 502"),
+    (answer(200, b"{}", leasehold_format="9"), IncompatibleVersion, "speaks format 9"),
+]
+
+
+@pytest.mark.parametrize(("said", "kind", "told"), STRANGERS)
+def test_a_stream_of_a_stranger_s(said: bytes, kind: type[LeaseholdError], told: str) -> None:
+    with Peer(lambda path, body: said) as peer:
+        tail = Tail(peer.url, "/events")
+        with pytest.raises(kind, match=told) as raised:
+            tail.take(LONG)
+    assert "secret" not in str(raised.value)
+
+
+def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", 0.01)
+    whole = (
+        stream().replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+        + b"event: bye\ndata: {}\n\n"
+    )
+    said = [whole, answer(502, server=None), answer(200, PAGE, server=None)]
+    with Peer(lambda path, body: said.pop(0)) as peer:
+        tail = Tail(peer.url, "/events")
+        hello = tail.take(LONG)
+        assert hello is not None
+        assert hello.kind == "hello"
+        with pytest.raises(NotConfigured, match="is no Leasehold service"):
+            while True:
+                tail.take(LONG)
+        assert not said
+
+
+def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", 0.01)
+    head, _, body = stream().partition(b"\r\n\r\n")
+    head += b"\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+    said = [head + b"%x\r\n%b\r\n40\r\nhalf" % (len(body), body), answer(200, PAGE, server=None)]
+    with Peer(lambda path, body: said.pop(0)) as peer:
+        tail = Tail(peer.url, "/events")
+        assert "hello" in str(tail.take(LONG))
+        peer.hang_up()
+        told = tail.take(LONG)
+        assert told is not None
+        assert told.kind == "lost"
+        assert "hung up in the midst of an answer" in told.data
+
+
+@pytest.mark.parametrize(("said", "kind", "told"), STRANGERS)
+def test_a_question_to_a_stranger(said: bytes, kind: type[LeaseholdError], told: str) -> None:
+    with (
+        Peer(lambda path, body: said) as peer,
+        pytest.raises(kind, match=told) as raised,
+    ):
+        Remote(peer.url).ask("GET", "/v1/restrict/")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_service_whose_answer_makes_no_sense() -> None:
+    with (
+        Peer(lambda path, body: answer(200, PAGE)) as peer,
+        pytest.raises(BackendUnavailable, match="can't be read"),
+    ):
+        Remote(peer.url).ask("GET", "/v1/restrict/")
+
+
+def test_a_service_that_refuses() -> None:
+    with (
+        Peer(lambda path, body: answer(400, b'{"detail": "too long"}')) as peer,
+        pytest.raises(click.UsageError, match="too long"),
+    ):
+        Remote(peer.url).ask("GET", "/v1/restrict/")

@@ -1,0 +1,77 @@
+"""One matrix for all of these tests."""
+
+import time
+from collections.abc import Iterator
+
+import jwt
+import pytest
+
+from leasehold.server.keys import KeyRing
+from leasehold.server.principal import Principal, Scope
+from leasehold.server.secrets import derived
+from tests.server.authorization.matrix import (
+    DIRECTORIES,
+    NAME,
+    NOTE,
+    OWNER,
+    Matrix,
+    Someone,
+    client_of,
+)
+from tests.server.world import World, b64
+
+
+@pytest.fixture(scope="package")
+def matrix() -> Iterator[Matrix]:
+    world = World.over()
+    try:
+        held = world.client().post(
+            f"/v1/locks/{b64(NAME)}",
+            params={"client-id": OWNER, "ttl": 600, "note": NOTE},
+        )
+        assert held.status_code == 200
+        everybody = [
+            Someone(scope, directories, client_of(world, world.key(scope, prefixes=directories)))
+            for scope in Scope
+            for directories in DIRECTORIES
+        ]
+        yield Matrix(world, held.json()["id"], everybody, _headers_of_nobody(world))
+        for who in everybody:
+            who.client.close()
+    finally:
+        world.close()
+
+
+def _headers_of_nobody(world: World) -> dict[str, str | None]:
+    ring: KeyRing = world.server.service.keys
+    revoked, revoked_text = world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))
+    token_of_revoked = ring.token(revoked)
+    world.do(lambda: ring.revoke(revoked.key_id))
+    _, expired = world.do(lambda: ring.create("old", {Scope.ADMIN}, [], expires_in=1e-6))
+    good, good_text = world.do(lambda: ring.create("good", {Scope.ADMIN}, []))
+    return {
+        "no key": None,
+        "an empty header": "",
+        "another scheme": f"Basic {good_text}",
+        "the key alone": good_text,
+        "a bad key": f"Bearer {good_text[:-1]}{'A' if good_text[-1] != 'A' else 'Q'}",
+        "a key cut short": f"Bearer {good_text[:-1]}",
+        "a key that never was": "Bearer lh_000000000000_0123456789012345678901",
+        "its id alone": f"Bearer lh_{good.key_id}_",
+        "a revoked key": f"Bearer {revoked_text}",
+        "a token of a revoked key": f"Bearer {token_of_revoked}",
+        "an expired key": f"Bearer {expired}",
+        "an expired token": f"Bearer {_token(ring, good, -3600)}",
+        "a token of another service": f"Bearer {_token(ring, good, 60, secret=b'x' * 32)}",
+        "a token of nobody's": f"Bearer {_token(ring, None, 60)}",
+    }
+
+
+def _token(ring: KeyRing, who: Principal | None, seconds: float, secret: bytes = b"") -> str:
+    claims = {
+        "iss": "leasehold",
+        "sub": who.key_id if who else "nobody",
+        "iat": int(time.time() + seconds - 60),
+        "exp": int(time.time() + seconds),
+    }
+    return jwt.encode(claims, secret or derived(ring.secret, "tokens"), "HS256")

@@ -1,0 +1,86 @@
+"""With a key everybody may what the route says, and no more."""
+
+import msgspec
+import pytest
+
+from leasehold.server.principal import Scope
+from leasehold.server.routes import ROUTES
+from leasehold.server.routing import Route
+from tests.server.authorization.asking import (
+    ask,
+    check_let_in,
+    check_refused,
+    check_tells_nothing_secret,
+    every_route,
+    shown,
+)
+from tests.server.authorization.matrix import INSIDE, NAME, UNUSED, Matrix, Someone
+
+
+@every_route
+def test_everybody_may_what_the_route_says_and_no_more(matrix: Matrix, route: Route) -> None:
+    if route.needs.kind == "session":
+        pytest.skip("keys are nothing to it: see test_no_key_is_a_session")
+    for who in matrix.everybody:
+        where = f"{shown(route)} by a key with {who}"
+        status, text = ask(who.client, route)
+        check_tells_nothing_secret(matrix, who, text, where)
+        match route.needs.kind:
+            case "public" | "signed-in" | "commands":
+                allowed = True
+            case "path" if route.needs.hidden:
+                allowed = True
+                if not who.may(Scope.READ, NAME):
+                    _check_looks_unused(who, route, status, text, where)
+            case "path":
+                allowed = who.may(_scope(route), _resource(route))
+            case "somewhere":
+                allowed = any(who.may(_scope(route), each) for each in who.directories or (b"",))
+            case "everywhere":
+                allowed = not who.directories and who.may(_scope(route), b"")
+            case kind:
+                pytest.fail(f"{kind}: decide what this means, here too")
+        if allowed:
+            check_let_in(status, text, where)
+        else:
+            check_refused(status, text, where)
+            assert ask(who.client, route, UNUSED) == (status, text), f"{where} tells what is held"
+
+
+def _scope(route: Route) -> Scope:
+    assert route.needs.scope is not None
+    return route.needs.scope
+
+
+def _resource(route: Route) -> bytes:
+    return NAME if "{name}" in route.path else INSIDE
+
+
+def _check_looks_unused(who: Someone, route: Route, status: int, text: str, where: str) -> None:
+    """What may not be read looks like what is not there, to the last letter."""
+    if "{name}" in route.path:
+        assert (status, text) == ask(who.client, route, UNUSED), where
+        assert status == 404, where
+    else:
+        assert status in (200, 404), where
+        found = msgspec.json.decode(text)
+        assert not any(value for value in found.values() if isinstance(value, list)), where
+
+
+FORCED = [route for route in ROUTES if route.needs.forced is not None]
+
+
+@pytest.mark.parametrize("route", FORCED, ids=shown)
+def test_force_needs_its_own_scope(matrix: Matrix, route: Route) -> None:
+    forced = route.needs.forced
+    assert forced is Scope.FORCE
+    for who in matrix.everybody:
+        where = f"force by a key with {who}"
+        unheld = ask(who.client, route, UNUSED, force="true", reason="a test")
+        if who.may(forced, UNUSED):
+            check_let_in(*unheld, where)
+        else:
+            check_refused(*unheld, where)
+            held = ask(who.client, route, force="true", reason="a test")
+            assert held == unheld, f"{where} tells what is held"
+    assert FORCED

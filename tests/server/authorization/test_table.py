@@ -1,0 +1,131 @@
+"""The table itself: each route says what it needs, and the server goes by that."""
+
+from functools import partial
+from typing import Any, get_args
+
+import httpx2
+import pytest
+
+from leasehold.server.answers import Answer, empty
+from leasehold.server.app import Application
+from leasehold.server.call import Call
+from leasehold.server.principal import IMPLIED, Principal, Scope
+from leasehold.server.routes import ROUTES
+from leasehold.server.routing import Needs, Route, everywhere, somewhere
+from tests.server.authorization.asking import every_route, shown
+from tests.server.authorization.matrix import TRUST, Matrix, Someone
+
+PUBLIC = {
+    "GET /",
+    "GET /ui/{rest}",
+    "POST /ui/session",
+    "GET /livez",
+    "GET /metrics",
+    "GET /readyz",
+    "GET /problems/{word}",
+    "GET /v1/openapi.json",
+}
+"""What anybody may read, without a key. Whoever adds a route here has thought about it."""
+
+
+def test_the_server_serves_this_table_and_nothing_else(matrix: Matrix) -> None:
+    http = matrix.world.server._front
+    assert http is not None
+    served = http.config.app.router.routes  # type: ignore[union-attr]
+    assert served == tuple(ROUTES)
+
+
+def test_a_route_without_a_class_cant_be_made() -> None:
+    async def handler(_: Any) -> Any: ...
+
+    with pytest.raises(TypeError, match="needs"):
+        Route(method="GET", path="/x", handler=handler, summary="")  # type: ignore[call-arg]
+
+
+@every_route
+def test_what_a_route_needs_is_whole(route: Route) -> None:
+    needs = route.needs
+    kinds = get_args(Needs.__annotations__["kind"])
+    assert needs.kind in kinds
+    assert (needs.scope is not None) == (needs.kind in ("path", "somewhere", "everywhere"))
+    if needs.kind == "path":
+        assert "{name}" in route.path or "{dir}" in route.path
+    if needs.hidden:
+        assert (needs.kind, route.method) == ("path", "GET")
+
+
+@pytest.mark.parametrize("kind", ["path", "somewhere", "everywhere"])
+def test_a_class_that_needs_a_scope_cant_be_made_without(kind: Any) -> None:
+    with pytest.raises(ValueError, match="scope"):
+        Needs(kind)
+
+
+@pytest.mark.parametrize("kind", ["public", "signed-in", "commands", "session", "anything"])
+def test_a_class_that_looks_at_no_scope_cant_be_made_with_one(kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"scope|anything"):
+        Needs(kind, Scope.ADMIN)
+
+
+def test_only_these_are_public() -> None:
+    assert {shown(route) for route in ROUTES if route.needs.kind == "public"} == PUBLIC
+
+
+LEAST = {
+    "/v1/keys": Scope.ADMIN,
+    "/v1/audit": Scope.ADMIN,
+    "/v1/restrict": Scope.ADMIN,
+    "/v1/move": Scope.ADMIN,
+    "/v1/placements": Scope.ADMIN,
+}
+"""What is an administrator's, whatever a table says: but for reading what holds in one's own directory."""
+
+FOR_EVERY_KEY = {"POST /v1/token", "POST /identity/token", "POST /v1/batch", "POST /ui/session"}
+"""What is no mere reading, and asks for no scope by itself: see what else is tested of it."""
+
+
+@every_route
+def test_what_changes_things_needs_more_than_to_read(route: Route) -> None:
+    if route.method == "GET" or route.needs.kind == "session" or shown(route) in FOR_EVERY_KEY:
+        return
+    assert route.needs.scope in (Scope.ACQUIRE, Scope.FORCE, Scope.ADMIN), shown(route)
+
+
+@every_route
+def test_what_is_an_administrators_stays_so(route: Route) -> None:
+    for path, scope in LEAST.items():
+        is_below = route.path == path or route.path.startswith(f"{path}/")
+        if is_below and not (path == "/v1/restrict" and route.method == "GET"):
+            assert route.needs.scope is scope, shown(route)
+
+
+@pytest.mark.parametrize("needs", [everywhere(Scope.FORCE), somewhere(Scope.FORCE)], ids=str)
+def test_a_class_holds_wherever_it_is_used(matrix: Matrix, needs: Needs) -> None:
+    """Also one that no route has just now."""
+
+    async def handler(_: Call) -> Answer:
+        return empty(204)
+
+    route = Route(method="GET", path="/x", needs=needs, handler=handler, summary="")
+    application = Application(matrix.world.server.service, [route])
+    for who in matrix.everybody:
+        status = matrix.world.do(partial(_status_of, application, who))
+        bounded = needs.kind == "everywhere" and bool(who.directories)
+        allowed = who.may(Scope.FORCE, (who.directories or (b"",))[0]) and not bounded
+        assert status == (204 if allowed else 403), who
+
+
+async def _status_of(application: Application, who: Someone) -> int:
+    transport = httpx2.ASGITransport(application)
+    async with httpx2.AsyncClient(
+        transport=transport, base_url="http://here", verify=TRUST
+    ) as client:
+        return (await client.get("/x", headers=dict(who.client.headers))).status_code
+
+
+def test_every_scope_is_implied_as_it_is_told() -> None:
+    everybody = Principal("", "", frozenset(), ())
+    for scope in Scope:
+        someone = Someone(scope, (), None)  # type: ignore[arg-type]
+        assert {each for each in Scope if someone.may(each, b"")} == IMPLIED[scope]
+        assert not everybody.may(scope, b"")
+        assert not everybody.may_somewhere(scope)

@@ -1,0 +1,99 @@
+"""One walk through the picture is for all who ask meanwhile, and others go on meanwhile."""
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from leasehold.server.observatory.seen import Place, Seen
+from leasehold.server.observatory.sketch import Sketch
+from leasehold.server.observatory.survey import SHARE, STEP, Survey
+
+MANY = 5 * STEP + 7
+
+
+class Counted(Sketch):
+    """One that counts how often somebody walks through it."""
+
+    def __init__(self, keys: int) -> None:
+        super().__init__(lambda _: None, lambda: 0.0, lambda: 0.0)
+        self.walks = 0
+        names = [b"lock:d%d/k%d" % (number % 100, number) for number in range(keys)]
+        random.Random(5).shuffle(names)
+        for number, key in enumerate(names):
+            seen = self._seen[key] = Seen(key)
+            for place in range(3 if number == 1 else number % 2):
+                seen.places[f"{number}.{place}"] = Place("me", "", 1, 0.0)
+
+    def keys(self) -> list[bytes]:
+        self.walks += 1
+        return super().keys()
+
+    def all(self) -> list[Seen]:
+        self.walks += 1
+        return super().all()
+
+
+class Clock:
+    """Time that passes only while somebody walks, and when the test says so."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        self.time += 0.5
+        return self.time
+
+
+@pytest.mark.parametrize("what", ["keys", "lines"])
+async def test_forty_who_ask_make_one_walk(what: str) -> None:
+    sketch, clock = Counted(MANY), Clock()
+    survey = Survey(sketch, clock)
+    ask: Any = getattr(survey, what)
+    first, *others = await asyncio.gather(*(ask() for _ in range(40)))
+    assert sketch.walks == 1
+    assert all(other is first for other in others)
+    assert await ask() is first, "it is good for a while"
+    assert sketch.walks == 1
+    clock.time += SHARE
+    await asyncio.gather(*(ask() for _ in range(40)))
+    assert sketch.walks == 2
+
+
+async def test_all_of_it_in_order() -> None:
+    for keys in (0, 1, STEP, MANY):
+        sketch = Counted(keys)
+        survey = Survey(sketch, Clock())
+        assert await survey.keys() == sorted(sketch._seen)
+        lines = await survey.lines()
+        assert lines == sorted(lines)
+        assert len(lines) == keys // 2
+        assert not lines or lines[0][0] == -3 or keys < 2
+
+
+async def test_others_go_on_meanwhile() -> None:
+    survey, turns = Survey(Counted(MANY), Clock()), 0
+    asking = asyncio.create_task(survey.keys())
+    while not asking.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 2 * MANY // STEP
+
+
+async def test_few_are_told_as_they_are_now() -> None:
+    sketch = Counted(3)
+    survey = Survey(sketch, Clock())
+    assert len(await survey.keys()) == 3
+    sketch._seen[b"lock:new"] = Seen(b"lock:new")
+    assert len(await survey.keys()) == 4
+
+
+async def test_who_goes_takes_nothing_from_the_others() -> None:
+    sketch = Counted(MANY)
+    survey = Survey(sketch, Clock())
+    first, second = asyncio.create_task(survey.keys()), asyncio.create_task(survey.keys())
+    await asyncio.sleep(0)
+    first.cancel()
+    assert len(await second) == MANY
+    assert sketch.walks == 1

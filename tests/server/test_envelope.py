@@ -1,0 +1,29 @@
+"""What is kept with a lease beside its note."""
+
+import pytest
+
+from leasehold.core.names import fingerprint
+from leasehold.core.notes import mark_in, shown_note
+from leasehold.server.envelope import Envelope
+
+ID, MARK = "an-id-of-enough-letters-", "m" * 32
+
+
+@pytest.mark.parametrize(
+    ("ip", "kept"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("fe80::1%br-lan", "fe80::1"),
+        ("a_b", ""),
+        ("a b\x1f", ""),
+        ("192.0.2.7\n", ""),
+        ("", ""),
+    ],
+)
+def test_whatever_a_proxy_says_people_see_the_note_only(ip: str, kept: str) -> None:
+    envelope = Envelope(b"a secret")
+    sealed = envelope.sealed("hello", ip, ID, MARK)
+    assert shown_note(sealed) == "hello"
+    assert envelope.opened(sealed, fingerprint(ID)) == ("hello", kept, ID)
+    assert mark_in(sealed) == MARK

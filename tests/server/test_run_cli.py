@@ -1,0 +1,54 @@
+"""`leasehold run` over a service that goes away: what it says before the loss, and of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import Cli, end, line
+from tests.server.world import World
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("of", ["the server", "the key"])
+def test_it_says_why_it_is_not_renewed_at_once_and_again_with_the_loss(
+    tmp_path: Path, of: str
+) -> None:
+    cli, world = Cli(tmp_path), World.over(tmp_path)
+    key = world.key("acquire")
+    env = cli.environment | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": key}
+    try:
+        command = ("sh", "-c", "echo held; exec sleep 60")
+        run = cli.start("run", "x", "--ttl", "3s", "--json", "--", *command, env=env)
+        assert line(run) == "held"
+        if of == "the key":
+            world.do(lambda: world.server.service.keys.revoke(key.split("_")[1]))
+        else:
+            world.close()
+        code, _, err = end(run)
+    finally:
+        cli.kill_all()
+        world.close()
+    told = [json.loads(each) for each in err.splitlines()]
+    events = [each["event"] for each in told]
+    assert (code, events[:2]) == (76, ["unavailable", "lost"])
+    why = "does not accept the API key" if of == "the key" else "nobody listens there"
+    assert why in told[0]["message"]
+    assert why in told[1]["message"]
+
+
+@pytest.mark.once
+def test_what_the_service_never_grants_is_wrong_usage(tmp_path: Path) -> None:
+    cli, world = Cli(tmp_path), World.over(tmp_path)
+    env = cli.environment | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": world.admin_key}
+    try:
+        for asked in (
+            ("run", "x", "--ttl", "2d", "--", "true"),
+            ("acquire", "x", "--ttl", "2d"),
+            ("acquire", "x", "--ttl", "0.1"),
+        ):
+            done = cli(*asked, env=env)
+            assert (done.returncode, done.stdout) == (64, ""), done.stderr
+            assert "ttl is" in done.stderr
+    finally:
+        world.close()

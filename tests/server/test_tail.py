@@ -1,0 +1,46 @@
+"""The command line's own end of a stream: it goes on after a gap, however long."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from leasehold.cli import tail as tails
+from leasehold.cli.tail import Tail
+from tests.server.world import LONG, World, b64
+
+TRIES = 4
+"""So often nobody is there, which is more than once."""
+
+
+def until(tail: Tail, kind: str) -> None:
+    """Take what comes until it is that. Raises what ends the stream for good."""
+    while True:
+        told = tail.take(LONG)
+        assert told is not None, "the stream is silent"
+        if told.kind == kind:
+            return
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    ("path", "first"), [("/events", "hello"), (f"/watch/locks/{b64('x')}", "status")]
+)
+def test_it_stands_again_after_the_service_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, first: str
+) -> None:
+    monkeypatch.setattr(tails, "FIRST_PAUSE", 0.05)
+    monkeypatch.setattr(tails, "LONGEST_PAUSE", 0.05)
+    world = World.over(tmp_path)
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    port = int(world.url.rpartition(":")[2])
+    tail = Tail(world.url, path)
+    until(tail, first)
+    world.close()
+    with socket.create_server(("127.0.0.1", port)) as nobody:
+        nobody.settimeout(LONG)
+        for _ in range(TRIES):
+            nobody.accept()[0].close()
+    again = World.over(tmp_path, listen=f"127.0.0.1:{port}")
+    until(tail, first)
+    again.close()
