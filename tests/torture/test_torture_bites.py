@@ -74,4 +74,4 @@ def test_a_store_that_breaks_its_users_is_no_clean_store(planted: str) -> None:
     verdict = verdict_on(planted + "crashes", 30)
     assert verdict.outcome == "inconclusive"
     assert "ZeroDivisionError: planted" in str(verdict)
-    assert verdict.seconds < 20
+    assert verdict.seconds < 28  # of 30
