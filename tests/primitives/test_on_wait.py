@@ -144,8 +144,7 @@ async def test_an_error_in_it_is_logged_and_ends_no_wait(
     held = await hold(w, w.client.lock("a"))
     waiting = waiter(w, w.another().lock("a"), on_wait=fail)
     await until(w, lambda: calls == 1)
-    w.clock.advance(1)
-    await until(w, lambda: calls == 2)
+    await time_passes(w, lambda: calls == 2)
     await release(w, held)
     await waiting.result()
     assert "on_wait of a failed" in caplog.text
