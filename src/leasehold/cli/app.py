@@ -11,7 +11,6 @@ import click
 
 from leasehold.cli.exits import BUG, SIGNALLED, USAGE, code_of
 from leasehold.cli.streams import fill
-from leasehold.cli.variables import misspelt
 from leasehold.cli.voice import Voice
 from leasehold.errors import CapacityWarning, ImplicitStoreWarning, LeaseholdError
 
@@ -147,8 +146,8 @@ def serve(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     voice = Voice(as_json="--json" in given[: given.index("--") if "--" in given else None])
     _warn_through(voice)
-    for told in misspelt(os.environ):
-        voice.say("warning", told)
+    if any(each.startswith("LEASEHOLD_") for each in os.environ):
+        _warn_of_misspelt(voice)
     try:
         return _invoke(given)
     except BrokenPipeError:
@@ -188,6 +187,13 @@ def _tell_usage(error: click.ClickException, voice: Voice) -> None:
     if variable and isinstance(error, click.MissingParameter):
         told = f"{told} Or set {variable}."
     voice.say("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
+
+
+def _warn_of_misspelt(voice: Voice) -> None:
+    from leasehold.cli.variables import misspelt
+
+    for told in misspelt(os.environ):
+        voice.say("warning", told)
 
 
 def _warn_through(voice: Voice) -> None:
