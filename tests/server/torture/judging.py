@@ -11,7 +11,8 @@ from leasehold.testing.torture.judging import Judge
 from leasehold.testing.torture.naming import primitive_of
 from leasehold.testing.torture.plan import TorturePlan
 from leasehold.testing.torture.verdict import Verdict
-from tests.server.torture.marks import IN_LINE, STILL_HELD
+from tests.server.torture.marks import STILL_HELD
+from tests.torture.in_line import IN_LINE
 
 
 class ServiceJudge(Judge):

@@ -6,8 +6,9 @@ import pytest
 
 from leasehold.testing import Event, Recorder, TorturePlan
 from tests.server.torture.judging import ServiceJudge
-from tests.server.torture.marks import in_line, still_held
+from tests.server.torture.marks import still_held
 from tests.server.torture.trial import KINDS, tortured
+from tests.torture.in_line import in_line
 
 KEY = b"lock:x/lock-1"
 

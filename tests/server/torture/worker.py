@@ -5,7 +5,6 @@ Started by `crews` as `python -m tests.server.torture.worker`, with its orders o
 
 import argparse
 import faulthandler
-import os
 import signal
 from dataclasses import replace
 from functools import partial
@@ -21,8 +20,8 @@ from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
 from leasehold.testing.torture.turns.turns import Turns, Wish
 from leasehold.testing.torture.worker import Worker, work
 from tests.server.torture import bugs
-from tests.server.torture.marks import in_line
 from tests.server.torture.raw import RawClient
+from tests.torture.in_line import LineHand
 
 TOLD = 0.5
 """The part of calls that want to know how their wait goes."""
@@ -30,25 +29,9 @@ LENGTHS = ((0.0, 0.002), (75, 15)), ((0.3, 0.8), (8, 2))
 """How long steps of work take without a library, and how often: in seconds, and in ttls."""
 
 
-class TellingHand(Hand):
-    """Writes down when it is in line."""
-
-    invoked = 0.0
-    """When its last call began."""
-
-    def asking(self, *keys: bytes) -> float:
-        self.invoked = super().asking(*keys)
-        return self.invoked
-
-    def note_in_line(self, key: bytes, waiting: Any) -> None:
-        """The store has said how many are ahead, so it knows of us."""
-        if waiting.position is not None:
-            self._recorder.record(in_line(self.now(), key, self.invoked, os.getpid()))
-
-
 def told(turns: Turns, hand: Hand, wish: Wish) -> Wish:
     """The same, by somebody who may want to know how the wait goes."""
-    assert isinstance(hand, TellingHand)
+    assert isinstance(hand, LineHand)
     if hand.draw.random() >= TOLD:
         return wish
     acquire: Any = wish.acquire
@@ -78,7 +61,7 @@ class TellingWorker(Worker):
 
     def __init__(self, orders: Orders) -> None:
         super().__init__(orders)
-        self.hands = [TellingHand(self, number) for number in range(orders.tasks)]
+        self.hands = [LineHand(self, number) for number in range(orders.tasks)]
 
     def resources(self, client: Any) -> list[Turns]:
         names = self.orders.names

@@ -1,7 +1,7 @@
 """What the driver writes down besides what workers see: who died, and whose hold an operator ended.
 
 They are events of the history like others, told apart by what stands in `resource`. Plain programs write
-two more of the kind.
+another of the kind.
 """
 
 from typing import NamedTuple
@@ -17,8 +17,6 @@ AGAIN = "again"
 """Of a grant: it is one that was told before, and is relied on again after a while."""
 STRUCK = "struck"
 """That holder (a workflow ID, in `lease`) was terminated, cancelled, reset, or ran out of time."""
-IN_LINE = "in line"
-"""Of a plain program's call, that began at `invoked`: its place is in the broker's book."""
 LOST = "lost"
 """A plain program was told that its lease is lost, and why: that stands in `lease`."""
 
@@ -64,10 +62,6 @@ def cleared(
 
 def struck(at: float, workflow: str) -> Event:
     return Event(at, "disturbed", lease=workflow, resource=STRUCK)
-
-
-def in_line(at: float, key: bytes, invoked: float, process: int) -> Event:
-    return Event(at, "asked", key.decode(), invoked=invoked, process=process, resource=IN_LINE)
 
 
 def lost(at: float, key: bytes, reason: str, process: int) -> Event:

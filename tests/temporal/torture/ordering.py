@@ -8,7 +8,8 @@ from leasehold.core.timing import DRIFT, claim_window
 from leasehold.testing.checker import Violation
 from leasehold.testing.history import Event
 from tests.temporal.torture.holders import Order
-from tests.temporal.torture.marks import IN_LINE, lease_name
+from tests.temporal.torture.marks import lease_name
+from tests.torture.in_line import IN_LINE
 
 type Run = tuple[str, str]
 """A workflow ID and a run ID."""

@@ -20,8 +20,9 @@ from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
 from leasehold.testing.torture.turns.turns import Turns, Wish
 from leasehold.testing.torture.worker import Worker, run_async, run_blocking
 from leasehold.testing.torture.worlds import WORLDS
-from tests.temporal.torture.marks import in_line, lost
+from tests.temporal.torture.marks import lost
 from tests.temporal.torture.plan import POOLS
+from tests.torture.in_line import LineHand
 
 SHORT = (0.1, 1.0)
 """How long somebody in a hurry waits, in seconds."""
@@ -31,20 +32,8 @@ LENGTHS = ((0.02, 0.2), (4, 4)), ((0.3, 0.8), (1, 1))
 """How long steps of work take and how often: in seconds, and in ttls."""
 
 
-class PlainHand(Hand):
+class PlainHand(LineHand):
     """One task or thread."""
-
-    invoked = 0.0
-    """When its last call began."""
-
-    def asking(self, *keys: bytes) -> float:
-        self.invoked = super().asking(*keys)
-        return self.invoked
-
-    def note_in_line(self, key: bytes, waiting: Any) -> None:
-        """The broker has said how many are ahead, so it knows of us."""
-        if waiting.position is not None:
-            self._recorder.record(in_line(self.now(), key, self.invoked, os.getpid()))
 
     def note_lost(self, key: bytes, loss: LeaseLost) -> None:
         self._recorder.record(lost(self.now(), key, loss.reason, os.getpid()))
