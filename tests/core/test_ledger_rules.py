@@ -592,6 +592,29 @@ def test_the_first_four_speak_every_third_of_a_window_others_of_their_patience(
         assert reply == Queued(position, again, 0)
 
 
+def test_whoever_finds_free_units_behind_a_dead_front_looks_again_when_the_grant_lapses(
+    story: Story,
+) -> None:
+    """Each dead place costs a claim window then, and not the time until somebody happens to look."""
+    story.acquire("a", ttl=10)
+    for id_ in "bcdefgh":
+        story.wait(id_, patience=90)
+    assert story.at(11).renew("h") == Queued(5, WINDOW, 11)
+    assert story.pushed() == [("f", "granted")], "b to e were told to speak, and did not"
+    assert story.at(11 + WINDOW).renew("h") == Queued(4, WINDOW, 16)
+    assert story.pushed() == [("g", "granted")]
+    assert isinstance(story.at(11 + 2 * WINDOW).renew("h"), Granted)
+
+
+def test_whoever_finds_nothing_free_looks_again_as_before(story: Story) -> None:
+    story.acquire("a", ttl=10)
+    for id_ in "bcdefg":
+        story.wait(id_, patience=90)
+    story.at(11).renew("g")
+    story.at(12).renew("f")
+    assert story.at(13).renew("g") == Queued(4, 30, 13), "f lives"
+
+
 def test_a_place_silent_for_a_window_is_passed_over_at_grant(story: Story) -> None:
     story.acquire("a")
     story.wait("b", patience=100)

@@ -13,8 +13,8 @@ def gave_up(at: float, *, invoked: float) -> Event:
     return Event(at, "gave_up", KEY, invoked=invoked)
 
 
-def starved(*events: Event) -> int:
-    return len(check_liveness(merge(events), bound=3))
+def starved(*events: Event, window: float = 0.0) -> int:
+    return len(check_liveness(merge(events), bound=3, window=window))
 
 
 def test_served_in_time() -> None:
@@ -43,6 +43,33 @@ def test_a_kill_on_the_way_begins_the_time_anew() -> None:
     killed = Event(12, "disturbed", process=7)
     assert not starved(first, killed, granted(14.9, "b", invoked=2, until=20))
     assert starved(first, killed, granted(15.1, "b", invoked=2, until=20)) == 1
+
+
+def test_each_who_was_killed_in_line_may_take_a_window() -> None:
+    first = granted(1, "a", invoked=0, until=10)
+    killed = [Event(at, "asked", KEY, process=7) for at in (2.0, 2.1)]
+    alive = Event(2.5, "asked", KEY)
+    late = granted(15, "b", invoked=2.5, until=20)
+    assert starved(first, *killed, alive, late, window=1) == 0
+    assert starved(first, *killed, alive, late._replace(at=15.1), window=1) == 1
+    assert starved(first, *killed, alive, late) == 1
+
+
+def test_who_was_passed_in_line_takes_nothing_any_more() -> None:
+    killed = Event(0.5, "asked", KEY, process=7)
+    younger = granted(2, "a", invoked=1, until=3)
+    late = granted(6.5, "b", invoked=2, until=20)
+    assert starved(killed, younger, late, window=1) == 1
+
+
+def test_who_ended_in_any_way_was_not_killed() -> None:
+    first = granted(1, "a", invoked=0, until=10)
+    ended = [
+        Event(2, "asked", KEY, process=7),
+        Event(3, "gave_up", KEY, invoked=2, process=7),
+        Event(2.1, "asked", KEY, process=7, resource="told apart"),
+    ]
+    assert starved(first, *ended, granted(13.5, "b", invoked=2, until=20), window=1) == 1
 
 
 def test_giving_up_on_a_free_key() -> None:

@@ -1,6 +1,7 @@
 """One command's turn at a book: what time has changed, and the steps that several rules share."""
 
 from itertools import islice
+from math import inf
 from typing import Literal
 
 from leasehold.core.book import Book, Entry, Hold, Place, Tomb, first_release
@@ -23,7 +24,7 @@ _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked
 class Turn:
     """A book, the time, and the wakeups that come of it."""
 
-    __slots__ = ("book", "caller", "key", "now", "stamp", "wakeups")
+    __slots__ = ("book", "caller", "key", "lapses_in", "now", "stamp", "wakeups")
 
     def __init__(
         self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
@@ -34,6 +35,8 @@ class Turn:
         self.stamp = stamp
         self.caller = caller
         """The id that is answered: it needs no push."""
+        self.lapses_in = inf
+        """When what was granted in this turn is free again, should those it was granted to be dead."""
         self.wakeups: list[Wakeup] = []
 
     # -- settling: what time alone has changed ------------------------------------------------------
@@ -103,6 +106,7 @@ class Turn:
             inbox=place.inbox,
         )
         self.book.put(hold)
+        self.lapses_in = min(self.lapses_in, window)
         self._wake(hold, "granted", hold)
 
     # -- units, tokens, slots -----------------------------------------------------------------------
@@ -176,9 +180,13 @@ class Turn:
         return Queued(ahead, self._recheck_in(place, ahead), self.now)
 
     def _recheck_in(self, place: Place, ahead: int) -> float:
-        """When its owner should speak again: the head also when units come free by time."""
+        """When its owner should speak again: the head also when units come free by time.
+
+        So does one from farther back that came upon free units: those at the front would have seen them
+        first, so they may all be dead, and whoever was granted them now may be, too.
+        """
         if not place.near:
-            return place.ttl / 3
+            return min(place.ttl / 3, self.lapses_in)
         often = sign_of_life_after(claim_window(place.grant_ttl))
         return often if ahead else min(often, max(first_release(self.book) - self.now, 0.0))
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from math import inf
 
 from leasehold.core.names import fingerprint
-from leasehold.core.timing import DRIFT, FRONT, claim_window, trusted
+from leasehold.core.timing import DRIFT, FRONT, claim_window, sign_of_life_after, trusted
 from leasehold.errors import BackendUnavailable, Deadlock, LeaseholdError
 from leasehold.model import Failed, Gone, Granted, Queued, Refused, Reply, Wakeup
 from leasehold.primitives.ask import Ask, Grant
@@ -124,7 +124,8 @@ class Acquiring(Asking):
         if reply.position >= FRONT:
             # Should all at the front be dead, somebody behind them must speak: the farther back, the rarer,
             # so that a long queue is no herd.
-            pause = min(pause, claim_window(self._ask.ttl) * (1 + reply.position) / FRONT)
+            often = sign_of_life_after(claim_window(self._ask.ttl))
+            pause = min(pause, often * (1 + reply.position) / FRONT)
         if not rt.inbox:
             await rt.listen()
         if rt.inbox != self._inbox:

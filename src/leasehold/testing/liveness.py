@@ -6,27 +6,32 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from leasehold.testing.checker import Violation
+from leasehold.testing.dead_waiters import DeadWaiters
 from leasehold.testing.history import Event
 from leasehold.testing.intervals import Hold, Holds
 
 
-def check_liveness(events: Sequence[Event], bound: float) -> list[Violation]:
+def check_liveness(
+    events: Sequence[Event], bound: float, *, window: float = 0.0
+) -> list[Violation]:
     """Find calls that waited longer than `bound` seconds for a key of which nobody held anything.
 
     The time begins when the call has begun, the last hold has ended (for a killed holder: its
     deadline) and the last disturbance is over; it ends when the call was granted or gave up. Somebody
     else's grant in between begins it anew. A call for several keys at once waits for the one that is
     free last. A try that is refused did not wait: it is late where nobody has held the key for so long, nor
-    kept it closed.
+    kept it closed. Each call that was asked before and never ended, as its process was killed, may have held
+    the queue up for `window` seconds besides.
     """
     disturbed = _disturbances(events)
     holds = Holds(events)
+    dead = DeadWaiters(events)
     calls: defaultdict[tuple[int, float], list[tuple[Event, float]]] = defaultdict(list)
     for key, ends in _ends_of_waiting(events).items():
         calm = sorted(disturbed[""] + disturbed[key]) if key else disturbed[""]
         for event, free_since in _with_free_since(ends, holds.by_key[key], calm):
             calls[event.process, event.invoked].append((event, free_since))
-    return list(_late(calls.values(), bound))
+    return list(_late(calls.values(), bound, dead, window))
 
 
 def _disturbances(events: Iterable[Event]) -> defaultdict[str, list[float]]:
@@ -64,13 +69,19 @@ def _with_free_since(
         yield event, max(free_since, calm_since)
 
 
-def _late(calls: Iterable[list[tuple[Event, float]]], bound: float) -> Iterator[Violation]:
+def _late(
+    calls: Iterable[list[tuple[Event, float]]],
+    bound: float,
+    dead: DeadWaiters,
+    window: float,
+) -> Iterator[Violation]:
     """Those that all of their keys were free for."""
     for call in calls:
         event, since = max(call, key=lambda each: each[1])
         if event.what != "refused":
             since = max(since, event.invoked)
-        if event.at - since > bound:
+        lost = window * max(dead.ahead(each.key, since, each.at) for each, _ in call)
+        if event.at - since > bound + lost:
             message = (
                 f"free since {since:.6f}, and {event.at - since:.3f} s later only {event.what}"
             )

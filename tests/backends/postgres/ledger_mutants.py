@@ -25,6 +25,11 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "SELECT p.near AND now - (p.expires",
         "SELECT false AND now - (p.expires",
     ),
+    "whoever comes upon free units looks away": (
+        "t.lapses_in := least(t.lapses_in, hold.ttl);",
+        "",
+    ),
+    "whoever speaks after that must look, too": ("    t.lapses_in := NULL;\n", ""),
     "lock_delay counts from the discovery": ("e.lock_delay - late, bury", "e.lock_delay, bury"),
     "an old resize undoes a newer one": ("IF c.seq > hold.seq THEN", "IF c.seq <> hold.seq THEN"),
     "the head is not woken": ("(t.head).id IS DISTINCT FROM old_id", "false"),

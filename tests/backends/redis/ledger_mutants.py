@@ -50,6 +50,10 @@ MUTANTS = {
         "local heard = ",
         "if true then return false end\n  local heard = ",
     ),
+    "whoever comes upon free units looks away": (
+        "self.lapses_in = math.min(self.lapses_in, window)",
+        "",
+    ),
     "the place left in the queue": ("add(removals, 'ZREM', 'queue', member_of(old))", ""),
     "units counted twice": ("self.used = self.used - entry.units", ""),
     "another's slot": ("bit.band(byte, mask) == 0 then", "true then"),

@@ -41,7 +41,7 @@ def only_said() -> Twist:
 def nobody_counts(command: Command, apply: Apply) -> Reply:
     """An upgrade is granted beside other readers."""
     reply = apply(command)
-    if isinstance(command, Resize) and isinstance(reply, Refused):
+    if isinstance(command, Resize) and isinstance(reply, Refused) and reply.holders:
         token = max(holder.token for holder in reply.holders)
         return Granted(token + 1, (), 0.6)
     return reply

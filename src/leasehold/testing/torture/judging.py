@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from leasehold.core.timing import claim_window
 from leasehold.testing.checker import check, check_writes
 from leasehold.testing.history import Event, merge, read
 from leasehold.testing.liveness import check_liveness
@@ -25,12 +26,13 @@ class Judge:
         """What one round's history shows. `lapses`: when the store or this machine stood still,
         each from its beginning to its end.
         """
+        plan = self._plan
         events = read(*folder.glob("history-*.jsonl"))
         unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
         rest = [event for event in events if not event.resource.startswith(UNFENCED)]
         rest = merge([*self._newest.values(), *rest, *(Event(at, "disturbed") for at in lapses)])
         one_at_a_time = [event for event in rest if primitive_of(event.key) != "allof"]
-        calm, rough = handoffs(one_at_a_time, quiet=2 * self._plan.ttl)
+        calm, rough = handoffs(one_at_a_time, quiet=2 * plan.ttl)
         grants = sum(event.what == "granted" for event in rest) - len(self._newest)
         self._remember(rest)
         return Verdict(
@@ -38,7 +40,8 @@ class Judge:
             done=_done(rest),
             writes=sum(event.what == "wrote" for event in rest),
             stale=sum(1 for _ in check_writes(unfenced)),
-            violations=check(rest) + check_liveness(rest, self._plan.bound),
+            violations=check(rest)
+            + check_liveness(rest, plan.bound, window=claim_window(plan.ttl)),
             handoffs=calm,
             takeovers=rough,
             lapses=len(lapses) // 2,

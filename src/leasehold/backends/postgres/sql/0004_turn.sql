@@ -135,6 +135,7 @@ BEGIN
     hold.bury := 0;
     hold.since := t.stamp;
     hold.detail := '';
+    t.lapses_in := least(t.lapses_in, hold.ttl);
     t := leasehold.put(leasehold.remove(t, place), hold);
     RETURN leasehold.wake(t, hold, 'granted');
 END $$;
@@ -262,14 +263,15 @@ BEGIN
     RETURN t;
 END $$;
 
--- When its owner should speak again: the head also when units come free by time.
+-- When its owner should speak again: the head also when units come free by time, and one from farther back
+-- that came upon free units when what was granted then lapses.
 CREATE FUNCTION leasehold.recheck_in(t leasehold.turn, place leasehold.entry, ahead bigint)
 RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
     often double precision;
 BEGIN
     IF NOT place.near THEN
-        RETURN place.ttl / 3;
+        RETURN least(place.ttl / 3, t.lapses_in);
     END IF;
     often := leasehold.sign_of_life_after(leasehold.claim_window(place.grant_ttl));
     IF ahead > 0 THEN

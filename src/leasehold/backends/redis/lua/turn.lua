@@ -121,6 +121,7 @@ function Turn:push_grant(place)
     note = place.note, detail = '', inbox = place.inbox,
   }
   self.book:put(hold)
+  self.lapses_in = math.min(self.lapses_in, window)
   self:wake(hold, 'granted', hold)
 end
 
@@ -165,10 +166,11 @@ function Turn:claim(hold, ttl)
   return Reply.granted(hold.token, hold.slots, self:extend(hold, ttl))
 end
 
--- When the owner of a place should speak again: the head also when units come free by time.
+-- When the owner of a place should speak again: the head also when units come free by time, and one from
+-- farther back that came upon free units when what was granted then lapses.
 function Turn:recheck_in(place, ahead)
   if not place.near then
-    return place.ttl / 3
+    return math.min(place.ttl / 3, self.lapses_in)
   end
   local often = sign_of_life_after(claim_window(place.grant_ttl))
   if ahead > 0 then
