@@ -1,10 +1,11 @@
 """Recorded histories of permits and of workflows that hold them, in slot mode and by brokers.
 
-`python -m tests.temporal.permit_histories` records all anew: only for what is new, as today's code has to do
-what the code of then did.
+`python -m tests.temporal.permit_histories slot permits late fair` records those named anew: only for what is
+new, as today's code has to do what the code of then did.
 """
 
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from temporalio.client import WorkflowHandle, WorkflowHistory
 
 from leasehold.backends.temporal.protocol.permits import PermitSlotInput
+from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_flows import Relay as FairRelay
@@ -19,7 +21,7 @@ from tests.temporal.fair_world import World, fair_world
 from tests.temporal.histories import history_of, save
 from tests.temporal.slot_workflows import Held, Relay
 from tests.temporal.slot_world import SlotWorld, slot_world
-from tests.temporal.workers import unique
+from tests.temporal.workers import unique, worker
 
 
 async def record_slot_mode(world: SlotWorld) -> None:
@@ -68,6 +70,16 @@ async def record_permits(world: SlotWorld) -> None:
     await keep(world.client, "permit-retired", world.permit(spec))
 
 
+async def record_late_report(world: SlotWorld) -> None:
+    """A holder whose permit reports when its lease would be over, as no worker took it up before."""
+    ttl, queue = 3.0, unique("queue")
+    holder = await world.hold(world.spec(queue=queue, hold=0.1, acquire={"ttl": ttl}))
+    await asyncio.sleep(ttl)
+    async with worker(world.client, PermitSlotWorkflow, queue=queue):
+        await holder.result()
+        await keep(world.client, "slot-late", holder)
+
+
 async def record_fair_mode(world: World) -> None:
     """A holder that renewed, one that waited for it, one that took its permit along through two runs."""
     first = await world.holding(acquire={"ttl": 3})
@@ -95,15 +107,18 @@ async def keep(client: Any, name: str, handle: WorkflowHandle[Any, Any]) -> None
         save(f"{name}-{number + 1}" if len(runs) > 1 else name, run)
 
 
-async def main() -> None:
-    """Record all."""
+async def main(names: list[str]) -> None:
+    """Record these."""
+    slots = {"slot": record_slot_mode, "permits": record_permits, "late": record_late_report}
     with tempfile.TemporaryDirectory() as folder, TemporalServer(Path(folder)) as server:
-        async with slot_world(server) as world:
-            await record_slot_mode(world)
-            await record_permits(world)
-        async with fair_world(server) as fair:
-            await record_fair_mode(fair)
+        for name in names:
+            if name == "fair":
+                async with fair_world(server) as fair:
+                    await record_fair_mode(fair)
+            else:
+                async with slot_world(server) as world:
+                    await slots[name](world)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(sys.argv[1:]))
