@@ -40,7 +40,7 @@ BASE = names("errors model")
 BELOW = BASE | names("config clock fork gate core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
-    "hub links backends backends.port backends.redact backends.http.wire backends.http.names"
+    "hub links misspelt backends backends.port backends.redact backends.http.wire backends.http.names"
     " backends.http.translation runtime.port runtime.asyncio runtime.mail primitives.acquire"
     " primitives.ask primitives.ids primitives.telling"
 )
@@ -62,16 +62,22 @@ RULES: Mapping[str, Rule] = {
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
     "links": Rule(BASE | names("core.*"), theirs=names("opentelemetry")),
+    "misspelt": Rule(names("errors")),
     "store_names": Rule(names("backends.redact")),
     "settings_file": Rule(BASE | names("config core.* store_names backends.redact")),
     "settings": Rule(BASE | names("config core.* settings_file")),
     "settings_stores": Rule(BASE | names("config core.* settings settings_file")),
     "backends.port": Rule(BELOW),
     "backends.redact": Rule(),
+    "backends.bell": Rule(),
     "backends": Rule(BELOW | names("lazy backends.port backends.redact")),
-    "backends.*": Rule(BELOW | names("backends.port backends.redact"), theirs=names("*")),
+    "backends.*": Rule(
+        BELOW | names("backends.bell backends.port backends.redact"), theirs=names("*")
+    ),
     "backends.memory": Rule(BELOW | names("backends.port")),
-    "backends.sqlite.*": Rule(BELOW | names("backends.port backends.redact"), siblings=True),
+    "backends.sqlite.*": Rule(
+        BELOW | names("backends.bell backends.port backends.redact"), siblings=True
+    ),
     # what is said, between workflows and clients: the same on both sides, so it does nothing
     "backends.temporal.protocol.*": Rule(
         BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
@@ -225,7 +231,7 @@ RULES: Mapping[str, Rule] = {
     "cli.*": Rule(
         PUBLIC
         | names(
-            "gate settings_file settings_stores temporal testing config backends.http.* server.*"
+            "gate misspelt settings_file settings_stores temporal testing config backends.http.* server.*"
         )
         | names("primitives.by_id runtime.step"),
         siblings=True,

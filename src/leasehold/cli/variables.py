@@ -6,6 +6,7 @@ from dataclasses import fields
 
 from leasehold.cli.options import KINDS
 from leasehold.config import READERS
+from leasehold.misspelt import is_link, near
 from leasehold.settings_file import STORE_KEYS, STORES
 
 _PREFIX = "LEASEHOLD_"
@@ -32,8 +33,6 @@ def misspelt(environ: Mapping[str, str]) -> Iterator[str]:
 
 def _meant(name: str, value: str) -> str | None:
     """What may be meant; empty for who knows what, None if it is none of our business."""
-    from leasehold.server.misspelt import is_link, near
-
     if is_link(name, value):
         return None
     found = _ONE_NAME_S.fullmatch(name)

@@ -14,9 +14,9 @@ from leasehold.backends.redact import redacted
 from leasehold.config import seconds
 from leasehold.errors import NotConfigured
 from leasehold.hub import implicit_url
+from leasehold.misspelt import refuse_unknown, refuse_unknown_variables
 from leasehold.server.limits import FIXED, Limits
 from leasehold.server.logs import Format
-from leasehold.server.misspelt import refuse_unknown, refuse_unknown_variables
 from leasehold.server.placing.table import FRESH
 
 VARIABLE = "LEASEHOLD_SERVER_"

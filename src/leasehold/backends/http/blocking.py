@@ -1,11 +1,10 @@
 """The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
 
 import logging
-import select
-import socket
 import time
 from collections.abc import Sequence
 
+from leasehold.backends.bell import Bell
 from leasehold.backends.http import examining
 from leasehold.backends.http.following import Following
 from leasehold.backends.http.promises import Promises
@@ -40,17 +39,14 @@ class BlockingBackend:
         self._spread = Spread()
         self._link: SocketLink | None = None
         self._stream: SocketStream | None = None
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._bell: Bell | None = None
         on_fork(self)
 
     async def open(self, *, listen: bool = True) -> None:
         self._about()
         if listen and self._bell is None:
             self._listen()
-            bell = socket.socketpair()
-            for end in bell:
-                end.settimeout(0)
-            self._bell = bell
+            self._bell = Bell()
 
     async def close(self) -> None:
         self.inbox = ""
@@ -59,8 +55,8 @@ class BlockingBackend:
         if link is not None:
             link.close()
         bell, self._bell = self._bell, None
-        for end in bell or ():
-            end.close()
+        if bell is not None:
+            bell.close()
 
     # -- requests -----------------------------------------------------------------------------------
 
@@ -144,33 +140,30 @@ class BlockingBackend:
             return ()
         stream = self._stream
         if stream is None:
-            return self._try_again(self._bell[0], timeout)
+            return self._try_again(self._bell, timeout)
         try:
-            found = self._wait(stream, self._bell[0], timeout)
+            found = self._wait(stream, self._bell, timeout)
         except LeaseholdError:
             self._end_stream()
             self._spread.put_off()
-            _rings(self._bell[0], self._spread.left)
+            self._bell.wait(self._spread.left)
             raise
         if stream.ear.missed:
             stream.ear.missed = False
             raise BackendUnavailable(MISSED_SOME)
         return found
 
-    def _try_again(self, bell: socket.socket, timeout: float | None) -> Sequence[Wakeup]:
+    def _try_again(self, bell: Bell, timeout: float | None) -> Sequence[Wakeup]:
         """Wait until it is time to try for a stream once more, and do."""
         left = self._spread.left
-        if _rings(bell, left if timeout is None else min(left, timeout)):
-            _silence(bell)
-        elif not self._spread.left:
+        rang = bell.wait(left if timeout is None else min(left, timeout))
+        if not rang and not self._spread.left:
             self._listen()
             if self._stream is not None:
                 raise BackendUnavailable(MISSED_SOME)
         return ()
 
-    def _wait(
-        self, stream: SocketStream, bell: socket.socket, timeout: float | None
-    ) -> Sequence[Wakeup]:
+    def _wait(self, stream: SocketStream, bell: Bell, timeout: float | None) -> Sequence[Wakeup]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived = stream.receive()
@@ -179,38 +172,19 @@ class BlockingBackend:
                 return arrived
             patience = stream.patience()
             left = patience if left is None else min(left, patience)
-            if _rings(bell, left, stream.socket):
-                _silence(bell)
+            if bell.wait(left, stream.socket):
                 return ()
 
     def nudge(self) -> None:
         bell = self._bell
         if bell is not None:
-            try:
-                bell[1].send(b"\0")
-            except OSError:
-                pass  # it rings already, or is closed
+            bell.ring()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""
         link, stream, bell = self._link, self._stream, self._bell
         self._link = self._stream = self._bell = None
         self.inbox = ""
-        for each in (link, stream, *(bell or ())):
+        for each in (link, stream, bell):
             if each is not None:
                 each.close()
-
-
-def _rings(bell: socket.socket, timeout: float, *others: socket.socket) -> bool:
-    """Wait for the bell, or something at the others; tell whether it is the bell."""
-    poll = select.poll()
-    for sock in (bell, *others):
-        poll.register(sock, select.POLLIN)
-    return any(fd == bell.fileno() for fd, _ in poll.poll(timeout * 1000))
-
-
-def _silence(bell: socket.socket) -> None:
-    try:
-        bell.recv(4096)
-    except OSError:
-        pass

@@ -1,10 +1,9 @@
 """The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
 
-import select
-import socket
 import time
 from collections.abc import Sequence
 
+from leasehold.backends.bell import Bell
 from leasehold.backends.postgres import applying, examining, script, upkeep
 from leasehold.backends.postgres.connecting import connect_thread
 from leasehold.backends.postgres.hearing import listen as hear
@@ -26,7 +25,7 @@ class BlockingBackend:
         self.inbox = ""
         self._site = site
         self._session = Session(site, connect_thread, applying.PREPARED, self._connected)
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
         self._may_have_missed = False
 
@@ -38,9 +37,7 @@ class BlockingBackend:
         await self._session.connected()
         self._may_have_missed = False
         if begins:
-            self._bell = socket.socketpair()
-            for end in self._bell:
-                end.settimeout(0)
+            self._bell = Bell()
 
     async def _connected(self, wire: ThreadWire) -> None:
         """A new connection hears nothing of what was pushed before."""
@@ -55,8 +52,8 @@ class BlockingBackend:
 
     def _hang_up(self) -> None:
         bell, self._bell = self._bell, None
-        for end in bell or ():
-            end.close()
+        if bell is not None:
+            bell.close()
         self.inbox = ""
 
     # -- commands -----------------------------------------------------------------------------------
@@ -88,7 +85,7 @@ class BlockingBackend:
             left = None if end is None else end - time.monotonic()
             if arrived or (left is not None and left <= 0):
                 return arrived
-            if self._rest(self._bell[0], left):
+            if self._rest(self._bell, left):
                 break
         return ()
 
@@ -106,29 +103,15 @@ class BlockingBackend:
         pushes = (script.read_push(payload, self.inbox) for payload in wire.pushes())
         return [push for push in pushes if push is not None]
 
-    def _rest(self, bell: socket.socket, left: float | None) -> bool:
+    def _rest(self, bell: Bell, left: float | None) -> bool:
         """Wait for a push or for the bell; tell whether the bell has rung."""
-        poll = select.poll()
-        poll.register(bell, select.POLLIN)
         wire = self._session.wire
-        if self.inbox and wire is not None:
-            poll.register(wire.fd, select.POLLIN)
-        found = {fd for fd, _ in poll.poll(None if left is None else left * 1000)}
-        if bell.fileno() not in found:
-            return False
-        try:
-            bell.recv(4096)
-        except OSError:
-            pass
-        return True
+        return bell.wait(left, *([wire.fd] if self.inbox and wire is not None else []))
 
     def nudge(self) -> None:
         bell = self._bell
         if bell is not None:
-            try:
-                bell[1].send(b"\0")
-            except OSError:
-                pass  # it rings already, or is closed
+            bell.ring()
 
     def after_fork(self) -> None:
         self._session.after_fork()

@@ -1,10 +1,9 @@
 """The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
 
-import select
-import socket
 import time
 from collections.abc import Sequence
 
+from leasehold.backends.bell import Bell
 from leasehold.backends.redis import examining, scanning
 from leasehold.backends.redis.link import HiredisError, ReplyError
 from leasehold.backends.redis.scanning import Listings
@@ -41,7 +40,7 @@ class BlockingBackend:
         self._router = router(settings, SocketDial(self._patience), terms)
         self._router.arrived_at = self._follow
         self._subscription: SocketSubscription | None = None
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
         on_fork(self)
 
@@ -51,10 +50,7 @@ class BlockingBackend:
         if listen and self._bell is None:
             inbox = new_inbox()
             await self._subscribe(inbox)
-            bell = socket.socketpair()
-            for end in bell:
-                end.settimeout(0)
-            self._bell = bell
+            self._bell = Bell()
             self.inbox = self._terms.inbox = inbox
 
     async def close(self) -> None:
@@ -65,8 +61,8 @@ class BlockingBackend:
         self.inbox = self._terms.inbox = ""
         self._unsubscribe()
         bell, self._bell = self._bell, None
-        for end in bell or ():
-            end.close()
+        if bell is not None:
+            bell.close()
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -146,18 +142,15 @@ class BlockingBackend:
             await self._subscribe(self.inbox)
             raise BackendUnavailable("pushes come again, and some may have been missed")
         try:
-            return self._wait(self._subscription, self._bell[0], timeout)
+            return self._wait(self._subscription, self._bell, timeout)
         except BackendUnavailable:
             self._unsubscribe()
             raise
 
     def _wait(
-        self, subscription: SocketSubscription, bell: socket.socket, timeout: float | None
+        self, subscription: SocketSubscription, bell: Bell, timeout: float | None
     ) -> Sequence[Wakeup]:
         end = None if timeout is None else time.monotonic() + timeout
-        poll = select.poll()
-        poll.register(bell, select.POLLIN)
-        poll.register(subscription.socket, select.POLLIN)
         while True:
             arrived, self._arrived = self._arrived, []
             arrived += subscription.receive()
@@ -166,27 +159,16 @@ class BlockingBackend:
                 return arrived
             patience = subscription.patience()
             left = patience if left is None else min(left, patience)
-            if any(fd == bell.fileno() for fd, _ in poll.poll(left * 1000)):
-                _silence(bell)
+            if bell.wait(left, subscription.socket):
                 return ()
 
     def nudge(self) -> None:
         bell = self._bell
         if bell is not None:
-            try:
-                bell[1].send(b"\0")
-            except OSError:
-                pass  # it rings already, or is closed
+            bell.ring()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""
         self._router.after_fork()
         self._hang_up()
         self._arrived = []
-
-
-def _silence(bell: socket.socket) -> None:
-    try:
-        bell.recv(4096)
-    except OSError:
-        pass

@@ -1,10 +1,9 @@
 """The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
 
-import select
-import socket
 import time
 from collections.abc import Sequence
 
+from leasehold.backends.bell import Bell
 from leasehold.backends.sqlite import examining, scanning, upkeep
 from leasehold.backends.sqlite.connection import Connection
 from leasehold.backends.sqlite.listening import begin_to_listen, sender
@@ -29,15 +28,13 @@ class BlockingBackend:
         self._connection = Connection(site)
         self._post: Post | None = None
         self._watch: Watch | None = None
-        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
 
     async def open(self, *, listen: bool = True) -> None:
         persist(self._connection, self._connection.connect, always)
         if listen and self._bell is None:
-            self._bell = socket.socketpair()
-            for end in self._bell:
-                end.settimeout(0)
+            self._bell = Bell()
             self._post, self._watch = begin_to_listen(self._connection)
             self.inbox = self._post.inbox if self._post else ""
 
@@ -55,8 +52,8 @@ class BlockingBackend:
         bell, self._bell = self._bell, None
         if post is not None:
             post.close()
-        for end in bell or ():
-            end.close()
+        if bell is not None:
+            bell.close()
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -119,38 +116,22 @@ class BlockingBackend:
             left = None if end is None else end - time.monotonic()
             if arrived or self._bell is None or (left is not None and left <= 0):
                 return arrived
-            if self._rest(self._bell[0], left):
+            if self._rest(self._bell, left):
                 return ()
 
     def _look(self, watch: Watch) -> Sequence[Wakeup]:
         return persist(self._connection, watch.look, always)
 
-    def _rest(self, bell: socket.socket, left: float | None) -> bool:
+    def _rest(self, bell: Bell, left: float | None) -> bool:
         """Wait for a push or for the bell; tell whether the bell has rung."""
-        ears = [bell]
         if self._post is not None:
-            ears.append(self._post.socket)
-        else:
-            left = PACE if left is None else min(left, PACE)
-        poll = select.poll()
-        for ear in ears:
-            poll.register(ear, select.POLLIN)
-        found = {fd for fd, _ in poll.poll(None if left is None else left * 1000)}
-        if bell.fileno() not in found:
-            return False
-        try:
-            bell.recv(4096)
-        except OSError:
-            pass
-        return True
+            return bell.wait(left, self._post.socket)
+        return bell.wait(PACE if left is None else min(left, PACE))
 
     def nudge(self) -> None:
         bell = self._bell
         if bell is not None:
-            try:
-                bell[1].send(b"\0")
-            except OSError:
-                pass  # it rings already, or is closed
+            bell.ring()
 
     def after_fork(self) -> None:
         """The connection is seen to by `forks`."""
