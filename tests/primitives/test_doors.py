@@ -8,7 +8,7 @@ import pytest
 from leasehold import BackendUnavailable
 from leasehold.model import Acquire, Gone, Inspect
 from leasehold.primitives.kept import KeptLease
-from tests.primitives.test_circles import ask
+from tests.primitives.circles import ask
 from tests.primitives.waits import pause
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore

@@ -1,0 +1,294 @@
+"""What a search believes of what others tell of themselves."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from leasehold import Deadlock
+from leasehold.core.names import fingerprint, wait_key
+from leasehold.core.waits import Wait, written
+from leasehold.model import MANY, Holder, Inspect, Status, Waiter
+from leasehold.primitives.circles import Detective, _advert, _in_the_way
+from tests.primitives.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
+from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
+from tests.primitives.worlds import World, in_both_worlds
+
+
+async def broken_between(w: World, monkeypatch: pytest.MonkeyPatch, act: Any) -> list[Crosser]:
+    """A circle, in which `act` is done each time after the first reading has found it."""
+    readings = 0
+    find = Detective._find
+
+    async def reading(self: Detective, wait: Wait) -> Any:
+        nonlocal readings
+        found = await find(self, wait)
+        if found is not None and found[-1].advert.began == max(s.advert.began for s in found):
+            readings += 1
+            if readings == 1:
+                await act()
+        return found
+
+    monkeypatch.setattr(Detective, "_find", reading)
+    one, two = w.client, w.another()
+    return await ring(w, (one.lock("a"), one.lock("b")), (two.lock("b"), two.lock("a")))
+
+
+async def test_a_circle_that_was_opened_between_the_readings_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    w = World("async")
+    opened = False
+
+    async def open_it() -> None:
+        nonlocal opened
+        opened = True
+        await crossers[0].held.release()
+
+    crossers: list[Crosser] = []
+    crossers += await broken_between(w, monkeypatch, open_it)
+    await time_passes(w, all_done(crossers))
+    assert opened
+    assert await outcomes(crossers) == [None, None]
+
+
+@pytest.mark.parametrize("what", ["hold", "advert"])
+async def test_one_of_other_leases_of_the_same_keys_is_another(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """What is held was given up and taken again between the readings: it never stood at one time."""
+    w = World("async")
+    readings, find = 0, Detective._find
+
+    async def reading(self: Detective, wait: Wait) -> Any:
+        nonlocal readings
+        found = await find(self, wait)
+        if found is None or max(step.advert.began for step in found) > found[-1].advert.began:
+            return found
+        readings += 1
+        if readings % 2 or readings > 2:
+            return found
+        first, *rest = found
+        if what == "hold":
+            first = first._replace(hold=replace(first.hold, lease="another"))
+        else:
+            first = first._replace(advert=first.advert._replace(lease="another"))
+        return (first, *rest)
+
+    monkeypatch.setattr(Detective, "_find", reading)
+    one, two = w.client, w.another()
+    crossers = await ring(w, (one.lock("a"), one.lock("b")), (two.lock("b"), two.lock("a")))
+    await time_passes(w, lambda: readings == 2)
+    assert not any(each.done for each in crossers)
+    await time_passes(w, all_done(crossers))
+    assert await outcomes(crossers) == [None, Deadlock]
+    assert readings == 4, "it was read twice again, and stood"
+
+
+async def test_a_grant_that_comes_as_it_begins_to_look_is_not_missed() -> None:
+    w = World("async")
+    end = await w.another().lock("b", ttl=600).acquire()
+    crossers = await ring(w, (w.client.lock("a", ttl=600), w.client.lock("b", ttl=600)))
+    for _ in range(20):
+        await pause(w)
+    await end.release()  # it is pushed, and before the push is read …
+    w.clock.advance(1)  # … the time has come to look
+    await crossers[0].beside.result()
+
+
+PLACE = Waiter("place", "me", 1, 0, 1.0)
+
+
+def holder(units: int = 1, state: Any = "held") -> Holder:
+    return Holder("fp", "they", 7, units, (), 1.0, 1.0, "", state)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "wanted", "hold", "counts"),
+    [
+        (1, 1, holder(), True),
+        (1, 1, holder(state="unclaimed"), True),
+        (1, 1, holder(state="kept"), False),  # it ends by itself
+        (1, 1, holder(state="revoked"), False),
+        (2, 1, holder(), False),  # another one's leaving would do
+        (2, 2, holder(), True),
+        (4, 2, holder(2), False),
+        (4, 2, holder(3), True),
+        (MANY, MANY, holder(), True),  # a writer waits for each reader
+        (MANY, 1, holder(), False),  # a reader waits in the queue behind a writer, not for readers
+        (MANY, 1, holder(MANY), True),
+    ],
+)
+def test_only_who_must_leave_is_in_the_way(
+    capacity: int, wanted: int, hold: Holder, counts: bool
+) -> None:
+    status = Status(b"k", capacity, (hold,), (PLACE,), 1)
+    assert bool(_in_the_way(status, Wait(b"k", wanted, "place"), is_ours=False)) is counts
+
+
+def test_who_is_no_longer_in_the_queue_waits_for_nobody() -> None:
+    gone = Wait(b"k", 1, "another")
+    few, many = (Status(b"k", 1, (holder(),), (PLACE,), waiting) for waiting in (1, 200))
+    assert not _in_the_way(few, gone, is_ours=False)
+    assert not _in_the_way(few, gone, is_ours=True)
+    assert not _in_the_way(many, gone, is_ours=False), "it may have left its advert behind"
+    assert _in_the_way(many, gone, is_ours=True), "behind those who are named"
+
+
+def test_an_advert_is_read_as_it_was_written() -> None:
+    wait = Wait(b"lock:\x00\xff a", 3, "place")
+
+    def told(token: int, note: str) -> Holder:
+        return Holder(f"fp{token}", "they", token, 1, (), 1.0, 1.0, note)
+
+    first = _advert(Status(b"k", MANY, (told(5, written(wait, 0)),)))
+    assert first is not None
+    assert (first.lease, first.began, first.wait) == ("fp5", 5, wait)
+    again = _advert(Status(b"k", MANY, (told(5, written(wait, 0)), told(9, written(wait, 5)))))
+    assert again is not None
+    assert (again.lease, again.began) == ("fp9", 5), "the newest, which began with the first"
+    late = _advert(Status(b"k", MANY, (told(5_000_000, written(wait, -1_000_000)),)))
+    assert late is not None
+    assert late.began == 4_000_000, "it had waited for a second"
+    assert _advert(Status(b"k", MANY, (told(5, "what a later release may write"),))) is None
+    assert _advert(Status(b"k", MANY)) is None
+
+
+async def test_a_member_of_a_cohort_that_gives_way_leaves_its_place_to_the_next() -> None:
+    w = World("async")
+    one, two = w.client, w.another()
+    held = await two.lock("b").acquire()
+    crossers = await ring(w, (one.lock("a"), one.lock("b")))
+    next_in_line = None
+
+    async def wait_behind_us(waiting: Any) -> None:
+        nonlocal next_in_line
+        if next_in_line is None:
+            next_in_line = Beside(w, lambda: acquire_and_release(two.lock("a", cohort=5)))
+
+    acquiring = two.lock("a", cohort=5).acquire(on_wait=wait_behind_us)
+    waiting = asyncio.create_task(acquiring)
+    # as if that task had acquired it
+    two.hub.loop_runtime().holding.put(b"lock:b", waiting, held)
+    await until(w, lambda: next_in_line is not None)
+    place = (await w.client.status("a")).waiters[0].lease
+    await time_passes(w, waiting.done)
+    with pytest.raises(Deadlock):
+        await waiting
+    for _ in range(20):
+        await pause(w)
+    assert [waiter.lease for waiter in (await w.client.status("a")).waiters] == [place]
+    await held.release()
+    await crossers[0].beside.result()
+    assert next_in_line is not None
+    await next_in_line.result()
+
+
+async def acquire_and_release(lock: Any) -> None:
+    async with lock:
+        pass
+
+
+def test_an_acquire_tells_by_default_and_only_then() -> None:
+    w = World("async")
+    assert w.client.lock("a")._describe_here()[0].detects
+    assert not w.client.lock("a", detect_deadlocks=False)._describe_here()[0].detects
+    with pytest.raises(TypeError, match="detect_deadlocks is 1: give True or False"):
+        w.client.lock("a", detect_deadlocks=1)
+
+
+@in_both_worlds
+async def test_who_takes_all_of_several_can_be_in_one_with_others(w: World) -> None:
+    """It holds the first of its keys, and waits for the second."""
+    one, two = w.client, w.another()
+    last = await w.get(two.lock("b").acquire())
+
+    async def all_of_them() -> None:
+        leases = await w.get(w.module.AllOf(one.lock("a"), one.lock("b")).acquire())
+        await w.get(leases.release())
+
+    taking = Beside(w, all_of_them)
+    await until_queued(w, "b", 1)
+    w.clock.advance(0.1)
+
+    async def back_to_front() -> None:
+        last.adopt()
+        await w.get(two.lock("a").acquire())
+
+    waiting = Beside(w, back_to_front)
+    await time_passes(w, lambda: waiting.done)
+    assert isinstance(await waiting.error(), Deadlock)
+    await w.get(last.release())
+    await time_passes(w, lambda: taking.done)
+    await taking.result()
+
+
+@in_both_worlds
+async def test_what_is_held_more_than_once_counts_too(w: World) -> None:
+    one, two = w.client, w.another()
+    crossers = await ring(
+        w,
+        (one.lock("a", reentrant=True), one.lock("b", reentrant=True)),
+        (two.lock("b", reentrant=True), two.lock("a", reentrant=True)),
+    )
+    await time_passes(w, all_done(crossers))
+    assert await outcomes(crossers) == [None, Deadlock]
+
+
+@in_both_worlds
+async def test_who_waits_to_upgrade_can_be_in_one(w: World) -> None:
+    """It reads, and waits for another reader to leave, who waits for a lock that it holds."""
+    get, one, two = w.get, w.client, w.another()
+    leases: list[Any] = []
+    may_go = False
+
+    async def upgrade() -> None:
+        lock, reading = (
+            await get(one.lock("a").acquire()),
+            await get(one.rwlock("r").read().acquire()),
+        )
+        leases.append(reading)
+        try:
+            await until(w, lambda: may_go)
+            await get(reading.upgrade())
+        finally:
+            await get(reading.release())
+            await get(lock.release())
+
+    upgrading = Beside(w, upgrade)
+    await until(w, lambda: bool(leases))
+    crossers = await ring(w, (two.rwlock("r").read(), two.lock("a")))
+    may_go = True
+    await until_queued(w, "r", 1, "rwlock")
+    await time_passes(w, lambda: upgrading.done)
+    error = await upgrading.error()
+    assert isinstance(error, Deadlock)
+    assert "holds a and waits for rwlock r" in str(error)
+    await crossers[0].beside.result()
+    await nothing_left(w, *crossers)
+    assert not (await get(w.client.status("r", "rwlock"))).waiters
+
+
+@in_both_worlds
+async def test_who_waits_long_to_upgrade_is_in_no_circle_of_its_own(w: World) -> None:
+    reader = await w.get(w.another().rwlock("r").read().acquire())
+    leases: list[Any] = []
+
+    async def upgrade() -> None:
+        leases.append(await w.get(w.client.rwlock("r").read().acquire()))
+        await w.get(leases[0].upgrade())
+
+    upgrading = Beside(w, upgrade)
+    await until_queued(w, "r", 1, "rwlock")
+    for _ in range(30):
+        w.clock.advance(0.25)
+        await pause(w)
+    assert not upgrading.done
+    await w.get(reader.release())
+    await time_passes(w, lambda: upgrading.done)
+    await upgrading.result()
+    assert leases[0].mode == "write"
+    while (await ask(w.client, Inspect(wait_key(fingerprint(leases[0]._id))))).holders:
+        await pause(w)
+    await w.get(leases[0].release())
