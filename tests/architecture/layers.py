@@ -223,7 +223,8 @@ RULES: Mapping[str, Rule] = {
     ),
     # what the service remembers lies where leases do, so their addresses and connections are known
     "server.records.*": Rule(
-        BASE | names("backends.redact backends.sqlite.* backends.redis.* backends.postgres.*"),
+        BASE
+        | names("backends backends.redact backends.sqlite.* backends.redis.* backends.postgres.*"),
         siblings=True,
         theirs=names("psycopg"),
     ),

@@ -76,6 +76,11 @@ TOLD: list[list[Any]] = [
         5.0,
         [Renew(LINE, "h", 30.0, "there")],
     ],
+    [
+        [wish("a", ttl=3.0, lock_delay=4.0), *(wish(lease) for lease in "bcdefgh")],
+        5.7,
+        [Renew(LINE, "h", 30.0, "there"), Renew(LINE, "g", 30.0, "there")],
+    ],
     [[wish("a", ttl=3.0)], 5.0, [leave("a")], [Inspect(LINE)]],
     [[wish("a", ttl=3.0, lock_delay=2.0)], 4.0, [wish("b")], 1.7, [Inspect(LINE)]],
     [[wish("a", units=3, capacity=3)], [Resize(LINE, "a", 2, 2)], [Resize(LINE, "a", 1, 1)]],

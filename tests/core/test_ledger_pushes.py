@@ -117,6 +117,19 @@ def test_whoever_finds_free_units_behind_a_dead_front_looks_again_when_the_grant
     assert isinstance(story.at(11 + 2 * WINDOW).renew("h"), Granted)
 
 
+def test_whoever_finds_units_closed_behind_a_dead_front_looks_again_when_they_open(
+    story: Story,
+) -> None:
+    story.acquire("a", ttl=10, lock_delay=2)
+    for id_ in "bcdefgh":
+        story.wait(id_, patience=90, lock_delay=2)
+    assert story.at(11).renew("h") == Queued(6, 1, 11), "a's units are closed until 12"
+    assert story.at(12).renew("h") == Queued(5, WINDOW, 12)
+    assert story.pushed() == [("f", "granted")]
+    assert story.at(12 + WINDOW).renew("h") == Queued(5, 2, 17), "f's as well, for 2 s"
+    assert story.at(19).renew("h") == Queued(4, WINDOW, 19)
+
+
 def test_whoever_finds_nothing_free_looks_again_as_before(story: Story) -> None:
     story.acquire("a", ttl=10)
     for id_ in "bcdefg":

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.names import KINDS, MAX_NAME, fingerprint, key_of, shown, split_key
+from leasehold.core.names import (
+    KINDS,
+    MAX_NAME,
+    fingerprint,
+    is_wait,
+    key_of,
+    shown,
+    split_key,
+    wait_key,
+)
 from leasehold.errors import InvalidName
 
 kinds = st.sampled_from(KINDS)
@@ -22,6 +31,12 @@ def test_different_resources_have_different_keys(
 ) -> None:
     same = (kind, name) == (other, another)
     assert (key_of(kind, name) == key_of(other, another)) == same  # type: ignore[arg-type]
+
+
+@given(kinds, names, st.text("0123456789abcdef", min_size=24, max_size=24))
+def test_no_resource_has_the_key_of_an_advert(kind: str, name: bytes, lease: str) -> None:
+    assert is_wait(wait_key(lease))
+    assert not is_wait(key_of(kind, name))  # type: ignore[arg-type]
 
 
 @given(st.text(min_size=1, max_size=100))

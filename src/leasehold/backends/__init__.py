@@ -1,5 +1,7 @@
 """Which module serves which URL scheme."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from leasehold.backends.port import Store
@@ -92,9 +94,16 @@ def store_of(client: object, *, clock: Clock | None = None) -> Store:
 
 
 def _load(scheme: str, module: str) -> ModuleType:
-    try:
+    with needing_extras(scheme):
         found: ModuleType = imported(module)
         return found
+
+
+@contextmanager
+def needing_extras(scheme: str) -> Iterator[None]:
+    """A package that is missing is told with the extra that brings it."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:

@@ -24,7 +24,7 @@ _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked
 class Turn:
     """A book, the time, and the wakeups that come of it."""
 
-    __slots__ = ("book", "caller", "key", "lapses_in", "now", "stamp", "wakeups")
+    __slots__ = ("book", "caller", "free_in", "key", "now", "stamp", "wakeups")
 
     def __init__(
         self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
@@ -35,8 +35,8 @@ class Turn:
         self.stamp = stamp
         self.caller = caller
         """The id that is answered: it needs no push."""
-        self.lapses_in = inf
-        """When what was granted in this turn is free again, should those it was granted to be dead."""
+        self.free_in = inf
+        """When units that this turn has granted (perhaps to the dead) or closed are free again by time."""
         self.wakeups: list[Wakeup] = []
 
     # -- settling: what time alone has changed ------------------------------------------------------
@@ -54,6 +54,7 @@ class Turn:
         late = self.now - self.book.expires_at(entry)
         if isinstance(entry, Hold):
             if entry.state != "kept" and entry.lock_delay > late:
+                self.free_in = min(self.free_in, entry.lock_delay - late)
                 bury = BURIAL if entry.state in _ENDS_ITS_ID else 0.0
                 return self.keep(entry, entry.lock_delay - late, bury)
             bury = BURIAL if entry.state in _ENDS_ITS_ID else entry.bury
@@ -106,7 +107,7 @@ class Turn:
             inbox=place.inbox,
         )
         self.book.put(hold)
-        self.lapses_in = min(self.lapses_in, window)
+        self.free_in = min(self.free_in, window)
         self._wake(hold, "granted", hold)
 
     # -- units, tokens, slots -----------------------------------------------------------------------
@@ -182,11 +183,11 @@ class Turn:
     def _recheck_in(self, place: Place, ahead: int) -> float:
         """When its owner should speak again: the head also when units come free by time.
 
-        So does one from farther back that came upon free units: those at the front would have seen them
-        first, so they may all be dead, and whoever was granted them now may be, too.
+        So does one from farther back that came upon units whose time was over: those at the front would have
+        seen it first, so they may all be dead, and whoever was granted them now may be, too.
         """
         if not place.near:
-            return min(place.ttl / 3, self.lapses_in)
+            return min(place.ttl / 3, self.free_in)
         often = sign_of_life_after(claim_window(place.grant_ttl))
         return often if ahead else min(often, max(first_release(self.book) - self.now, 0.0))
 

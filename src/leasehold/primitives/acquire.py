@@ -121,11 +121,11 @@ class Acquiring(Asking):
             self._begin_to_wait()
         self._queued, self._ahead = answer, reply.position
         pause = reply.recheck_in + CLOCKS_DIFFER
-        if reply.position >= FRONT:
+        window = claim_window(self._ask.ttl)
+        if reply.position >= FRONT and pause > window + CLOCKS_DIFFER:
             # Should all at the front be dead, somebody behind them must speak: the farther back, the rarer,
-            # so that a long queue is no herd.
-            often = sign_of_life_after(claim_window(self._ask.ttl))
-            pause = min(pause, often * (1 + reply.position) / FRONT)
+            # so that a long queue is no herd. A shorter pause is the store's wish for this one, and is kept.
+            pause = min(pause, sign_of_life_after(window) * (1 + reply.position) / FRONT)
         if not rt.inbox:
             await rt.listen()
         if rt.inbox != self._inbox:

@@ -21,6 +21,15 @@ REFRESH = 1.0
 DISTANCE = 0.05
 """Seconds that lie between looks for keys that nobody knows, however many are brought."""
 
+ALL_GONE = (
+    "all keys are gone from the records, so everybody is refused: restore the records, or make new keys "
+    "beside them with `leasehold keys create`"
+)
+NONE_READ = (
+    "none of the keys in the records can be read, so everybody is refused: a newer release has written "
+    "them, so run that one"
+)
+
 
 class KnownKeys:
     """Keys by their ids, and who wants to know when one of them ends."""
@@ -109,10 +118,7 @@ class KnownKeys:
         known = {key.id: key for record in records if (key := self.read(record)) is not None}
         now = self._clock.stamp() / 1e6
         if not known and any(not key.ended(now) for key in self):  # nobody removes one that is good
-            log.error(
-                "all keys are gone from the records, so everybody is refused: restore the records, or make "
-                "new keys beside them with `leasehold keys create`"
-            )
+            log.error(NONE_READ if records else ALL_GONE)
         self._keys.clear()
         self._keys.update(known)
         self.tell_watchers()

@@ -26,10 +26,14 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "SELECT false AND now - (p.expires",
     ),
     "whoever comes upon free units looks away": (
-        "t.lapses_in := least(t.lapses_in, hold.ttl);",
+        "t.free_in := least(t.free_in, hold.ttl);",
         "",
     ),
-    "whoever speaks after that must look, too": ("    t.lapses_in := NULL;\n", ""),
+    "whoever comes upon closed units looks away": (
+        "t.free_in := least(t.free_in, e.lock_delay - late);",
+        "",
+    ),
+    "whoever speaks after that must look, too": ("    t.free_in := NULL;\n", ""),
     "lock_delay counts from the discovery": ("e.lock_delay - late, bury", "e.lock_delay, bury"),
     "an old resize undoes a newer one": ("IF c.seq > hold.seq THEN", "IF c.seq <> hold.seq THEN"),
     "the head is not woken": ("(t.head).id IS DISTINCT FROM old_id", "false"),

@@ -51,7 +51,11 @@ MUTANTS = {
         "if true then return false end\n  local heard = ",
     ),
     "whoever comes upon free units looks away": (
-        "self.lapses_in = math.min(self.lapses_in, window)",
+        "self.free_in = math.min(self.free_in, window)",
+        "",
+    ),
+    "whoever comes upon closed units looks away": (
+        "self.free_in = math.min(self.free_in, entry.lock_delay - late)",
         "",
     ),
     "the place left in the queue": ("add(removals, 'ZREM', 'queue', member_of(old))", ""),

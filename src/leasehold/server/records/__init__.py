@@ -2,6 +2,7 @@
 
 from importlib import import_module
 
+from leasehold.backends import SPELLINGS, needing_extras
 from leasehold.backends.redact import redacted
 from leasehold.errors import NotConfigured
 from leasehold.server.records.port import Records
@@ -16,11 +17,6 @@ PLACES = {
     "postgresql": "postgres:PostgresRecords",
 }
 """Where records can lie, by the scheme of the URL."""
-
-SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
-
-EXTRAS = {"hiredis": "redis", "psycopg": "postgres"}
-"""Which of our extras brings a package that a place is reached with."""
 
 
 def records_for(url: str) -> Records:
@@ -39,14 +35,7 @@ def records_for(url: str) -> Records:
             f"it may be any of {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
         )
     module, _, name = place.partition(":")
-    try:
+    with needing_extras(scheme):
         found = import_module(f"{__name__}.{module}")
-    except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        raise NotConfigured(
-            f"{scheme}:// needs the package {error.name}: pip install 'leasehold[{extra}]'"
-        ) from error
     records: Records = getattr(found, name)(f"{scheme}:{rest}")
     return records

@@ -58,7 +58,7 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
         next: ActivityInboundInterceptor,  # noqa: A002
     ) -> ActivityInboundInterceptor:
         """For Temporal."""
-        return _Inbound(next, self)
+        return _Inbound(next, self, self._station)
 
     def check(self, activities: Iterable[Any]) -> None:
         """Raises `NotConfigured` where one of these needs a lock that nobody has said where to keep."""
@@ -83,9 +83,11 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
 class _Inbound(ActivityInboundInterceptor):
     """One attempt's."""
 
-    def __init__(self, inner: ActivityInboundInterceptor, whose: LockInterceptor) -> None:
+    def __init__(
+        self, inner: ActivityInboundInterceptor, whose: LockInterceptor, station: Station
+    ) -> None:
         super().__init__(inner)
-        self._whose = whose
+        self._whose, self._station = whose, station
         self._outbound: _Outbound
 
     def init(self, outbound: ActivityOutboundInterceptor) -> None:
@@ -98,7 +100,7 @@ class _Inbound(ActivityInboundInterceptor):
             return await super().execute_activity(input)
         application = self._whose.application if need.application is None else need.application
         attempt = Attempt(
-            self._whose._station,
+            self._station,
             need,
             application,
             self._outbound.own_info,

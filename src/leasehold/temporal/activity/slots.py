@@ -15,11 +15,11 @@ from leasehold.temporal.activity.terms import longest_hold, times_of, ttl_for, w
 class Slots(leasehold.Semaphore):
     """A semaphore whose holders are called as Temporal calls them, not by their machine."""
 
-    _called_by: str
+    called_by: str
 
     def _describe_here(self) -> Any:
         ask, terms = super()._describe_here()
-        self._wish = ask._replace(owner=self._called_by), terms._replace(owner=self._called_by)
+        self._wish = ask._replace(owner=self.called_by), terms._replace(owner=self.called_by)
         return self._wish
 
 
@@ -77,7 +77,7 @@ def slots_for(
     else:
         options["ttl"] = ttl_for(longest, wanted)
     slots = Slots(name, need.capacity, **options)
-    slots._called_by = owner_of(info, application)
+    slots.called_by = owner_of(info, application)
     return slots
 
 

@@ -32,7 +32,7 @@ CREATE TYPE leasehold.turn AS (
     reply text,                         -- of a rule
     granted bigint,                     -- by take_tokens: the first
     left_over double precision,         -- by extend: how long it lives
-    lapses_in double precision,         -- when what is granted now is free again, if they are dead; or null
+    free_in double precision,           -- when what is granted or closed now is free again by time; or null
     again boolean                       -- by grant_next: look once more
 );
 

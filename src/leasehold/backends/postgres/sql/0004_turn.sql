@@ -60,6 +60,7 @@ DECLARE
 BEGIN
     IF e.what = 'hold' THEN
         IF e.state <> 'kept' AND e.lock_delay > late THEN
+            t.free_in := least(t.free_in, e.lock_delay - late);
             bury := CASE WHEN ends_its_id THEN leasehold.burial() ELSE 0 END;
             RETURN leasehold.keep(t, e, e.lock_delay - late, bury);
         END IF;
@@ -135,7 +136,7 @@ BEGIN
     hold.bury := 0;
     hold.since := t.stamp;
     hold.detail := '';
-    t.lapses_in := least(t.lapses_in, hold.ttl);
+    t.free_in := least(t.free_in, hold.ttl);
     t := leasehold.put(leasehold.remove(t, place), hold);
     RETURN leasehold.wake(t, hold, 'granted');
 END $$;
@@ -264,14 +265,14 @@ BEGIN
 END $$;
 
 -- When its owner should speak again: the head also when units come free by time, and one from farther back
--- that came upon free units when what was granted then lapses.
+-- that came upon such when those that were granted or closed then are free again.
 CREATE FUNCTION leasehold.recheck_in(t leasehold.turn, place leasehold.entry, ahead bigint)
 RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
     often double precision;
 BEGIN
     IF NOT place.near THEN
-        RETURN least(place.ttl / 3, t.lapses_in);
+        RETURN least(place.ttl / 3, t.free_in);
     END IF;
     often := leasehold.sign_of_life_after(leasehold.claim_window(place.grant_ttl));
     IF ahead > 0 THEN

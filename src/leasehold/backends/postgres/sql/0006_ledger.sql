@@ -34,7 +34,7 @@ BEGIN
         RETURN t;
     END IF;
     t.caller := c.id;
-    t.lapses_in := NULL;
+    t.free_in := NULL;
     t := leasehold.with_head(t);
     first := (t.head).id;
     t := leasehold.settle(t);

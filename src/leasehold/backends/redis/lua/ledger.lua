@@ -265,7 +265,7 @@ local function apply(raw, key, row, now, stamp, expires, closed_for, more)
     book = take_book(key, row)
     local turn = setmetatable({
       book = book, now = now, stamp = stamp, caller = command.id, wakeups = wakeups,
-      closed_for = closed_for, lapses_in = math.huge,
+      closed_for = closed_for, free_in = math.huge,
     }, Turn)
     reply = decide(turn, letter, command)
   end

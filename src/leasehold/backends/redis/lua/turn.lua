@@ -100,6 +100,7 @@ function Turn:end_entry(entry)
   if entry.kind == 'hold' then
     local ends_its_id = ENDS_ITS_ID[entry.state]
     if entry.state ~= 'kept' and entry.lock_delay > late then
+      self.free_in = math.min(self.free_in, entry.lock_delay - late)
       return self:keep(entry, entry.lock_delay - late, ends_its_id and BURIAL or 0)
     end
     local remembered = ends_its_id and BURIAL or entry.bury
@@ -121,7 +122,7 @@ function Turn:push_grant(place)
     note = place.note, detail = '', inbox = place.inbox,
   }
   self.book:put(hold)
-  self.lapses_in = math.min(self.lapses_in, window)
+  self.free_in = math.min(self.free_in, window)
   self:wake(hold, 'granted', hold)
 end
 
@@ -167,10 +168,10 @@ function Turn:claim(hold, ttl)
 end
 
 -- When the owner of a place should speak again: the head also when units come free by time, and one from
--- farther back that came upon free units when what was granted then lapses.
+-- farther back that came upon such when those that were granted or closed then are free again.
 function Turn:recheck_in(place, ahead)
   if not place.near then
-    return math.min(place.ttl / 3, self.lapses_in)
+    return math.min(place.ttl / 3, self.free_in)
   end
   local often = sign_of_life_after(claim_window(place.grant_ttl))
   if ahead > 0 then
