@@ -1,13 +1,23 @@
 """Whoever answers at a service's URL, and is none, or is one that speaks what we don't."""
 
+import threading
+from contextlib import closing
+
 import click
 import pytest
 
 from leasehold.cli.remote import Remote
 from leasehold.cli.tail import Tail
-from leasehold.errors import BackendUnavailable, IncompatibleVersion, LeaseholdError, NotConfigured
-from tests.backends.http.peers import Peer, answer, stream
+from leasehold.errors import (
+    BackendUnavailable,
+    Forbidden,
+    IncompatibleVersion,
+    LeaseholdError,
+    NotConfigured,
+)
+from tests.backends.http.peers import Peer, answer, problem, stream
 from tests.server.world import LONG
+from tests.servers.waiting import wait_until
 
 PAGE = b"<html><body>hello\n\nworld</body></html>\n"
 
@@ -20,25 +30,37 @@ STRANGERS = [
     (answer(200, b"{}", leasehold_format="9"), IncompatibleVersion, "speaks format 9"),
 ]
 
+REFUSALS = [
+    (problem(401), Forbidden, "does not accept the API key from the URL: so it is; "),
+    (problem(403), Forbidden, "so it is"),
+    (problem(404), NotConfigured, "is the path in the URL right, and is the service of this"),
+    (problem(405), NotConfigured, "is the path in the URL right, and is the service of this"),
+    (problem(503), BackendUnavailable, "so it is"),
+]
+"""What the service itself says, whatever asks it."""
 
-@pytest.mark.parametrize(("said", "kind", "told"), STRANGERS)
+CLOSING = stream().replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+BYE = b"event: bye\ndata: {}\n\n"
+
+
+@pytest.mark.parametrize(("said", "kind", "told"), STRANGERS + REFUSALS)
 def test_a_stream_of_a_stranger_s(said: bytes, kind: type[LeaseholdError], told: str) -> None:
     with Peer(lambda path, body: said) as peer:
-        tail = Tail(peer.url, "/events")
-        with pytest.raises(kind, match=told) as raised:
+        with (
+            closing(Tail(peer.url, "/events")) as tail,
+            pytest.raises(kind, match=told) as raised,
+        ):
             tail.take(LONG)
     assert "secret" not in str(raised.value)
 
 
 def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", 0.01)
-    whole = (
-        stream().replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
-        + b"event: bye\ndata: {}\n\n"
-    )
-    said = [whole, answer(502, server=None), answer(200, PAGE, server=None)]
-    with Peer(lambda path, body: said.pop(0)) as peer:
-        tail = Tail(peer.url, "/events")
+    said = [CLOSING + BYE, answer(502, server=None), answer(200, PAGE, server=None)]
+    with (
+        Peer(lambda path, body: said.pop(0)) as peer,
+        closing(Tail(peer.url, "/events")) as tail,
+    ):
         hello = tail.take(LONG)
         assert hello is not None
         assert hello.kind == "hello"
@@ -55,8 +77,10 @@ def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
     head, _, body = stream().partition(b"\r\n\r\n")
     head += b"\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     said = [head + b"%x\r\n%b\r\n40\r\nhalf" % (len(body), body), answer(200, PAGE, server=None)]
-    with Peer(lambda path, body: said.pop(0)) as peer:
-        tail = Tail(peer.url, "/events")
+    with (
+        Peer(lambda path, body: said.pop(0)) as peer,
+        closing(Tail(peer.url, "/events")) as tail,
+    ):
         assert "hello" in str(tail.take(LONG))
         peer.hang_up()
         told = tail.take(LONG)
@@ -65,7 +89,26 @@ def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
         assert "hung up in the midst of an answer" in told.data
 
 
-@pytest.mark.parametrize(("said", "kind", "told"), STRANGERS)
+def tails() -> list[threading.Thread]:
+    """Those who still read a stream."""
+    return [each for each in threading.enumerate() if each.name == "leasehold tail"]
+
+
+@pytest.mark.parametrize("said", [stream(), CLOSING + BYE], ids=["stands", "between two tries"])
+def test_a_stream_that_was_closed_is_let_go_of(
+    monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    """Else it asks whoever listens there next, for as long as the process lives."""
+    monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", LONG * 10)
+    with Peer(lambda path, body: said) as peer:
+        with closing(Tail(peer.url, "/events")) as tail:
+            assert "hello" in str(tail.take(LONG))
+        assert list(tail) == []
+        wait_until(lambda: not tails(), "the end of what reads it")
+        assert len(peer.asked) == 1
+
+
+@pytest.mark.parametrize(("said", "kind", "told"), STRANGERS + REFUSALS)
 def test_a_question_to_a_stranger(said: bytes, kind: type[LeaseholdError], told: str) -> None:
     with (
         Peer(lambda path, body: said) as peer,
@@ -83,7 +126,7 @@ def test_a_service_whose_answer_makes_no_sense() -> None:
         Remote(peer.url).ask("GET", "/v1/restrict/")
 
 
-def test_a_service_that_refuses() -> None:
+def test_a_service_that_can_t_read_what_is_asked() -> None:
     with (
         Peer(lambda path, body: answer(400, b'{"detail": "too long"}')) as peer,
         pytest.raises(click.UsageError, match="too long"),

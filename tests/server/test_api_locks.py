@@ -103,6 +103,9 @@ def test_a_lease_that_is_over_when_its_answer_comes_is_not_told_as_held(
     for query in ({}, {"id": "o" * 22}):
         answer = acquire(client, name, ttl=1, **query)
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
+        assert "the same id, if you brought one" in answer.json()["detail"]
+    advice = client.get("/problems/unavailable").json()["advice"]
+    assert "the same id, if you brought one" in advice
     late.append(0.0)
     again = acquired(client, name, ttl=1, id="e" * 22)
     late.append(1.1)

@@ -1,13 +1,18 @@
 """The command line's own end of a stream: it goes on after a gap, however long."""
 
 import socket
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from leasehold.cli import tail as tails
 from leasehold.cli.tail import Tail
+from tests.backends.http.serving import Served
 from tests.server.world import LONG, World, b64
+from tests.servers.certificates import self_signed
+from tests.servers.waiting import wait_until
 
 TRIES = 4
 """So often nobody is there, which is more than once."""
@@ -23,6 +28,7 @@ def until(tail: Tail, kind: str) -> None:
 
 
 @pytest.mark.once
+@pytest.mark.serial  # it takes a port that was given back, twice
 @pytest.mark.parametrize(
     ("path", "first"), [("/events", "hello"), (f"/watch/locks/{b64('x')}", "status")]
 )
@@ -34,13 +40,27 @@ def test_it_stands_again_after_the_service_does(
     world = World.over(tmp_path)
     monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
     port = int(world.url.rpartition(":")[2])
-    tail = Tail(world.url, path)
-    until(tail, first)
-    world.close()
-    with socket.create_server(("127.0.0.1", port)) as nobody:
-        nobody.settimeout(LONG)
-        for _ in range(TRIES):
-            nobody.accept()[0].close()
-    again = World.over(tmp_path, listen=f"127.0.0.1:{port}")
-    until(tail, first)
+    with closing(Tail(world.url, path)) as tail:
+        until(tail, first)
+        world.close()
+        with socket.create_server(("127.0.0.1", port)) as nobody:
+            nobody.settimeout(LONG)
+            for _ in range(TRIES):
+                nobody.accept()[0].close()
+        again = World.over(tmp_path, listen=f"127.0.0.1:{port}")
+        until(tail, first)
     again.close()
+
+
+@pytest.mark.once
+def test_over_tls_too_it_hangs_up_while_it_listens(tmp_path: Path) -> None:
+    served = Served(certificate=self_signed(tmp_path / "tls" / "server.pem"))
+    try:
+        with closing(Tail(served.url, "/events")) as tail:
+            until(tail, "hello")
+        wait_until(
+            lambda: "leasehold tail" not in [each.name for each in threading.enumerate()],
+            "the end of what reads it",
+        )
+    finally:
+        served.close()

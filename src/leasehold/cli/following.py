@@ -1,6 +1,7 @@
 """What a service tells of its locks, by its streams."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.parse import urlencode
 
 import msgspec
@@ -22,16 +23,17 @@ def followed(
     asked = {"prefix": MARK + encoded(prefix)} if prefix else {}
     asked |= {"kind": kind} if kind else {}
     asked |= {"renewals": "true"} if renewals else {}
-    for told in Tail(url, "/events" + (f"?{urlencode(asked)}" if asked else "")):
-        match told.kind:
-            case "message":
-                yield read(told.data)
-            case "lost":
-                voice.say("warning", f"{told.data}; connecting again")
-            case "reset":
-                voice.say("warning", "some events were missed")
-            case _:
-                pass
+    with closing(Tail(url, "/events" + (f"?{urlencode(asked)}" if asked else ""))) as tail:
+        for told in tail:
+            match told.kind:
+                case "message":
+                    yield read(told.data)
+                case "lost":
+                    voice.say("warning", f"{told.data}; connecting again")
+                case "reset":
+                    voice.say("warning", "some events were missed")
+                case _:
+                    pass
 
 
 class Watch:

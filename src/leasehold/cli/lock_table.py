@@ -27,7 +27,7 @@ def held_locks(url: str | None, name: bytes) -> Iterator[Shape]:
     if options.is_service(full):
         with needing("http"):
             from leasehold.cli.remote import Remote
-        return _told(Remote(full, "a key"), name)
+        return _told(Remote(full), name)
     return _seen(url, name)
 
 

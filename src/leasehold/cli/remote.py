@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from typing import Any, cast
 
 import click
 
-from leasehold.backends.http.apikey import HOW
 from leasehold.backends.http.reading import Answer
+from leasehold.backends.http.settings import Key
 from leasehold.backends.http.trouble import (
     check_format,
     explain,
@@ -18,7 +18,8 @@ from leasehold.backends.http.trouble import (
     unreadable,
 )
 from leasehold.backends.http.url import read_url
-from leasehold.errors import BackendUnavailable, Forbidden, InvalidRequest, LeaseholdError
+from leasehold.cli.service_http import connection, head_of, headers
+from leasehold.errors import InvalidRequest, LeaseholdError
 
 MAX_ANSWER = 64 << 20
 
@@ -28,16 +29,15 @@ _MISSING = ("/problems/no-such-key", "/problems/no-such-restriction", "/problems
 class Remote:
     """One service, by its URL, with the key that the settings name."""
 
-    def __init__(self, url: str, needs: str = "an administrator's key") -> None:
+    def __init__(self, url: str) -> None:
         self._settings = read_url(url)
-        self._needs = needs
-        """What to say is missing where it lets nobody in."""
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer's JSON; None for what is not there. Raises what the service's problem means."""
-        answer = self._exchange(method, path, body)
+        key = self._settings.find_key()
+        answer = self._exchange(method, path, body, key)
         if not is_ours(answer):
-            raise explain(answer, self._settings, self._settings.find_key())
+            raise explain(answer, self._settings, key)
         check_format(answer, self._settings)
         found = self._read(answer.body)
         if answer.status < 300:
@@ -48,38 +48,26 @@ class Remote:
                 return None
             case 400 | 413:
                 raise click.UsageError(told)
-            case 401 | 403:
-                raise Forbidden(f"{told}; {self._needs} is needed: {HOW}")
             case 409 if found.get("type") != "/problems/conflict":
                 raise InvalidRequest(told)
             case 409:
                 raise LeaseholdError(told)
             case _:
-                raise BackendUnavailable(told)
+                raise explain(answer, self._settings, key)
 
-    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+    def _exchange(
+        self, method: str, path: str, body: Mapping[str, Any] | None, key: Key | None
+    ) -> Answer:
         settings = self._settings
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        key = settings.find_key()
-        if key is not None:
-            headers["Authorization"] = f"Bearer {key.secret}"
+        named = headers("application/json", key) | {"Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
         try:
-            with closing(self._connection()) as connection:
-                connection.request(method, f"{settings.base}{path}", data, headers)
-                answer = connection.getresponse()
-                found = {name.lower(): value for name, value in answer.getheaders()}
-                return Answer(answer.status, found, answer.read(MAX_ANSWER), lasts=False)
+            with closing(connection(settings)) as link:
+                link.request(method, f"{settings.base}{path}", data, named)
+                answer = link.getresponse()
+                return head_of(answer)._replace(body=answer.read(MAX_ANSWER))
         except (OSError, HTTPException) as error:
             raise unreachable(error, settings) from error
-
-    def _connection(self) -> HTTPConnection:
-        settings = self._settings
-        if settings.tls is None:
-            return HTTPConnection(settings.host, settings.port, timeout=settings.timeout)
-        return HTTPSConnection(
-            settings.host, settings.port, timeout=settings.timeout, context=settings.tls()
-        )
 
     def _read(self, said: bytes) -> dict[str, Any]:
         """An object of JSON. Raises `BackendUnavailable` for anything else."""

@@ -1,26 +1,20 @@
 """A stream of the service's, read in the background; when it breaks it goes on where it was."""
 
 import json
+import socket
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import closing
-from http.client import (
-    HTTPConnection,
-    HTTPException,
-    HTTPResponse,
-    HTTPSConnection,
-    IncompleteRead,
-)
+from contextlib import closing, suppress
+from http.client import HTTPException, HTTPResponse, IncompleteRead
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from leasehold.backends.http.events import Events
-from leasehold.backends.http.reading import Answer
 from leasehold.backends.http.settings import Key, Settings
 from leasehold.backends.http.stream import MISSED, SLACK
 from leasehold.backends.http.trouble import broken, check_format, explain, is_ours, unreachable
 from leasehold.backends.http.url import read_url
+from leasehold.cli.service_http import connection, head_of, headers
 from leasehold.errors import BackendUnavailable, LeaseholdError
 
 BEAT = 15.0
@@ -49,15 +43,15 @@ class Tail:
         self._stood = False
         self._ever = False
         """It has stood once, so what ends it now may be a restart."""
-        self._told: SimpleQueue[Told | LeaseholdError] = SimpleQueue()
+        self._closed = threading.Event()
+        self._sock: socket.socket | None = None
+        self._told: SimpleQueue[Told | LeaseholdError | None] = SimpleQueue()
         threading.Thread(target=self._read_on, name="leasehold tail", daemon=True).start()
 
     def __iter__(self) -> Iterator[Told]:
-        """All events, for ever. Raises what ends the stream for good."""
-        while True:
-            told = self.take(None)
-            if told is not None:
-                yield told
+        """All events, until it is closed. Raises what ends the stream for good."""
+        while (told := self.take(None)) is not None:
+            yield told
 
     def take(self, timeout: float | None) -> Told | None:
         """The next event; None if there is none for so long. Raises what ends the stream for good."""
@@ -69,32 +63,47 @@ class Tail:
             raise told
         return told
 
+    def close(self) -> None:
+        """Hang up, and ask no more. What would come then is not told."""
+        self._closed.set()
+        if self._sock is not None:
+            with suppress(OSError):  # it may be gone already
+                # not TLS's own, which would take away what the reader is using
+                socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+        self._told.put(None)
+
+    def _tell(self, told: Told | LeaseholdError) -> None:
+        if not self._closed.is_set():
+            self._told.put(told)
+
     def _read_on(self) -> None:
         pause = FIRST_PAUSE
-        while True:
+        while not self._closed.is_set():
             stood, self._stood = self._stood, False
             try:
                 self._read()
             except BackendUnavailable as error:
                 if not self._ever:
-                    return self._told.put(error)
+                    return self._tell(error)
                 if stood or self._stood:
-                    self._told.put(Told("lost", str(error)))
+                    self._tell(Told("lost", str(error)))
             except LeaseholdError as error:
-                return self._told.put(error)
+                return self._tell(error)
             pause = FIRST_PAUSE if self._stood else min(2 * pause, LONGEST_PAUSE)
-            time.sleep(pause)
+            self._closed.wait(pause)
 
     def _read(self) -> None:
         """One connection, to its end, which the service may foretell."""
         settings = self._settings
         try:
-            with closing(_connection(settings)) as connection:
-                connection.connect()
-                sock = connection.sock
+            with closing(connection(settings)) as link:
+                link.connect()
+                self._sock = sock = link.sock
+                if self._closed.is_set():  # before there was anything to hang up
+                    return
                 key = settings.find_key()
-                connection.request("GET", self._path, headers=self._headers())
-                answer = connection.getresponse()
+                link.request("GET", self._path, headers=self._headers(key))
+                answer = link.getresponse()
                 _check(answer, settings, key)
                 sock.settimeout(MISSED * BEAT + SLACK)
                 self._follow(answer, sock)
@@ -107,14 +116,9 @@ class Tail:
                 raise unreachable(error, settings) from error
             raise broken(error, settings) from error
 
-    def _headers(self) -> dict[str, str]:
-        headers = {"Accept": "text/event-stream"}
-        key = self._settings.find_key()
-        if key is not None:
-            headers["Authorization"] = f"Bearer {key.secret}"
-        if self._last:
-            headers["Last-Event-ID"] = self._last
-        return headers
+    def _headers(self, key: Key | None) -> dict[str, str]:
+        last = {"Last-Event-ID": self._last} if self._last else {}
+        return headers("text/event-stream", key) | last
 
     def _follow(self, answer: HTTPResponse, sock: Any) -> None:
         events = Events()
@@ -129,22 +133,13 @@ class Tail:
                 told = Told(kind, json.loads(data))
                 if kind == "hello":
                     sock.settimeout(MISSED * float(told.data["beat"]) + SLACK)
-                self._told.put(told)
+                self._tell(told)
             self._last = events.last_id or self._last
 
 
 def _check(answer: HTTPResponse, settings: Settings, key: Key | None) -> None:
     """Raises what it says, unless a stream of the service's follows."""
-    headers = {name.lower(): value for name, value in answer.getheaders()}
-    head = Answer(answer.status, headers, b"", lasts=False)
+    head = head_of(answer)
     if answer.status != 200 or not is_ours(head):
         raise explain(head._replace(body=answer.read(MAX_PROBLEM)), settings, key)
     check_format(head, settings)
-
-
-def _connection(settings: Settings) -> HTTPConnection:
-    if settings.tls is None:
-        return HTTPConnection(settings.host, settings.port, timeout=settings.timeout)
-    return HTTPSConnection(
-        settings.host, settings.port, timeout=settings.timeout, context=settings.tls()
-    )

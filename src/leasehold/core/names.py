@@ -12,6 +12,9 @@ KINDS: tuple[str, ...] = get_args(Kind.__value__)
 
 MAX_NAME = 512
 
+WAIT = b"wait:"
+"""What keys begin with that name no resource: those of `wait_key`."""
+
 PROBE = b"lock:leasehold/probe"
 """A key that nobody holds; looking at it takes a round trip and nothing else."""
 
@@ -40,7 +43,12 @@ def wait_key(lease: str) -> bytes:
 
     Of a kind of its own that is in no list: see `primitives/circles.py`.
     """
-    return b"wait:" + lease.encode()
+    return WAIT + lease.encode()
+
+
+def is_wait(key: bytes) -> bool:
+    """Whether a key is of those that `wait_key` makes: in no list, and in no directory."""
+    return key.startswith(WAIT)
 
 
 def utf8(text: str) -> bytes:

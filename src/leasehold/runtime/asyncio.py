@@ -15,6 +15,7 @@ from leasehold.model import Capabilities, Finding, Status, Wakeup
 from leasehold.runtime.batcher import Batcher
 from leasehold.runtime.holdings import Holdings
 from leasehold.runtime.keeper import StoreKeeper
+from leasehold.runtime.mail import Letterbox
 from leasehold.runtime.task_job import TaskJob
 
 log = logging.getLogger("leasehold")
@@ -142,6 +143,8 @@ class AsyncRuntime:
         self.holding = Holdings()
         self.cohorts: dict[Any, Any] = {}
         self.mail = keeper.new_mail()
+        self.letterbox: Letterbox = self.mail
+        """Where what the store pushes goes: to `mail`, unless somebody stands in between."""
         self.now = clock.now
         self.stamp = clock.stamp
         self.me = asyncio.current_task
@@ -200,16 +203,16 @@ class AsyncRuntime:
             except Exception as error:  # whatever it was, pushes are wanted again
                 if not isinstance(error, LeaseholdError):
                     log.exception("listening for pushes failed")
-                self.mail.recheck()
+                self.letterbox.recheck()
                 await self.signal().wait(pause)
                 pause = min(2 * pause, 1.0)
 
     def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
         for wakeup in wakeups:
             if wakeup.event == "head" and not self._clock_is_by_hand:
-                self._loop.call_later(UNHURRIED, self.mail.remind, wakeup)
+                self._loop.call_later(UNHURRIED, self.letterbox.remind, wakeup)
             else:
-                self.mail.deliver(wakeup)
+                self.letterbox.deliver(wakeup)
 
     async def scan(self, prefix: bytes) -> AsyncIterator[Status]:
         """Every key in use that begins with `prefix`."""

@@ -1,12 +1,26 @@
 """Pushes on their way from the store to whoever waits for them."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from leasehold.model import Wakeup
 from leasehold.runtime.port import Signal
 
 MAX_EARLY = 1024
 """So many pushes are kept for waiters who have not begun to wait."""
+
+
+class Letterbox(Protocol):
+    """Where pushes are put in. Whoever wants to see them on their way takes the place of a runtime's."""
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        """A push has come."""
+
+    def remind(self, wakeup: Wakeup) -> None:
+        """A push that was put off: it is news only to somebody who still waits."""
+
+    def recheck(self) -> None:
+        """Pushes may have been lost: everybody should ask again."""
 
 
 class Mailroom:
@@ -64,26 +78,17 @@ class Mailroom:
                 signal.set(None)
 
 
-class PassingMail(Mailroom):
-    """All that comes goes on to another mailroom: for what looks at it on its way there."""
+class PassingMail:
+    """A letterbox from which all goes on into another: for what looks at it on its way there."""
 
-    def __init__(self, mail: Mailroom) -> None:
-        self._mail = mail
-
-    def expect(self, lease: str, signal: Signal) -> None:
-        self._mail.expect(lease, signal)
-
-    def pause(self, lease: str) -> bool:
-        return self._mail.pause(lease)
-
-    def forget(self, lease: str) -> None:
-        self._mail.forget(lease)
+    def __init__(self, letterbox: Letterbox) -> None:
+        self._letterbox = letterbox
 
     def deliver(self, wakeup: Wakeup) -> None:
-        self._mail.deliver(wakeup)
+        self._letterbox.deliver(wakeup)
 
     def remind(self, wakeup: Wakeup) -> None:
-        self._mail.remind(wakeup)
+        self._letterbox.remind(wakeup)
 
     def recheck(self) -> None:
-        self._mail.recheck()
+        self._letterbox.recheck()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from leasehold.errors import LeaseholdError
-from leasehold.model import Capabilities, Command, Finding, Reply, Wakeup, record
+from leasehold.model import Capabilities, Command, Finding, Reply, record
 
 if TYPE_CHECKING:
     from leasehold.runtime.holdings import Holdings
@@ -142,9 +142,6 @@ class Mail(Protocol):
 
     def forget(self, lease: str) -> None:
         """Nobody waits for it any more."""
-
-    def deliver(self, wakeup: Wakeup) -> None:
-        """A push has come."""
 
 
 class Job(Protocol):

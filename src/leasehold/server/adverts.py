@@ -11,9 +11,6 @@ from leasehold.core.waits import read
 from leasehold.model import Acquire, Command, Holder, Refused, Reply, Revoke, Status
 from leasehold.server.principal import Principal, Scope
 
-PREFIX = b"wait:"
-"""What their keys begin with (see `core.names.wait_key`)."""
-
 
 def name_for(command: Command) -> bytes | None:
     """For which name a command on an advert needs its scope; None: for any."""

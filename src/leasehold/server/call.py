@@ -69,6 +69,10 @@ class Call:
         if params:
             self.name = params["dir"] + b"/" if "dir" in params else params.get("name", b"")
 
+    def key(self, kind: str) -> bytes:
+        """The key of the resource of that kind which the path names."""
+        return b"%b:%b" % (kind.encode(), self.name)
+
     @property
     def ip(self) -> str:
         """Where it comes from."""

@@ -38,7 +38,7 @@ class Health:
             raise draining()
         if self._service.keys.stale_for > STALE:
             raise Problem("unavailable", "the records can't be read", retry_after=1)
-        if not self._service.runtime.atlas.may_grant:
+        if not self._service.runtime.may_grant:
             raise Problem("unavailable", "where directories live can't be read", retry_after=1)
         await self._ask_store()
         if not self._answered:
@@ -54,7 +54,7 @@ class Health:
 
     async def _look(self) -> None:
         """While any of several stores answers, there is something to do here."""
-        stores = self._service.runtime.ways.named.values()
+        stores = self._service.runtime.stores
         try:
             self._answered = any(await asyncio.gather(*map(_answers, stores)))
         finally:

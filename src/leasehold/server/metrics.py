@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from leasehold.core.names import KINDS
+from leasehold.core.names import KINDS, WAIT, split_key
 from leasehold.model import Command, Reply
 from leasehold.server.principal import Principal
 from leasehold.server.routing import Route
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _COMMANDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
-_KINDS = {kind.encode(): kind for kind in (*KINDS, "wait")}
+_KINDS = {kind.encode(): kind for kind in (*KINDS, split_key(WAIT)[0])}
 
 
 class _Spread:
@@ -95,12 +95,8 @@ class Metrics:
         """One was answered."""
         kind, name = command.key.partition(b":")[::2]
         kind = kind if kind in _KINDS else b""
-        place = self._placement(command.key)
+        place = self._service.runtime.place_of(command.key)
         self._commands[type(command), kind, type(reply), place, self._directory(name)] += 1
-
-    def _placement(self, key: bytes) -> str:
-        """Where it lives."""
-        return self._service.runtime.atlas.table.home_of(key).place
 
     def _directory(self, name: bytes) -> str:
         """In which of those that are told apart it is."""

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from leasehold.model import Wakeup
-from leasehold.runtime.mail import Mailroom, PassingMail
+from leasehold.runtime.mail import Letterbox, PassingMail
 
 
 class Stream:
@@ -116,10 +116,10 @@ class Post:
 
 
 class TappedMail(PassingMail):
-    """A runtime's mail, of which what is for a stream goes there. Takes the place of `runtime.mail`."""
+    """A runtime's mail, of which what is for a stream goes there. Takes the place of its letterbox."""
 
-    def __init__(self, mail: Mailroom, post: Post) -> None:
-        super().__init__(mail)
+    def __init__(self, letterbox: Letterbox, post: Post) -> None:
+        super().__init__(letterbox)
         self._post = post
 
     def deliver(self, wakeup: Wakeup) -> None:

@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
     "unavailable": Kind(
         503,
         "The store can't be reached",
-        "What was asked may or may not be done: send it again, with the same id.",
+        "What was asked may or may not be done: send it again, with the same id, if you brought one.",
     ),
 }
 

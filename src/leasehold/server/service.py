@@ -109,8 +109,8 @@ class Service:
         )
         self.health = Health(self)
         self.observatory = Observatory(self.runtime)
-        tapped = TappedMail(self.runtime.mail, self.post)
-        self.runtime.mail = OverheardMail(tapped, self.observatory.picture)
+        tapped = TappedMail(self.runtime.letterbox, self.post)
+        self.runtime.letterbox = OverheardMail(tapped, self.observatory.picture)
         self.observers.append(self.observatory.saw)
         self.tickets = Tickets(self.now)
         self.sessions = Sessions(self.keys, self.tickets, Origins(self.origins))
@@ -156,7 +156,8 @@ class Service:
         left = ttl - (self.now() - answer.sent)
         if left <= 0:
             raise BackendUnavailable(
-                "the store took longer to answer than the lease lasts: ask again, with the same id"
+                "the store took longer to answer than the lease lasts: ask again, with the same id, "
+                "if you brought one"
             )
         return left
 

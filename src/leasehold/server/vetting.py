@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import isfinite
 
-from leasehold.core.names import KINDS, MAX_NAME
+from leasehold.core.names import KINDS, MAX_NAME, is_wait
 from leasehold.core.notes import unmarked
 from leasehold.model import (
     MANY,
@@ -18,8 +18,9 @@ from leasehold.model import (
     Revoke,
     Status,
 )
-from leasehold.server.adverts import PREFIX, name_for
+from leasehold.server.adverts import name_for
 from leasehold.server.limits import MAX_TEXT, Limits
+from leasehold.server.placing.home import SLACK
 from leasehold.server.principal import Principal, Scope
 from leasehold.server.problems import lacking
 
@@ -28,8 +29,9 @@ _KINDS = frozenset(kind.encode() for kind in KINDS)
 MOST_TOKENS = 64
 """A clock gives a million tokens a second, so ten thousand grants of so many do not outrun it."""
 
-AHEAD = 1 << 31
-"""So far ahead of this server's clock, in microseconds, a floor may be: half of `home.SLACK`."""
+AHEAD = SLACK // 2
+"""So far ahead of this server's clock, in microseconds, a floor may be: half of what a move adds,
+so that tokens rise with every move."""
 
 _MIN_SIGN = 0.1
 
@@ -49,7 +51,7 @@ def refused(
 ) -> Reply | None:
     """What a command is answered that is not let through; None for one that is. `stamp`: see `Clock`."""
     kind, colon, name = command.key.partition(b":")
-    internal = command.key.startswith(PREFIX)
+    internal = is_wait(command.key)
     if not colon or not (internal or kind in _KINDS) or not 1 <= len(name) <= MAX_NAME:
         return Failed("invalid", f"a key is a kind, a colon, and 1 to {MAX_NAME} bytes of a name")
     scope = _NEEDED[type(command)]

@@ -46,7 +46,7 @@ class Served:
             self.world.server._stack.push_async_callback(hub.close_loop)
             runtime = alone(hub.loop_runtime())
             await runtime.ready()
-            runtime.mail = TappedMail(runtime.mail, self.world.server.service.post)
+            runtime.letterbox = TappedMail(runtime.letterbox, self.world.server.service.post)
             self.again(runtime)
             return runtime
 

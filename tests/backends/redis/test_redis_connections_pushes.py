@@ -117,6 +117,6 @@ def test_a_subscription_that_has_gone_silent_is_found_out(
             backend = await side.open(proxy.url_for(redis_url))
             assert list(await backend.wakeups(1.0)) == []  # pings are answered
             proxy.hang()
-            await side.broken(backend, within=3.0)
+            await side.broken(backend, within=20.0)
 
     side.run(case)

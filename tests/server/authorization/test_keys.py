@@ -1,6 +1,5 @@
 """What is done with keys, what is written down of it, and how names are judged."""
 
-import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,13 +84,10 @@ def test_a_revocation_reaches_another_server_and_what_waits_there(tmp_path: Path
                 lines = stream.iter_lines()
                 assert "hello" in next(lines)
                 waiting = pool.submit(client.post, path, params={"ttl": 9, "wait": 30})
-                begun = time.monotonic()
                 assert admin.delete(f"/v1/keys/{made['id']}").status_code == 200
                 for _ in lines:
                     pass  # it comes to its end
             assert waiting.result(30).status_code == 401
-            took = time.monotonic() - begun
-            assert took < 25  # it is 2 s at most where the machine has nothing else to do
             for credential in (made["key"], token):
                 client.headers["authorization"] = f"Bearer {credential}"
                 assert client.get("/v1/locks").status_code == 401

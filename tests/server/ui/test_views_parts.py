@@ -141,6 +141,53 @@ def test_a_stream_goes_on_after_the_last_whole_event(page: Page) -> None:
     assert asked == [None, "7"]
 
 
+STOPPED = """async () => {
+    const { follow } = await import('/ui/stream.js');
+    return await new Promise((end) => {
+        const heard = [];
+        const told = (kind) => {
+            heard.push(kind);
+            stop();
+            setTimeout(end, 0, heard);
+        };
+        const { stop } = follow('/two', { told, state: () => {} });
+    });
+}"""
+
+
+def test_a_stream_that_was_stopped_tells_no_more(page: Page) -> None:
+    body = "event: granted\ndata: 1\n\nevent: released\ndata: 2\n\n"
+    page.route("**/two", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    assert page.evaluate(STOPPED) == ["granted"]
+
+
+SESSIONS = """async () => {
+    const { start, stop, latest, news } = await import('/ui/live.js');
+    const next = (what) => new Promise((heard) => news.addEventListener(what, heard, { once: true }));
+    const live = next('state');
+    start();
+    await live;
+    stop();
+    const told = next('event');
+    start();
+    await told;
+    const found = latest();
+    stop();
+    return found;
+}"""
+
+
+def test_what_one_session_heard_is_not_the_next_one_s(page: Page) -> None:
+    """It may have been of another key, which sees more."""
+    bodies = [f'id: {each}\ndata: "of session {each}"\n\n' for each in (1, 2)]
+
+    def answer(route: Route) -> None:
+        route.fulfill(content_type="text/event-stream", body=bodies.pop(0))
+
+    page.route("**/v1/events?*", answer)
+    assert page.evaluate(SESSIONS) == ["of session 2"]
+
+
 SHOWN = """async (names) => {
     const { shown, decoded, encoded, nameNode } = await import('/ui/names.js');
     return names.map((name) => [

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from leasehold.model import Command, Reply, Status, Wakeup
-from leasehold.runtime.mail import Mailroom, PassingMail
+from leasehold.runtime.mail import Letterbox, PassingMail
 from leasehold.server.observatory.events import Event
 from leasehold.server.observatory.picture import Picture
 from leasehold.server.observatory.ring import Ring
@@ -92,10 +92,10 @@ class Observatory:
 
 
 class OverheardMail(PassingMail):
-    """A runtime's mail, of which a picture hears too. Takes the place of `runtime.mail`."""
+    """A runtime's mail, of which a picture hears too. Takes the place of its letterbox."""
 
-    def __init__(self, mail: Mailroom, picture: Picture) -> None:
-        super().__init__(mail)
+    def __init__(self, letterbox: Letterbox, picture: Picture) -> None:
+        super().__init__(letterbox)
         self._picture = picture
 
     def deliver(self, wakeup: Wakeup) -> None:

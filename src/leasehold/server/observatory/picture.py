@@ -6,7 +6,7 @@ one of them has told already the other does not tell again.
 
 from collections.abc import Callable
 
-from leasehold.core.names import fingerprint
+from leasehold.core.names import fingerprint, is_wait
 from leasehold.core.notes import plain_status, shown_note
 from leasehold.model import (
     Acquire,
@@ -48,7 +48,7 @@ class Picture(Sketch):
     def saw(self, command: Command, reply: Reply) -> None:
         """What has come of a command."""
         take = _TAKEN.get((type(command), type(reply)))
-        if take is not None and not command.key.startswith(b"wait:"):
+        if take is not None and not is_wait(command.key):
             take(self, command, reply)
 
     def heard(self, push: Wakeup) -> None:

@@ -3,14 +3,13 @@
 from typing import TYPE_CHECKING
 
 from leasehold.model import Wakeup
-from leasehold.runtime.mail import Mailroom
 
 if TYPE_CHECKING:
     from leasehold.server.placing.runtime import PlacedRuntime
 
 
-class PlaceMail(Mailroom):
-    """One store's. Takes the place of `runtime.mail`.
+class PlaceMail:
+    """One store's. Takes the place of its `runtime.letterbox`.
 
     Where there are several, a pushed grant is not told as such, as a directory may have moved since: its
     waiter asks, and has the answer of the place where the key lives now.
@@ -22,10 +21,10 @@ class PlaceMail(Mailroom):
     def deliver(self, wakeup: Wakeup) -> None:
         if wakeup.event == "granted" and not self._placed.atlas.is_lone():
             wakeup = Wakeup(wakeup.key, wakeup.lease, wakeup.inbox, "head")
-        self._placed.mail.deliver(wakeup)
+        self._placed.letterbox.deliver(wakeup)
 
     def remind(self, wakeup: Wakeup) -> None:
-        self._placed.mail.remind(wakeup)
+        self._placed.letterbox.remind(wakeup)
 
     def recheck(self) -> None:
-        self._placed.mail.recheck()
+        self._placed.letterbox.recheck()

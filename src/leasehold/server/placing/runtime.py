@@ -1,12 +1,12 @@
 """The way to several stores, as if they were one: each command goes to where its key lives."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.model import Capabilities, Command, Revoke
 from leasehold.runtime.asyncio import AsyncRuntime
-from leasehold.runtime.mail import Mailroom
+from leasehold.runtime.mail import Letterbox, Mailroom
 from leasehold.runtime.port import Answer, Told
 from leasehold.server.placing.atlas import Atlas
 from leasehold.server.placing.carrying import carry_out, fitted
@@ -34,10 +34,11 @@ class PlacedRuntime:
         self.atlas = atlas
         self.guards = guards
         self.mail = Mailroom(lambda _: None)
+        self.letterbox: Letterbox = self.mail
         self.keeper = PlacedKeeper(ways, atlas, first.keeper)
         self.backend = PlacedBackend(ways, atlas, guards)
         self.connect_timeout = first.connect_timeout
-        self.call_timeout = max(each.call_timeout for each in ways.named.values())
+        self.call_timeout = max(each.call_timeout for each in self.stores)
         self.holding, self.cohorts = first.holding, first.cohorts
         self.stamp = first.stamp
         self.now, self.me, self.signal, self.guard = first.now, first.me, first.signal, first.guard
@@ -45,14 +46,28 @@ class PlacedRuntime:
         self.is_ready = False
         self._first = first
         self._telling = Telling(atlas)
-        for each in ways.named.values():
-            each.mail = PlaceMail(self)
+        for each in self.stores:
+            each.letterbox = PlaceMail(self)
         atlas.on_change = lambda: ways.go_by(atlas.table.listing)
 
     @property
     def capabilities(self) -> Capabilities:
         """What all of them promise."""
         return self.ways.capabilities
+
+    @property
+    def stores(self) -> Collection[AsyncRuntime]:
+        """The way to each of them that is here."""
+        return self.ways.named.values()
+
+    @property
+    def may_grant(self) -> bool:
+        """Whether anything may be granted at all, by what is known of where directories live."""
+        return self.atlas.may_grant
+
+    def place_of(self, key: bytes) -> str:
+        """The placement where a key lives."""
+        return self.atlas.table.home_of(key).place
 
     @property
     def inbox(self) -> str:
@@ -100,7 +115,9 @@ class PlacedRuntime:
             resent = resent or answer.resent
             if self._telling.may(command, answer.reply, home):
                 return Answer(answer.reply, sent, resent)
-        raise BackendUnavailable("its directory is moving: send it again, with the same id")
+        raise BackendUnavailable(
+            "its directory is moving: send it again, with the same id, if you brought one"
+        )
 
     # -- many ---------------------------------------------------------------------------------------
 

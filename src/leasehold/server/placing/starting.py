@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from leasehold.core.names import WAIT
 from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.audit import Audit
 from leasehold.server.config import Placement
@@ -90,7 +91,7 @@ async def placing(
     runtime: PlacedRuntime, records: Records, audit: Audit, secret: bytes
 ) -> AsyncGenerator[Desk]:
     """While it is entered, the table is kept fresh, and what is to move moves."""
-    probe = b"wait:" + derived(secret, "mover").hex().encode()
+    probe = WAIT + derived(secret, "mover").hex().encode()
     mover = Mover(runtime, records, audit, probe=probe, every=runtime.atlas.every)
     tasks = [
         asyncio.create_task(runtime.atlas.keep(), name="leasehold atlas"),

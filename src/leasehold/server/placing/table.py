@@ -9,6 +9,7 @@ tells no grant.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from leasehold.core.names import is_wait
 from leasehold.model import Granted, Reply
 from leasehold.server.placing.choice import around
 from leasehold.server.placing.home import Home
@@ -52,10 +53,9 @@ class Table:
         homes = self.homes
         if not homes:
             return self.default
-        kind, _, name = key.partition(b":")
-        if kind == b"wait":
+        if is_wait(key):
             return self.default
-        for each in around(name):
+        for each in around(key.partition(b":")[2]):
             found = homes.get(each)
             if found is not None:
                 return found
@@ -63,9 +63,9 @@ class Table:
 
     def places_of(self, prefix: bytes) -> set[str]:
         """Where keys that begin so may be held: no other placement has to be there to list them."""
-        kind, colon, name = prefix.partition(b":")
-        if kind == b"wait":
+        if is_wait(prefix):
             return {self.default.place}
+        _, colon, name = prefix.partition(b":")
         within = [home for each, home in self.homes.items() if each.startswith(name)]
         around_it = self.home_of(prefix) if colon else self.default
         return {place for home in (around_it, *within) for place in home.places}

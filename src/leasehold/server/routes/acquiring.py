@@ -28,7 +28,7 @@ async def acquire(call: Call) -> Answer:
     lease_id = asked.id or new_id()
     owner = asked.client_id or call.principal.name
     note = service.envelope.sealed(asked.note, call.ip, lease_id, service.mark)
-    key = b"%b:%b" % (kind.encode(), call.name)
+    key = call.key(kind)
     service.accounts.check_lease(call.principal.key_id, lease_id)
     if asked.wait:
         ask = Ask(key, owner, asked.ttl, units, capacity, asked.priority, note, detects=False)

@@ -8,7 +8,7 @@ from leasehold.backends.http import wire
 from leasehold.backends.http.names import decoded
 from leasehold.backends.http.translation import reply_to_wire, to_model
 from leasehold.backends.port import MAX_BATCH
-from leasehold.core.names import fingerprint
+from leasehold.core.names import fingerprint, is_wait
 from leasehold.core.notes import unmarked
 from leasehold.errors import LeaseholdError
 from leasehold.model import (
@@ -114,7 +114,7 @@ def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
                 service.accounts.check_place(who.key_id, command.id)
         except Problem as problem:
             return wire.Failed("busy", problem.detail)
-        if not command.key.startswith(adverts.PREFIX):  # those are not for people
+        if not is_wait(command.key):  # those are not for people
             note, own = unmarked(command.note)
             command.note = service.envelope.sealed(note, call.ip, command.id, own or mark)  # type: ignore[misc]
     inbox = getattr(command, "inbox", "")
@@ -157,7 +157,7 @@ def _said(call: Call, command: Command, told: Told) -> wire.Reply:
     if isinstance(told, LeaseholdError):
         return wire.Failed("away", str(told))
     reply, post = told.reply, call.service.post
-    if command.key.startswith(adverts.PREFIX):
+    if is_wait(command.key):
         reply = adverts.as_told(call.principal, reply)
     kind = type(reply)
     if kind is Status:

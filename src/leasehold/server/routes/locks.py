@@ -7,6 +7,7 @@ from leasehold.server.call import Call
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
 from leasehold.server.routes.acquiring import acquire
+from leasehold.server.routes.old_sdk import OK, is_old_sdk
 from leasehold.server.routes.releasing import release
 from leasehold.server.routes.shapes import (
     AcquireQuery,
@@ -20,11 +21,9 @@ from leasehold.server.routes.shapes import (
     RenewQuery,
 )
 from leasehold.server.routes.telling import (
-    OK,
     check_ttl,
     failure,
     in_line,
-    is_old_sdk,
     lock_shown,
     moment,
 )
@@ -36,7 +35,7 @@ async def renew(call: Call) -> Answer:
     asked = call.query(RenewQuery)
     service = call.service
     check_ttl(service, asked.ttl)
-    key = b"%b:%b" % (asked.kind.encode(), call.name)
+    key = call.key(asked.kind)
     with service.accounts.renewing:
         answer = await service.ask(call.principal, Renew(key, asked.id, asked.ttl))
     reply = answer.reply
@@ -65,7 +64,7 @@ async def look(call: Call) -> Answer:
     """Who holds it."""
     asked = call.query(GetQuery)
     status = Status(b"", 1)
-    key = b"%b:%b" % (asked.kind.encode(), call.name)
+    key = call.key(asked.kind)
     if call.allowed:
         reply = (await call.service.ask(call.principal, Inspect(key))).reply
         if not isinstance(reply, Status):

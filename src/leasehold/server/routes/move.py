@@ -6,13 +6,11 @@ from msgspec import Meta, Struct
 
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
-from leasehold.server.placing.choice import Unsatisfiable
-from leasehold.server.placing.desk import Progress, Unknown
+from leasehold.server.placing.desk import Progress
 from leasehold.server.principal import Scope
-from leasehold.server.problems import Problem
-from leasehold.server.records.port import Conflict
+from leasehold.server.routes.placing import desk_of, refusals
 from leasehold.server.routes.shapes import Done, Nothing
-from leasehold.server.routes.telling import DONE, desk_of
+from leasehold.server.routes.telling import DONE
 from leasehold.server.routing import Route, everywhere, on_path, somewhere
 
 MAX_BODY = 4096
@@ -49,14 +47,8 @@ async def move(call: Call) -> Answer:
     """Have it move; what is held goes on, and no lock is ever held twice."""
     call.query(Nothing)
     asked: Destination = call.decoded(await call.body(MAX_BODY), Destination)
-    try:
+    with refusals():
         await desk_of(call).move(call.principal, call.name, asked.to)
-    except Unknown as error:
-        raise Problem("malformed", str(error)) from None
-    except Unsatisfiable as error:
-        raise Problem("unsatisfiable", str(error)) from None
-    except Conflict:
-        raise Problem("conflict", "somebody else has moved it at the same time") from None
     return DONE
 
 

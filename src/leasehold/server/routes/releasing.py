@@ -5,14 +5,15 @@ from leasehold.model import Failed, Release, Released, Revoke, Revoked, Unknown
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.problems import Problem
+from leasehold.server.routes.old_sdk import done
 from leasehold.server.routes.shapes import Forced, ReleaseQuery
-from leasehold.server.routes.telling import DONE, OK, failure, is_old_sdk
+from leasehold.server.routes.telling import failure
 
 
 async def release(call: Call) -> Answer:
     """Give it up; or end other people's leases."""
     asked = call.query(ReleaseQuery)
-    key = b"%b:%b" % (asked.kind.encode(), call.name)
+    key = call.key(asked.kind)
     if asked.force:
         return await _force(call, key, asked)
     if asked.id is None:
@@ -29,7 +30,7 @@ async def release(call: Call) -> Answer:
         if type(answer.reply) is Unknown:  # an Acquire of any server may be on its way
             answer = await service.ask(call.principal, service.buried(giving_up))
     if type(answer.reply) is Released:
-        return OK if is_old_sdk(call) else DONE
+        return done(call)
     if isinstance(answer.reply, Failed):
         raise failure(answer.reply)
     raise Problem("lost", "nothing is held under this id: it was released, or it has expired")

@@ -7,14 +7,13 @@ from msgspec import Meta, Struct, field
 from leasehold.backends.http.names import MARK, decoded, encoded
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
-from leasehold.server.placing.choice import Unsatisfiable
-from leasehold.server.placing.desk import Restricted, Unknown
+from leasehold.server.placing.desk import Restricted
 from leasehold.server.placing.rules import Rule
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
-from leasehold.server.records.port import Conflict
+from leasehold.server.routes.old_sdk import done
+from leasehold.server.routes.placing import desk_of, refusals
 from leasehold.server.routes.shapes import Done, Nothing, Strict
-from leasehold.server.routes.telling import DONE, OK, desk_of, is_old_sdk
 from leasehold.server.routing import SEEING, SIGNED_IN, Route, on_path
 
 API = "Locks"
@@ -55,10 +54,8 @@ async def get(call: Call) -> Answer:
     call.query(Nothing)
     if not call.allowed or not _is_ours(call):
         raise _none_there()
-    try:
+    with refusals(_none_there()):
         return json(_shown(await desk_of(call).restriction(call.name)))
-    except Unknown:
-        raise _none_there() from None
 
 
 async def put(call: Call) -> Answer:
@@ -67,27 +64,20 @@ async def put(call: Call) -> Answer:
     _check_api(call)
     rule: Rule = call.decoded(await call.body(MAX_BODY), Rule)
     try:
-        await desk_of(call).restrict(call.principal, call.name, rule)
+        with refusals():
+            await desk_of(call).restrict(call.principal, call.name, rule)
     except ValueError as error:
         raise Problem("malformed", str(error)) from None
-    except Unsatisfiable as error:
-        raise Problem("unsatisfiable", str(error)) from None
-    except Conflict:
-        raise Problem("conflict", "somebody else has changed it at the same time") from None
-    return OK if is_old_sdk(call) else DONE
+    return done(call)
 
 
 async def delete(call: Call) -> Answer:
     """Delete one."""
     call.query(Nothing)
     _check_api(call)
-    try:
+    with refusals(_none_there()):
         await desk_of(call).unrestrict(call.principal, call.name)
-    except Unknown:
-        raise _none_there() from None
-    except Conflict:
-        raise Problem("conflict", "somebody else has changed it at the same time") from None
-    return OK if is_old_sdk(call) else DONE
+    return done(call)
 
 
 async def listing(call: Call) -> Answer:

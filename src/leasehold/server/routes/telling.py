@@ -14,7 +14,6 @@ from leasehold.server.problems import Problem
 from leasehold.server.routes.shapes import Done, Info, LockShown
 
 if TYPE_CHECKING:
-    from leasehold.server.placing.desk import Desk
     from leasehold.server.service import Service
 
 
@@ -73,24 +72,3 @@ def moment(seconds: float) -> str:
 
 
 DONE = json(Done())
-OK = json("OK")
-
-
-def desk_of(call: Call) -> "Desk":
-    """Who knows where directories live."""
-    desk = call.service.placing
-    assert desk is not None, "the server has started"
-    return desk
-
-
-def is_old_sdk(call: Call) -> bool:
-    """Whether it is the SDK whose `renew` and `release` are true only if the body is the text OK.
-
-    It sends these three headers, with no body; nobody who only uses the same HTTP library does.
-    """
-    headers = call.headers
-    return (
-        headers.get(b"user-agent", b"").startswith(b"python-requests/")
-        and headers.get(b"accept") == b"application/json"
-        and headers.get(b"content-type") == b"application/json"
-    )

@@ -24,8 +24,8 @@ GAP = 0.1
 
 async def watch(call: Call) -> "ASGIApp":
     """Tell who holds it, and what happens to it."""
-    kind = call.query(GetQuery).kind
-    return await endless(call, _opened(call, b"%b:%b" % (kind.encode(), call.name)))
+    asked = call.query(GetQuery)
+    return await endless(call, _opened(call, call.key(asked.kind)))
 
 
 @contextmanager

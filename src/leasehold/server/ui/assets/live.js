@@ -18,6 +18,7 @@ let stream = null;
 let heard = false;
 let answered = true;
 let gathered = [];
+let telling = null;
 
 /** The latest events, oldest first. */
 export function latest() {
@@ -47,7 +48,7 @@ export function start(refused) {
 export function stop() {
   stream?.stop();
   stream = null;
-  events = [];
+  forget(); // the next session may be that of a key that sees less
   heard = false;
   answered = true;
   change("connecting");
@@ -76,11 +77,10 @@ function change(to) {
 function take(kind, data) {
   if (kind === "hello") clock.set(data.now);
   else if (kind === "reset") {
-    events = [];
-    gathered = [];
+    forget();
     news.dispatchEvent(new Event("reset"));
   } else if (kind === "message") {
-    if (!gathered.length) setTimeout(tell, 50);
+    if (!gathered.length) telling = setTimeout(tell, 50);
     gathered.push(data);
   }
 }
@@ -89,7 +89,13 @@ function take(kind, data) {
 function tell() {
   const some = gathered;
   gathered = [];
-  if (!some.length) return;
   events = events.concat(some).slice(-MOST);
   news.dispatchEvent(new CustomEvent("event", { detail: some }));
+}
+
+/** Nothing was heard; also what waits to be told is gone. */
+function forget() {
+  clearTimeout(telling);
+  events = [];
+  gathered = [];
 }

@@ -95,6 +95,7 @@ function parser(tail) {
 }
 
 function tell(tail, kind, text) {
+  if (tail.signal.aborted) return; // the event before may have ended it
   const data = kind === "bye" ? text : JSON.parse(text);
   if (kind === "hello" && data.beat) tail.beat = data.beat;
   if (!tail.stood) {

@@ -3,10 +3,9 @@
 import { leaseBar, setBar } from "../bars.js";
 import { h, keyed, say } from "../dom.js";
 import { empty } from "../empty.js";
-import { nameNode } from "../names.js";
 import { count, person, stateBadge } from "../people.js";
-import { toLock } from "../route.js";
 import { span, when } from "../times.js";
+import { titleOf } from "../title.js";
 import { listing } from "./several.js";
 import { makeWaiter } from "./queues.js";
 
@@ -24,7 +23,7 @@ function make(item) {
   card.bar = leaseBar();
   card.line = h("ol.people.line");
   card.rest = h("p.rest");
-  card.append(h("h2", {}, h("a", { href: toLock(item.kind, item.spelt) }, nameNode(item.name, 44)), card.term), card.who, card.bar, card.line, card.rest);
+  card.append(titleOf(item, card.term), card.who, card.bar, card.line, card.rest);
   return card;
 }
 

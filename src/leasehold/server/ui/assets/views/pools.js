@@ -2,12 +2,12 @@
 
 import { h, keyed, mark, say } from "../dom.js";
 import { empty } from "../empty.js";
-import { nameNode, shown } from "../names.js";
+import { shown } from "../names.js";
 import { inLine } from "../people.js";
-import { toLock } from "../route.js";
 import { listing } from "./several.js";
 import { taken } from "../statuses.js";
 import { span } from "../times.js";
+import { titleOf } from "../title.js";
 import { now } from "../clock.js";
 
 const MOST = 1_024;
@@ -24,7 +24,7 @@ function make(item) {
   card.slots = h("ol.slots", { "aria-label": "Slots" });
   card.told = h("p.slot-told", { "aria-live": "off" });
   card.rest = h("p.rest");
-  card.append(h("h2", {}, h("a", { href: toLock(item.kind, item.spelt) }, nameNode(item.name, 44)), card.size), card.slots, card.told, card.rest);
+  card.append(titleOf(item, card.size), card.slots, card.told, card.rest);
   const tell = (event) => {
     const slot = event.target.closest("li");
     say(card.told, slot ? told(slot) : "");

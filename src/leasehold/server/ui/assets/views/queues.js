@@ -7,12 +7,12 @@ import { h, keyed, say } from "../dom.js";
 import { empty, trouble } from "../empty.js";
 import { prefixField } from "../filter.js";
 import { looking } from "../loop.js";
-import { encoded, nameNode } from "../names.js";
+import { encoded } from "../names.js";
 import { count, inLine, person, share, stateBadge } from "../people.js";
-import { toLock } from "../route.js";
 import { concerning } from "../scan.js";
 import { status } from "../statuses.js";
 import { when } from "../times.js";
+import { titleOf } from "../title.js";
 
 const FEW = 6;
 
@@ -49,12 +49,8 @@ function make(item) {
   card.holders = h("ul.people");
   card.waiters = h("ol.people.line");
   card.rest = h("p.rest");
-  card.append(
-    h("h2", {}, h("span.kind", {}, item.kind), h("a", { href: toLock(item.kind, item.spelt) }, nameNode(item.name, 44)), card.size),
-    card.holders,
-    card.waiters,
-    card.rest,
-  );
+  const kind = h("span.kind", {}, item.kind);
+  card.append(titleOf(item, card.size, kind), card.holders, card.waiters, card.rest);
   return card;
 }
 
