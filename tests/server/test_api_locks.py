@@ -100,8 +100,8 @@ def test_a_lease_that_is_over_when_its_answer_comes_is_not_told_as_held(
 ) -> None:
     client, path = world.client("acquire"), f"/v1/locks/{b64(name)}"
     late.append(1.1)
-    for query in ({}, {"id": "o" * 22}):
-        answer = acquire(client, name, ttl=1, **query)
+    for query in ({}, {"id": "o" * 22}, {"wait": 5}, {"wait": 5, "id": "w" * 22}):
+        answer = acquire(client, f"{name}/{len(query)}/{'id' in query}", ttl=1, **query)
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/unavailable")
         assert "the same id, if you brought one" in answer.json()["detail"]
     advice = client.get("/problems/unavailable").json()["advice"]

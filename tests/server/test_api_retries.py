@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from secrets import token_urlsafe
 from urllib.parse import urlencode
 
@@ -17,16 +17,6 @@ pytestmark = pytest.mark.once
 
 A_WHILE = 0.5
 """Seconds in which whatever the first server does about it has been done, as a rule."""
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    folder = tmp_path_factory.mktemp("retries")
-    first = World.over(folder)
-    second = World.over(folder)
-    yield first, second
-    first.close()
-    second.close()
 
 
 class Forsaken:
@@ -80,6 +70,24 @@ class Asked(threading.Thread):
 
     def run(self) -> None:
         self.answer = acquire(self._client, self._name, **self._query)
+
+
+def test_what_it_released_elsewhere_is_not_granted_again(servers: tuple[World, World]) -> None:
+    """The first server still waits in line for it, and asks again."""
+    one, two = servers
+    holder, there = one.client(key=one.admin_key), two.client(key=one.admin_key)
+    name, mine = "retried/released", token_urlsafe(16)
+    held = acquired(holder, name)
+    path = f"/v1/locks/{b64(name)}"
+    first = Forsaken(one, name, id=mine, ttl=30, wait=30)
+    again = Asked(there, two, name, {"id": mine, "ttl": 30, "wait": 30})
+    assert holder.delete(path, params={"id": held["id"]}).status_code == 200
+    again.join(LONG)
+    assert again.answer is not None
+    assert again.answer.status_code == 200
+    assert there.delete(path, params={"id": mine}).status_code == 200
+    first.end()
+    assert acquire(holder, name).status_code == 200, "nobody has it"
 
 
 @pytest.mark.parametrize("how", ["hangs up late", "waits in vain", "drains"])

@@ -1,6 +1,5 @@
 """A caller whose acquire had no answer gives its id up: nothing is granted under it afterwards."""
 
-from collections.abc import Iterator
 from secrets import token_urlsafe
 
 import pytest
@@ -12,16 +11,6 @@ from tests.server.test_api_locks import acquire
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, World]]:
-    folder = tmp_path_factory.mktemp("given-up")
-    first = World.over(folder)
-    second = World.over(folder)
-    yield first, second
-    first.close()
-    second.close()
 
 
 class Late:
@@ -79,6 +68,20 @@ def test_a_copy_of_what_was_released_is_never_granted(
     assert acquire(client, name, **query).status_code == 200
     assert client.delete(f"/v1/locks/{b64(name)}", params={"id": mine}).status_code == 200
     assert set(late.arrive()) == {Gone()}
+
+
+def test_one_that_was_released_elsewhere_is_never_granted(
+    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server that is asked to release it knows nothing of the copy."""
+    late, name, mine = Late(servers[0], monkeypatch), "elsewhere", token_urlsafe(16)
+    key = servers[0].admin_key
+    assert acquire(servers[0].client(key=key), name, id=mine).status_code == 503
+    other = servers[1].client(key=key)
+    assert acquire(other, name, id=mine).status_code == 200
+    assert other.delete(f"/v1/locks/{b64(name)}", params={"id": mine}).status_code == 200
+    assert late.arrive() == [Gone()]
+    assert acquire(other, name).status_code == 200
 
 
 @pytest.mark.parametrize("how", ["alone", "in a batch"])

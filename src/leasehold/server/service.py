@@ -148,12 +148,12 @@ class Service:
                 self.saw(who, command, each.reply)
         return told
 
-    def left(self, ttl: float, answer: Answer) -> float:
-        """What is left of a lease that an answer grants: its time may have begun when it was asked for.
+    def left(self, ttl: float, since: float) -> float:
+        """What is left of a lease whose time may have begun then, as when it was asked for.
 
         Raises `BackendUnavailable` if that may be nothing.
         """
-        left = ttl - (self.now() - answer.sent)
+        left = ttl - (self.now() - since)
         if left <= 0:
             raise BackendUnavailable(
                 "the store took longer to answer than the lease lasts: ask again, with the same id, "
@@ -168,6 +168,7 @@ class Service:
 
     def doubt(self, lease_id: str) -> None:
         """A copy of an Acquire under this id may still be on its way."""
+        self._doubtful.pop(lease_id, None)  # it is the latest again
         self._doubtful[lease_id] = None
         if len(self._doubtful) > DOUBTS:
             del self._doubtful[next(iter(self._doubtful))]

@@ -49,6 +49,10 @@ class _Line(Acquiring):
 
     def _begin_anew(self) -> None:
         self._over = True
+        if not self._brought:
+            raise AcquireTimeout(
+                "its turn came and passed while the server stood still", key=self._ask.key
+            )
         raise Problem("lost", "this id has ended: acquire with another one")
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
@@ -83,9 +87,16 @@ async def acquire_in_line(
             if line.is_doubtful:
                 service.doubt(lease_id)
         grant = place.result()
-    if grant.claim_by is None:
-        return Had(grant.id, grant.token, grant.slots, ask.ttl - (service.now() - grant.since))
-    return await _claimed(call, ask, grant, brought=brought)
+    try:
+        if grant.claim_by is None:
+            left = service.left(ask.ttl, grant.since)
+        else:
+            left = await _claimed(call, ask, grant)
+    except BaseException:
+        if not brought:
+            service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
+        raise
+    return Had(grant.id, grant.token, grant.slots, left)
 
 
 async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant], *, brought: bool) -> None:
@@ -122,17 +133,10 @@ async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant], *, brough
             place.cancel()  # we were cancelled ourselves
 
 
-async def _claimed(call: Call, ask: Ask, grant: Grant, *, brought: bool) -> Had:
+async def _claimed(call: Call, ask: Ask, grant: Grant) -> float:
     """A pushed grant stands for a short while: have the store confirm it for all of its ttl."""
     service = call.service
-    try:
-        answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
-        reply = answer.reply
-        left = service.left(reply.ttl, answer) if isinstance(reply, Granted | Renewed) else None
-    except BaseException:
-        if not brought:
-            service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
-        raise
-    if left is None:
+    answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
+    if not isinstance(answer.reply, Granted | Renewed):
         raise AcquireTimeout("its turn came and passed while the server was busy", key=ask.key)
-    return Had(grant.id, grant.token, grant.slots, left)
+    return service.left(answer.reply.ttl, answer.sent)

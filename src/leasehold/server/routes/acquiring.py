@@ -4,11 +4,11 @@ from leasehold.core.timing import burial
 from leasehold.errors import BackendUnavailable
 from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Refused, Reply
 from leasehold.primitives.ask import Ask
-from leasehold.primitives.ids import new_id
 from leasehold.primitives.telling import contention
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.call import Gone as Hung
+from leasehold.server.own_ids import own_id
 from leasehold.server.people import holders_for_people
 from leasehold.server.problems import Problem
 from leasehold.server.routes.shapes import AcquireQuery, Held
@@ -25,7 +25,7 @@ async def acquire(call: Call) -> Answer:
     limits = service.limits
     if asked.wait > limits.max_wait:
         raise Problem("malformed", f"wait is {limits.max_wait:g} s at most; ask again after that")
-    lease_id = asked.id or new_id()
+    lease_id = asked.id or own_id()
     owner = asked.client_id or call.principal.name
     note = service.envelope.sealed(asked.note, call.ip, lease_id, service.mark)
     key = call.key(kind)
@@ -88,7 +88,7 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
         try:
             answer = await service.ask(call.principal, command)
             reply = answer.reply
-            left = service.left(reply.ttl, answer) if type(reply) is Granted else 0.0
+            left = service.left(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
         except BackendUnavailable:
             if not brought:  # nobody else knows this id, so nobody would ever release it
                 service.runtime.keeper.abandon(

@@ -41,7 +41,7 @@ async def renew(call: Call) -> Answer:
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
         raise _not_renewed(reply)
-    left = service.left(reply.ttl, answer)
+    left = service.left(reply.ttl, answer.sent)
     if is_old_sdk(call):
         return OK
     return json(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))

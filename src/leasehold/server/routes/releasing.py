@@ -1,9 +1,10 @@
 """Releasing one's own lease, and ending those of others."""
 
 from leasehold.core.names import fingerprint
-from leasehold.model import Failed, Release, Released, Revoke, Revoked, Unknown
+from leasehold.model import Failed, Release, Released, Revoke, Revoked
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
+from leasehold.server.own_ids import is_own
 from leasehold.server.problems import Problem
 from leasehold.server.routes.old_sdk import done
 from leasehold.server.routes.shapes import Forced, ReleaseQuery
@@ -26,9 +27,9 @@ async def release(call: Call) -> Answer:
     service = call.service
     with service.accounts.renewing:
         giving_up = Release(key, asked.id)
+        if not is_own(asked.id):  # an Acquire of any server may be on its way
+            giving_up = service.buried(giving_up)
         answer = await service.ask(call.principal, giving_up)
-        if type(answer.reply) is Unknown:  # an Acquire of any server may be on its way
-            answer = await service.ask(call.principal, service.buried(giving_up))
     if type(answer.reply) is Released:
         return done(call)
     if isinstance(answer.reply, Failed):
