@@ -94,3 +94,28 @@ def test_variables_of_the_library_are_none_of_the_service() -> None:
     assert read_config(None, {}, {"LEASEHOLD_SERVE": "x", "LEASEHOLD_TTL": "5s"}) == read_config(
         None, {}, {}
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("METRICS", "perhaps", "give true or false"),
+        ("DRAIN_DELAY", "-3", "drain_delay is '-3': write it as"),
+        ("LIMITS__MIN_TTL", "x", "limits.min_ttl is 'x': write it as"),
+        ("LIMITS__WAITERS", "many", "give a whole number"),
+        ("LOG_FORMAT", "xml", "give one of json, text"),
+    ],
+)
+def test_what_a_variable_has_to_be_is_told(variable: str, value: str, told: str) -> None:
+    with pytest.raises(NotConfigured) as caught:
+        read_config(None, {}, {PREFIX + variable: value})
+    assert str(caught.value).startswith(f"{PREFIX}{variable}: ")
+    assert told in str(caught.value)
+
+
+def test_what_a_setting_of_the_file_has_to_be_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('metrics = "perhaps"', "utf-8")
+    with pytest.raises(NotConfigured) as caught:
+        read_config(str(file), {}, {})
+    assert str(caught.value) == f"{file}: metrics: give true or false"

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Struct
 
+from leasehold.server import parameters
 from leasehold.server.principal import Principal
 from leasehold.server.problems import Problem
 
@@ -94,13 +94,8 @@ class Call:
         found = self._query
         if type(found) is kind:
             return found
-        try:
-            self._query = found = msgspec.convert(
-                _pairs(self.scope["query_string"]), kind, strict=False
-            )
-            return found
-        except msgspec.ValidationError as error:
-            raise Problem("malformed", _told(str(error), kind)) from None
+        self._query = found = parameters.read(self.scope["query_string"], kind)
+        return found
 
     async def body(self, most: int) -> bytes:
         """All of the body. Raises `Problem`, 413, if it is longer than that."""
@@ -187,41 +182,3 @@ def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
 def _check_whole(message: Mapping[str, Any]) -> None:
     if message["type"] == "http.disconnect":
         raise Gone
-
-
-def _pairs(raw: bytes) -> dict[str, str]:
-    """A query string's parameters. Raises `Problem` for one that is there twice or no UTF-8."""
-    if not raw:
-        return {}
-    try:
-        if b"%" in raw or b"+" in raw:
-            found = parse_qsl(
-                raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=32
-            )
-            pairs = dict(found)
-        else:
-            found = [
-                (name, value) for name, _, value in (part.partition("=") for part in _parts(raw))
-            ]
-            pairs = dict(found)
-    except ValueError:
-        raise Problem(
-            "malformed", "the query can't be read: percent-escapes of UTF-8, 32 parameters at most"
-        ) from None
-    if len(pairs) != len(found):
-        raise Problem("malformed", "a parameter is there twice, and which one is meant is unclear")
-    return pairs
-
-
-def _parts(raw: bytes) -> list[str]:
-    return [part for part in raw.decode("ascii").split("&") if part]
-
-
-def _told(error: str, kind: type[Struct]) -> str:
-    """What msgspec says, in the words of whoever wrote the query."""
-    error = error.replace("Object missing required field", "missing:").replace(" - at `$.", ": `")
-    if "unknown field" in error:
-        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        error = error.replace("Object contains unknown field", "there is no parameter")
-        error = f"{error}: here may stand {known or 'none'}"
-    return error

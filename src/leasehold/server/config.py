@@ -18,6 +18,7 @@ from leasehold.misspelt import refuse_unknown, refuse_unknown_variables
 from leasehold.server.limits import FIXED, Limits
 from leasehold.server.logs import Format
 from leasehold.server.placing.table import FRESH
+from leasehold.server.wanted import place_in, wanted
 
 VARIABLE = "LEASEHOLD_SERVER_"
 """What the names of variables begin with: LEASEHOLD_SERVER_STORE, LEASEHOLD_SERVER_LIMITS__MAX_TTL, …"""
@@ -113,7 +114,6 @@ def read_config(
     """The settings. Raises `NotConfigured`, which says where the fault stands."""
     path = file or environ.get(f"{VARIABLE}CONFIG")
     found = _from_file(path) if path else {}
-    where = path or "the settings"
     for name, value in _from_environment(environ).items():
         table = found.get(name)
         found[name] = {**table, **value} if isinstance(table, dict) else value
@@ -123,9 +123,19 @@ def read_config(
     try:
         config = msgspec.convert(_read_texts(found), ServerConfig, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError) as error:
-        raise NotConfigured(f"{where}: {error}") from None
+        raise NotConfigured(_told(str(error), path or "the settings", environ)) from None
     _check(config)
     return config
+
+
+def _told(error: str, file: str, environ: Mapping[str, str]) -> str:
+    """Where it stands, and what should stand there."""
+    place = place_in(error)
+    name = place or error.partition(" ")[0]
+    variable = VARIABLE + name.upper().replace(".", "__")
+    where = variable if variable in environ else f"{file}: {place}" if place else file
+    words = wanted(ServerConfig, place)
+    return f"{where}: give {words}" if words else f"{where}: {error}"
 
 
 def _check(config: ServerConfig) -> None:
@@ -205,13 +215,14 @@ def _names(kind: type[Struct]) -> set[str]:
 def _read_texts(found: Mapping[str, Any]) -> dict[str, Any]:
     """Durations that are texts, as numbers, and lists that are texts, as such."""
     result = dict(found)
-    for owner, kind in ((result, ServerConfig), (result.get("limits"), Limits)):
+    for table, kind in (("", ServerConfig), ("limits.", Limits)):
+        owner = result.get("limits") if table else result
         if not isinstance(owner, dict):
             continue
         for field in msgspec.structs.fields(kind):
             value = owner.get(field.name)
             if field.type is float and isinstance(value, str):
-                owner[field.name] = seconds(value, field.name)
+                owner[field.name] = seconds(value, table + field.name)
             elif field.type == tuple[str, ...] and isinstance(value, str):
                 owner[field.name] = [each.strip() for each in value.split(",") if each.strip()]
     return result

@@ -36,5 +36,7 @@ class Drain:
 def draining() -> Problem:
     """What those are told who would wait here."""
     return Problem(
-        "draining", "this server is about to stop: ask again, and another answers", retry_after=1
+        "draining",
+        "this server is about to stop: ask again, and another answers, or this one when it is back",
+        retry_after=1,
     )

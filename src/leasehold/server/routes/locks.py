@@ -53,7 +53,9 @@ def _not_renewed(reply: Reply) -> Problem:
             told = f": {reply.detail}" if reply.detail else ""
             return Problem("lost", f"the lease was revoked{told}")
         case Lost():
-            return Problem("lost", "the lease has expired, or there never was one of this id")
+            return Problem(
+                "lost", "the lease has expired or was released, or there never was one of this id"
+            )
         case Queued():
             return in_line(reply)
         case _:

@@ -9,10 +9,23 @@ from leasehold.core.names import Kind
 from leasehold.model import MANY
 from leasehold.server.limits import MAX_TEXT
 
-type Text = Annotated[str, Meta(max_length=MAX_TEXT, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
+type Text = Annotated[
+    str,
+    Meta(
+        max_length=MAX_TEXT,
+        pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)",
+        extra={"words": f"a text of {MAX_TEXT} letters at most, without control characters"},
+    ),
+]
 """What people may read: no control characters, and (`$` alone would let one by) none at the end."""
 
-type LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{22,64}$(?!\n)")]
+type LeaseId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_-]{22,64}$(?!\n)",
+        extra={"words": "22 to 64 letters, digits, - and _, drawn at random"},
+    ),
+]
 """128 bits or more, in URL-safe base64."""
 
 type AnyId = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
@@ -37,7 +50,12 @@ class Nothing(Strict, frozen=True):
 
 type Ttl = Annotated[
     float,
-    Meta(gt=0, le=1e9, description="Seconds until it ends unless it is renewed; see /v1/limits"),
+    Meta(
+        gt=0,
+        le=1e9,
+        description="Seconds until it ends unless it is renewed; see /v1/limits",
+        extra={"words": "a number of seconds, such as 30 or 2.5"},
+    ),
 ]
 
 type Which = Annotated[Kind, Meta(description="What the name belongs to")]
@@ -66,6 +84,7 @@ class AcquireQuery(Strict, frozen=True):
             ge=0,
             description="Seconds to wait in line. Hanging up leaves the line; under an id of your own "
             "the place is kept for a while",
+            extra={"words": "a number of seconds, such as 30 or 2.5"},
         ),
     ] = 0.0
     kind: Kind | None = None

@@ -1,0 +1,47 @@
+"""What is wrong with a request's parameters is told in plain words."""
+
+import pytest
+
+from leasehold.server.parameters import read
+from leasehold.server.problems import Problem
+from leasehold.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("ttl=30s", "`ttl`: give a number of seconds, such as 30 or 2.5"),
+        ("ttl=0", "`ttl`: give a number of seconds"),
+        ("wait=-1", "`wait`: give a number of seconds"),
+        ("kind=foo", "`kind`: give one of leader, lock, rwlock, semaphore, tasklock"),
+        ("mode=x", "`mode`: give one of read, write"),
+        ("id=short", "`id`: give 22 to 64 letters, digits, - and _, drawn at random"),
+        ("capacity=1.5", "`capacity`: give a whole number, 1 at least, 1073741824 at most"),
+        ("note=%00", "`note`: give a text of 4096 letters at most"),
+        ("ttl=30&ttl=31", "'ttl' is there twice"),
+        ("tll=3", "there is no parameter `tll`: here may stand ttl, client-id, id"),
+        ("note=%ff", "the query can't be read"),
+    ],
+)
+def test_what_is_wrong_is_told(query: str, told: str) -> None:
+    with pytest.raises(Problem) as caught:
+        read(query.encode(), AcquireQuery)
+    assert told in str(caught.value.detail)
+    assert "regex" not in str(caught.value.detail)
+
+
+def test_true_or_false() -> None:
+    with pytest.raises(Problem) as caught:
+        read(b"force=perhaps", ReleaseQuery)
+    assert caught.value.detail == "`force`: give true or false"
+
+
+def test_what_has_to_be_there_is_named() -> None:
+    with pytest.raises(Problem) as caught:
+        read(b"ttl=3", RenewQuery)
+    assert caught.value.detail == "missing: `id`"
+
+
+def test_what_is_right_is_read() -> None:
+    assert read(b"ttl=2.5&kind=lock&client-id=a+b%20c", AcquireQuery).client_id == "a b c"
+    assert read(b"&ttl=2.5&&", AcquireQuery).ttl == 2.5
