@@ -298,6 +298,8 @@ class Finding:
     told: str
     advice: str = ""
     """What to do about it."""
+    least_ttl: float = 0.0
+    """A shorter one is refused, in seconds; 0: this says nothing of it."""
 
 
 @record

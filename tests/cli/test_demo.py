@@ -97,7 +97,7 @@ def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Dem
     )
     children = demo.children
     demo.process.send_signal(signal.SIGINT)
-    assert demo.says("told", "kills in all; every process has ended")
+    assert demo.says("told", "in all; every process has ended")
     assert demo.ended() == (0, "")
     assert not any(map(alive, children))
     assert list(place.iterdir()) == []
@@ -190,7 +190,7 @@ def test_what_is_told_of_a_death() -> None:
     assert story.heard(next_one) == "", "to be granted is nothing special"
     assert story.summed_up(20.0) == "2 grants in 20 s; the longest wait for one was 2.5 s"
     assert story.summed_up(20.0) == "0 grants in 20 s; the longest wait for one was 0.0 s"
-    assert story.closed() == "2 grants and 1 kills in all; every process has ended"
+    assert story.closed() == "2 grants and 1 kill in all; every process has ended"
 
 
 def test_what_is_told_of_others() -> None:

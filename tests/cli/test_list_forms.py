@@ -74,6 +74,14 @@ def test_names_in_base64_and_no_head(prints: Prints, store: None) -> None:
     assert "name" not in told[0]
 
 
+def test_a_semaphore_shows_how_much_of_it_is_taken(prints: Prints, store: None) -> None:
+    ((kind, name, state, *_),) = prints("list", "--no-header", "pool")
+    assert (kind, name) == ("semaphore", "pool")
+    assert state.startswith("1 of 2: held by ")
+    (_, (_, _, top, *_)) = prints("top", "--once", "pool")
+    assert top.startswith("1 of 2: ")
+
+
 def test_show_too(prints: Prints, store: None) -> None:
     assert prints("show", "-B", encoded(ODD))[0] == ["lock jobs/\\xff\\t: held"]
     assert prints("show", "other", "--no-decode")[0] == [f"lock {encoded(b'other')}: held"]

@@ -149,11 +149,18 @@ def test_units_are_the_lowest_free_slots(cli: Cli) -> None:
 
 
 def test_the_same_name_under_another_kind_is_warned_of(cli: Cli) -> None:
+    """With advice that can be followed."""
     cli.hold("x", stdin=subprocess.PIPE)
-    done = cli("run", "x", "--capacity", "2", "--", "true")
+    several = ("--capacity", "2", "--units", "2")
+    done = cli("run", "x", *several, "--", "true")
     assert done.returncode == 0
     assert "x is in use as a lock too" in done.stderr
-    assert "Say --kind lock if that is meant" in done.stderr
+    assert "Leave out --capacity and --units if that is meant" in done.stderr
+    cli.hold("y", *several, stdin=subprocess.PIPE)
+    done = cli("run", "y", "--", "true")
+    assert "y is in use as a semaphore too" in done.stderr
+    assert "Say --capacity 2 if that is meant" in done.stderr
+    assert cli("run", "y", "--capacity", "2", "--no-wait", "--", "true").returncode == 75
 
 
 def test_a_semaphore_of_one_excludes_as_one(cli: Cli) -> None:

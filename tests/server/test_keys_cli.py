@@ -1,6 +1,7 @@
 """`leasehold keys`: beside the records, and through a running server."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -117,6 +118,31 @@ def test_people_are_told_that_it_is_shown_once_and_how_to_use_it(
     assert head == ["ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD UNTIL"]
     assert ["people", "read", "shop/"] in [row[1:4] for row in rows]
     assert line("revoke", "people", *place).startswith("revoked ")
+
+
+def test_without_its_head(line: Line, place: tuple[str, str]) -> None:
+    made = line.json("create", "--name", "headless", "--scope", "read", *place)
+    with_head = line("list", *place).splitlines()
+    assert line("list", "--no-header", *place).splitlines() == with_head[1:]
+    assert made["id"] in line.out
+
+
+def test_on_a_narrow_terminal_words_stay_whole(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = ("--records", f"sqlite:///{tmp_path / 'records.db'}")
+    life = ("--expires-in", "90d")
+    made = line.json("create", "--name", "of somebody", "--scope", "admin", *life, *place)
+    line("create", "--name", "ended", "--scope", "read", *life, *place)
+    line("revoke", "ended", *place)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    shown = line("list", "--all", "--no-header", *place)
+    assert max(map(len, shown.splitlines())) <= 80
+    for word in ("read,", "acquire,", "force,", "admin", "(everything)", "revoked", made["id"]):
+        assert word in shown.split()
+    dates = [word for word in shown.split() if re.fullmatch(r"\d{4}-\d\d-\d\d", word)]
+    assert len(dates) == 4, "both were made, one is good until then, and one was revoked"
 
 
 def test_the_last_administrator_is_warned_of(line: Line, tmp_path: Path) -> None:

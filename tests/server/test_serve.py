@@ -17,6 +17,7 @@ import httpx2
 import pytest
 
 from leasehold.cli import main
+from leasehold.cli.serve import _tell, _tell_json
 from leasehold.errors import NotConfigured
 from leasehold.server.config import ServerConfig, read_config
 from leasehold.server.tls import context_for
@@ -281,6 +282,44 @@ def test_the_first_key_is_not_made_in_vain(tmp_path: Path) -> None:
     world = World.over(tmp_path)
     assert world.admin_key.startswith("lh_")
     world.close()
+
+
+@pytest.mark.once
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_first_key_that_nobody_has_seen_is_none(tmp_path: Path, started: list[Served]) -> None:
+    """Else the next start would show no other."""
+    options = ("--store", f"sqlite:///{tmp_path / 'l.db'}")
+    with open("/dev/full", "w") as full:
+        vain = subprocess.run(
+            [sys.executable, "-m", "leasehold", "serve", *options, "--listen", "127.0.0.1:0"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=LONG,
+            check=False,
+        )
+    assert vain.returncode == 74
+    assert "nobody has seen it, so it was revoked" in vain.stderr
+    assert "stdout could not be written" in vain.stderr
+    started.append(served := Served(tmp_path, *options))
+    assert served.line().startswith("There was no key.")
+    assert served.end()[0] == 0
+
+
+def test_where_nobody_said_where_leases_go_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url, elsewhere = (f"sqlite:///{tmp_path / name}.db" for name in ("leases", "keys"))
+    monkeypatch.setattr("leasehold.server.config.implicit_url", lambda: url)
+    for records, told in (("", f"Leases and keys: {url}"), (elsewhere, f"Leases: {url}")):
+        world = World(ServerConfig(listen="127.0.0.1:0", records=records))
+        _tell(world.server)
+        first, *others = capsys.readouterr().out.splitlines()
+        assert first == told
+        assert others[0].startswith("There was no key.")
+        _tell_json(world.server)
+        assert json.loads(capsys.readouterr().out)["store"] == url
+        world.close()
 
 
 def test_without_its_extra(

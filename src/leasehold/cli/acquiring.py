@@ -12,6 +12,7 @@ from leasehold.cli.waiting import Speaker
 from leasehold.cli.warden import now
 from leasehold.cli.wording import holders, kind_of, printable, shown
 from leasehold.errors import BackendUnavailable, LeaseholdError
+from leasehold.model import Status
 
 if TYPE_CHECKING:
     from leasehold.sync import Client, Lease, Lock, Semaphore, Waiting
@@ -86,7 +87,7 @@ def _text(name: bytes) -> str | bytes:
         return name
 
 
-def warn_of_other_kinds(client: "Client", key: bytes, voice: Voice) -> None:
+def warn_of_other_kinds(client: "Client", key: bytes, wanted: dict[str, Any], voice: Voice) -> None:
     """Say so where the same name is in use under another kind: they don't exclude each other."""
     kind, name = kind_of(key), key.partition(b":")[2]
     others = [other for other in KINDS if other != kind]
@@ -99,13 +100,25 @@ def warn_of_other_kinds(client: "Client", key: bytes, voice: Voice) -> None:
         voice.say(
             "warning",
             f"{shown(key)} is in use as a {other} too ({holders(status)}): a {kind} "
-            f"does not exclude that. {_instead(other)}",
+            f"does not exclude that. {_instead(status, wanted)}",
             kind=other,
         )
 
 
-def _instead(kind: str) -> str:
-    """How to have that kind."""
-    if kind in ("lock", "semaphore"):
-        return f"Say --kind {kind} if that is meant. Is --capacity the same everywhere?"
-    return "Take another name."
+def _instead(status: Status, wanted: dict[str, Any]) -> str:
+    """How to have what is in use, rather than what was wanted."""
+    match kind_of(status.key):
+        case "lock":
+            given = {
+                "--kind": wanted["kind"] is not None,
+                "--capacity": wanted["capacity"] > 1,
+                "--units": wanted["units"] > 1,
+            }
+            made_it = " and ".join(option for option, was_given in given.items() if was_given)
+            return f"Leave out {made_it} if that is meant."
+        case "semaphore" if status.capacity > 1:
+            return f"Say --capacity {status.capacity} if that is meant."
+        case "semaphore":
+            return "Say --kind semaphore if that is meant."
+        case _:
+            return "Take another name."

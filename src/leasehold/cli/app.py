@@ -1,6 +1,7 @@
 """The command line as a whole: which verbs there are, and how each way to fail is told."""
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -9,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from leasehold.cli.exits import BUG, SIGNALLED, USAGE, code_of
-from leasehold.cli.streams import fill
+from leasehold.cli.exits import BUG, SIGNALLED, UNWRITTEN, USAGE, code_of
+from leasehold.cli.streams import Unwritten, discard_stdout, fill, watched_stdout
 from leasehold.cli.voice import Voice
 from leasehold.errors import CapacityWarning, ImplicitStoreWarning, LeaseholdError
 
@@ -150,8 +151,13 @@ def serve(arguments: Sequence[str] | None) -> int:
         _warn_of_misspelt(voice)
     try:
         return _invoke(given)
-    except BrokenPipeError:
-        return _unread()
+    except BrokenPipeError:  # nobody reads stdout any more
+        discard_stdout()
+        return SIGNALLED + signal.SIGPIPE
+    except Unwritten as error:
+        discard_stdout()
+        voice.say("error", f"stdout could not be written: {error.strerror}", exit_code=UNWRITTEN)
+        return UNWRITTEN
     except click.ClickException as error:
         _tell_usage(error, voice)
         return USAGE
@@ -170,12 +176,12 @@ def serve(arguments: Sequence[str] | None) -> int:
 
 def _invoke(given: list[str]) -> int:
     asked = bool(given)  # click takes out what it reads
-    try:
-        with app.make_context("leasehold", given or ["--help"]) as context:
-            code = app.invoke(context)
-            sys.stdout.flush()
-    except click.exceptions.Exit as done:
-        code = done.exit_code
+    with watched_stdout():
+        try:
+            with app.make_context("leasehold", given or ["--help"]) as context:
+                code = app.invoke(context)
+        except click.exceptions.Exit as done:
+            code = done.exit_code
     return int(code or 0) if asked else USAGE
 
 
@@ -217,9 +223,3 @@ def _trace_on_request() -> None:
         import traceback
 
         traceback.print_exc()
-
-
-def _unread() -> int:
-    """Nobody reads stdout any more; leave nothing behind for the interpreter to flush."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    return SIGNALLED + 13

@@ -8,6 +8,7 @@ import click
 
 from leasehold.cli import options
 from leasehold.cli.exits import FREE
+from leasehold.cli.keys_unseen import take_back
 from leasehold.cli.needing import needing
 from leasehold.cli.output import Shape
 from leasehold.cli.streams import needs_stdout
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 type Row = tuple[str, ...]
 
 _HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD UNTIL")
+
+_TIMES = ("MADE", "GOOD UNTIL")
+
+_WIDE, _DATE = 120, len("2030-01-31")
+"""On a terminal of fewer columns times stand in two lines, so that there is room for words."""
 
 _GIVING = """It is shown this once: nobody can find it out again, only revoke it.
 Give it to its client as LEASEHOLD_API_KEY, or in a file (mode 600) that LEASEHOLD_API_KEY_FILE names."""
@@ -98,25 +104,27 @@ def create(
     with needing("http"):
         from leasehold.cli.keys_wanted import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
-    made = _office(server, records, store, config).create(asked)
-    voice = Voice(as_json)
+    office, voice = _office(server, records, store, config), Voice(as_json)
+    made = office.create(asked)
+    try:
+        _hand_over(made, as_json=as_json)
+    except OSError:
+        take_back(office, made["id"], voice)
+        raise
     for given, directory in slashes_added(prefixes):
         voice.say("note", f"--prefix {given} is the directory {directory}: the slash was added")
-    if as_json:
-        from leasehold.cli.output import emit
-
-        emit(made)
-        return 0
-    voice.say("made", f"key {made['id']} ({made['name']}): {_good_for(made)}\n{_GIVING}")
-    print(made["key"])
+    if not as_json:
+        voice.say("made", f"key {made['id']} ({made['name']}): {_good_for(made)}\n{_GIVING}")
     return 0
 
 
 @keys.command(name="list")
 @click.option("--all", "ended", is_flag=True, help="Also keys that ended in the last 30 days.")
+@options.no_header
 @_office_options
 def listing(
     ended: bool,
+    headless: bool,
     server: str | None,
     records: str | None,
     store: str | None,
@@ -131,9 +139,10 @@ def listing(
         for key in found:
             emit(key)
     elif sys.stdout.isatty():
-        _draw(found)
+        _draw(found, headless=headless)
     else:
-        for row in (_HEAD, *map(_row, found)):
+        rows = map(_row, found)
+        for row in rows if headless else (_HEAD, *rows):
             print("\t".join(row))
     return 0
 
@@ -192,6 +201,16 @@ def _administrators(known: list[Shape]) -> list[str]:
     ]
 
 
+def _hand_over(made: Shape, *, as_json: bool) -> None:
+    """Show the key. Raises `OSError` if it can't be, for all that is known here."""
+    if not as_json:
+        print(made["key"], flush=True)
+        return
+    from leasehold.cli.output import emit
+
+    emit(made)
+
+
 def _good_for(key: Shape) -> str:
     where = ", ".join(key["prefixes"]) or "everything"
     until = f", until {key['expires_at']}" if key["expires_at"] else ""
@@ -207,15 +226,19 @@ def _row(key: Shape) -> Row:
     return tuple(map(printable, (key["id"], key["name"], scopes, where, key["created_at"], end)))
 
 
-def _draw(found: list[Shape]) -> None:
-    """A table, for eyes."""
+def _draw(found: list[Shape], *, headless: bool) -> None:
+    """A table, for eyes: where it is narrow, cells are broken between words."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False)
+    console = Console()
+    table = Table(box=None, pad_edge=False, show_header=not headless)
     for title in _HEAD:
-        table.add_column(Text(title), overflow="fold")
+        date = _DATE if title in _TIMES and console.width < _WIDE else None
+        table.add_column(Text(title), overflow="fold", no_wrap=title == "ID", max_width=date)
     for key in found:
-        table.add_row(*map(Text, _row(key)))
-    Console().print(table if table.row_count else Text("There are no keys."))
+        key_id, name, scopes, where, made, end = _row(key)
+        times = (each.replace("T", " ") for each in (made, end))
+        table.add_row(*map(Text, (key_id, name, scopes.replace(",", ", "), where, *times)))
+    console.print(table if table.row_count else Text("There are no keys."))

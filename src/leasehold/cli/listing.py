@@ -10,7 +10,7 @@ import click
 from leasehold.cli import options
 from leasehold.cli.naming import base64_name, bytes_of, decode, written
 from leasehold.cli.options import Kind
-from leasehold.cli.wording import holders, is_slot_mode, kind_of, span
+from leasehold.cli.wording import is_slot_mode, kind_of, span, state
 from leasehold.model import Status
 
 type Row = tuple[str, ...]
@@ -29,14 +29,7 @@ _HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 )
 @base64_name
 @decode
-@click.option(
-    "--no-header",
-    "--no-heading",
-    "--no-headers",
-    "headless",
-    is_flag=True,
-    help="No line that names the columns.",
-)
+@options.no_header
 @options.store
 @options.as_json
 def listing(
@@ -109,7 +102,7 @@ def _row(status: Status, is_decoded: bool | None = None) -> Row:
     return (
         kind_of(status.key),
         written(status.key, is_decoded),
-        holders(status),
+        state(status),
         left,
         str(waiting) if waiting else "",
     )

@@ -9,6 +9,7 @@ from leasehold.cli.directories import in_base64, segment, server, service
 from leasehold.cli.needing import needing
 from leasehold.cli.output import Shape
 from leasehold.cli.voice import Voice
+from leasehold.cli.wording import counted
 
 _LOOKS_EVERY = 1.0
 
@@ -62,8 +63,7 @@ def _told(directory: str, seen: Shape) -> str:
         return f"{directory} lives at {seen['place']}"
     told = f"{directory} moves from {seen['place']} to {seen['to']}"
     if seen["keys"]:
-        told += (
-            f": {seen['keys']} names are in use at the old place, until in {seen['ends_in']:.0f} s"
-        )
-        return told + " unless they are renewed"
+        are, they = ("is", "it is") if seen["keys"] == 1 else ("are", "they are")
+        told += f": {counted(seen['keys'], 'name')} {are} in use at the old place"
+        told += f", until in {seen['ends_in']:.0f} s unless {they} renewed"
     return told

@@ -25,7 +25,6 @@ kind = click.option(
     "--kind", type=click.Choice(KINDS), help="What the name belongs to, where several have it."
 )
 
-
 every = click.option(
     "--every",
     type=click.FloatRange(min=0.1),
@@ -33,6 +32,15 @@ every = click.option(
     show_default=True,
     metavar="SECONDS",
     help="How often to look, where the store has to be looked at.",
+)
+
+no_header = click.option(
+    "--no-header",
+    "--no-heading",
+    "--no-headers",
+    "headless",
+    is_flag=True,
+    help="No line that names the columns.",
 )
 
 SCHEMES = frozenset(

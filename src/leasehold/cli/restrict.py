@@ -60,28 +60,35 @@ def restrict() -> None:
 @click.argument("directory", metavar="DIR")
 @in_base64
 @decode
+@options.no_header
 @server
 @options.as_json
 def get(
-    api: str, directory: str, is_base64: bool, is_decoded: bool, server: str | None, as_json: bool
+    api: str,
+    directory: str,
+    is_base64: bool,
+    server: str | None,
+    as_json: bool,
+    **how: bool,
 ) -> int:
     """Show the restriction on a directory. Exits with 1 if there is none."""
     found = _ask("GET", api, directory, server, is_base64=is_base64)
     if found is None:
         return _none(directory, as_json=as_json)
-    _print([found], is_decoded=is_decoded, as_json=as_json)
+    _print([found], as_json=as_json, **how)
     return 0
 
 
 @restrict.command(name="list")
 @click.argument("api", required=False)
 @decode
+@options.no_header
 @server
 @options.as_json
-def listing(api: str | None, is_decoded: bool, server: str | None, as_json: bool) -> int:
+def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> int:
     """List the restrictions that this key may see."""
     with needing("http"):
-        _print(list(_all(api, server)), is_decoded=is_decoded, as_json=as_json)
+        _print(list(_all(api, server)), as_json=as_json, **how)
     return 0
 
 
@@ -180,14 +187,15 @@ def _done(verb: str, what: str, api: str, directory: str, *, as_json: bool) -> i
     return 0
 
 
-def _print(found: Sequence[Shape], *, is_decoded: bool, as_json: bool) -> None:
+def _print(found: Sequence[Shape], *, is_decoded: bool, headless: bool, as_json: bool) -> None:
     if as_json:
         from leasehold.cli.output import emit
 
         for each in found:
             emit(each)
         return
-    for row in (HEAD, *(_row(each, is_decoded=is_decoded) for each in found)):
+    rows = (_row(each, is_decoded=is_decoded) for each in found)
+    for row in rows if headless else (HEAD, *rows):
         print("\t".join(row))
 
 

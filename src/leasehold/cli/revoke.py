@@ -7,7 +7,7 @@ from leasehold.cli.exits import FREE
 from leasehold.cli.naming import find
 from leasehold.cli.options import KINDS, Kind
 from leasehold.cli.voice import Voice
-from leasehold.cli.wording import holders, is_slot_mode, kind_of, printable, shown, span
+from leasehold.cli.wording import counted, holders, is_slot_mode, kind_of, printable, shown, span
 from leasehold.model import Status
 
 
@@ -62,6 +62,6 @@ def _told(status: Status, count: int, ends_in: float) -> str:
         return f"{name} is held in slot mode: {ends} ends a permit: {', '.join(permits)}"
     if not count:
         return f"{name} is not held"
-    leases = "1 lease" if count == 1 else f"{count} leases"
+    leases = counted(count, "lease")
     until = f"free in {span(ends_in)} at the latest" if ends_in else "free now"
     return f"revoked {leases} of {name}: {until}"

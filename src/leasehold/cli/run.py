@@ -151,7 +151,7 @@ class _Run:
             early = self._signals.hold()
             if early is not None:
                 return SIGNALLED + early
-            warn_of_other_kinds(client, lease.key, self._voice)
+            warn_of_other_kinds(client, lease.key, self._wanted, self._voice)
             return self._hold(lease)
         finally:
             self._release(lease)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasehold.cli import options
+from leasehold.cli.voice import Voice
 from leasehold.errors import NotConfigured
 
 if TYPE_CHECKING:
+    from leasehold.server.config import ServerConfig
     from leasehold.server.serve import Server
 
 _NEEDED = "the service needs an extra: pip install 'leasehold[server]'"
@@ -63,12 +65,36 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
             raise
         raise NotConfigured(f"{_NEEDED} ({error.name} is missing)") from error
     settings = read_config(config, given)
-    asyncio.run(run(settings, _tell_json if as_json else _tell))
+    unseen = ""
+
+    def tell(server: "Server") -> None:
+        nonlocal unseen
+        unseen = server.first_key or ""
+        (_tell_json if as_json else _tell)(server)
+        unseen = ""
+
+    try:
+        asyncio.run(run(settings, tell))
+    finally:
+        if unseen:
+            _take_back(unseen, settings.records_url, Voice(as_json))
     return 0
 
 
+def _take_back(key: str, records_url: str, voice: Voice) -> None:
+    """Nobody has seen the first key: with it revoked the next start makes another."""
+    from leasehold.cli.keys_local import LocalOffice
+    from leasehold.cli.keys_unseen import take_back
+    from leasehold.server.secrets import id_of
+
+    take_back(LocalOffice(records_url), id_of(key) or "", voice)
+
+
 def _tell(server: "Server") -> None:
-    """That it listens; the first key, if there was none; how to get into the dashboard."""
+    """Where leases lie, if nobody said so; the first key, if there was none; where it listens."""
+    if url := _not_said(server.config):
+        keys_too = " and keys" if server.config.records_url == url else ""
+        print(f"Leases{keys_too}: {url}")
     if server.first_key:
         print(f"There was no key. An administrator's, shown this once: {server.first_key}")
     print(f"Listening on {server.url}", flush=True)
@@ -79,6 +105,13 @@ def _tell(server: "Server") -> None:
 def _tell_json(server: "Server") -> None:
     from leasehold.cli.output import emit
 
+    url = _not_said(server.config)
+    store = {"store": url} if url else {}
     first = {"first_key": server.first_key} if server.first_key else {}
     sign_in = {"sign_in_url": server.sign_in_url} if server.sign_in_url else {}
-    emit({"event": "listening", "url": server.url, **first, **sign_in})
+    emit({"event": "listening", "url": server.url, **store, **first, **sign_in})
+
+
+def _not_said(config: "ServerConfig") -> str:
+    """The store's URL, where none was named; else nothing."""
+    return "" if config.store or config.placement else config.stores[0].url

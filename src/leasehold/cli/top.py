@@ -7,8 +7,8 @@ import click
 
 from leasehold.cli import options
 from leasehold.cli.options import Kind
-from leasehold.cli.wording import is_slot_mode, kind_of, printable, shown, span
-from leasehold.model import MANY, Status
+from leasehold.cli.wording import is_slot_mode, kind_of, printable, shown, span, taken
+from leasehold.model import Status
 
 type Rank = Callable[[Status], tuple[float, bytes]]
 """What comes first is least."""
@@ -120,7 +120,4 @@ def _holder(status: Status) -> str:
     note = f" ({printable(first.note)})" if first.note else ""
     state = "" if first.state == "held" else f" [{first.state}]"
     more = f" and {len(status.holders) - 1} more" if len(status.holders) > 1 else ""
-    whose = f"{printable(first.owner)}{note}{state}{more}"
-    if 1 < status.capacity < MANY:
-        return f"{sum(each.units for each in status.holders)} of {status.capacity}: {whose}"
-    return whose
+    return f"{taken(status)}{printable(first.owner)}{note}{state}{more}"

@@ -13,7 +13,7 @@ from leasehold.cli.naming import find
 from leasehold.cli.needing import needing
 from leasehold.cli.options import KINDS, Kind
 from leasehold.cli.voice import Voice
-from leasehold.cli.wording import holders, is_slot_mode, kind_of, shown, span
+from leasehold.cli.wording import is_slot_mode, kind_of, shown, span, state
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Status
 
@@ -137,7 +137,7 @@ def _aged(status: Status, seconds: float) -> Status:
 
 def line(status: Status) -> str:
     """A status in a line."""
-    said = f"{kind_of(status.key)} {shown(status.key)}: {holders(status)}"
+    said = f"{kind_of(status.key)} {shown(status.key)}: {state(status)}"
     ends = [each.expires_in for each in status.holders if not is_slot_mode(each)]
     if ends:
         said += f", expires in {span(max(ends))}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from leasehold.model import Holder, Status
+from leasehold.model import MANY, Holder, Status
 
 _FEW = 3
 """So many holders are named; of more, how many they are."""
@@ -35,6 +35,11 @@ def span(seconds: float) -> str:
     return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
+def counted(count: int, thing: str) -> str:
+    """So many things."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
 def holding(holder: Holder) -> str:
     """Who holds, what for, since when."""
     if is_slot_mode(holder):
@@ -55,6 +60,18 @@ def is_slot_mode(holder: Holder) -> bool:
 def holders(status: Status) -> str:
     """All of a key's holders in one phrase."""
     return held_by(status.holders)
+
+
+def state(status: Status) -> str:
+    """How much of a key is taken, where several may have it, and by whom."""
+    return taken(status) + holders(status)
+
+
+def taken(status: Status) -> str:
+    """How many of its units are taken, as a beginning; empty where there is one, or no bound."""
+    if not status.holders or not 1 < status.capacity < MANY:
+        return ""
+    return f"{sum(each.units for each in status.holders)} of {status.capacity}: "
 
 
 def held_by(holders: Sequence[Holder]) -> str:

@@ -78,8 +78,9 @@ async def examine(rt: Runtime) -> list[Finding]:
     found = await rt.examine()
     broken = [finding for finding in found if finding.about == "promises"]
     theirs = [finding for finding in found if finding.about == "latency"]  # it knows better
+    least_ttl = max((finding.least_ttl for finding in found), default=0.0)
     return [
-        *(theirs or [_latency(times[PROBES // 2], times[-1])]),
+        *(theirs or [_latency(times[PROBES // 2], times[-1], least_ttl)]),
         _promises(rt.capabilities.names(), broken),
         *(finding for finding in found if finding not in (*broken, *theirs)),
     ]
@@ -99,11 +100,14 @@ async def _round_trip(rt: Runtime) -> float:
     return rt.now() - begun
 
 
-def _latency(usual: float, worst: float) -> Finding:
-    """A renewal has a third of the ttl, and should have time for several tries in it."""
+def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
+    """A renewal has a third of the ttl, and should have time for several tries in it.
+
+    `least_ttl`: below that the store grants none.
+    """
     told = (
         f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
-        f"use no ttl below {span(max(20 * worst, MIN_TTL))}"
+        f"use no ttl below {span(max(20 * worst, MIN_TTL, least_ttl))}"
     )
     if worst > 0.5:
         return Finding(

@@ -36,6 +36,9 @@ def test_run_list_and_doctor(served: Served) -> None:
     told = cli(served, key, "doctor")
     assert told.returncode == 0
     assert "may acquire, read below cli/" in told.stdout
+    assert "use no ttl below 1 s" in told.stdout, "the service grants none below that"
+    assert "none: the way to 127.0.0.1 does not leave this machine" in told.stdout
+    assert "ttl: this service grants 1 to 86400 seconds" in told.stdout
 
 
 @pytest.mark.parametrize(
@@ -44,6 +47,7 @@ def test_run_list_and_doctor(served: Served) -> None:
         ("", 77, "wants an API key: set LEASEHOLD_API_KEY"),
         ("lh_no_0123456789012345678901", 77, "does not accept the API key from LEASEHOLD_API_KEY"),
         ("two words", 64, "is no API key"),
+        ("nonsense", 77, "what LEASEHOLD_API_KEY has is no API key: one begins with lh_"),
     ],
 )
 def test_a_key_that_is_none(served: Served, key: str, code: int, told: str) -> None:

@@ -94,8 +94,11 @@ class BlockingBackend:
         return link.dialogue.page(link.ask(request, self._settings.timeout))
 
     async def examine(self) -> Sequence[Finding]:
-        """Who the service is, and what this key may do there."""
-        return examining.findings(self._about(), self._settings)
+        """Who the service is, what this key may do there, and for how long."""
+        about = self._about()
+        link = self._connected(self._settings.timeout)
+        answer = link.ask(link.dialogue.limits(), self._settings.timeout)
+        return examining.findings(about, link.dialogue.ttls(answer), self._settings)
 
     def _about(self) -> About:
         """Ask who is there, which also shows whether the key is good."""

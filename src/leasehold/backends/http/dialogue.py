@@ -24,6 +24,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
 _read_page = msgspec.json.Decoder(wire.StatusPage).decode
 _read_about = msgspec.json.Decoder(wire.About).decode
+_read_ttls = msgspec.json.Decoder(wire.Ttls).decode
 
 
 @cache
@@ -67,6 +68,10 @@ class Dialogue:
         """What asks who is there."""
         return self._get("/v1/about")
 
+    def limits(self) -> bytes:
+        """What asks how much there may be of anything."""
+        return self._get("/v1/limits")
+
     def stream(self) -> bytes:
         """What asks for pushes."""
         return self._get("/v1/stream", EVENTS)
@@ -100,6 +105,11 @@ class Dialogue:
         """Who is there. Raises what the answer says instead."""
         about: wire.About = self._read(answer, _read_about)
         return about
+
+    def ttls(self, answer: Answer) -> wire.Ttls:
+        """Which ttls there may be. Raises what the answer says instead."""
+        ttls: wire.Ttls = self._read(answer, _read_ttls)
+        return ttls
 
     def check_stream(self, answer: Answer) -> None:
         """Raises what the head of an answer says, unless pushes follow it."""

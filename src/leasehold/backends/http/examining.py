@@ -4,14 +4,15 @@ from collections.abc import Sequence
 
 from leasehold.backends.http.names import decoded
 from leasehold.backends.http.settings import Settings
-from leasehold.backends.http.wire import About
+from leasehold.backends.http.url import is_here
+from leasehold.backends.http.wire import About, Ttls
 from leasehold.model import Finding
 
 
-def findings(about: About, settings: Settings) -> Sequence[Finding]:
-    """Who the service is, what this key may do there, and how it is reached."""
+def findings(about: About, ttls: Ttls, settings: Settings) -> Sequence[Finding]:
+    """Who the service is, what this key may do there, for how long, and how it is reached."""
     told = f"Leasehold {about.version}, server {about.server}, format {about.format}"
-    return [Finding("server", "ok", told), _key(about), _way(settings)]
+    return [Finding("server", "ok", told), _key(about), _ttl(ttls), _way(settings)]
 
 
 def _key(about: About) -> Finding:
@@ -21,6 +22,11 @@ def _key(about: About) -> Finding:
         return Finding("key", "problem", f"{who} may do nothing", advice)
     told = f"{who} may {', '.join(about.scopes)} {_where(about.directories)}"
     return Finding("key", "ok", told)
+
+
+def _ttl(ttls: Ttls) -> Finding:
+    told = f"this service grants {ttls.min_ttl:g} to {ttls.max_ttl:g} seconds"
+    return Finding("ttl", "ok", told, least_ttl=ttls.min_ttl)
 
 
 def _where(directories: Sequence[str]) -> str:
@@ -33,5 +39,7 @@ def _where(directories: Sequence[str]) -> str:
 def _way(settings: Settings) -> Finding:
     if settings.tls is not None:
         return Finding("encryption", "ok", "TLS, and the server's certificate is checked")
-    told = "none: what is said can be read on this machine, or by the network"
+    told = "none: who is on the way, in the network, can read what is said"
+    if is_here(settings.host):
+        told = f"none: the way to {settings.host} does not leave this machine"
     return Finding("encryption", "note", told)

@@ -125,8 +125,11 @@ class LoopBackend:
         return link.dialogue.page(await self._links.ask(link, request, self._settings.timeout))
 
     async def examine(self) -> Sequence[Finding]:
-        """Who the service is, and what this key may do there."""
-        return examining.findings(await self._about(), self._settings)
+        """Who the service is, what this key may do there, and for how long."""
+        about = await self._about()
+        link = await self._links.take()
+        answer = await self._links.ask(link, link.dialogue.limits(), self._settings.timeout)
+        return examining.findings(about, link.dialogue.ttls(answer), self._settings)
 
     async def _about(self) -> About:
         """Ask who is there, which also shows whether the key is good."""

@@ -20,6 +20,9 @@ from leasehold.errors import (
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
 """What may be over soon, whoever says so."""
 
+_BEGINS = "lh_"
+"""So does every key."""
+
 
 def is_ours(answer: Answer) -> bool:
     """It is the service that answered, not something on the way to it."""
@@ -56,10 +59,19 @@ def explain(answer: Answer, settings: Settings, key: Key | None) -> LeaseholdErr
 def _not_let_in(told: str, settings: Settings, key: Key | None) -> LeaseholdError:
     if key is None:
         return Forbidden(f"{settings.shown} wants an API key: {HOW}")
+    if not _may_be_key(key.secret):
+        return Forbidden(
+            f"{settings.shown}: what {key.place} has is no API key: one begins with {_BEGINS}"
+        )
     return Forbidden(
         f"{settings.shown} does not accept the API key from {key.place}: {told}; "
         "`leasehold keys list` on the server tells which ones stand"
     )
+
+
+def _may_be_key(secret: str) -> bool:
+    """It looks like a key, or like a token, which has two dots in it."""
+    return secret.startswith(_BEGINS) or secret.count(".") == 2
 
 
 def _problem(answer: Answer) -> wire.Problem:

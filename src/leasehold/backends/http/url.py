@@ -92,7 +92,7 @@ class _Reading:
             if _FLAGS[said]:
                 advice = "for a certificate of your own give cafile=FILE, which may be itself"
                 raise self.wrong(f"insecure=true is for http://; {advice}")
-        elif not (_FLAGS[said] or _is_here(host)):
+        elif not (_FLAGS[said] or is_here(host)):
             raise self.wrong(
                 "http:// sends the API key and lease ids in clear: write https://, or, where "
                 "the network itself is encrypted, add ?insecure=true"
@@ -119,7 +119,7 @@ class _Reading:
         return make
 
 
-def _is_here(host: str) -> bool:
+def is_here(host: str) -> bool:
     """It is this machine, so that nothing goes over a network."""
     if host == "localhost" or host.endswith(".localhost"):
         return True

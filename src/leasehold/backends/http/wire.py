@@ -10,7 +10,8 @@ of `leasehold.model` with a tag each (`translation`).
 of the stream's `Hello`, or empty.
 
 `GET /v1/scan?prefix=&cursor=&limit=` gives a `StatusPage`: `prefix` and `cursor` are the beginnings of keys,
-spelt as keys are (`cursor` is that of the page before, or left out). `GET /v1/about` gives an `About`.
+spelt as keys are (`cursor` is that of the page before, or left out). `GET /v1/about` gives an `About`,
+and `GET /v1/limits` among others the `Ttls`.
 """
 
 from msgspec import Struct
@@ -258,6 +259,13 @@ class About(Struct, frozen=True):
     directories: tuple[str, ...]
     """Where those scopes hold, each spelt as keys are; an empty one is everywhere."""
     format: int = FORMAT
+
+
+class Ttls(Struct, frozen=True):
+    """Which ttls the service takes, in seconds: a part of `GET /v1/limits`, for every key."""
+
+    min_ttl: float
+    max_ttl: float
 
 
 class Push(Struct, omit_defaults=True, frozen=True):

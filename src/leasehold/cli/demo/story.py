@@ -1,6 +1,6 @@
 """What the demo says of what happens: who dies, who comes next, who leads, who forgot to renew."""
 
-from leasehold.cli.wording import shown, span
+from leasehold.cli.wording import counted, shown, span
 from leasehold.model import Holder
 from leasehold.server.observatory.events import Event
 
@@ -48,11 +48,12 @@ class Story:
         """How much has happened since this was asked last."""
         grants, longest = self._grants, self._longest
         self._grants, self._longest = 0, 0.0
-        return f"{grants} grants in {span(seconds)}; the longest wait for one was {longest:.1f} s"
+        return f"{counted(grants, 'grant')} in {span(seconds)}; the longest wait for one was {longest:.1f} s"
 
     def closed(self) -> str:
         """The last word, once nothing runs any more."""
-        return f"{self._in_all:,} grants and {self._kills} kills in all; every process has ended"
+        grants, kills = counted(self._in_all, "grant"), counted(self._kills, "kill")
+        return f"{grants} and {kills} in all; every process has ended"
 
 
 def worker_of(owner: str) -> str:
