@@ -40,7 +40,7 @@ BASE = names("errors model")
 BELOW = BASE | names("config clock fork gate core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
-    "hub links misspelt backends backends.port backends.redact backends.http.wire backends.http.names"
+    "hub misspelt backends backends.port backends.redact backends.http.wire backends.http.names"
     " backends.http.translation runtime.port runtime.asyncio runtime.mail primitives.acquire"
     " primitives.ask primitives.ids primitives.telling"
 )
@@ -194,22 +194,22 @@ RULES: Mapping[str, Rule] = {
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.protocol": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
-    "server.spans": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.spans": Rule(SERVICE | names("links server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tracing": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
     # sees what passes, and knows of no route
     "server.observatory.*": Rule(
         BASE
-        | names("core.names core.notes runtime.asyncio runtime.mail runtime.port")
+        | names("core.names core.notes runtime.mail runtime.port")
         | names("server.placing.runtime server.principal server.serve"),
         siblings=True,
     ),
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(
         BASE
-        | names("core.names core.timing backends backends.http.names backends.redact")
-        | names("primitives.ids runtime.asyncio runtime.mail runtime.port server.audit")
-        | names("server.config server.principal server.reach server.records.port")
+        | names("core.names core.timing backends backends.http.names backends.postgres.url")
+        | names("backends.redact primitives.ids runtime.asyncio runtime.mail runtime.port")
+        | names("server.audit server.config server.principal server.reach server.records.port")
         | names("server.repeating server.secrets"),
         siblings=True,
         theirs=names("msgspec"),

@@ -1,5 +1,6 @@
 """`/v1/events` and `/v1/watch/…`: what happens to locks, over real HTTP."""
 
+import asyncio
 import json
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -11,14 +12,16 @@ import pytest
 
 import leasehold.sync
 from leasehold.errors import BackendUnavailable
+from leasehold.server import endless, routes
 from leasehold.server.limits import Limits
+from leasehold.server.observatory import events as events_of
 from leasehold.server.observatory.ring import Ring
 from tests.server.world import World, b64
 
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    world = World.over(limits=Limits(streams_per_key=4))
+    world = World.over(limits=Limits(streams_per_key=2, event_streams_per_key=4))
     yield world
     world.close()
 
@@ -237,10 +240,61 @@ def test_what_cant_be_meant_is_refused(world: World, params: dict[str, Any]) -> 
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
 
 
-def test_streams_count(world: World) -> None:
-    client = world.client()
+def test_streams_count_and_those_of_all_events_apart(world: World) -> None:
+    client, one = world.client(), f"/v1/watch/locks/{b64('x')}"
     with following(client), following(client), following(client), following(client):
-        assert client.get("/v1/events").status_code == 429
+        answer = client.get("/v1/events")
+        assert answer.status_code == 429
+        assert answer.json()["detail"] == "this key has 4 event streams, and may have no more"
+        with following(client, one), client.stream("GET", "/v1/stream") as pushes:
+            assert pushes.status_code == 200
+            assert client.get(one).status_code == 429
+        with following(world.client("read")):
+            pass
+
+
+def test_an_event_is_put_into_words_once_for_all(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[events_of.Event] = []
+
+    def counted(event: events_of.Event) -> dict[str, Any]:
+        told.append(event)
+        return shape(event)
+
+    shape = events_of.shape
+    monkeypatch.setattr(endless, "shape", counted)
+    client, key = world.client(), world.client("read")
+    one = f"/v1/watch/locks/{b64('x')}"
+    with following(client) as all_, following(key) as theirs, following(client, one) as its:
+        begin(all_, theirs, its)
+        acquire(client, "x")
+        assert happened(all_, 1) == happened(theirs, 1) == happened(its, 1) == ["granted me"]
+    assert len(told) == 1
+
+
+def test_others_have_their_turn_while_somebody_catches_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(routes.events, "AT_ONCE", 1)
+    client = world.client()
+    for number in range(5):
+        acquire(client, f"turn/{number}", owner="x")
+    ring = world.server.service.observatory.ring
+    others = [True]
+    """Whether another had its turn, before each look into the ring."""
+
+    def looked(*asked: Any) -> list[events_of.Event]:
+        assert others[-1]
+        others.append(False)
+        asyncio.get_running_loop().call_soon(others.__setitem__, -1, True)
+        return Ring.after(ring, *asked)
+
+    monkeypatch.setattr(ring, "after", looked)
+    with following(client, recent=5) as news:
+        next(news)
+        assert happened(news, 5) == ["granted x"] * 5
+    assert len(others) > 5
 
 
 def test_one_lock_is_told_now_and_with_each_change(world: World) -> None:

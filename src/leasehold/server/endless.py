@@ -1,4 +1,7 @@
-"""Answers without an end: server-sent events, until the caller goes, its key ends or the server stops."""
+"""Answers without an end: server-sent events.
+
+They go on until the caller goes, its key or session ends, or the server stops.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -10,6 +13,7 @@ from msgspec.json import encode
 from leasehold.errors import LeaseholdError
 from leasehold.server.call import Call, hung_up
 from leasehold.server.drain import draining
+from leasehold.server.observatory.events import Event, shape
 from leasehold.server.problems import Problem
 
 if TYPE_CHECKING:
@@ -51,11 +55,20 @@ def sse(event: str, data: Any, number: str = "") -> bytes:
     return b"%bdata: %b\n\n" % (head.encode(), data if type(data) is bytes else encode(data))
 
 
-async def endless(call: Call, feed: AbstractContextManager[Feed]) -> "ASGIApp":
+def sse_of(event: Event, number: str = "") -> bytes:
+    """Something that has happened; it is encoded once for all who are told of it."""
+    if not event.json:
+        event.json = encode(shape(event))  # type: ignore[misc]
+    return sse("", event.json, number)
+
+
+async def endless(
+    call: Call, feed: AbstractContextManager[Feed], counted_as: str = "streams"
+) -> "ASGIApp":
     """An answer of what a feed gives, which is left with the answer. Raises `Problem`: 429, 503."""
     if call.service.drain.begun:
         raise draining()
-    counted = call.service.accounts.one_more(call.principal.key_id, "streams")
+    counted = call.service.accounts.one_more(call.principal.key_id, counted_as)
 
     async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
         with counted, feed as own:
@@ -78,16 +91,17 @@ async def _run(call: Call, own: Feed, send: "Send") -> None:
         service.keys.watch(call.principal.key_id, lambda: end(b"key ended")),
     ]
     if call.session is not None:
-        left = call.session.expires_at - service.keys.now()
-        leave.append(loop.call_later(left, end, b"session ended").cancel)
+        leave.append(service.sessions.watch(call.session, lambda: end(b"session ended")))
     gone = loop.create_task(hung_up(call))
     gone.add_done_callback(lambda _: end(b""))
     try:
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         try:
-            await _send(send, await own.begin())
-            while not over.done() and not own.behind:
-                await _send(send, await _news(own, service.limits.stream_beat))
+            news = await own.begin()
+            while not over.done() and not own.behind:  # asked right before each is sent
+                await _send(send, news)
+                await asyncio.sleep(0)  # others have their turn, however much is to be sent
+                news = await _news(own, service.limits.stream_beat)
         except (LeaseholdError, Problem):  # the head of the answer is sent: no other can be told
             end(b"unavailable")
         word = b"behind" if own.behind else over.result()

@@ -35,6 +35,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connections: int = 10_000
     connections_per_key: int = 1_000
     streams_per_key: int = 200
+    event_streams_per_key: int = 20
+    """Of `/v1/events`. Fewer than others, of which each process that waits has one: those are told what is
+    theirs, and each of these all that happens to any lock, in the loop that renewals share.
+    """
     waiters: int = 20_000
     waiters_per_key: int = 5_000
     """So many requests may wait; and so many places in line may come of commands in batches."""
@@ -138,11 +142,20 @@ class Tally:
 class Account:
     """What one key has, at this server."""
 
-    __slots__ = ("connections", "leases", "places", "sign_ins", "streams", "waiters")
+    __slots__ = (
+        "connections",
+        "event_streams",
+        "leases",
+        "places",
+        "sign_ins",
+        "streams",
+        "waiters",
+    )
 
     def __init__(self) -> None:
         self.connections = 0
         self.streams = 0
+        self.event_streams = 0
         self.waiters = 0
         self.leases = Tally()
         """Its leases, each until it ends if nobody renews it."""
@@ -154,7 +167,7 @@ class Account:
     @property
     def is_idle(self) -> bool:
         """There is nothing to remember."""
-        counted = (self.connections, self.streams, self.waiters)
+        counted = (self.connections, self.streams, self.event_streams, self.waiters)
         return not any((*counted, self.leases, self.places, self.sign_ins))
 
 
@@ -241,11 +254,11 @@ class Accounts:
         return self._census
 
     def one_more(self, key_id: str, what: str) -> "Counted":
-        """Room for one more of `connections`, `streams` or `waiters`. Raises `Problem`, 429."""
+        """Room for one more of what is counted: `connections`, `streams`, … Raises `Problem`, 429."""
         account = self.of(key_id)
         most: int = getattr(self.limits, f"{what}_per_key")
         if getattr(account, what) >= most:
-            raise _enough(most, what)
+            raise _enough(most, what.replace("_", " "))
         return Counted(account, what)
 
 

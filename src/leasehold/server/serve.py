@@ -12,15 +12,15 @@ from leasehold.errors import NotConfigured
 from leasehold.hub import hub_for
 from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.audit import Audit
-from leasehold.server.config import ServerConfig
+from leasehold.server.config import Placement, ServerConfig
 from leasehold.server.files import allow_files
 from leasehold.server.front import Front, listening_socket
 from leasehold.server.keys import KeyRing
 from leasehold.server.logs import logged
 from leasehold.server.metrics import measured
 from leasehold.server.observatory.observatory import observing
-from leasehold.server.placing.address import is_of_machine
-from leasehold.server.placing.listing import check_each_once
+from leasehold.server.placing.address import is_beside
+from leasehold.server.placing.listing import Own, check_each_once
 from leasehold.server.placing.starting import join, own_of, placing, runtime_over
 from leasehold.server.records import records_for
 from leasehold.server.records.folders import missing_folders
@@ -72,9 +72,7 @@ class Server:
         tls = context_for(config.tls_cert, config.tls_key)
         sock = listening_socket(config)
         stack.callback(sock.close)
-        machine = "" if is_of_machine(config.records_url) else gethostname()
-        nameless = not config.placement
-        own = [own_of(each, nameless=nameless, machine=machine) for each in config.stores]
+        own = [self._own(each) for each in config.stores]
         check_each_once(own)
         new_folders = missing_folders(config.named_urls)
         ways = {
@@ -112,6 +110,12 @@ class Server:
         self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
         if ticket:
             self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+
+    def _own(self, placement: Placement) -> Own:
+        """A placement, with this machine's name where others could mean another store by it."""
+        config = self.config
+        machine = "" if is_beside(placement.url, config.records_url) else gethostname()
+        return own_of(placement, nameless=not config.placement, machine=machine)
 
     async def _warn(self, records: Records, new_folders: Sequence[str]) -> None:
         """Say what is allowed, and may not be what was meant."""

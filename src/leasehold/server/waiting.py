@@ -6,6 +6,7 @@ up by its caller only; a place whose caller is gone for good is passed over once
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -68,7 +69,7 @@ async def acquire_in_line(
     """Acquire within `wait` seconds. `brought`: the id is the caller's own.
 
     Raises `AcquireTimeout`, `Gone` when the caller hangs up, and `Problem` when the server is about
-    to stop or the caller's key ends.
+    to stop or the caller's key or session ends.
     """
     service = call.service
     with (
@@ -108,11 +109,15 @@ async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant], *, brough
         if not ended.done():
             ended.set_result(problem)
 
-    def end_key() -> None:
-        end(unauthenticated("this key has ended while it waited"))
+    def end_of(what: str) -> Callable[[], None]:
+        return lambda: end(unauthenticated(f"{what} has ended while it waited"))
 
-    leave_drain = service.drain.watch(lambda: end(draining()))
-    leave_key = service.keys.watch(call.principal.key_id, end_key)
+    leave = [
+        service.drain.watch(lambda: end(draining())),
+        service.keys.watch(call.principal.key_id, end_of("this key")),
+    ]
+    if call.session is not None:
+        leave.append(service.sessions.watch(call.session, end_of("your session")))
     gone = loop.create_task(hung_up(call))
     try:
         if service.spans is not None:
@@ -126,8 +131,8 @@ async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant], *, brough
             service.runtime.keeper.abandon(ask.key, place.result().id, 0.0)  # too late
         raise ended.result() if ended.done() else Gone
     finally:
-        leave_drain()
-        leave_key()
+        for forget in leave:
+            forget()
         gone.cancel()
         if not place.done():
             place.cancel()  # we were cancelled ourselves

@@ -1,5 +1,6 @@
 """Sessions on the wire: what is none, and how they end. See also the matrix of all routes."""
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from leasehold.server.observatory.events import Event
 from leasehold.server.ui.seal import Seal, Session, new_session
 from tests.server.ui.profiles import TRUST, Profile, type_of
 from tests.server.world import World, b64
+from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
@@ -135,6 +138,68 @@ def test_a_session_ends_with_its_key(world: World, enter: Callable[..., Profile]
     assert (answer.status_code, "was revoked" in answer.json()["detail"]) == (401, True)
     assert profile.client.get("/ui/session").status_code == 401
     assert profile.client.delete("/ui/session", headers=profile.page).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/stream", f"/v1/watch/locks/{b64('secret')}"])
+def test_streams_end_when_somebody_signs_out(
+    world: World, enter: Callable[..., Profile], path: str
+) -> None:
+    profile, other = enter("read"), enter("read")
+    with (
+        profile.client.stream("GET", path) as stream,
+        other.client.stream("GET", "/v1/events") as stays,
+    ):
+        lines, others = stream.iter_lines(), stays.iter_lines()
+        next(lines)
+        next(others)
+        with httpx2.Client(base_url=world.url, verify=TRUST) as page:
+            cookie = {"cookie": f"leasehold_session={profile.sealed}"}
+            answer = page.delete("/ui/session", headers=profile.page | cookie)
+        assert answer.status_code == 204
+        held = world.client().post(f"/v1/locks/{b64('secret')}", params={"ttl": 60}).json()
+        world.client().delete(f"/v1/locks/{b64('secret')}", params={"id": held["id"]})
+        assert "data: session ended" in list(lines)
+        assert any("granted" in line for line in others)
+
+
+def test_nothing_is_told_after_its_end(world: World, enter: Callable[..., Profile]) -> None:
+    """Not even what happens at the same moment."""
+    profile, service = enter("read"), world.server.service
+    session = Seal(service.keys.secret).opened(profile.sealed)
+    assert session is not None
+
+    def sign_out() -> None:
+        service.sessions.end(session)
+        service.observatory.ring.add(Event("granted", b"lock:secret", time.time()))
+
+    with profile.client.stream("GET", "/v1/events") as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("id: ")
+        world.do(sign_out)
+        told = list(lines)
+    assert told[-3:] == ["event: bye", "data: session ended", ""]
+    assert "secret" not in str(told)
+    assert not any("granted" in line for line in told), told
+
+
+def test_whoever_signs_out_waits_no_more(world: World, enter: Callable[..., Profile]) -> None:
+    profile = enter("read", "acquire")
+    path, sealed = f"/v1/locks/{b64('waited-for')}", profile.sealed
+    got: list[httpx2.Response] = []
+    held = world.client().post(path, params={"ttl": 60}).json()
+
+    def wait() -> None:
+        got.append(profile.client.post(path, params={"wait": 50}, headers=profile.page, timeout=60))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_until(lambda: world.client().get(path).json()["waiting"], "somebody in line")
+    with httpx2.Client(base_url=world.url, verify=TRUST) as page:
+        cookie = {"cookie": f"leasehold_session={sealed}"}
+        page.delete("/ui/session", headers=profile.page | cookie)
+        world.client().delete(path, params={"id": held["id"]})
+    waiter.join(30)
+    assert (got[0].status_code, "session has ended" in got[0].text) == (401, True)
 
 
 def test_a_stream_ends_with_its_session(world: World, enter: Callable[..., Profile]) -> None:

@@ -158,7 +158,7 @@ def test_a_page_that_nobody_looks_at_lets_go_of_its_stream(world: World, browser
         page.clock.install()
         visit.sign_in(key)
         expect(page.get_by_text("live", exact=True)).to_be_visible()
-        assert account.streams == 1
+        assert account.event_streams == 1
         page.evaluate(HIDE, True)
         page.clock.fast_forward(31_000)
         expect(page.get_by_text("reconnecting", exact=True)).to_be_visible()

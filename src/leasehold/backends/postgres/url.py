@@ -1,7 +1,8 @@
 """What a PostgreSQL URL names: libpq's own URLs, with two options of ours."""
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from psycopg import ProgrammingError, pq
@@ -23,7 +24,23 @@ _DEFAULTS: dict[str, Any] = {
     "tcp_user_timeout": 15_000,
 }
 
+_ELSEWHERE = ("host", "hostaddr", "port", "dbname", "user", "options")
+"""What a connection goes by, and libpq takes from its environment where a URL leaves it open."""
+
 _OURS = {"pooler": ("auto", "yes", "no"), "migrate": ("yes", "no")}
+
+
+class Target(NamedTuple):
+    """Where a connection goes: by its URL, and by libpq's environment for what that leaves open."""
+
+    hosts: tuple[str, ...]
+    """An empty one is the socket that libpq was built for."""
+    ports: tuple[str, ...]
+    addresses: tuple[str, ...]
+    """Where the hosts are, if that is said; their names are then only names."""
+    database: str
+    options: Mapping[str, str]
+    """All else that the URL says, and what counts of the environment."""
 
 
 class Address:
@@ -38,7 +55,7 @@ class Address:
     Raises `NotConfigured`, with what is wrong, for everything else.
     """
 
-    __slots__ = ("conninfo", "may_migrate", "place", "pooler", "shown")
+    __slots__ = ("conninfo", "may_migrate", "place", "pooler", "shown", "target")
 
     def __init__(self, url: str) -> None:
         self.shown = shown(url)
@@ -55,7 +72,8 @@ class Address:
         if "," in str(given.get("host", "")):
             settings.setdefault("target_session_attrs", "read-write")
         self.conninfo = make_conninfo("", **settings)
-        self.place = _place(given)
+        self.target = _target(given)
+        self.place = _place(self.target)
 
 
 def shown(url: str) -> str:
@@ -89,16 +107,29 @@ def _parsed(url: str, name: str) -> dict[str, Any]:
         raise NotConfigured(f"{name!r} is no URL of a PostgreSQL database: {said}") from None
 
 
-def _place(given: dict[str, Any]) -> str:
-    """Host, port and database, for messages."""
+def _target(given: Mapping[str, Any]) -> Target:
     known = {
-        option.keyword.decode(): (option.val or b"").decode("utf-8", "replace")
+        name: option.val.decode("utf-8", "replace")
         for option in pq.Conninfo.get_defaults()
+        if option.val and (name := option.keyword.decode()) in _ELSEWHERE
     }
-    known |= {key: str(value) for key, value in given.items()}
-    hosts = (known.get("host") or known.get("hostaddr") or "localhost").split(",")
-    ports = (known.get("port") or "5432").split(",")
-    if len(ports) < len(hosts):
-        ports *= len(hosts)
-    at = ",".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False))
-    return f"{at}/{known.get('dbname') or known.get('user') or ''}"
+    known |= {name: str(value) for name, value in given.items()}
+    hosts, addresses, ports = (
+        known.pop(name, "").split(",") for name in ("host", "hostaddr", "port")
+    )
+    count = max(len(hosts), len(addresses))
+    user = known.pop("user", "")
+    return Target(
+        tuple(hosts if len(hosts) > 1 else hosts * count),
+        tuple(port or "5432" for port in (ports if len(ports) > 1 else ports * count)),
+        tuple(filter(None, addresses)),
+        known.pop("dbname", "") or user,
+        known,
+    )
+
+
+def _place(target: Target) -> str:
+    """Host, port and database, for messages."""
+    hosts = target.hosts if any(target.hosts) else target.addresses or ("localhost",)
+    at = ",".join(f"{host}:{port}" for host, port in zip(hosts, target.ports, strict=False))
+    return f"{at}/{target.database}"

@@ -2,6 +2,7 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Literal
 
 from leasehold.model import MANY, record
@@ -38,6 +39,8 @@ class Event:
     """It was found by a look at the store, and so may have happened some time before."""
     number: int = 0
     """Of those that one server tells."""
+    json: bytes = field(default=b"", init=False, compare=False, repr=False)
+    """Its `shape`, encoded, once somebody was told of it; see `sse_of`."""
 
     @property
     def kind(self) -> str:

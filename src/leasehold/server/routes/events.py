@@ -11,8 +11,8 @@ from msgspec import Meta
 from leasehold.backends.http.names import encoded
 from leasehold.core.names import Kind
 from leasehold.server.call import Call
-from leasehold.server.endless import ALIVE, Feed, endless, sse
-from leasehold.server.observatory.events import Event, shape
+from leasehold.server.endless import ALIVE, Feed, endless, sse, sse_of
+from leasehold.server.observatory.events import Event
 from leasehold.server.observatory.ring import AT_ONCE, MOST
 from leasehold.server.people import status_for_people
 from leasehold.server.principal import Scope
@@ -39,7 +39,7 @@ class EventsQuery(Strict, frozen=True):
 async def events(call: Call) -> "ASGIApp":
     """Tell what happens, from now on or from where the caller was."""
     asked = call.query(EventsQuery)
-    return await endless(call, _opened(call, names_of(asked.prefix), asked))
+    return await endless(call, _opened(call, names_of(asked.prefix), asked), "event_streams")
 
 
 @contextmanager
@@ -102,7 +102,7 @@ class _Tail:
         for event in found:
             self._at = event.number
             if self._is_wanted(event):
-                parts.append(sse("", shape(event), self._id))
+                parts.append(sse_of(event, self._id))
         return b"".join(parts)
 
     def _is_wanted(self, event: Event) -> bool:

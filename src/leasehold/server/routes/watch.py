@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from leasehold.model import Inspect, Status
 from leasehold.server.call import Call
-from leasehold.server.endless import ALIVE, Feed, endless, sse
-from leasehold.server.observatory.events import shape
+from leasehold.server.endless import ALIVE, Feed, endless, sse, sse_of
 from leasehold.server.observatory.ring import AT_ONCE
 from leasehold.server.people import status_for_people
 from leasehold.server.principal import Scope
@@ -73,7 +72,7 @@ class _Changes:
         if found:
             self._at = found[-1].number
         mine = [event for event in found if event.key == self._key]
-        return b"".join([sse("", shape(event)) for event in mine]) if mine else None
+        return b"".join([sse_of(event) for event in mine]) if mine else None
 
     async def _status(self) -> bytes:
         service = self._call.service

@@ -4,7 +4,8 @@ A session is a cookie, sealed under the service's secret, so any server takes it
 it. It is bound to a key: it may what the key may, and ends with it, or after twelve hours.
 """
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from hmac import compare_digest
 from typing import NamedTuple
@@ -49,6 +50,7 @@ class Sessions:
         self._seal = Seal(keys.secret)
         self._ended: dict[Session, None] = {}
         """Those that signed out here."""
+        self._watchers: dict[Session, list[Callable[[], None]]] = {}
 
     # -- who asks -----------------------------------------------------------------------------------
 
@@ -145,6 +147,31 @@ class Sessions:
         if len(self._ended) >= REMEMBERED:
             del self._ended[next(iter(self._ended))]
         self._ended[session] = None
+        self._tell_watchers(session)
+
+    def watch(self, session: Session, ended: Callable[[], None]) -> Callable[[], None]:
+        """Have `ended` called once, in the loop, when a session is good no more: for what lasts long.
+
+        What is returned takes that back.
+        """
+        loop = asyncio.get_running_loop()
+        left = 0.0 if session in self._ended else session.expires_at - self._keys.now()
+        timer = loop.call_later(left, self._tell_watchers, session)
+        self._watchers.setdefault(session, []).append(ended)
+
+        def forget() -> None:
+            timer.cancel()
+            watchers = self._watchers.get(session, [])
+            if ended in watchers:
+                watchers.remove(ended)
+            if not watchers:
+                self._watchers.pop(session, None)
+
+        return forget
+
+    def _tell_watchers(self, session: Session) -> None:
+        for ended in self._watchers.pop(session, ()):
+            ended()
 
     def cookie(self, call: Call, session: Session) -> Header:
         """What has a browser keep it."""
