@@ -423,7 +423,7 @@ def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
 def test_a_format_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--log-format", "xml"]) == 64
     assert "--log-format" in capsys.readouterr().err
-    with pytest.raises(NotConfigured, match="log_format"):
+    with pytest.raises(NotConfigured, match="LEASEHOLD_SERVER_LOG_FORMAT: give one of json, text"):
         read_config(None, {}, {"LEASEHOLD_SERVER_LOG_FORMAT": "xml"})
     config = read_config(None, {}, {"LEASEHOLD_SERVER_LOG_FORMAT": "json"})
     assert (config.log_format, config.metrics) == ("json", True)

@@ -26,23 +26,13 @@ class Complaints:
         self._told.pop(about, None)
 
 
-async def repeat(
-    work: Callable[[], Awaitable[None]],
-    every: float,
-    trouble: str,
-    *,
-    within: float | None = None,
-) -> None:
-    """Do it every so many seconds, for ever; each time it has `within` seconds, where that is given.
-
-    What goes wrong is told once, after `trouble`.
-    """
+async def repeat(work: Callable[[], Awaitable[None]], every: float, trouble: str) -> None:
+    """Do it every so many seconds, for ever. What goes wrong is told once, after `trouble`."""
     complaints = Complaints()
     while True:
         await asyncio.sleep(every)
         try:
-            async with asyncio.timeout(within):
-                await work()
+            await work()
             complaints.settle(trouble)
         except (LeaseholdError, TimeoutError) as error:
             complaints.tell(trouble, str(error) or "it takes too long")

@@ -5,17 +5,24 @@ and tell by the real rule of freshness (`steps`), the mover takes the real steps
 abstracted is time: a hold that nobody believes in may lapse at any moment, one that somebody believes in does
 not (that is what ttl and margin are for), and when the mover has waited, every server that has not read since
 is stale (that is what `settled_after` is for). Commands may be late for ever: whoever gives one up leaves its
-copy on its way.
+copy on its way. Who believes in a lease asks every server for it at every moment, also those that have read
+nothing for long (`denials`): none may say that there is nothing.
+
+There one name has one home. That this is so where directories lie in each other, whatever movers and
+administrators read and write at a time, is `errands`' to see.
 
 States that differ only in which server is which, or in the numbers of arrivals and not their order, are one.
 `python -m tests.server.placing.model [MINUTES]` goes through larger worlds than the tests do, as far as it
 comes in that time, then along ways by chance, and says what it saw.
 """
 
+import asyncio
+import logging
 import sys
 import time
 from dataclasses import replace
 
+from tests.server.placing.errands import errands
 from tests.server.placing.search import sweep, walk
 from tests.server.placing.states import World
 
@@ -34,7 +41,10 @@ WORLDS = {
 
 
 def main(minutes: float) -> None:
-    """Half of the time for all worlds in their breadth, half for ways through them. Raises `Flaw`."""
+    """Half of the time for all worlds in their breadth, half for ways through them, and for errands.
+
+    Raises `Flaw`, or `Astray`.
+    """
     share = 30 * minutes / len(WORLDS)
     for name, world in WORLDS.items():
         found = sweep(world, MOST, share)
@@ -46,6 +56,12 @@ def main(minutes: float) -> None:
             path = walk(world, seed)
             seed, steps, deepest = seed + 1, steps + len(path), max(deepest, len(path))
         print(f"{name}: {seed:,} ways, {steps:,} steps, the longest of {deepest}", flush=True)
+    logging.disable()  # movers that fail complain
+    end, seed = time.monotonic() + share, 0
+    while time.monotonic() < end:
+        asyncio.run(errands(seed))
+        seed += 1
+    print(f"movers and an administrator over directories in each other: {seed:,} ways", flush=True)
 
 
 if __name__ == "__main__":

@@ -85,6 +85,10 @@ class World:
     guards_stand: bool = True
     lone: bool = False
     """There was one store only until now, and no server has heard of the second."""
+    asks: bool = True
+    """Whoever believes in a lease may ask any server for it at any moment, and has to find it."""
+    is_sure: bool = True
+    """Servers read where directories live before they say that there is nothing."""
 
     @property
     def key(self) -> bytes:

@@ -9,6 +9,7 @@ from leasehold.server.placing.home import Home
 from leasehold.server.placing.plans import To
 from leasehold.server.placing.table import may_tell
 from tests.server.placing.books import applied, ids_in, lapsed
+from tests.server.placing.denials import Denials
 from tests.server.placing.mover_steps import mover_steps
 from tests.server.placing.states import (
     GUARDS,
@@ -40,6 +41,7 @@ class Steps:
             for part in ("guard", "wall")
         }
         self.drive = lru_cache(maxsize=None)(self._drive)
+        self._denials = Denials(world)
 
     def _drive(
         self, view: Home, command: Acquire, told: tuple[tuple[Reply, ...], ...]
@@ -79,6 +81,8 @@ class Steps:
 
     def _client(self, s: State, number: int, client: Client) -> Iterator[tuple[str, State]]:
         if client.token:
+            if self.world.asks:
+                self._look_for_its_lease(s, number, client)
             ended = Client(client.sessions - 1, self.world.tries[number])
             yield (
                 f"client {number} ends",
@@ -118,6 +122,13 @@ class Steps:
                 s._replace(ops=in_order((*without(s.ops, op), op._replace(given_up=True)))),
             )
 
+    def _look_for_its_lease(self, s: State, number: int, client: Client) -> None:
+        for server in s.servers:
+            units = self.world.capacities[number]
+            denied = self._denials.denied(s.books, s.home, server, self._id(number, client), units)
+            if denied:
+                raise Flaw("a lease is denied", f"client {number}: {denied} by {server}")
+
     def _op(self, s: State, op: Op) -> Iterator[tuple[str, State]]:
         rest = without(s.ops, op)
         if op.back is None:
@@ -156,7 +167,7 @@ class Steps:
         server, client = s.servers[op.server], s.clients[op.client]
         reply = Granted(token, (), 10.0)
         if self.world.fresh and not may_tell(
-            reply, op.view, server.view, is_fresh=not server.stale
+            reply, op.view, server.view, is_fresh=not server.stale, was_read_since=False
         ):
             yield f"server {op.server} tells nothing", s
             return

@@ -38,6 +38,8 @@ def test_restrictions_by_hand(world: World, capsys: pytest.CaptureFixture[str]) 
     head, row = capsys.readouterr().out.splitlines()
     assert head.split("\t")[:3] == ["API", "DIRECTORY", "STATE"]
     assert row.split("\t") == ["Locks", "shop/", "Enforced", "[XE,XN]", "[]", "[]", "[GCP]", "here"]
+    assert main(["restrict", "ls", "--no-header"]) == 0
+    assert capsys.readouterr().out == f"{row}\n"
     assert main(["restrict", "show", "locks", "c2hvcA", "-B", "--no-decode"]) == 0
     assert "\tc2hvcA\t" in capsys.readouterr().out
     assert main(["restrict", "list", "locks", "--json"]) == 0

@@ -1,7 +1,10 @@
 """The list of placements: whatever operators write into settings, no two servers mean different stores."""
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,7 +14,7 @@ from msgspec import structs
 
 from leasehold.errors import NotConfigured
 from leasehold.server.config import Placement, read_config
-from leasehold.server.placing.address import address_of
+from leasehold.server.placing.address import address_of, is_beside, is_of_machine
 from leasehold.server.placing.home import Home
 from leasehold.server.placing.listing import Listed, Listing, Own, check_each_once, joined
 from leasehold.server.placing.placement import Place
@@ -294,6 +297,10 @@ def test_several_stores_need_records_that_do_not_follow_their_order() -> None:
         ("postgresql://u:p@h", "postgresql+psycopg://h/u"),
         ("sqlite:////tmp/x/../y.db", "sqlite:////tmp/y.db?timeout=3"),
         ("temporal://h/ns?tls=true", "temporal://h:7233/ns"),
+        ("postgresql://H:5433/db", "postgresql:///db?host=h&port=5433"),
+        ("postgresql://h/d%62", "postgresql://h?dbname=db"),
+        ("postgresql://b:2,a:1/db", "postgresql:///db?host=a,b&port=1,2"),
+        ("postgresql://[::1]/db", "postgresql://[::1]:5432/db"),
     ],
 )
 def test_ways_to_one_store(one: str, other: str) -> None:
@@ -329,13 +336,17 @@ HERE_ONLY = [
     "postgresql://LOCALHOST:5432/db",
     "postgresql://h,127.0.0.1/db",
     "postgresql:///db?host=/run/postgresql",
+    "postgresql://%2Frun%2Fpostgresql/db",
+    "postgresql:///db?host=@abstract",
+    "postgresql://[::1]/db",
+    "postgresql:///db?hostaddr=127.0.0.1",
     "temporal://localhost:7233/ns",
 ]
 
 
 @pytest.mark.parametrize("url", HERE_ONLY)
-def test_what_is_another_store_on_each_machine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PGHOST", raising=False)
+@pytest.mark.usefixtures("variables")
+def test_what_is_another_store_on_each_machine(url: str) -> None:
     one, two = (
         own_of(Placement(name="a", url=url), nameless=False, machine=each) for each in ("m", "n")
     )
@@ -351,6 +362,103 @@ def test_what_is_another_store_on_each_machine(url: str, monkeypatch: pytest.Mon
 )
 def test_what_is_the_same_store_from_all_machines(url: str) -> None:
     assert address_of(url, "m") == address_of(url)
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """None of libpq's is set."""
+    for each in (name for name in os.environ if name.startswith("PG")):
+        monkeypatch.delenv(each)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("variable", "one", "other"),
+    [
+        ("PGHOST", "db1.example", "db2.example"),
+        ("PGHOST", "db1.example,db3.example", "db2.example,db3.example"),
+        ("PGHOST", "/run/one", "/run/two"),
+        ("PGHOST", "/run/one", "/run/ONE"),
+        ("PGHOSTADDR", "192.0.2.1", "192.0.2.2"),
+        ("PGPORT", "5432", "5433"),
+        ("PGDATABASE", "one", "two"),
+        ("PGUSER", "one", "two"),
+        ("PGOPTIONS", "-csearch_path=one", "-csearch_path=two"),
+    ],
+)
+def test_what_libpq_takes_from_the_environment_leads_elsewhere(
+    variables: pytest.MonkeyPatch, variable: str, one: str, other: str
+) -> None:
+    """The same URL at two servers, whose surroundings differ."""
+    url = "postgresql://?sslmode=require"
+    found: list[Own] = []
+    for value in (one, other):
+        variables.setenv(variable, value)
+        found.append(own_of(Placement(name="default", url=url), nameless=True, machine="m"))
+    assert found[0].address != found[1].address
+    with pytest.raises(NotConfigured, match=re.escape(found[1].address)):
+        joined(after((found[0],)), (found[1],), FRESH, {})
+
+
+def test_a_url_says_more_than_the_environment(variables: pytest.MonkeyPatch) -> None:
+    said = {url: address_of(url) for url in ("postgresql://me@h", "postgresql://me@h:5433/db")}
+    for name in ("HOST", "DATABASE", "USER"):
+        variables.setenv(f"PG{name}", "other")
+    variables.setenv("PGPORT", "5433")
+    assert address_of("postgresql://me@h:5433/db") == said["postgresql://me@h:5433/db"]
+    assert (
+        address_of("postgresql://me@h") == "postgresql://h:5433/other" != said["postgresql://me@h"]
+    )
+    assert address_of("postgresql://") == "postgresql://other:5433/other"
+
+
+def test_services_of_libpq(variables: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a service is stands in a file that each machine has for itself."""
+    file = tmp_path / "services"
+    file.write_text("[locks]\nhost=db1.example\nport=5433\ndbname=locks\n")
+    variables.setenv("PGSERVICEFILE", str(file))
+    with pytest.raises(NotConfigured, match="service="):
+        address_of("postgresql:///locks?service=locks")
+    variables.setenv("PGSERVICE", "locks")
+    assert address_of("postgresql://") == "postgresql://db1.example:5433/locks"
+    assert address_of("postgresql://h/db") == "postgresql://h:5433/db"
+
+
+def test_an_address_of_the_network_behind_a_hosts_name(variables: pytest.MonkeyPatch) -> None:
+    url = "postgresql://db.example/locks"
+    assert not is_of_machine(url)
+    variables.setenv("PGHOSTADDR", "127.0.0.1")
+    assert is_of_machine(url)
+    assert not is_of_machine(f"{url}?hostaddr=192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    "was", ["postgresql://h:5432/db?c00df69aece4", "postgresql:///db on m", "postgresql://h/a b"]
+)
+def test_where_it_was_may_be_said_as_it_is_written_down(was: str) -> None:
+    now = Placement(name="a", url="postgresql://new.example/db", was=was)
+    before, own = Own(Place("a", "", ""), was), own_of(now, nameless=False, machine="m")
+    assert joined(after((before,)), (own,), FRESH, {}).places[0].stores == (was, own.address)
+
+
+@pytest.mark.parametrize(
+    ("records", "is_same"),
+    [
+        ("sqlite:////var/lib/leases.db", True),
+        ("sqlite:////var/lib/records.db", True),
+        ("memory://records", True),
+        ("redis://localhost", False),  # it may be a way to one that is shared
+        ("postgresql://127.0.0.1/records", False),
+        ("postgresql://db.example/records", False),
+    ],
+)
+def test_whoever_reads_the_records_finds_the_same_file(records: str, is_same: bool) -> None:
+    assert is_beside("sqlite:////var/lib/leases.db", records) == is_same
+
+
+def test_a_store_that_the_records_lie_in_is_the_same_for_all() -> None:
+    assert is_beside("redis://localhost", "redis://me:p@localhost:6379/0")
+    assert not is_beside("redis://localhost", "redis://localhost/1")
 
 
 def test_no_secret_is_written_down() -> None:

@@ -9,6 +9,7 @@ from tests.server.placing.search import explore
 from tests.server.placing.states import World
 
 SMALL = World(copies=0, lapses=0, tries=(1, 1))
+DENIED = "a lease is denied"
 
 
 @pytest.mark.once
@@ -47,6 +48,7 @@ def test_nothing_goes_wrong(world: World) -> None:
         (replace(SMALL, plan=looks_only), "two hold it"),
         (replace(SMALL, plan=guards_too_late), "two hold it"),
         (replace(SMALL, plan=no_floor, lapses=1), "tokens fall"),
+        (replace(SMALL, is_sure=False), DENIED),
     ],
     ids=[
         "nobody waits",
@@ -59,8 +61,9 @@ def test_nothing_goes_wrong(world: World) -> None:
         "no guard",
         "the guard comes too late",
         "no floor",
+        "an old table is enough to say that there is nothing",
     ],
 )
 def test_planted_mistakes_are_found(world: World, flaw: str) -> None:
-    found = explore(world, liveness=False)
+    found = explore(replace(world, asks=flaw == DENIED), liveness=False)
     assert found.flaw == flaw

@@ -14,6 +14,8 @@ import pytest
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Granted, Release
 from leasehold.server.config import Placement
+from leasehold.server.placing.documents import HOME, write
+from leasehold.server.placing.home import Home
 from tests.server.world import LONG, World, b64
 
 FRESH = 1.5
@@ -191,6 +193,23 @@ def test_a_token_at_the_end_of_all_tokens_leaves_the_others_alone(
     for client in (here, there):
         acquired(client, "d/other", capacity=2)
     acquired(here, "elsewhere")
+
+
+@pytest.mark.once
+def test_a_floor_at_the_top_is_nobodys_fault(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    here, there = pair.clients
+    world = pair.servers[0]
+    records = world.server.service.records
+    world.do(lambda: write(records, HOME, b"d/", Home("one", floor=2**53), 0))
+    pair.know(b"d/", "settled")
+    for _ in range(3):  # its tokens are above that of the store's own clock
+        released(here, "d/x", acquired(here, "d/x"))
+    with caplog.at_level(logging.WARNING, "leasehold.server"):
+        move(here, "d", "two")
+        until(lambda: "moving d/" in caplog.text)
+    assert "there is no floor above the one that it has" in caplog.text
+    assert "d/x" not in caplog.text
+    acquired(there, "d/x")
 
 
 def test_a_restriction_is_pending_until_nothing_is_left(pair: Pair) -> None:

@@ -15,6 +15,7 @@ from leasehold.runtime.port import Answer
 from leasehold.server import serve
 from leasehold.server.config import Placement
 from leasehold.server.placing import atlas, clerk
+from leasehold.server.placing.documents import HOME, record_name
 from leasehold.server.placing.table import Table
 from tests.server.placing.test_move import lock, move, moved, released, until
 from tests.server.world import World
@@ -113,7 +114,7 @@ def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
 def test_a_file_of_another_machine_is_another_store(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(serve, "is_of_machine", lambda _: False)  # the records are for all machines
+    monkeypatch.setattr(serve, "is_beside", lambda *_: False)  # the records are for all machines
     file = f"sqlite:///{tmp_path / 'leases.db'}"
     monkeypatch.setattr(serve, "gethostname", lambda: "machine-1")
     for _ in range(2):
@@ -249,8 +250,9 @@ def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None
     records = world.server.service.records
 
     async def lose() -> None:
-        (home,) = await records.all("route")
-        await records.delete("route", home.name, home.version)
+        home = await records.get(HOME, record_name(b"d/"))
+        assert home is not None
+        await records.delete(HOME, home.name, home.version)
 
     world.do(lose)
     until(lambda: here.post(lock("d/y"), params={"ttl": 60}).status_code == 503)

@@ -85,7 +85,16 @@ def test_what_cant_be_is_refused(
 def test_the_config_api_is_refused_with_a_word(admin: httpx2.Client) -> None:
     answer = admin.put(path("b", "config"), json={})
     assert answer.status_code == 400
-    assert "restrictions are on Locks" in answer.json()["detail"]
+    told = "restrictions are on Locks: write locks in place of 'config'"
+    assert answer.json()["detail"] == told
+
+
+def test_who_has_said_no_region_is_told_how_to() -> None:
+    world = World.over()
+    answer = world.client().put(path("b"), json={"regions_allowed": ["XE"]})
+    world.close()
+    assert answer.status_code == 409
+    assert 'say region = "DE" in its [[placement]]' in answer.json()["detail"]
 
 
 def test_a_directory_within_is_bound_by_those_around_it(admin: httpx2.Client) -> None:

@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 from leasehold.core.ledger import LAST_TOKEN
 from leasehold.errors import Corrupt
-from leasehold.model import Granted, Queued
+from leasehold.model import (
+    Gone,
+    Granted,
+    Holder,
+    Lost,
+    Queued,
+    Refused,
+    Released,
+    Renewed,
+    Revoked,
+    Status,
+    Unknown,
+)
 from leasehold.server.placing import words
 from leasehold.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
 from leasehold.server.placing.documents import HOME, read_table, write, write_listing
@@ -46,14 +58,24 @@ trees = st.dictionaries(directories, rules, max_size=4)
         ("unitedKingdom", "XU"),
         ("de", "DE"),
         ("xn", "XN"),
+        ("North America", "XN"),
+        ("south-america", "XS"),
+        ("united_kingdom", "XU"),
     ],
 )
 def test_regions_have_one_spelling(text: str, spelt: str) -> None:
     assert words.region(text) == spelt
 
 
+def test_what_is_no_region_is_told_all_that_are() -> None:
+    with pytest.raises(ValueError, match=r"'atlantis' is no region") as told:
+        words.region("atlantis", ["cellar"])
+    assert all(each in str(told.value) for each in (*words.REGIONS, "northamerica", "BR", "GB"))
+    assert words.region("north-america-2", ["North-America-2"]) == "North-America-2"
+
+
 def test_providers_have_one_spelling_and_placements_may_have_their_own() -> None:
-    assert words.provider("digitalocean") == "DigitalOcean"
+    assert words.provider("digitalocean") == words.provider("Digital Ocean") == "DigitalOcean"
     assert words.provider("our-CELLAR", ["Our-Cellar"]) == "Our-Cellar"
     with pytest.raises(ValueError, match="no provider"):
         words.provider("our-cellar")
@@ -155,10 +177,40 @@ def test_a_list_needs_only_the_places_of_what_is_in_it(
 
 def test_only_fresh_grants_are_told() -> None:
     home, grant = Home("one"), Granted(7, (0,), 1.0)
-    assert may_tell(grant, home, home, is_fresh=True)
-    assert not may_tell(grant, home, home, is_fresh=False)
-    assert not may_tell(grant, home, home.begun("two", 0.0), is_fresh=True)
-    assert may_tell(Queued(1, 1.0, 0.0), home, home.begun("two", 0.0), is_fresh=False)
+    after = home.begun("two", 0.0)
+    assert may_tell(grant, home, home, is_fresh=True, was_read_since=False)
+    assert not may_tell(grant, home, home, is_fresh=False, was_read_since=True)
+    assert not may_tell(grant, home, after, is_fresh=True, was_read_since=True)
+    assert may_tell(Queued(1, 1.0, 0.0), home, after, is_fresh=False, was_read_since=False)
+
+
+def test_that_there_is_nothing_is_told_by_a_later_reading_only() -> None:
+    home = Home("one")
+    guard = Holder("x", "moving to two", 1, 1, (0,), 1.0, 1.0)
+    for denial in (
+        Lost(),
+        Lost("revoked"),
+        Unknown(),
+        Gone(),
+        Revoked(0, 0.0),
+        Status(b"lock:x", 1),
+        Status(b"lock:x", 1, (guard,)),
+        Refused("held", (guard,)),
+    ):
+        assert may_tell(denial, home, home, is_fresh=False, was_read_since=True)
+        assert not may_tell(denial, home, home, is_fresh=True, was_read_since=False)
+        assert not may_tell(
+            denial, home, home.begun("two", 0.0), is_fresh=True, was_read_since=True
+        )
+    holder = Holder("x", "me", 1, 1, (0,), 1.0, 1.0)
+    for reply in (
+        Renewed(1.0),
+        Released(),
+        Revoked(1, 0.0),
+        Status(b"lock:x", 1, (holder,)),
+        Refused("held", (holder,)),
+    ):
+        assert may_tell(reply, home, home, is_fresh=False, was_read_since=False)
 
 
 def test_the_floor_rises_with_every_move() -> None:
@@ -173,6 +225,8 @@ async def test_no_floor_leaves_no_tokens_above_it() -> None:
     assert home.arrived(HIGHEST - SLACK, 3.0).floor == HIGHEST
     with pytest.raises(Corrupt, match="too few"):
         home.arrived(HIGHEST - SLACK + 1, 3.0)
+    with pytest.raises(Corrupt, match="no floor above"):
+        Home("one", floor=HIGHEST).begun("two", 1.0).seal(2.0).arrived(7, 3.0)
     records = records_for(f"memory://{uuid4()}")
     await records.open()
     await write_listing(records, Listing((Listed("one", ("at-1",)),), "one", 3.0), 0)

@@ -1,5 +1,6 @@
 """The table of homes as one server keeps it: read again and again, and never believed for long."""
 
+import asyncio
 from collections.abc import Callable
 
 from leasehold.errors import Corrupt
@@ -27,6 +28,9 @@ class Atlas:
         self._records = records
         self._now = now
         self._revision: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._sent = 0
+        self._known = 0
 
     @property
     def is_fresh(self) -> bool:
@@ -43,8 +47,37 @@ class Atlas:
         """Whether anything may be granted at all."""
         return self.is_fresh or self.is_lone()
 
+    @property
+    def mark(self) -> int:
+        """How many readings have been sent: by it `was_read_since` tells the later ones."""
+        return self._sent
+
+    def was_read_since(self, mark: int) -> bool:
+        """Whether the table is of a reading that was sent after that."""
+        return self._known > mark
+
+    async def read_since(self, mark: int) -> None:
+        """Have it be so; all who want a reading share it. Raises like `read`."""
+        while not self.was_read_since(mark):
+            await self.read()
+
     async def read(self) -> None:
-        """Ask whether there is news. Raises `BackendUnavailable`, `Corrupt`."""
+        """Ask whether there is news, or wait for whoever does so already.
+
+        Raises `BackendUnavailable`, `Corrupt`, and `TimeoutError`.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="leasehold atlas reading")
+        await asyncio.shield(self._reading)  # one who leaves takes it from nobody
+
+    async def _read(self) -> None:
+        self._sent += 1
+        number = self._sent
+        async with asyncio.timeout(max(2 * self.fresh, 1.0)):
+            await self._ask()
+        self._known = number
+
+    async def _ask(self) -> None:
         sent = self._now()
         known, self._revision = self._revision, None  # after a failure nothing is taken for granted
         revision = await self._records.revision()
@@ -67,5 +100,9 @@ class Atlas:
 
     async def keep(self) -> None:
         """Read it for ever."""
-        limit = max(2 * self.fresh, 1.0)
-        await repeat(self.read, self.every, "where directories live can't be read", within=limit)
+        try:
+            await repeat(self.read, self.every, "where directories live can't be read")
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+                await asyncio.wait((self._reading,))

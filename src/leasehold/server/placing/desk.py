@@ -22,6 +22,7 @@ from leasehold.server.placing.documents import (
     write,
 )
 from leasehold.server.placing.mover import Mover
+from leasehold.server.placing.parting import outdate
 from leasehold.server.placing.placement import Place
 from leasehold.server.placing.rules import Rule
 from leasehold.server.placing.runtime import PlacedRuntime
@@ -94,6 +95,7 @@ class Desk:
         await self._audit.write(who, "restriction set", directory, {"rule": rule})
         version = found.versions.get((RULE, directory), 0)
         await write(self._records, RULE, directory, rule, version)
+        await outdate(self._records, directory)
 
     async def unrestrict(self, who: Principal, directory: bytes) -> None:
         """Delete one; what lives somewhere stays there. Raises `Unknown`, `Conflict`."""
@@ -137,6 +139,7 @@ class Desk:
         await self._audit.write(who, "move ordered", directory, {"to": to})
         version = found.versions.get((PIN, directory), 0)
         await write(self._records, PIN, directory, Pin(to), version)
+        await outdate(self._records, directory)
 
     async def progress(self, directory: bytes) -> Progress:
         """Where it lives, and how far its move is. Raises `BackendUnavailable`."""

@@ -8,7 +8,7 @@ from msgspec import Struct, structs
 
 from leasehold.backends.http.names import decoded, encoded
 from leasehold.errors import Corrupt
-from leasehold.server.placing.choice import chosen, nearest
+from leasehold.server.placing.choice import Unsatisfiable, around, chosen, nearest
 from leasehold.server.placing.home import HIGHEST, Home
 from leasehold.server.placing.listing import Listing
 from leasehold.server.placing.placement import Place
@@ -57,6 +57,31 @@ class Documents:
         """Where a directory lives; of one that has no home of its own it is that around it."""
         return nearest(self.homes, directory) or Home(self.listing.default)
 
+    def lives_in(self, directory: bytes) -> bytes:
+        """The directory whose home that is: itself, or one around it; all of them if none has one."""
+        return next((each for each in around(directory) if each in self.homes), b"")
+
+    def is_written(self, directory: bytes) -> bool:
+        """Whether there is a record of its home."""
+        return (HOME, directory) in self.versions
+
+    def staying(self, directory: bytes, to: str, here: Container[str]) -> list[bytes]:
+        """Those that live in a directory's home and should not go there with it."""
+        return [
+            each
+            for each in sorted(self.directories)
+            if each not in self.homes
+            and each.startswith(directory)
+            and self.lives_in(each) == directory
+            and not self._goes_along(each, to, here)
+        ]
+
+    def _goes_along(self, directory: bytes, to: str, here: Container[str]) -> bool:
+        try:
+            return self.wanted(directory, here) == to
+        except Unsatisfiable:
+            return False
+
     def wanted(self, directory: bytes, here: Container[str]) -> str:
         """Where it should live: where it does, or at one of the placements that are `here`.
 
@@ -79,15 +104,19 @@ class Documents:
 
 
 async def read_all(records: Records) -> Documents:
-    """Everything that is said of where directories live. Raises `BackendUnavailable`, `Corrupt`."""
+    """Everything that is said of where directories live. Raises `BackendUnavailable`, `Corrupt`.
+
+    What should be is read after what is: see `parting.outdate`.
+    """
+    homes = await records.all(HOME)
+    listing = await _listing(records)
     rules = await records.all(RULE)
     pins = await records.all(PIN)
-    homes = await records.all(HOME)
     return Documents(
         {directory_of(each.name): read(each, Rule) for each in rules},
         {directory_of(each.name): read(each, Pin).place for each in pins},
         _homes(homes),
-        await _listing(records),
+        listing,
         {
             (each.kind, directory_of(each.name)): each.version
             for found in (rules, pins, homes)
@@ -125,11 +154,17 @@ async def _listing(records: Records) -> Listing:
 
 
 def _homes(found: Sequence[Record]) -> dict[bytes, Home]:
-    return {directory_of(each.name): _sane(read(each, Home)) for each in found}
+    """Those of which there are records, and those that have parted from one of these and have none yet."""
+    written = {directory_of(each.name): _sane(read(each, Home)) for each in found}
+    parted = {each: home.of_parted for home in written.values() for each in home.parted}
+    return {**parted, **written}
 
 
 def _sane(home: Home) -> Home:
-    """A floor above which there are no tokens would have nothing granted there, for good."""
+    """A floor above which there are no tokens would have nothing granted there, for good.
+
+    Lowered, it is at the top still: the directory stays where it is, as `Home.arrived` says.
+    """
     return structs.replace(home, floor=HIGHEST) if home.floor > HIGHEST else home
 
 

@@ -11,6 +11,8 @@ from hashlib import blake2b
 from leasehold.core.names import fingerprint
 from leasehold.model import MANY, Acquire, Holder
 
+_OWNER = "moving to "
+
 STANDS = 600.0
 """A guard's ttl in seconds: far longer than any place in line and any copy of a command lives."""
 
@@ -37,7 +39,7 @@ class Guards:
     def _acquire(
         self, key: bytes, epoch: int, part: str, units: int, capacity: int, to: str
     ) -> Acquire:
-        guard_id, owner = self.id_of(key, epoch, part), f"moving to {to}"
+        guard_id, owner = self.id_of(key, epoch, part), f"{_OWNER}{to}"
         return Acquire(key, guard_id, owner, STANDS, units, capacity)
 
     def leases(self, key: bytes, epoch: int) -> frozenset[str]:
@@ -48,3 +50,8 @@ class Guards:
         """The holders that are no guards of that time."""
         ours = self.leases(key, epoch)
         return tuple(each for each in holders if each.lease not in ours)
+
+
+def may_be_guarded(holders: Iterable[Holder]) -> bool:
+    """Whether a guard is among them, of whatever move; or somebody who calls himself so."""
+    return any(each.owner.startswith(_OWNER) for each in holders)

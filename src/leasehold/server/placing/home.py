@@ -42,6 +42,8 @@ class Home(Struct, frozen=True, omit_defaults=True):
     """Where it came from, while guards are left there."""
     since: float = 0.0
     """When this step was written, by that server's clock, for people."""
+    parted: tuple[bytes, ...] = ()
+    """Directories within that have a home of their own now, perhaps without a record yet: see `parting`."""
 
     @property
     def phase(self) -> Phase:
@@ -65,8 +67,18 @@ class Home(Struct, frozen=True, omit_defaults=True):
         """What a command is sent by."""
         return self.place, self.to, self.epoch, self.sealed
 
+    @property
+    def of_parted(self) -> "Home":
+        """The home of those that have parted from it, until they have a record: as it is itself."""
+        return Home(self.place, self.epoch, self.floor)
+
+    @property
+    def is_at_the_top(self) -> bool:
+        """There is no higher floor than its own."""
+        return self.floor + SLACK > HIGHEST
+
     def begun(self, to: str, since: float) -> "Home":
-        """It begins to move."""
+        """It begins to move. Those that have parted from it have their records."""
         return Home(self.place, self.epoch + 1, self.floor, to, since=since)
 
     def seal(self, since: float) -> "Home":
@@ -78,6 +90,12 @@ class Home(Struct, frozen=True, omit_defaults=True):
 
         Raises `Corrupt` if none would be left.
         """
+        if self.is_at_the_top:
+            raise Corrupt(
+                "there is no floor above the one that it has, which rises with each move: it has moved more "
+                "than a million times, or its record was changed by hand. This move is not finished, and "
+                "there will be no other; its names go on"
+            )
         floor = max(self.floor, last_token) + SLACK
         if floor > HIGHEST:
             raise Corrupt(f"tokens are at {last_token}, and above that there are too few")

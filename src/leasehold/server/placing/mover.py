@@ -15,9 +15,10 @@ from leasehold.primitives.ids import new_id
 from leasehold.server.audit import Audit, What
 from leasehold.server.placing.choice import Unsatisfiable, directory_shown, overlap
 from leasehold.server.placing.clerk import Clerk
-from leasehold.server.placing.documents import HOME, Documents, read_all, write
+from leasehold.server.placing.documents import HOME, Documents, read_all
 from leasehold.server.placing.guards import STANDS
 from leasehold.server.placing.home import Home
+from leasehold.server.placing.parting import part, put_home, write_out
 from leasehold.server.placing.progress import Standing, standing
 from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.placing.table import Table, settled_after
@@ -98,7 +99,10 @@ class Mover:
     # -- steps --------------------------------------------------------------------------------------
 
     async def _begin(self, found: Documents, directory: bytes) -> None:
-        """Have it move, if it should live elsewhere and nothing around it or within it moves."""
+        """Have it move, if it should live elsewhere and nothing around it or within it moves.
+
+        What lives in the same home and is to stay, or to go elsewhere, parts from it first.
+        """
         home, here = found.home_of(directory), self._placed.ways.named
         to = found.wanted(directory, here)
         if to not in here or home.place not in here:
@@ -106,9 +110,11 @@ class Mover:
         active = (each for each, of in found.homes.items() if of.phase != "settled")
         if to == home.place or any(overlap(directory, each) for each in active):
             return
-        begun = home.begun(to, time.time())
-        await self._write(found, directory, begun, "move started")
-        found.homes[directory] = begun
+        if found.lives_in(directory) != directory:
+            await part(self._records, found, [directory])
+        await write_out(self._records, found, directory)
+        await part(self._records, found, found.staying(directory, to, here))
+        await self._write(found, directory, home.begun(to, time.time()), "move started")
 
     async def _step(self, found: Documents, directory: bytes, home: Home) -> None:
         """The next step, once every server knows of the one before.
@@ -142,17 +148,17 @@ class Mover:
         try:
             return home.arrived(max(seen.last_token, probed), time.time())
         except Corrupt as error:
-            whose = shown(seen.last_key) if seen.last_token > probed else "the whole store"
+            if home.is_at_the_top or seen.last_token <= probed:
+                raise  # that is no name's fault
             raise Corrupt(
-                f"{home.place}, {whose}: {error}; as no clock gives such tokens, somebody who uses that "
-                "store directly has asked for them. It is not finished, and other names go on: have "
-                "that name removed from that store by hand"
+                f"{home.place}, {shown(seen.last_key)}: {error}; as no clock gives such tokens, somebody "
+                "who uses that store directly has asked for them. It is not finished, and other names go "
+                "on: have that name removed from that store by hand"
             ) from None
 
     async def _write(self, found: Documents, directory: bytes, home: Home, what: What) -> None:
         """Take a step. Raises `Conflict`."""
-        version = found.versions.get((HOME, directory), 0)
-        await write(self._records, HOME, directory, home, version)
+        await put_home(self._records, found, directory, home)
         detail = {"place": home.place, "to": home.to, "phase": home.phase}
         await self._audit.write(SERVICE, what, directory, detail)
 

@@ -16,7 +16,8 @@ from leasehold.server.placing.keeper import PlacedKeeper
 from leasehold.server.placing.mail import PlaceMail
 from leasehold.server.placing.plans import plan_for
 from leasehold.server.placing.scanning import PlacedBackend
-from leasehold.server.placing.telling import Telling, is_grant
+from leasehold.server.placing.table import is_denial
+from leasehold.server.placing.telling import Telling, leans_on_the_table
 from leasehold.server.placing.ways import Ways
 
 AGAIN = 3
@@ -93,15 +94,18 @@ class PlacedRuntime:
         """See `runtime.port.Runtime`. What may not be told raises `BackendUnavailable`."""
         if self.atlas.is_lone():
             answer = await self._first.call(command, patience)
-            if self.atlas.is_lone() or not is_grant(command, answer.reply):
+            if self.atlas.is_lone() or not leans_on_the_table(command, answer.reply):
                 return answer
-            return await self._placed(command, patience, resent=answer.resent)
-        return await self._placed(command, patience)
+            return await self._placed(command, patience, self.atlas.mark, resent=answer.resent)
+        return await self._placed(command, patience, self.atlas.mark)
 
     async def _placed(
-        self, command: Command, patience: float | None, *, resent: bool = False
+        self, command: Command, patience: float | None, mark: int, *, resent: bool = False
     ) -> Answer:
-        """Where there are several stores. `resent`: a copy was under way before already."""
+        """Where there are several stores.
+
+        `mark`: the atlas' when it came. `resent`: a copy was under way before already.
+        """
         sent = self.now()
         for _ in range(AGAIN):
             home = self.atlas.table.home_of(command.key)
@@ -113,7 +117,9 @@ class PlacedRuntime:
                 runtime = await self.ways.to(home.place)
                 answer = await runtime.call(fitted(runtime, command, home.floor), patience)
             resent = resent or answer.resent
-            if self._telling.may(command, answer.reply, home):
+            if is_denial(answer.reply):
+                await self._telling.be_sure(mark)
+            if self._telling.may(command, answer.reply, home, mark):
                 return Answer(answer.reply, sent, resent)
         raise BackendUnavailable(
             "its directory is moving: send it again, with the same id, if you brought one"
@@ -129,9 +135,10 @@ class PlacedRuntime:
             return await self._all_placed(commands, patience)
         told = list(await self._first.call_all(commands, patience))
         if not self.atlas.is_lone():
+            mark = self.atlas.mark
             for number, (command, each) in enumerate(zip(commands, told, strict=True)):
-                if type(each) is Answer and is_grant(command, each.reply):
-                    told[number] = await self._tried(command, patience, resent=each.resent)
+                if type(each) is Answer and leans_on_the_table(command, each.reply):
+                    told[number] = await self._tried(command, patience, mark, resent=each.resent)
         return told
 
     async def _all_placed(
@@ -139,6 +146,7 @@ class PlacedRuntime:
     ) -> Sequence[Told]:
         """Those for one place travel together; those that need a plan go one by one."""
         told: dict[int, Told] = {}
+        mark = self.atlas.mark
         homes = [self.atlas.table.home_of(command.key) for command in commands]
         single = {
             command.key: list[int]()
@@ -150,8 +158,8 @@ class PlacedRuntime:
             one_by_one = single.get(command.key)
             (groups.setdefault(home.place, []) if one_by_one is None else one_by_one).append(number)
         await asyncio.gather(
-            *(self._group(commands, each, homes, told, patience) for each in groups.values()),
-            *(self._one_by_one(commands, each, told, patience) for each in single.values()),
+            *(self._group(commands, each, homes, told, patience, mark) for each in groups.values()),
+            *(self._one_by_one(commands, each, told, patience, mark) for each in single.values()),
         )
         return [told[number] for number in range(len(commands))]
 
@@ -162,6 +170,7 @@ class PlacedRuntime:
         homes: Sequence[Home],
         told: dict[int, Told],
         patience: float | None,
+        mark: int,
     ) -> None:
         """Commands for one place, which travel together; those that may not be asked stay here."""
         asked: list[int] = []
@@ -180,12 +189,26 @@ class PlacedRuntime:
             return
         sent = [fitted(runtime, commands[each], homes[each].floor) for each in asked]
         answers = await runtime.call_all(sent, patience)
+        unsure = await self._unsure(answers, mark)
         for number, answer in zip(asked, answers, strict=True):
             told[number], command = answer, commands[number]
-            if type(answer) is Answer and not self._telling.is_good(
-                command, answer.reply, homes[number]
+            if type(answer) is not Answer or self._telling.is_good(
+                command, answer.reply, homes[number], mark
             ):
-                told[number] = await self._tried(command, patience, resent=answer.resent)
+                continue
+            if unsure is not None and is_denial(answer.reply):
+                told[number] = unsure
+            else:
+                told[number] = await self._tried(command, patience, mark, resent=answer.resent)
+
+    async def _unsure(self, told: Iterable[Told], mark: int) -> BackendUnavailable | None:
+        """Why no denial among these may be told, if it may not; one reading is enough for all."""
+        try:
+            if any(type(each) is Answer and is_denial(each.reply) for each in told):
+                await self._telling.be_sure(mark)
+        except BackendUnavailable as error:
+            return error
+        return None
 
     async def _one_by_one(
         self,
@@ -193,15 +216,16 @@ class PlacedRuntime:
         numbers: Iterable[int],
         told: dict[int, Told],
         patience: float | None,
+        mark: int,
     ) -> None:
         for number in numbers:
-            told[number] = await self._tried(commands[number], patience)
+            told[number] = await self._tried(commands[number], patience, mark)
 
     async def _tried(
-        self, command: Command, patience: float | None, *, resent: bool = False
+        self, command: Command, patience: float | None, mark: int, *, resent: bool = False
     ) -> Told:
         try:
-            return await self._placed(command, patience, resent=resent)
+            return await self._placed(command, patience, mark, resent=resent)
         except LeaseholdError as error:
             return error
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from leasehold.core.names import WAIT
+from leasehold.errors import NotConfigured
 from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.audit import Audit
 from leasehold.server.config import Placement
@@ -34,9 +35,12 @@ def own_of(placement: Placement, *, nameless: bool, machine: str = "") -> Own:
 
     `machine` is the name of this one, where servers on others may go by the same records.
     """
-    was = placement.was  # as it is written down, or a URL
-    said = (was, address_of(was, machine)) if "://" in was else (was,)
-    return Own(place_of(placement), address_of(placement.url, machine), said, nameless)
+    was = placement.was
+    said = [was]  # as it is written down
+    if "://" in was:
+        with suppress(NotConfigured):  # what is written down need be no URL
+            said.append(address_of(was, machine))
+    return Own(place_of(placement), address_of(placement.url, machine), tuple(said), nameless)
 
 
 async def join(

@@ -3,15 +3,18 @@
 The rule of freshness: a grant is told only while the table is younger than `FRESH`, counted from when its
 reading was *sent*, and only if it says of the key what it said when the command left. So once a step of a
 move is written and `settled_after` has passed, no server acts on what was before: it has read of the step, or
-tells no grant.
+tells no grant. That there is nothing is told only by a reading that was sent after the command, and only if
+that, too, says of the key what was said when the command left: what was granted at the new place before the
+command came is then found there. Everything else is told by any table, as nobody loses by it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leasehold.core.names import is_wait
-from leasehold.model import Granted, Reply
+from leasehold.model import Gone, Granted, Lost, Refused, Reply, Revoked, Status, Unknown
 from leasehold.server.placing.choice import around
+from leasehold.server.placing.guards import may_be_guarded
 from leasehold.server.placing.home import Home
 from leasehold.server.placing.listing import Listing
 
@@ -87,6 +90,28 @@ class Table:
         )
 
 
-def may_tell(reply: Reply, sent_by: Home, home: Home, *, is_fresh: bool) -> bool:
-    """Whether a reply may be told: only grants have to be fresh, as nobody loses by the rest."""
-    return type(reply) is not Granted or (is_fresh and home.where == sent_by.where)
+def may_tell(
+    reply: Reply, sent_by: Home, home: Home, *, is_fresh: bool, was_read_since: bool
+) -> bool:
+    """Whether a reply may be told, by what the table says now. See the module.
+
+    `was_read_since`: the reading was sent after the command.
+    """
+    if type(reply) is Granted:
+        return is_fresh and home.where == sent_by.where
+    return not is_denial(reply) or (was_read_since and home.where == sent_by.where)
+
+
+def is_denial(reply: Reply) -> bool:
+    """Whether it says that there is nothing, where there may be something at another place."""
+    match reply:
+        case Lost() | Unknown() | Gone():
+            return True
+        case Refused(holders=holders):
+            return may_be_guarded(holders)
+        case Status(holders=holders):
+            return not holders or may_be_guarded(holders)
+        case Revoked(count=count):
+            return not count
+        case _:
+            return False

@@ -39,26 +39,30 @@ _PROVIDER = {name.lower(): name for name in PROVIDERS}
 
 def region(text: str, others: Iterable[str] = ()) -> str:
     """A region as it is spelt here. Raises `ValueError` for one that is neither known nor of `others`."""
-    return _spelt(text, _REGION, others, "region", "XE or europe, DE")
+    parts = ", ".join(f"{code} ({names[-1]})" for code, names in REGIONS.items())
+    countries = ", ".join(sorted(_PART_OF))
+    return _spelt(text, _REGION, others, "region", f"one of {parts}, a country ({countries})")
 
 
 def provider(text: str, others: Iterable[str] = ()) -> str:
     """A provider as it is spelt here. Raises `ValueError` likewise."""
-    return _spelt(text, _PROVIDER, others, "provider", "AWS, Azure")
+    return _spelt(text, _PROVIDER, others, "provider", f"one of {', '.join(PROVIDERS)}")
 
 
-def _spelt(
-    text: str, known: dict[str, str], others: Iterable[str], what: str, examples: str
-) -> str:
+def _spelt(text: str, known: dict[str, str], others: Iterable[str], what: str, these: str) -> str:
     word = text.strip().lower()
     own = {each.lower(): each for each in others if each}
-    found = known.get(word) or own.get(word)
+    found = known.get(word) or own.get(word) or known.get(_in_one(word))
     if found is None:
         raise ValueError(
-            f"{text!r} is no {what}, and no placement is there: write one such as {examples}, or "
-            "that of a placement"
+            f"{text!r} is no {what}, and no placement is there: write {these}, or that of a placement"
         )
     return found
+
+
+def _in_one(word: str) -> str:
+    """`north america`, `north-america` and `north_america` as one word."""
+    return "".join(each for each in word if not each.isspace() and each not in "-_")
 
 
 def lies_in(place: str, wanted: str) -> bool:

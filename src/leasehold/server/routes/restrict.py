@@ -107,7 +107,9 @@ async def listing(call: Call) -> Answer:
 def _check_api(call: Call) -> None:
     """Raises `Problem` for what is not there to be restricted."""
     if not _is_ours(call):
-        raise Problem("malformed", f"restrictions are on {API}: there is no other API here")
+        word = call.params["word"]
+        told = f"restrictions are on {API}: write {API.lower()} in place of {word!r}"
+        raise Problem("malformed", told)
 
 
 def _is_ours(call: Call) -> bool:

@@ -1,0 +1,99 @@
+"""Readings of where directories live: one at a time, shared by all who want one."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+
+from leasehold.errors import BackendUnavailable
+from leasehold.server.placing.atlas import Atlas
+from leasehold.server.placing.documents import read_table, write_listing
+from leasehold.server.placing.home import Home
+from leasehold.server.placing.listing import Listed, Listing
+from leasehold.server.placing.telling import Telling
+from leasehold.server.records import records_for
+
+LISTING = Listing((Listed("one", ("a",)), Listed("two", ("b",))), "one", 3.0)
+
+
+class Slow(Atlas):
+    """Its readings are counted, and wait until they may go on."""
+
+    asked = 0
+    may_go_on: asyncio.Event
+
+    def let(self) -> None:
+        self.may_go_on.set()
+
+    async def _ask(self) -> None:
+        self.asked += 1
+        await self.may_go_on.wait()
+        await super()._ask()
+
+
+@pytest.fixture
+async def atlas() -> AsyncIterator[Slow]:
+    records = records_for(f"memory://{uuid4()}")
+    await records.open()
+    await write_listing(records, LISTING, 0)
+    found = Slow(records, time.monotonic, await read_table(records, 0.0), 3.0)
+    found.may_go_on = asyncio.Event()
+    yield found
+    await records.close()
+
+
+async def test_all_who_want_a_reading_share_the_next(atlas: Slow) -> None:
+    mark = atlas.mark
+    wanted = [asyncio.create_task(atlas.read_since(mark)) for _ in range(10)]
+    while not atlas.asked:
+        await asyncio.sleep(0)
+    atlas.let()
+    await asyncio.gather(*wanted)
+    assert atlas.asked == 1
+    assert atlas.was_read_since(mark)
+    await atlas.read_since(mark)
+    assert atlas.asked == 1, "it has been read since"
+
+
+async def test_a_reading_that_was_sent_before_is_not_enough(atlas: Slow) -> None:
+    before = asyncio.create_task(atlas.read())
+    while not atlas.asked:
+        await asyncio.sleep(0)
+    since = asyncio.create_task(atlas.read_since(atlas.mark))
+    atlas.let()
+    await asyncio.gather(before, since)
+    assert atlas.asked == 2
+
+
+async def test_who_leaves_takes_a_reading_from_nobody(atlas: Slow) -> None:
+    mark = atlas.mark
+    first, second = (asyncio.create_task(atlas.read_since(mark)) for _ in range(2))
+    while not atlas.asked:
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait((first,))
+    atlas.let()
+    await second
+    assert atlas.asked == 1
+
+
+async def test_nobody_waits_for_ever_for_one_that_hangs(atlas: Slow) -> None:
+    atlas.fresh = 0.1
+    with pytest.raises(BackendUnavailable, match="may be elsewhere"):
+        await Telling(atlas).be_sure(atlas.mark)
+    assert atlas.asked == 1
+    atlas.let()
+    await Telling(atlas).be_sure(atlas.mark)
+    assert atlas.table.home_of(b"lock:x") == Home("one")
+
+
+async def test_none_is_under_way_after_the_end(atlas: Slow) -> None:
+    atlas.every = 0.001
+    keeping = asyncio.create_task(atlas.keep())
+    while not atlas.asked:
+        await asyncio.sleep(0.001)
+    keeping.cancel()
+    await asyncio.wait((keeping,))
+    assert not [each for each in asyncio.all_tasks() if "atlas" in each.get_name()]
