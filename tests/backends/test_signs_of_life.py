@@ -20,7 +20,7 @@ STEP = 0.25
 
 def rarely(position: int) -> float:
     """How often one further back speaks up, should all before it be dead: the farther, the rarer."""
-    return min(SELDOM, WINDOW * (1 + position) / FRONT)
+    return min(SELDOM, OFTEN * (1 + position) / FRONT)
 
 
 @pytest.fixture(params=["redis", "postgres"])

@@ -173,7 +173,7 @@ def test_whoever_is_killed_nothing_overlaps_and_all_go_on(tmp_path: Path) -> Non
     events = read(*tmp_path.glob("history-*.jsonl"))
     grants = Counter(event.key for event in events if event.what == "granted")
     assert faults > 2
-    assert told["granted"] > 50, told
+    assert told["granted"] > 20, told
     assert len(grants) == len(NAMES)
     assert check(events) == []
     assert check_liveness(events, 3 * (2 * TTL + 4)) == []
