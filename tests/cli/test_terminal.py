@@ -85,9 +85,12 @@ def test_the_command_has_the_terminal(cli: Cli) -> None:
 
 def test_ctrl_c_reaches_the_command_once(cli: Cli) -> None:
     script = """
-import signal
-signal.signal(signal.SIGINT, lambda *about: print("interrupted", flush=True))
+import signal, time
+told = []
+signal.signal(signal.SIGINT, lambda *about: (told.append(1), print("interrupted", flush=True)))
 print("ready", flush=True)
+while not told:
+    time.sleep(0.01)  # input() would miss one that comes right before it begins to read
 print("read", input())
 """
     with session(cli, "run", "x", "--", *PYTHON, script) as at:
