@@ -4,12 +4,12 @@ Each task has a connection of its own, kept alive, and sends two requests a cycl
 """
 
 import asyncio
+import json
 import subprocess
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from secrets import token_urlsafe
 
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
 from benchmarks.place import Place
@@ -32,9 +32,8 @@ def _pairs(settings: Settings) -> Callable[[str], AsyncRun]:
     def on(key: str) -> AsyncRun:
         name = f"plain/{key}".encode()  # others warm up at the same time, on the same service
         path = f"/v1/locks/base64:{urlsafe_b64encode(name).decode().rstrip('=')}"
-        lease = token_urlsafe(18)
-        acquire = request(settings, "POST", f"{path}?client-id=bench&ttl=30&id={lease}")
-        release = request(settings, "DELETE", f"{path}?id={lease}")
+        acquire = request(settings, "POST", f"{path}?client-id=bench&ttl=30")
+        before, after = request(settings, "DELETE", f"{path}?id=*").split(b"*")
         link: LoopLink | None = None
 
         async def run(n: int) -> None:
@@ -44,7 +43,8 @@ def _pairs(settings: Settings) -> Callable[[str], AsyncRun]:
             for _ in range(n):
                 held = await link.ask(acquire)
                 assert held.status in (200, 201), held
-                freed = await link.ask(release)
+                lease = json.loads(held.body)["id"].encode()
+                freed = await link.ask(before + lease + after)
                 assert freed.status in (200, 204), freed
 
         return run
