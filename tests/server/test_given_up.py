@@ -7,6 +7,7 @@ import pytest
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Command, Gone
 from leasehold.runtime.port import Answer
+from leasehold.server.own_ids import is_own
 from tests.server.test_api_locks import acquire
 from tests.server.world import World, b64
 
@@ -82,6 +83,16 @@ def test_one_that_was_released_elsewhere_is_never_granted(
     assert other.delete(f"/v1/locks/{b64(name)}", params={"id": mine}).status_code == 200
     assert late.arrive() == [Gone()]
     assert acquire(other, name).status_code == 200
+
+
+def test_one_that_the_service_made_leaves_nothing_behind(servers: tuple[World, World]) -> None:
+    """Nobody else ever asked for a grant under it, and a tomb for each plain cycle would be dear."""
+    client, name = servers[0].client(), "plain"
+    made = acquire(client, name).json()["id"]
+    assert is_own(made)
+    assert client.delete(f"/v1/locks/{b64(name)}", params={"id": made}).status_code == 200
+    assert acquire(client, name, id=made).status_code == 200, "it is not remembered"
+    assert not is_own("o" * 22)
 
 
 @pytest.mark.parametrize("how", ["alone", "in a batch"])

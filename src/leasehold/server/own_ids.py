@@ -8,7 +8,7 @@ was released under one of those is remembered for a while, and a tomb for each w
 from leasehold.primitives.ids import new_id
 
 _MARK = "own_"
-"""Whoever brings an id that begins so is its only one to know."""
+"""A caller's own id that begins so is released as one of these, and so is not remembered."""
 
 
 def own_id() -> str:
