@@ -31,6 +31,9 @@ class Answer:
         headers = [*self.headers, self.caching]
         if self.status not in (204, 304):
             headers.append((b"content-length", b"%d" % len(self.body)))
+        connection = scope.get("leasehold.connection")
+        if connection is not None and connection.answer(scope, self.status, headers, self.body):
+            return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 

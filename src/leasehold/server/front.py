@@ -40,7 +40,6 @@ class Front(uvicorn.Server):
                 proxy_headers=bool(config.trusted_proxies),
                 forwarded_allow_ips=list(config.trusted_proxies),
                 server_header=False,
-                timeout_keep_alive=limits.idle_time,  # type: ignore[arg-type]
                 timeout_graceful_shutdown=config.drain_time,  # type: ignore[arg-type]
                 headers=[
                     (SERVER_HEADER, service.server_id),

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from leasehold.server.express import ExpressProtocol
 from leasehold.server.limits import Accounts, Counted, Limits
 from leasehold.server.problems import Problem
 
@@ -26,7 +26,7 @@ _AROUND = len(": \r\n")
 """Bytes of a header besides its name and value."""
 
 
-class BoundedProtocol(HttpToolsProtocol):
+class BoundedProtocol(ExpressProtocol):
     """One connection."""
 
     limits: Limits
@@ -153,6 +153,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._arriving_since = arriving and now  # it is we who take no more just now
         elif arriving is not None and now - arriving > limits.request_time:
             self._end(Problem("late", f"a request has {limits.request_time:g} seconds to arrive"))
+        elif self.idle_since is not None and now - self.idle_since > limits.idle_time:
+            self.transport.close()
 
     def _end(self, problem: Problem) -> None:
         """Say why, if an answer has not begun, and hang up."""
@@ -183,7 +185,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def sweep_every(limits: Limits) -> float:
     """Seconds between two looks at all connections."""
-    return min(SWEEP, limits.request_time / 4, limits.stall_time / 4)
+    return min(SWEEP, limits.request_time / 4, limits.stall_time / 4, limits.idle_time / 4)
 
 
 def bounded(limits: Limits, meters: "Sequence[Meter]") -> type[BoundedProtocol]:
