@@ -1,6 +1,7 @@
 """A server: a service over its store and records, on a socket, from its start to its graceful end."""
 
 import asyncio
+import gc
 import logging
 import signal
 from collections.abc import Callable, Sequence
@@ -35,6 +36,9 @@ type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
 """Something that runs beside requests: entered when the service is ready, left at its end."""
 
 PARTS: tuple[Part, ...] = (logged, measured, observing, traced)
+
+YOUNG = 5_000
+"""So many new objects are there before a look for garbage among them: requests under way are none."""
 
 
 class Server:
@@ -171,10 +175,18 @@ class Server:
 
 
 async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> None:
-    """Serve until the process is asked to end."""
+    """Serve until the process, which is all its own, is asked to end."""
     allow_files(config.limits.connections + 256)
     server = Server(config)
     await server.start()
+    _leave_alone_what_stays()
     server.stop_on_signals()
     on_start(server)
     await server.run()
+
+
+def _leave_alone_what_stays() -> None:
+    """What is there by now stays to the end, so nobody looks for garbage among it any more."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG)
