@@ -8,6 +8,7 @@ before the separator.
 
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -63,6 +64,7 @@ class Envelope:
         return mixed.to_bytes(length)
 
 
+@lru_cache(maxsize=1024)  # each client asks many times
 def _clean(ip: str) -> str:
     """An address, without its zone if that has other letters; empty for what a proxy says that is none."""
     for each in (ip, ip.partition("%")[0]):

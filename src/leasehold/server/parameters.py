@@ -30,7 +30,7 @@ def _pairs(query: bytes) -> dict[str, str]:
             )
         else:
             parts = query.decode("ascii").split("&")
-            found = [(name, value) for name, _, value in (x.partition("=") for x in parts if x)]
+            found = [part.partition("=")[::2] for part in parts if part]
     except ValueError:
         raise Problem(
             "malformed",

@@ -22,7 +22,7 @@ class Counted(Sketch):
         names = [b"lock:d%d/k%d" % (number % 100, number) for number in range(keys)]
         random.Random(5).shuffle(names)
         for number, key in enumerate(names):
-            seen = self._seen[key] = Seen(key)
+            seen = self._begin(key)
             for place in range(3 if number == 1 else number % 2):
                 seen.places[f"{number}.{place}"] = Place("me", "", 1, 0.0)
 
@@ -85,7 +85,7 @@ async def test_few_are_told_as_they_are_now() -> None:
     sketch = Counted(3)
     survey = Survey(sketch, Clock())
     assert len(await survey.keys()) == 3
-    sketch._seen[b"lock:new"] = Seen(b"lock:new")
+    sketch._begin(b"lock:new")
     assert len(await survey.keys()) == 4
 
 

@@ -1,8 +1,11 @@
 """Names and keys as the service spells them: `base64:` and the bytes in URL-safe base64 without padding."""
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import urlsafe_b64encode
+from binascii import a2b_base64
 
 MARK = "base64:"
+
+_PLAIN = bytes.maketrans(b"-_", b"+/")
 
 
 def encoded(raw: bytes) -> str:
@@ -16,7 +19,7 @@ def decoded(text: str) -> bytes:
     One spelling for each name: padding, other alphabets, and bits that mean nothing are refused, so
     that no two addresses are one lock.
     """
-    raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+    raw = a2b_base64(text.encode("ascii").translate(_PLAIN) + b"=" * (-len(text) % 4))
     if encoded(raw) != text:
         raise ValueError("not URL-safe base64 without padding")
     return raw

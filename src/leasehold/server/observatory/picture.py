@@ -64,7 +64,7 @@ class Picture(Sketch):
         if hold is None or hold.token != reply.token:
             note = shown_note(command.note)
             hold = self._grant(seen, lease, command.owner, note, command.units, reply)
-            self.families.of(seen.key).ttl = reply.ttl
+            seen.family.ttl = reply.ttl
             self._extend(hold, reply.ttl)
         else:
             self._renew(seen, lease, hold, reply.ttl)
@@ -145,7 +145,7 @@ class Picture(Sketch):
         if seen is None:
             if not (status.holders or status.waiters) or len(self._seen) >= MOST:
                 return
-            seen = self._seen[status.key] = Seen(status.key)
+            seen = self._begin(status.key)
         seen.walk = walk or seen.walk
         if seen.changed >= asked:
             return  # it is older than what is known

@@ -1,6 +1,7 @@
 """What a picture has of one key."""
 
 from leasehold.model import Holder, Waiter
+from leasehold.server.observatory.families import Family
 
 
 class Hold:
@@ -68,10 +69,11 @@ class Place:
 class Seen:
     """A key in use."""
 
-    __slots__ = ("changed", "holds", "key", "places", "walk")
+    __slots__ = ("changed", "family", "holds", "key", "places", "walk")
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, family: Family) -> None:
         self.key = key
+        self.family = family
         self.holds: dict[str, Hold] = {}
         """By the fingerprints of their leases' ids."""
         self.places: dict[str, Place] = {}

@@ -41,8 +41,13 @@ class Sketch:
         """What is known of a key that a command has just changed."""
         seen = self._seen.get(key)
         if seen is None:
-            seen = self._seen[key] = Seen(key)
+            seen = self._begin(key)
         seen.changed = self._now()
+        return seen
+
+    def _begin(self, key: bytes) -> Seen:
+        """A key that comes into use."""
+        seen = self._seen[key] = Seen(key, self.families.of(key))
         return seen
 
     def _drop_if_idle(self, seen: Seen) -> None:
@@ -69,14 +74,14 @@ class Sketch:
     def _tell_granted(
         self, seen: Seen, lease: str, hold: Hold, waited: float | None, *, found: bool = False
     ) -> None:
-        family = self.families.of(seen.key)
+        family = seen.family
         family.grants += 1
         if waited is not None:
             family.waited.add(waited)
         self._tell_of(seen, "granted", lease, hold, waited=waited, found=found)
 
     def _renew(self, seen: Seen, lease: str, hold: Hold, ttl: float) -> None:
-        self.families.of(seen.key).stretched(self._now() - hold.fresh, hold.ttl)
+        seen.family.stretched(self._now() - hold.fresh, hold.ttl)
         self._extend(hold, ttl)
         hold.renewals += 1
         self._tell_of(seen, "renewed", lease, hold)
@@ -89,7 +94,7 @@ class Sketch:
     def _end(
         self, seen: Seen, lease: str, what: What, *, reason: str = "", found: bool = False
     ) -> None:
-        hold, family, now = seen.holds.pop(lease), self.families.of(seen.key), self._now()
+        hold, family, now = seen.holds.pop(lease), seen.family, self._now()
         if what == "expired":
             family.expired += 1
         elif not found:

@@ -1,5 +1,6 @@
 """What several routes tell, and check."""
 
+import time
 from datetime import UTC, datetime
 from math import ceil
 from typing import TYPE_CHECKING
@@ -67,8 +68,8 @@ def in_line(reply: Queued) -> Problem:
 
 def moment(seconds: float) -> str:
     """The time of day so many seconds from now, as RFC 3339 writes it."""
-    at = datetime.now(UTC).timestamp() + seconds
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    at = datetime.fromtimestamp(time.time() + seconds, UTC)
+    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 DONE = json(Done())
