@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from leasehold.backends.http.names import encoded
-from leasehold.server.limits import CENSUS_EVERY, FEW, Accounts, Limits, Tally
+from leasehold.server.accounts import CENSUS_EVERY, FEW, Accounts, Tally
+from leasehold.server.limits import Limits
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until

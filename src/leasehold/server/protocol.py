@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from leasehold.server.accounts import Accounts, Counted
 from leasehold.server.express import ExpressProtocol
-from leasehold.server.limits import Accounts, Counted, Limits
+from leasehold.server.limits import Limits
 from leasehold.server.problems import Problem
 
 if TYPE_CHECKING:

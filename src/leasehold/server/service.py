@@ -25,12 +25,13 @@ from leasehold.model import (
     Reply,
 )
 from leasehold.runtime.port import Answer, Told
+from leasehold.server.accounts import Accounts
 from leasehold.server.audit import Audit
 from leasehold.server.drain import Drain
 from leasehold.server.envelope import Envelope
 from leasehold.server.health import Health
 from leasehold.server.keys import KeyRing
-from leasehold.server.limits import Accounts, Limits
+from leasehold.server.limits import Limits
 from leasehold.server.observatory.observatory import Observatory, OverheardMail
 from leasehold.server.placing.desk import Desk
 from leasehold.server.placing.runtime import PlacedRuntime

@@ -28,9 +28,9 @@ from leasehold.model import (
 )
 from leasehold.runtime.port import Told
 from leasehold.server import adverts
+from leasehold.server.accounts import Accounts, Budget
 from leasehold.server.answers import Answer
 from leasehold.server.call import Call
-from leasehold.server.limits import Accounts, Budget
 from leasehold.server.people import holders_for_people, status_for_people
 from leasehold.server.problems import Problem
 from leasehold.server.routing import EACH_COMMAND, Route
