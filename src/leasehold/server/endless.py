@@ -58,7 +58,7 @@ def sse(event: str, data: Any, number: str = "") -> bytes:
 def sse_of(event: Event, number: str = "") -> bytes:
     """Something that has happened; it is encoded once for all who are told of it."""
     if not event.json:
-        event.json = encode(shape(event))  # type: ignore[misc]
+        event.json = encode(shape(event))
     return sse("", event.json, number)
 
 

@@ -104,8 +104,9 @@ class Show:
         kill_at, sum_up_at, read = now + KILLED_EVERY / 2, now + SUMMED_UP_EVERY, ring.last
         victims = cycle(VICTIMS)
         while not self._stopping.is_set():
-            for event in ring.after(read, EVENTS):
-                read = event.number
+            events = ring.after(read, EVENTS)
+            read += len(events)
+            for event in events:
                 if told := self._story.heard(event):
                     self._tell(told)
             self._replace(crew, now := loop.time())

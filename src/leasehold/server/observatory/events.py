@@ -2,10 +2,10 @@
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from leasehold.model import MANY, record
+from leasehold.model import MANY
 
 type What = Literal[
     "granted", "queued", "left", "renewed", "resized", "revoked", "released", "expired", "freed"
@@ -16,7 +16,7 @@ type What = Literal[
 """
 
 
-@record
+@dataclass(slots=True)
 class Event:
     """Something that has happened."""
 
@@ -37,8 +37,6 @@ class Event:
     reason: str = ""
     found: bool = False
     """It was found by a look at the store, and so may have happened some time before."""
-    number: int = 0
-    """Of those that one server tells."""
     json: bytes = field(default=b"", init=False, compare=False, repr=False)
     """Its `shape`, encoded, once somebody was told of it; see `sse_of`."""
 

@@ -23,7 +23,6 @@ class Ring:
     def add(self, event: Event) -> None:
         """One more; the oldest is forgotten."""
         self.last += 1
-        event.number = self.last  # type: ignore[misc]
         self._events.append(event)
 
     @property
@@ -36,7 +35,7 @@ class Ring:
         return self.forgotten <= number <= self.last
 
     def after(self, number: int, most: int) -> list[Event]:
-        """The next ones after that number, if `has_after` it."""
+        """The next ones after that number, without a gap, if `has_after` it."""
         missing = self.last - number
         begin = len(self._events) - missing
         if begin + most < missing:  # it is nearer from the left

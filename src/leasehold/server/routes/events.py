@@ -100,7 +100,7 @@ class _Tail:
             self.news.set()
         parts: list[bytes] = []
         for event in found:
-            self._at = event.number
+            self._at += 1
             if self._is_wanted(event):
                 parts.append(sse_of(event, self._id))
         return b"".join(parts)

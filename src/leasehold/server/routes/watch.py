@@ -69,8 +69,7 @@ class _Changes:
         found = ring.after(self._at, AT_ONCE)
         if len(found) == AT_ONCE:
             self.news.set()
-        if found:
-            self._at = found[-1].number
+        self._at += len(found)
         mine = [event for event in found if event.key == self._key]
         return b"".join([sse_of(event) for event in mine]) if mine else None
 
