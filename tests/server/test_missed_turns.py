@@ -1,0 +1,77 @@
+"""A server that stands still while the turn of somebody who waits there comes and passes."""
+
+import asyncio
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from secrets import token_urlsafe
+
+import pytest
+
+from leasehold.model import Acquire, Command, Wakeup
+from leasehold.runtime.port import Answer
+from tests.server.test_api_locks import acquire, acquired, waiting
+from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
+
+pytestmark = pytest.mark.once
+
+
+class Still:
+    """A server that hears of no push, and of whose acquires only the first leaves before `goes_on`."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.world = world
+        self._runtime = world.server.service.runtime
+        self._call, self._acquires, self._moves = self._runtime.call, 0, asyncio.Event()
+        monkeypatch.setattr(self._runtime, "call", self.call)
+        monkeypatch.setattr(self._runtime.letterbox, "deliver", self.lose)
+
+    async def call(self, command: Command, patience: float | None = None) -> Answer:
+        if type(command) is Acquire:
+            self._acquires += 1
+            if self._acquires > 1:
+                await self._moves.wait()
+        return await self._call(command, patience)
+
+    def lose(self, push: Wakeup) -> None:
+        pass
+
+    def goes_on(self) -> None:
+        self.world.do(self._moves.set)
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize("brought", [False, True], ids=["the server's id", "an id of his own"])
+def test_who_missed_his_turn_is_told(
+    servers: tuple[World, World],
+    monkeypatch: pytest.MonkeyPatch,
+    pool: ThreadPoolExecutor,
+    brought: bool,
+) -> None:
+    """Whoever has brought an id needs another; for the others it was a wait that came to nothing."""
+    name, key = f"missed/{brought}", servers[0].admin_key
+    first, second, third = (servers[number].client(key=key) for number in (0, 1, 1))
+    holder = acquired(second, name)
+    still = Still(servers[0], monkeypatch)
+    mine = {"id": token_urlsafe(16)} if brought else {}
+    missed = pool.submit(acquire, first, name, wait=LONG, ttl=5, **mine)
+    wait_until(lambda: waiting(second, name) == 1, "he is in line")
+    after = pool.submit(acquire, third, name, wait=LONG)
+    wait_until(lambda: waiting(second, name) == 2, "another is behind him")
+    second.delete(f"/v1/locks/{b64(name)}", params={"id": holder["id"]})
+    assert after.result(LONG).status_code == 200, (
+        "his grant was not claimed, so it is the next one's"
+    )
+    still.goes_on()
+    told = missed.result(LONG)
+    if brought:
+        assert (told.status_code, told.json()["type"]) == (410, "/problems/lost")
+    else:
+        assert (told.status_code, told.json()["type"]) == (409, "/problems/held")
+        assert "stood still" in told.json()["detail"]
+        assert "retry-after" in told.headers
