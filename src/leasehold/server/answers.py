@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from leasehold.server.connection import connection_of
+
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
@@ -31,7 +33,7 @@ class Answer:
         headers = [*self.headers, self.caching]
         if self.status not in (204, 304):
             headers.append((b"content-length", b"%d" % len(self.body)))
-        connection = scope.get("leasehold.connection")
+        connection = connection_of(scope)
         if connection is not None and connection.answer(scope, self.status, headers, self.body):
             return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})

@@ -15,6 +15,7 @@ from leasehold.errors import (
 )
 from leasehold.server.answers import Answer
 from leasehold.server.call import Call, Gone
+from leasehold.server.connection import connection_of
 from leasehold.server.keys import Unauthenticated
 from leasehold.server.people import holders_for_people
 from leasehold.server.principal import Principal
@@ -65,7 +66,8 @@ class Application:
             await answer(scope, receive, send)
         except Gone as gone:
             route = route or gone.route
-            status = getattr(scope.get("leasehold.connection"), "refused", 0) or HUNG_UP
+            connection = connection_of(scope)
+            status = (connection and connection.refused) or HUNG_UP
             if span is not None:
                 span.hung_up(route)
         finally:
@@ -128,7 +130,7 @@ class Application:
 
     def _counted(self, call: Call, principal: Principal) -> Principal:
         """The connection is one of theirs. Raises `Problem`, 429, where they have too many."""
-        connection = call.scope.get("leasehold.connection")
+        connection = connection_of(call.scope)
         if connection is not None and connection.key_id != principal.key_id:
             connection.belongs_to(self.service.accounts, principal.key_id)
         return principal

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from leasehold.server import parameters
+from leasehold.server.connection import connection_of
 from leasehold.server.principal import Principal
 from leasehold.server.problems import Problem
 
@@ -82,7 +83,7 @@ class Call:
     @property
     def is_over(self) -> bool:
         """Whether the caller has hung up already."""
-        connection = self.scope.get("leasehold.connection")
+        connection = connection_of(self.scope)
         return connection is not None and connection.is_lost
 
     def header(self, name: bytes) -> str:

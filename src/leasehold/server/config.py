@@ -15,7 +15,7 @@ from leasehold.config import seconds
 from leasehold.errors import NotConfigured
 from leasehold.hub import implicit_url
 from leasehold.misspelt import refuse_unknown, refuse_unknown_variables
-from leasehold.server.limits import FIXED, Limits
+from leasehold.server.limits import FIXED, TIMES, Limits
 from leasehold.server.logs import Format
 from leasehold.server.placing.table import FRESH
 from leasehold.server.wanted import place_in, wanted
@@ -171,6 +171,9 @@ def _check(config: ServerConfig) -> None:
     limits = config.limits
     if not 0 < limits.min_ttl <= limits.max_ttl:
         raise NotConfigured("limits: min_ttl must be more than 0, and at most max_ttl")
+    for name in TIMES:
+        if not getattr(limits, name) > 0:
+            raise NotConfigured(f"limits: {name} must be more than 0 seconds")
     for name in FIXED:
         if getattr(limits, name) != getattr(Limits(), name):
             raise NotConfigured(f"limits: {name} is told to clients, and can't be changed")

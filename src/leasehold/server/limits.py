@@ -56,8 +56,13 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     stream_beat: float = 15.0
     """So often something comes in a stream, if only a comment."""
     stream_backlog: int = 4_096
-    """A stream whose client is behind by more pushes is cut off."""
+    """A stream of pushes whose client is behind by more is cut off. How many events there may be, for those
+    of `/v1/events`, the ring says (`observatory/ring.py`).
+    """
 
+
+TIMES = ("request_time", "idle_time", "stall_time", "stream_beat")
+"""Those without which nobody could be served."""
 
 FIXED = ("max_name", "max_text", "max_batch")
 """Those that are what the service is made for."""

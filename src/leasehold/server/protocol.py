@@ -5,22 +5,29 @@ What one connection costs is bounded, whatever its client sends or leaves out; s
 hold up nobody but themselves.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from leasehold.server.accounts import Accounts, Counted
+from leasehold.server.connection import lay_into
 from leasehold.server.express import ExpressProtocol
 from leasehold.server.limits import Limits
 from leasehold.server.problems import Problem
 
 if TYPE_CHECKING:
+    from starlette.types import Scope
+
+    from leasehold.server.answers import Header
     from leasehold.server.service import Meter
 
 SWEEP = 1.0
 """Seconds between two looks at all connections, at most."""
+
+OFTEN = 0.05
+"""The same, at least: whoever gives no time at all has no core to spare for it."""
 
 
 _AROUND = len(": \r\n")
@@ -55,6 +62,8 @@ class BoundedProtocol(ExpressProtocol):
         """Of headers that have not ended; the end of what came before them may be among it."""
         self._told_bytes = 0
         """Of a request's line and headers, as the parser tells them one by one."""
+        self._refusal: Problem | None = None
+        """Why the parser was stopped."""
 
     # -- asyncio's ----------------------------------------------------------------------------------
 
@@ -90,7 +99,7 @@ class BoundedProtocol(ExpressProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["leasehold.connection"] = self  # type: ignore[typeddict-unknown-key]
+        lay_into(cast("Scope", self.scope), self)
         self._arriving_since = self.loop.time()
         self._in_headers = True
         self._told_bytes = 0
@@ -106,15 +115,27 @@ class BoundedProtocol(ExpressProtocol):
     def on_headers_complete(self) -> None:
         self._in_headers = False
         self._header_bytes = 0
+        if self.parser.should_upgrade() and _has_body(self.headers):
+            # what follows an upgrade is read as another protocol's, or as the next request
+            self._refuse(Problem("malformed", "there is only HTTP/1.1 here: ask without Upgrade"))
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
         super().on_message_complete()
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """What comes now is no HTTP/1.1: there is one answer, and no more."""
+        if self.is_at_rest:
+            self.transport.close()
+        else:
+            self.cycle.keep_alive = False
+
     def send_400_response(self, msg: str) -> None:
-        if self._told_bytes > self.limits.max_headers:
-            return self._end(self._too_much())
+        if self._refusal is not None:
+            return self._end(self._refusal)
+        if not self._may_refuse:
+            return self.transport.close()
         self._count(400)
         super().send_400_response(msg)
 
@@ -136,7 +157,12 @@ class BoundedProtocol(ExpressProtocol):
         """So much more of a line and headers, which may all have come at once. Raises to end the parsing."""
         self._told_bytes += length
         if self._told_bytes > self.limits.max_headers:
-            raise self._too_much()
+            self._refuse(self._too_much())
+
+    def _refuse(self, problem: Problem) -> None:
+        """Stop the parser."""
+        self._refusal = problem
+        raise problem
 
     def _too_much(self) -> Problem:
         most = self.limits.max_headers
@@ -147,6 +173,8 @@ class BoundedProtocol(ExpressProtocol):
     def sweep(self, now: float) -> None:
         """Cut it off if its client is too slow."""
         limits = self.limits
+        if self._stalled_since is None and self.transport.is_closing():
+            self._stalled_since = now  # what is not sent yet may be too little to pause for
         arriving, stalled = self._arriving_since, self._stalled_since
         if stalled is not None and now - stalled > limits.stall_time:
             self.transport.abort()
@@ -154,39 +182,49 @@ class BoundedProtocol(ExpressProtocol):
             self._arriving_since = arriving and now  # it is we who take no more just now
         elif arriving is not None and now - arriving > limits.request_time:
             self._end(Problem("late", f"a request has {limits.request_time:g} seconds to arrive"))
-        elif self.idle_since is not None and now - self.idle_since > limits.idle_time:
+        elif self.is_at_rest and now - self.answered_at > limits.idle_time:
             self.transport.close()
 
     def _end(self, problem: Problem) -> None:
         """Say why, if an answer has not begun, and hang up."""
-        transport, cycle = self.transport, self.cycle
+        transport = self.transport
         if transport.is_closing():
             return
-        # there is none before a connection's first request, whatever its type says
-        answering = bool(cycle) and cycle.response_started and not cycle.response_complete
-        if not answering:
+        if self._may_refuse:
             answer = problem.answer()
             self._count(answer.status)
-            lines = [b"HTTP/1.1 %d \r\n" % answer.status]
-            lines += [name + b": " + value + b"\r\n" for name, value in answer.headers]
-            lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(answer.body))
-            transport.write(b"".join(lines) + answer.body)
+            length = b"%d" % len(answer.body)
+            ending = (b"content-length", length), (b"connection", b"close")
+            transport.write(self.head(answer.status, (*answer.headers, *ending)) + answer.body)
         transport.close()
+
+    @property
+    def _may_refuse(self) -> bool:
+        """What is written now answers what is refused, and nothing that was asked for before it."""
+        cycle = self.under_way
+        if cycle is None or self.is_at_rest:
+            return True
+        return not (cycle.response_started or self._in_headers or self.pipeline)
 
     def _count(self, status: int) -> None:
         """A request was refused. One whose handler runs is counted there, where it finds that out."""
         self.refused = status
-        cycle = self.cycle
-        if not bool(cycle) or cycle.response_complete:
+        if self.under_way is None or self.is_at_rest:
             since = self._arriving_since
             seconds = 0.0 if since is None else self.loop.time() - since
             for meter in self.meters:
                 meter(None, status, seconds)
 
 
+def _has_body(headers: "Iterable[Header]") -> bool:
+    found = dict(headers)
+    return found.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in found
+
+
 def sweep_every(limits: Limits) -> float:
     """Seconds between two looks at all connections."""
-    return min(SWEEP, limits.request_time / 4, limits.stall_time / 4, limits.idle_time / 4)
+    shortest = min(limits.request_time, limits.stall_time, limits.idle_time)
+    return max(min(SWEEP, shortest / 4), OFTEN)
 
 
 def bounded(limits: Limits, meters: "Sequence[Meter]") -> type[BoundedProtocol]:
