@@ -1,39 +1,58 @@
 """A caller whose acquire had no answer gives its id up: nothing is granted under it afterwards."""
 
+import asyncio
+from collections.abc import Sequence
 from secrets import token_urlsafe
+from typing import Any, Literal
 
+import httpx2
 import pytest
 
+from leasehold.backends.http.names import encoded
 from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Command, Gone
-from leasehold.runtime.port import Answer
+from leasehold.runtime.port import Answer, Told
 from leasehold.server.own_ids import is_own
 from tests.server.test_api_locks import acquire
-from tests.server.world import World, b64
+from tests.server.test_api_retries import Forsaken
+from tests.server.world import LONG, World, b64
 
 pytestmark = pytest.mark.once
+
+
+type Fate = Literal["lost", "resent", "silent"]
+"""Of an acquire: it is given up in the end, or has an answer while a copy is under way, or has none yet."""
 
 
 class Late:
     """The way from a server to its store, on which acquires are overtaken."""
 
-    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._world = world
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, fate: Fate = "lost") -> None:
+        self._world, self._fate = world, fate
         runtime = world.server.service.runtime
         self._call = runtime.call
         self.under_way: list[Command] = []
-        self.is_lost = True
         monkeypatch.setattr(runtime, "call", self.call)
+        monkeypatch.setattr(runtime, "call_all", self.call_all)
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
-        """An acquire is under way for longer than anybody waits; or it has an answer, and a copy is."""
+        """Each acquire is under way for longer than anybody waits, or a copy of it is."""
         if type(command) is not Acquire:
             return await self._call(command, patience)
         self.under_way.append(command)
-        if self.is_lost:
+        if self._fate == "silent":
+            await asyncio.Event().wait()
+        if self._fate == "lost":
             raise BackendUnavailable("the store took too long")
         answer = await self._call(command, patience)
         return Answer(answer.reply, answer.sent, resent=True)
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """Each on its own."""
+        each = (self.call(command, patience) for command in commands)
+        return await asyncio.gather(*each, return_exceptions=True)  # type: ignore[return-value]
 
     def arrive(self) -> list[object]:
         """What has been under way comes to the store."""
@@ -43,6 +62,15 @@ class Late:
 
         found: list[object] = self._world.do(come)
         return found
+
+
+def batch(client: httpx2.Client, name: str, *ops: dict[str, Any]) -> list[Any]:
+    """What came of these, which are about one lock and travel together."""
+    key = encoded(b"lock:" + name.encode())
+    answer = client.post("/v1/batch", json={"commands": [{"key": key} | op for op in ops]})
+    assert answer.status_code == 200, answer.text
+    replies: list[Any] = answer.json()["replies"]
+    return replies
 
 
 @pytest.mark.parametrize("at", [0, 1], ids=["same server", "another"])
@@ -58,16 +86,57 @@ def test_an_id_that_is_unknown_yet_is_never_granted(
     assert acquire(servers[1].client(key=key), name).status_code == 200
 
 
+@pytest.mark.parametrize("brought", [True, False], ids=["his own id", "the server's"])
 @pytest.mark.parametrize("wait", [None, 5])
 def test_a_copy_of_what_was_released_is_never_granted(
-    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch, wait: float | None
+    servers: tuple[World, World],
+    monkeypatch: pytest.MonkeyPatch,
+    wait: float | None,
+    brought: bool,
 ) -> None:
-    late, name, mine = Late(servers[0], monkeypatch), f"copy/{wait}", token_urlsafe(16)
-    late.is_lost = False
+    late, name = Late(servers[0], monkeypatch, "resent"), f"copy/{wait}/{brought}"
     client = servers[0].client()
-    query = {"id": mine} if wait is None else {"id": mine, "wait": wait}
-    assert acquire(client, name, **query).status_code == 200
+    query: dict[str, Any] = {"id": token_urlsafe(16)} if brought else {}
+    held = acquire(client, name, **query | ({} if wait is None else {"wait": wait}))
+    assert held.status_code == 200
+    mine = held.json()["id"]
+    assert is_own(mine) is not brought
     assert client.delete(f"/v1/locks/{b64(name)}", params={"id": mine}).status_code == 200
+    assert set(late.arrive()) == {Gone()}
+
+
+@pytest.mark.parametrize(("fate", "told"), [("lost", "failed"), ("resent", "granted")])
+def test_what_travelled_with_others_is_never_granted_late(
+    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch, fate: Fate, told: str
+) -> None:
+    late, name, mine = Late(servers[0], monkeypatch, fate), f"batch/{fate}", token_urlsafe(16)
+    client = servers[0].client()
+    wanted = {"op": "acquire", "id": mine, "owner": "web-3", "ttl": 30}
+    replies = batch(client, name, {"op": "inspect"}, wanted)
+    assert [reply["is"] for reply in replies] == ["status", told]
+    batch(client, name, {"op": "release", "id": mine})
+    assert late.arrive() == [Gone()]
+
+
+def test_what_its_caller_waits_for_no_more_is_never_granted_late(
+    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He has hung up before the store has answered, and gives his id up later."""
+    late, name, mine = Late(servers[0], monkeypatch, "silent"), "hung up", token_urlsafe(16)
+    Forsaken(servers[0], name, id=mine, wait=30).hang_up()
+    batch(servers[0].client(), name, {"op": "release", "id": mine})
+    assert late.arrive() == [Gone()]
+
+
+@pytest.mark.parametrize("query", [{}, {"wait": 0.1}], ids=["at once", "in line"])
+def test_what_nobody_can_give_up_is_given_up_by_the_server(
+    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch, query: dict[str, float]
+) -> None:
+    """Whoever brings no id is told of none where there is no answer."""
+    late, name = Late(servers[0], monkeypatch), f"nobody's/{len(query)}"
+    assert acquire(servers[0].client(), name, **query).status_code == 503
+    (store,) = servers[0].server.service.runtime.stores
+    assert store.keeper.flush(LONG)
     assert set(late.arrive()) == {Gone()}
 
 
@@ -102,14 +171,11 @@ def test_who_asked_again_with_success_has_it_buried_too(
     late, name, mine = Late(servers[0], monkeypatch), f"again/{how}", token_urlsafe(16)
     client = servers[0].client()
     assert acquire(client, name, id=mine).status_code == 503
-    late.is_lost = False
     monkeypatch.undo()
     assert acquire(client, name, id=mine).status_code == 200
     if how == "alone":
         assert client.delete(f"/v1/locks/{b64(name)}", params={"id": mine}).status_code == 200
     else:
-        key = b64(b"lock:" + name.encode()).removeprefix("base64:")
-        release = {"op": "release", "key": key, "id": mine}
-        told = client.post("/v1/batch", json={"commands": [release]}).json()["replies"]
-        assert told[0]["is"] == "released"
+        (told,) = batch(client, name, {"op": "release", "id": mine})
+        assert told["is"] == "released"
     assert late.arrive() == [Gone()]

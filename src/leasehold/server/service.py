@@ -8,10 +8,9 @@ each key has in use, tickets, sessions that were ended, and what the observatory
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from leasehold.core.timing import burial
 from leasehold.errors import BackendUnavailable
 from leasehold.model import (
     Acquire,
@@ -27,6 +26,7 @@ from leasehold.model import (
 from leasehold.runtime.port import Answer, Told
 from leasehold.server.accounts import Accounts
 from leasehold.server.audit import Audit
+from leasehold.server.doubts import Doubts
 from leasehold.server.drain import Drain
 from leasehold.server.envelope import Envelope
 from leasehold.server.health import Health
@@ -52,9 +52,6 @@ log = logging.getLogger("leasehold.server")
 
 PATIENCE = 30.0
 """So long a place in line lives after a sign of life, if its client asked for no other time."""
-
-DOUBTS = 10_000
-"""So many ids are remembered of which a late copy may be under way."""
 
 type Observer = Callable[[Principal, Command, Reply], None]
 """Is told of each command that was applied for somebody, and of what came of it."""
@@ -89,6 +86,7 @@ class Service:
     """Which of several servers this is; new with each start."""
     drain: Drain = field(default_factory=Drain)
     accounts: Accounts = field(init=False)
+    doubts: Doubts = field(init=False)
     envelope: Envelope = field(init=False)
     post: Post = field(init=False)
     health: Health = field(init=False)
@@ -97,11 +95,11 @@ class Service:
     sessions: Sessions = field(init=False)
     now: Callable[[], float] = field(init=False)
     """This machine's clock, which only runs forwards."""
-    _doubtful: dict[str, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.now = self.runtime.now
         self.accounts = Accounts(self.limits, self.now)
+        self.doubts = Doubts(self.runtime.call_timeout)
         self.envelope = Envelope(derived(self.keys.secret, "lease ids"))
         self.post = Post(
             self.server_id,
@@ -123,28 +121,30 @@ class Service:
 
     async def ask(self, who: Principal, command: Command) -> Answer:
         """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""
-        if self._doubtful:
-            command = self._buried(command)
+        doubts = self.doubts
+        if doubts.ids:
+            command = doubts.heeded(command)
         try:
             answer = await self.runtime.call(command)
         except BackendUnavailable:
-            self._doubt(command)
+            doubts.about(command)
             raise
         if answer.resent:
-            self._doubt(command)
+            doubts.about(command)
         self.saw(who, command, answer.reply)
         return answer
 
     async def ask_all(self, who: Principal, commands: Sequence[Command]) -> Sequence[Told]:
         """What came of each of these, which travel together: its answer, or an error."""
-        if self._doubtful:
-            commands = [self._buried(command) for command in commands]
+        doubts = self.doubts
+        if doubts.ids:
+            commands = [doubts.heeded(command) for command in commands]
         for batch in self.batches:
             batch(len(commands))
         told = await self.runtime.call_all(commands)
         for command, each in zip(commands, told, strict=True):
             if type(each) is not Answer or each.resent:
-                self._doubt(command)
+                doubts.about(command)
             if type(each) is Answer:
                 self.saw(who, command, each.reply)
         return told
@@ -162,27 +162,13 @@ class Service:
             )
         return left
 
-    def _doubt(self, command: Command) -> None:
-        """A copy of it may still be on its way to the store, and arrive after its id was given up."""
-        if type(command) is Acquire:
-            self.doubt(command.id)
-
     def doubt(self, lease_id: str) -> None:
         """A copy of an Acquire under this id may still be on its way."""
-        self._doubtful.pop(lease_id, None)  # it is the latest again
-        self._doubtful[lease_id] = None
-        if len(self._doubtful) > DOUBTS:
-            del self._doubtful[next(iter(self._doubtful))]
-
-    def _buried(self, command: Command) -> Command:
-        """A release of such an id has the store remember it."""
-        if type(command) is not Release or command.id not in self._doubtful:
-            return command
-        return self.buried(command)
+        self.doubts.add(lease_id)
 
     def buried(self, command: Release) -> Release:
         """Have the store remember its id for as long as a late copy may be on its way."""
-        return replace(command, bury=max(command.bury, burial(self.runtime.call_timeout)))
+        return self.doubts.buried(command)
 
     def saw(self, who: Principal, command: Command, reply: Reply) -> None:
         """Remember what a command has come to, and tell those who watch."""

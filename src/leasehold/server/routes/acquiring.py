@@ -19,44 +19,39 @@ from leasehold.server.waiting import Had, acquire_in_line
 async def acquire(call: Call) -> Answer:
     """Take it, or wait in line for it."""
     asked = call.query(AcquireQuery)
+    service, command = call.service, _command(call, asked)
+    brought = asked.id is not None
+    service.accounts.check_lease(call.principal.key_id, command.id)
+    if asked.wait:
+        had = await _in_line(call, command, asked.wait, brought=brought)
+    else:
+        had = await _try(call, command, brought=brought)
+    if call.is_over and not brought:  # or nobody would have it until its ttl is over
+        service.runtime.keeper.abandon(command.key, had.id, 0.0)
+        raise Hung
+    return _held(call, had, command)
+
+
+def _command(call: Call, asked: AcquireQuery) -> Acquire:
+    """What is asked for. Raises `Problem` for what can't be."""
     service = call.service
     kind, units, capacity = _wanted(asked)
     check_ttl(service, asked.ttl)
-    limits = service.limits
-    if asked.wait > limits.max_wait:
-        raise Problem("malformed", f"wait is {limits.max_wait:g} s at most; ask again after that")
+    longest = service.limits.max_wait
+    if asked.wait > longest:
+        raise Problem("malformed", f"wait is {longest:g} s at most; ask again after that")
     lease_id = asked.id or own_id()
-    owner = asked.client_id or call.principal.name
-    note = service.envelope.sealed(asked.note, call.ip, lease_id, service.mark)
-    key = call.key(kind)
-    service.accounts.check_lease(call.principal.key_id, lease_id)
-    if asked.wait:
-        ask = Ask(key, owner, asked.ttl, units, capacity, asked.priority, note, detects=False)
-        brought = asked.id is not None
-        had = await acquire_in_line(call, ask, lease_id, asked.wait, brought=brought)
-        command = Acquire(key, lease_id, owner, asked.ttl, units, capacity, queue=True, note=note)
-        service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
-    else:
-        had = await _try(
-            call,
-            Acquire(
-                key,
-                lease_id,
-                owner,
-                asked.ttl,
-                units,
-                capacity,
-                priority=asked.priority,
-                note=note,
-            ),
-            brought=asked.id is not None,
-        )
-    if call.is_over and asked.id is None:
-        service.runtime.keeper.abandon(
-            key, had.id, 0.0
-        )  # or nobody would have it until its ttl is over
-        raise Hung
-    return _held(call, had, asked.ttl, units)
+    return Acquire(
+        call.key(kind),
+        lease_id,
+        asked.client_id or call.principal.name,
+        asked.ttl,
+        units,
+        capacity,
+        queue=bool(asked.wait),
+        priority=asked.priority,
+        note=service.envelope.sealed(asked.note, call.ip, lease_id, service.mark),
+    )
 
 
 def _wanted(asked: AcquireQuery) -> tuple[str, int, int]:
@@ -81,6 +76,23 @@ def _wanted(asked: AcquireQuery) -> tuple[str, int, int]:
     return asked.kind or "lock", 1, 1
 
 
+async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) -> Had:
+    """Wait until it is free, and tell those who watch."""
+    ask = Ask(
+        command.key,
+        command.owner,
+        command.ttl,
+        command.units,
+        command.capacity,
+        command.priority,
+        command.note,
+        detects=False,
+    )
+    had = await acquire_in_line(call, ask, command.id, wait, brought=brought)
+    call.service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
+    return had
+
+
 async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     """Take it if it is free."""
     service = call.service
@@ -100,15 +112,15 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     return Had(command.id, reply.token, reply.slots, left)
 
 
-def _held(call: Call, had: Had, ttl: float, units: int) -> Answer:
+def _held(call: Call, had: Had, command: Acquire) -> Answer:
     remaining = max(had.remaining, 0.0)
     held = Held(
         had.id,
         had.token,
-        ttl,
+        command.ttl,
         round(remaining, 3),
         moment(remaining),
-        units if units < MANY else 1,
+        command.units if command.units < MANY else 1,
         had.slots,
     )
     return json(held, 200, (b"location", call.scope["raw_path"]))
