@@ -124,3 +124,10 @@ def listening_socket(config: ServerConfig) -> socket.socket:
             f"can't listen on {config.listen}: {error.strerror}; choose another with --listen HOST:PORT"
         ) from error
     return sock
+
+
+def url_of(sock: socket.socket, *, secure: bool) -> str:
+    """Where it is found that listens there."""
+    host, port = sock.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    return f"{'https' if secure else 'http'}://{shown}:{port}"

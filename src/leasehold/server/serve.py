@@ -15,7 +15,7 @@ from leasehold.runtime.asyncio import AsyncRuntime
 from leasehold.server.audit import Audit
 from leasehold.server.config import Placement, ServerConfig
 from leasehold.server.files import allow_files
-from leasehold.server.front import Front, listening_socket
+from leasehold.server.front import Front, listening_socket, url_of
 from leasehold.server.keys import KeyRing
 from leasehold.server.logs import logged
 from leasehold.server.metrics import measured
@@ -72,13 +72,30 @@ class Server:
             raise
 
     async def _start(self) -> None:
-        config, stack = self.config, self._stack
+        config = self.config
         tls = context_for(config.tls_cert, config.tls_key)
         sock = listening_socket(config)
-        stack.callback(sock.close)
+        self._stack.callback(sock.close)
+        new_folders = missing_folders(config.named_urls)
+        self._service = service = await self._open()
+        for part in PARTS:
+            await self._stack.enter_async_context(part(self))
+        await self._warn(service.records, new_folders)  # now that it is logged as the settings say
+        if not service.keys.living():  # now that all else is well: it is shown once
+            made = await service.keys.first("first administrator")
+            self.first_key = made[1] if made else None
+        ticket = self._ticket(service)
+        self._front = Front(service, config)
+        await self._front.listen(sock, tls)
+        self.url = url_of(sock, secure=tls is not None)
+        if ticket:
+            self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+
+    async def _open(self) -> Service:
+        """The service over its stores and records."""
+        config, stack = self.config, self._stack
         own = [self._own(each) for each in config.stores]
         check_each_once(own)
-        new_folders = missing_folders(config.named_urls)
         ways = {
             of.address: self._open_store(each.url)
             for of, each in zip(own, config.stores, strict=True)
@@ -94,26 +111,10 @@ class Server:
         await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, keys.secret, config.placement_fresh)
         await runtime.ready()
-        self._service = service = Service(
-            runtime, records, keys, audit, config.limits, config.origins
-        )
-        service.placing = await stack.enter_async_context(
-            placing(runtime, records, audit, keys.secret)
-        )
-        for part in PARTS:
-            await stack.enter_async_context(part(self))
-        await self._warn(records, new_folders)  # now that it is logged as the settings say
-        if not keys.living():  # now that all else is well: it is shown once
-            made = await keys.first("first administrator")
-            self.first_key = made[1] if made else None
-        ticket = self._ticket(service)
-        self._front = Front(service, config)
-        await self._front.listen(sock, tls)
-        host, port = sock.getsockname()[:2]
-        shown = f"[{host}]" if ":" in host else host
-        self.url = f"{'https' if tls else 'http'}://{shown}:{port}"
-        if ticket:
-            self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+        service = Service(runtime, records, keys, audit, config.limits, config.origins)
+        desk = placing(runtime, records, audit, keys.secret)
+        service.placing = await stack.enter_async_context(desk)
+        return service
 
     def _own(self, placement: Placement) -> Own:
         """A placement, with this machine's name where others could mean another store by it."""
