@@ -129,6 +129,33 @@ def test_headers_are_bounded(world: World) -> None:
             assert said(line).startswith(b"HTTP/1.1 431")
 
 
+def test_headers_are_bounded_behind_another_request(world: World) -> None:
+    """What came before them in one go is not theirs; what comes after that is."""
+    with connected(world) as line:
+        line.sendall(
+            b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 300 + b"GET /livez HTTP/1.1\r\nX: "
+        )
+        found = b""
+        while found.count(b"HTTP/1.1 200") < 300:
+            found += line.recv(1 << 16)
+        assert b"HTTP/1.1 431" not in found
+        line.sendall(b"x" * 9_000)
+        assert said(line).startswith(b"HTTP/1.1 431")
+
+
+def test_a_long_body_is_none_of_the_headers_behind_it(world: World) -> None:
+    with connected(world) as line:
+        head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.admin_key}\r\n"
+        body = b'{"commands": []}' + b" " * 60_000
+        line.sendall(
+            head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /livez HTTP"
+        )
+        found = line.recv(1 << 16)
+        assert found.startswith(b"HTTP/1.1 200"), found
+        line.sendall(b"/1.1\r\nHost: x\r\n\r\n")
+        assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+
 def test_headers_within_their_bound_are_taken(world: World) -> None:
     """Each request of a connection is counted by itself."""
     client = world.client()

@@ -58,8 +58,11 @@ class BoundedProtocol(ExpressProtocol):
         """Since when a request is on its way that has not arrived; also before the first byte."""
         self._stalled_since: float | None = None
         self._in_headers = False
+        self._in_message = False
+        self._begun = 0
+        """So many requests have begun in what was read last."""
         self._header_bytes = 0
-        """Of headers that have not ended; the end of what came before them may be among it."""
+        """Of headers that have not ended."""
         self._told_bytes = 0
         """Of a request's line and headers, as the parser tells them one by one."""
         self._refusal: Problem | None = None
@@ -81,8 +84,10 @@ class BoundedProtocol(ExpressProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        within, self._begun = self._in_message, 0
         super().data_received(data)
-        if self._in_headers:
+        # where something else ended in it nobody knows how much of it is theirs: the next read tells
+        if self._in_headers and within + self._begun == 1:
             self._header_bytes += len(data)
             if self._header_bytes > self.limits.max_headers:
                 self._end(self._too_much())
@@ -101,7 +106,8 @@ class BoundedProtocol(ExpressProtocol):
         super().on_message_begin()
         lay_into(cast("Scope", self.scope), self)
         self._arriving_since = self.loop.time()
-        self._in_headers = True
+        self._in_headers = self._in_message = True
+        self._begun += 1
         self._told_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -122,6 +128,7 @@ class BoundedProtocol(ExpressProtocol):
 
     def on_message_complete(self) -> None:
         self._arriving_since = None
+        self._in_message = False
         super().on_message_complete()
 
     def _unsupported_upgrade_warning(self) -> None:
