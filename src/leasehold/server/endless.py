@@ -4,15 +4,15 @@ They go on until the caller goes, its key or session ends, or the server stops.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.json import encode
 
 from leasehold.errors import LeaseholdError
-from leasehold.server.call import Call, hung_up
+from leasehold.server.call import Call
 from leasehold.server.drain import draining
+from leasehold.server.endings import End, ends_of
 from leasehold.server.observatory.events import Event, shape
 from leasehold.server.problems import Problem
 
@@ -26,6 +26,14 @@ HEADERS = [
 ]
 
 ALIVE = b": still here\n\n"
+
+_BYE: dict[End, bytes] = {
+    "draining": b"draining",
+    "key": b"key ended",
+    "session": b"session ended",
+    "gone": b"",
+}
+"""What is said last; nothing to whom has hung up."""
 
 
 class Feed(Protocol):
@@ -78,40 +86,31 @@ async def endless(
 
 
 async def _run(call: Call, own: Feed, send: "Send") -> None:
-    service, loop = call.service, asyncio.get_running_loop()
-    over: asyncio.Future[bytes] = loop.create_future()
+    words: list[bytes] = []  # why it is over: the first is told
 
-    def end(word: bytes) -> None:
-        if not over.done():
-            over.set_result(word)
+    def end(why: End) -> None:
+        words.append(_BYE[why])
         own.news.set()
 
-    leave: list[Callable[[], None]] = [
-        service.drain.watch(lambda: end(b"draining")),
-        service.keys.watch(call.principal.key_id, lambda: end(b"key ended")),
-    ]
-    if call.session is not None:
-        leave.append(service.sessions.watch(call.session, lambda: end(b"session ended")))
-    gone = loop.create_task(hung_up(call))
-    gone.add_done_callback(lambda _: end(b""))
-    try:
+    with ends_of(call, end):
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         try:
-            news = await own.begin()
-            while not over.done() and not own.behind:  # asked right before each is sent
-                await _send(send, news)
-                await asyncio.sleep(0)  # others have their turn, however much is to be sent
-                news = await _news(own, service.limits.stream_beat)
+            await _go_on(call, own, send, words)
         except (LeaseholdError, Problem):  # the head of the answer is sent: no other can be told
-            end(b"unavailable")
-        word = b"behind" if own.behind else over.result()
+            words.append(b"unavailable")
+        word = b"behind" if own.behind else words[0]
         if word:
             await _send(send, sse("bye", word))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-    finally:
-        gone.cancel()
-        for forget in leave:
-            forget()
+
+
+async def _go_on(call: Call, own: Feed, send: "Send", words: list[bytes]) -> None:
+    """Send what there is until there are words, or more than the caller reads."""
+    news = await own.begin()
+    while not words and not own.behind:  # asked right before each is sent
+        await _send(send, news)
+        await asyncio.sleep(0)  # others have their turn, however much is to be sent
+        news = await _news(own, call.service.limits.stream_beat)
 
 
 async def _news(own: Feed, beat: float) -> bytes:

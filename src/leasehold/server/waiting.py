@@ -6,7 +6,6 @@ up by its caller only; a place whose caller is gone for good is passed over once
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -15,8 +14,9 @@ from leasehold.model import Granted, Refused, Renew, Renewed
 from leasehold.primitives.acquire import Acquiring
 from leasehold.primitives.ask import Ask, Grant
 from leasehold.runtime.port import Runtime
-from leasehold.server.call import Call, Gone, hung_up
+from leasehold.server.call import Call, Gone
 from leasehold.server.drain import draining
+from leasehold.server.endings import End, ends_of
 from leasehold.server.problems import Problem, unauthenticated
 
 
@@ -83,10 +83,12 @@ async def acquire_in_line(
             if not place.done():
                 spans = service.spans
                 with nullcontext() if spans is None else spans.waiting():
-                    await _until_any(call, ask, place, brought=brought)
+                    await _until_any(call, ask, place)
         finally:
             if line.is_doubtful:
-                service.doubt(lease_id)
+                service.doubts.add(lease_id)
+            if not brought and _is_too_late(place):
+                service.give_up(ask.key, lease_id)
         grant = place.result()
     try:
         if grant.claim_by is None:
@@ -95,47 +97,53 @@ async def acquire_in_line(
             left = await _claimed(call, ask, grant)
     except BaseException:
         if not brought:
-            service.runtime.keeper.abandon(ask.key, grant.id, 0.0)
+            service.give_up(ask.key, grant.id)
         raise
     return Had(grant.id, grant.token, grant.slots, left)
 
 
-async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant], *, brought: bool) -> None:
+def _is_too_late(place: asyncio.Task[Grant]) -> bool:
+    """It was granted as it was being cancelled: nobody would have it until its ttl is over."""
+    if not place.done() or place.cancelled() or place.exception() is not None:
+        return False
+    return place.cancelling() > 0
+
+
+async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant]) -> None:
     """Wait until there is a grant, or until it is wanted no more; then the place is given up."""
-    service, loop = call.service, asyncio.get_running_loop()
-    ended: asyncio.Future[Problem] = loop.create_future()
+    service = call.service
+    ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
 
-    def end(problem: Problem) -> None:
+    def end(why: End) -> None:
         if not ended.done():
-            ended.set_result(problem)
+            ended.set_result(why)
 
-    def end_of(what: str) -> Callable[[], None]:
-        return lambda: end(unauthenticated(f"{what} has ended while it waited"))
-
-    leave = [
-        service.drain.watch(lambda: end(draining())),
-        service.keys.watch(call.principal.key_id, end_of("this key")),
-    ]
-    if call.session is not None:
-        leave.append(service.sessions.watch(call.session, end_of("your session")))
-    gone = loop.create_task(hung_up(call))
     try:
-        if service.spans is not None:
-            await service.spans.look(ask.key)
-        await asyncio.wait((place, gone, ended), return_when=asyncio.FIRST_COMPLETED)
+        with ends_of(call, end):
+            if service.spans is not None:
+                await service.spans.look(ask.key)
+            await asyncio.wait((place, ended), return_when=asyncio.FIRST_COMPLETED)
         if place.done():
             return
         place.cancel()
         await asyncio.wait((place,))
-        if not place.cancelled() and place.exception() is None and not brought:
-            service.runtime.keeper.abandon(ask.key, place.result().id, 0.0)  # too late
-        raise ended.result() if ended.done() else Gone
+        raise _said(ended.result())
     finally:
-        for forget in leave:
-            forget()
-        gone.cancel()
         if not place.done():
             place.cancel()  # we were cancelled ourselves
+
+
+def _said(why: End) -> Exception:
+    """What is raised for an end."""
+    match why:
+        case "draining":
+            return draining()
+        case "key":
+            return unauthenticated("this key has ended while it waited")
+        case "session":
+            return unauthenticated("your session has ended while it waited")
+        case "gone":
+            return Gone()
 
 
 async def _claimed(call: Call, ask: Ask, grant: Grant) -> float:
