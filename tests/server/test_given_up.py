@@ -1,6 +1,7 @@
 """A caller whose acquire had no answer gives its id up: nothing is granted under it afterwards."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from secrets import token_urlsafe
 from typing import Any, Literal
@@ -16,11 +17,12 @@ from leasehold.server.own_ids import is_own
 from tests.server.test_api_locks import acquire
 from tests.server.test_api_retries import Forsaken
 from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
 
 pytestmark = pytest.mark.once
 
 
-type Fate = Literal["lost", "resent", "silent"]
+type Fate = Literal["lost", "resent", "resent, slowly", "silent"]
 """Of an acquire: it is given up in the end, or has an answer while a copy is under way, or has none yet."""
 
 
@@ -32,6 +34,7 @@ class Late:
         runtime = world.server.service.runtime
         self._call = runtime.call
         self.under_way: list[Command] = []
+        self._goes_on = asyncio.Event()
         monkeypatch.setattr(runtime, "call", self.call)
         monkeypatch.setattr(runtime, "call_all", self.call_all)
 
@@ -45,7 +48,13 @@ class Late:
         if self._fate == "lost":
             raise BackendUnavailable("the store took too long")
         answer = await self._call(command, patience)
+        if self._fate == "resent, slowly":
+            await self._goes_on.wait()
         return Answer(answer.reply, answer.sent, resent=True)
+
+    def go_on(self) -> None:
+        """What is slow has its answer now."""
+        self._world.do(self._goes_on.set)
 
     async def call_all(
         self, commands: Sequence[Command], patience: float | None = None
@@ -138,6 +147,28 @@ def test_what_nobody_can_give_up_is_given_up_by_the_server(
     (store,) = servers[0].server.service.runtime.stores
     assert store.keeper.flush(LONG)
     assert set(late.arrive()) == {Gone()}
+
+
+def test_what_came_for_one_who_has_left_is_never_granted_late(
+    servers: tuple[World, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """He brought no id and did not wait, and hung up before the answer."""
+    world, name = servers[0], "left"
+    late, host = Late(world, monkeypatch, "resent, slowly"), world.url.removeprefix("http://")
+    connections = world.server._front.server_state.connections  # type: ignore[union-attr]
+    before = set(connections)
+    with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), LONG) as line:
+        head = f"POST /v1/locks/{b64(name)} HTTP/1.1\r\nHost: x\r\n"
+        line.sendall(f"{head}Authorization: Bearer {world.admin_key}\r\n\r\n".encode())
+        wait_until(lambda: late.under_way, "it is under way")
+    wait_until(lambda: not (connections - before), "the server knows that he has left")
+    late.go_on()
+    accounts = world.server.service.accounts
+    wait_until(lambda: not accounts.acquiring.busy, "it has been answered")
+    world.do(lambda: asyncio.sleep(0))
+    (store,) = world.server.service.runtime.stores
+    assert store.keeper.flush(LONG)
+    assert late.arrive() == [Gone()]
 
 
 def test_one_that_was_released_elsewhere_is_never_granted(

@@ -42,6 +42,10 @@ class Doubts:
             return command
         return self.buried(command)
 
+    def burial_of(self, lease_id: str) -> float:
+        """For how long the store is to remember such an id; 0 for one that nobody doubts."""
+        return self._bury if lease_id in self.ids else 0.0
+
     def buried(self, command: Release) -> Release:
         """Have the store remember its id for as long as a late copy may be on its way."""
         return replace(command, bury=max(command.bury, self._bury))

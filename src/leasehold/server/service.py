@@ -162,13 +162,9 @@ class Service:
             )
         return left
 
-    def doubt(self, lease_id: str) -> None:
-        """A copy of an Acquire under this id may still be on its way."""
-        self.doubts.add(lease_id)
-
-    def buried(self, command: Release) -> Release:
-        """Have the store remember its id for as long as a late copy may be on its way."""
-        return self.doubts.buried(command)
+    def give_up(self, key: bytes, lease_id: str) -> None:
+        """Nobody has it, or will have it, who could release it: that is done in the background."""
+        self.runtime.keeper.abandon(key, lease_id, self.doubts.burial_of(lease_id))
 
     def saw(self, who: Principal, command: Command, reply: Reply) -> None:
         """Remember what a command has come to, and tell those who watch."""

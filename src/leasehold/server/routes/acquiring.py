@@ -1,6 +1,5 @@
 """Acquiring: at once or not at all, or in line."""
 
-from leasehold.core.timing import burial
 from leasehold.errors import BackendUnavailable
 from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Refused, Reply
 from leasehold.primitives.ask import Ask
@@ -27,7 +26,7 @@ async def acquire(call: Call) -> Answer:
     else:
         had = await _try(call, command, brought=brought)
     if call.is_over and not brought:  # or nobody would have it until its ttl is over
-        service.runtime.keeper.abandon(command.key, had.id, 0.0)
+        service.give_up(command.key, had.id)
         raise Hung
     return _held(call, had, command)
 
@@ -103,9 +102,7 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
             left = service.left(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
         except BackendUnavailable:
             if not brought:  # nobody else knows this id, so nobody would ever release it
-                service.runtime.keeper.abandon(
-                    command.key, command.id, burial(service.runtime.call_timeout)
-                )
+                service.give_up(command.key, command.id)
             raise
     if type(reply) is not Granted:
         raise not_acquired(reply, command.key)

@@ -6,6 +6,7 @@ from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.own_ids import is_own
 from leasehold.server.problems import Problem
+from leasehold.server.routes import kinds
 from leasehold.server.routes.old_sdk import done
 from leasehold.server.routes.shapes import Forced, ReleaseQuery
 from leasehold.server.routes.telling import failure
@@ -14,9 +15,8 @@ from leasehold.server.routes.telling import failure
 async def release(call: Call) -> Answer:
     """Give it up; or end other people's leases."""
     asked = call.query(ReleaseQuery)
-    key = call.key(asked.kind)
     if asked.force:
-        return await _force(call, key, asked)
+        return await _force(call, asked)
     if asked.id is None:
         raise Problem(
             "malformed",
@@ -28,7 +28,7 @@ async def release(call: Call) -> Answer:
     with service.accounts.renewing:
         giving_up = Release(key, asked.id)
         if not is_own(asked.id):  # an Acquire of any server may be on its way
-            giving_up = service.buried(giving_up)
+            giving_up = service.doubts.buried(giving_up)
         answer = await service.ask(call.principal, giving_up)
     if type(answer.reply) is Released:
         return done(call)
@@ -37,21 +37,35 @@ async def release(call: Call) -> Answer:
     raise Problem("lost", "nothing is held under this id: it was released, or it has expired")
 
 
-async def _force(call: Call, key: bytes, asked: ReleaseQuery) -> Answer:
+async def _given_up(call: Call, kind: str | None, lease_id: str) -> bool:
+    """Whether there was anything to give up: of that kind, or of any."""
+    service, command = call.service, Release(call.key(kind or kinds.FIRST), lease_id)
+    if not is_own(lease_id):  # an Acquire of any server may be on its way
+        command = service.buried(command)
+    reply = (await service.ask(call.principal, command)).reply
+    if isinstance(reply, Failed):
+        raise failure(reply)
+    if type(reply) is Released:
+        return True
+    return kind is None and await kinds.released(call, lease_id)
+
+
+async def _force(call: Call, asked: ReleaseQuery) -> Answer:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
         raise Problem("malformed", "say why, with reason=: the holder is told, and it is kept")
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service = call.service
+    kind = asked.kind or await kinds.only_one(call, lease)
     await service.audit.write(
         call.principal,
         "force release",
         call.name,
-        {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
+        {"kind": kind, "reason": asked.reason, "now": asked.now, "lease": lease},
     )
+    command = Revoke(call.key(kind), lease, asked.reason, asked.now)
     with service.accounts.renewing:
-        answer = await service.ask(call.principal, Revoke(key, lease, asked.reason, asked.now))
-    reply = answer.reply
+        reply = (await service.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):
         raise failure(reply)
     if not reply.count:
