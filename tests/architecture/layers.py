@@ -41,8 +41,8 @@ BELOW = BASE | names("config clock fork gate core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
     "hub misspelt backends backends.port backends.redact backends.http.wire backends.http.names"
-    " backends.http.translation runtime.port runtime.asyncio runtime.mail primitives.acquire"
-    " primitives.ask primitives.ids primitives.telling"
+    " backends.http.wire_service backends.http.translation runtime.port runtime.asyncio runtime.mail"
+    " primitives.acquire primitives.ask primitives.ids primitives.telling"
 )
 HTTP = names("msgspec starlette")
 TEMPORAL_FLOWS = BASE | names(
@@ -70,9 +70,11 @@ RULES: Mapping[str, Rule] = {
     "backends.port": Rule(BELOW),
     "backends.redact": Rule(),
     "backends.bell": Rule(),
+    "backends.buffered": Rule(),
     "backends": Rule(BELOW | names("lazy backends.port backends.redact")),
     "backends.*": Rule(
-        BELOW | names("backends.bell backends.port backends.redact"), theirs=names("*")
+        BELOW | names("backends.bell backends.buffered backends.port backends.redact"),
+        theirs=names("*"),
     ),
     "backends.memory": Rule(BELOW | names("backends.port")),
     "backends.sqlite.*": Rule(
@@ -235,7 +237,7 @@ RULES: Mapping[str, Rule] = {
         | names(
             "gate misspelt settings_file settings_stores temporal testing config backends.http.* server.*"
         )
-        | names("primitives.by_id runtime.step"),
+        | names("backends.redact primitives.by_id runtime.step"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

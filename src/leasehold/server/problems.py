@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from leasehold.backends.http import wire
+from leasehold.backends.http import wire, wire_service
 from leasehold.core.names import shown
 from leasehold.server.answers import Answer, Header
 
@@ -94,10 +94,10 @@ class Problem(Exception):
         """Its HTTP status."""
         return KINDS[self.kind].status
 
-    def shape(self) -> wire.Problem:
+    def shape(self) -> wire_service.Problem:
         """What its body says."""
         known = KINDS[self.kind]
-        return wire.Problem(
+        return wire_service.Problem(
             f"/problems/{self.kind}",
             known.title,
             known.status,

@@ -7,12 +7,12 @@ from typing import Self
 
 import msgspec
 
-from leasehold.backends.http import wire
+from leasehold.backends.http import wire, wire_service
 
-ABOUT = wire.About(
+ABOUT = wire_service.About(
     server="s1",
     version="9",
-    promises=wire.Promises("cluster", True, True, True, True, ("crash",)),
+    promises=wire_service.Promises("cluster", True, True, True, True, ("crash",)),
     key="k",
     name="n",
     scopes=("acquire", "read"),
@@ -41,7 +41,7 @@ def answer(
 
 def problem(status: int, detail: str = "so it is", **more: str) -> bytes:
     """A problem, as the service tells it."""
-    told = wire.Problem("/problems/x", "X", status, detail)
+    told = wire_service.Problem("/problems/x", "X", status, detail)
     body = msgspec.json.encode(told)
     return answer(status, body, kind="application/problem+json", server="s1", **more)
 

@@ -13,7 +13,7 @@ from leasehold.backends.http.socket_link import SocketLink, dial
 from leasehold.backends.http.socket_stream import SocketStream
 from leasehold.backends.http.spread import Spread
 from leasehold.backends.http.stream import MISSED_SOME, nowhere
-from leasehold.backends.http.wire import About
+from leasehold.backends.http.wire_service import About
 from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
 from leasehold.fork import on_fork
 from leasehold.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from leasehold.backends.http import wire
+from leasehold.backends.http import wire, wire_service
 from leasehold.backends.http.names import decoded, encoded
 from leasehold.backends.http.reading import Answer
 from leasehold.backends.http.settings import Key, Settings
@@ -22,9 +22,9 @@ EVENTS = "text/event-stream"
 
 _encode = msgspec.msgpack.Encoder().encode
 _read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
-_read_page = msgspec.json.Decoder(wire.StatusPage).decode
-_read_about = msgspec.json.Decoder(wire.About).decode
-_read_ttls = msgspec.json.Decoder(wire.Ttls).decode
+_read_page = msgspec.json.Decoder(wire_service.StatusPage).decode
+_read_about = msgspec.json.Decoder(wire_service.About).decode
+_read_ttls = msgspec.json.Decoder(wire_service.Ttls).decode
 
 
 @cache
@@ -94,21 +94,21 @@ class Dialogue:
 
     def page(self, answer: Answer) -> Page:
         """A page of keys. Raises what the answer says instead."""
-        page: wire.StatusPage = self._read(answer, _read_page)
+        page: wire_service.StatusPage = self._read(answer, _read_page)
         try:
             cursor = None if page.cursor is None else decoded(page.cursor)
             return Page([status_to_model(each) for each in page.items], cursor)
         except ValueError as error:
             raise unreadable(self._settings, error) from error
 
-    def who(self, answer: Answer) -> wire.About:
+    def who(self, answer: Answer) -> wire_service.About:
         """Who is there. Raises what the answer says instead."""
-        about: wire.About = self._read(answer, _read_about)
+        about: wire_service.About = self._read(answer, _read_about)
         return about
 
-    def ttls(self, answer: Answer) -> wire.Ttls:
+    def ttls(self, answer: Answer) -> wire_service.Ttls:
         """Which ttls there may be. Raises what the answer says instead."""
-        ttls: wire.Ttls = self._read(answer, _read_ttls)
+        ttls: wire_service.Ttls = self._read(answer, _read_ttls)
         return ttls
 
     def check_stream(self, answer: Answer) -> None:

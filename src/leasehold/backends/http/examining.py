@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from leasehold.backends.http.names import decoded
 from leasehold.backends.http.settings import Settings
 from leasehold.backends.http.url import is_here
-from leasehold.backends.http.wire import About, Ttls
+from leasehold.backends.http.wire_service import About, Ttls
 from leasehold.model import Finding
 
 

@@ -1,15 +1,11 @@
-"""A connection in an event loop: a protocol of our own, since a whole HTTP client costs many times more.
-
-It reads into a buffer that stays: for each read of an ordinary protocol asyncio has the system map 256 KiB
-of fresh memory, unless the heap happens to have them, and that can cost more than all else here.
-"""
+"""A connection in an event loop: a protocol of our own, since a whole HTTP client costs many times more."""
 
 import asyncio
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import cast
 
+from leasehold.backends.buffered import BufferedLink, resolve
 from leasehold.backends.http.dialogue import Dialogue
 from leasehold.backends.http.keep_alive import keep_alive
 from leasehold.backends.http.reading import Answer, Reader
@@ -19,26 +15,18 @@ from leasehold.backends.http.trouble import unreachable
 type Land = Callable[[Answer | Exception], None]
 """Who is told of the answer, or of what went wrong."""
 
-BUFFER = 65536
-"""So many bytes are read at a time."""
 
-
-class LoopLink(asyncio.BufferedProtocol):
+class LoopLink(BufferedLink):
     """One request at a time. After any failure it is of no use any more."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, dialogue: Dialogue) -> None:
+        super().__init__(loop)
         self.dialogue = dialogue
-        self.usable = True
-        self.parting = False
-        """It is not used much longer: to be closed as soon as nobody waits."""
         self.silent = True
         """Nothing was ever heard over it."""
         self.reader = Reader()
-        self._loop = loop
         self._land: Land | None = None
         self._used = loop.time()
-        self._buffer = memoryview(bytearray(BUFFER))  # TLS cuts it, and would cut a copy otherwise
-        self._transport: asyncio.Transport | None = None
 
     @property
     def idle(self) -> bool:
@@ -50,7 +38,7 @@ class LoopLink(asyncio.BufferedProtocol):
     def ask(self, request: bytes) -> asyncio.Future[Answer]:
         """Send a request at once; to be awaited: its answer. Raises `OSError` or `NotHttp`."""
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self.launch(request, partial(_resolve, future))
+        self.launch(request, partial(resolve, future))
         return future
 
     def launch(self, request: bytes, land: Land) -> None:
@@ -70,9 +58,6 @@ class LoopLink(asyncio.BufferedProtocol):
             keep_alive(sock)
         if not self.usable:
             self._transport.abort()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         self.silent = False
@@ -113,32 +98,10 @@ class LoopLink(asyncio.BufferedProtocol):
             self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
 
     def _hang_up(self, error: Exception) -> None:
-        self.usable = False
-        if self._transport is not None and not self._loop.is_closed():
-            self._transport.abort()
+        self._abort()
         land, self._land = self._land, None
         if land is not None:
             land(error)
-
-    def close_in_child(self) -> None:
-        """The loop's selector is the parent's too: put nothing in the socket's place, and no more."""
-        transport, self._transport = self._transport, None
-        self.usable = False
-        sock = None if transport is None else transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(nothing, sock.fileno(), inheritable=False)
-            os.close(nothing)
-
-
-def _resolve(future: asyncio.Future[Answer], found: Answer | Exception) -> None:
-    if future.done():
-        return  # whoever asked has left
-    if isinstance(found, Exception):
-        future.set_exception(found)
-        future.exception()  # so that nobody complains where it is not awaited
-    else:
-        future.set_result(found)
 
 
 async def dial(settings: Settings) -> LoopLink:

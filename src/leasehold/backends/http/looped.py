@@ -18,7 +18,7 @@ from leasehold.backends.http.settings import LARGEST, Settings
 from leasehold.backends.http.spread import Spread
 from leasehold.backends.http.stream import MISSED_SOME, nowhere
 from leasehold.backends.http.trouble import broken
-from leasehold.backends.http.wire import About
+from leasehold.backends.http.wire_service import About
 from leasehold.backends.port import Land
 from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
 from leasehold.fork import on_fork

@@ -1,6 +1,6 @@
 """What the service's stores promise, which only the service knows."""
 
-from leasehold.backends.http.wire import About
+from leasehold.backends.http.wire_service import About
 from leasehold.model import Capabilities
 
 UNASKED = Capabilities(scope="cluster", clock=False, fenced=False, push=False, asked=False)

@@ -9,9 +9,7 @@ of `leasehold.model` with a tag each (`translation`).
 `wakeup` events (`Push`), and `recheck` where pushes may have been lost before. A command's `inbox` is that
 of the stream's `Hello`, or empty.
 
-`GET /v1/scan?prefix=&cursor=&limit=` gives a `StatusPage`: `prefix` and `cursor` are the beginnings of keys,
-spelt as keys are (`cursor` is that of the page before, or left out). `GET /v1/about` gives an `About`,
-and `GET /v1/limits` among others the `Ttls`.
+All else that the service answers is in `wire_service`.
 """
 
 from msgspec import Struct
@@ -217,13 +215,6 @@ class BatchAnswer(Struct, frozen=True):
     replies: tuple[Reply, ...]
 
 
-class StatusPage(Struct, frozen=True):
-    """Some of the keys in use, and where to go on: None after the last (`GET /v1/scan`)."""
-
-    items: tuple[Status, ...]
-    cursor: str | None = None
-
-
 class Hello(Struct, frozen=True):
     """The first event of a stream."""
 
@@ -233,39 +224,6 @@ class Hello(Struct, frozen=True):
     format: int = FORMAT
     beat: float = 15.0
     """So often something comes, if only a comment, in seconds."""
-
-
-class Promises(Struct, frozen=True):
-    """See `leasehold.model.Capabilities`: what all stores of the service promise."""
-
-    scope: str
-    clock: bool
-    durable: bool
-    fenced: bool
-    push: bool
-    survives: tuple[str, ...] = ()
-
-
-class About(Struct, frozen=True):
-    """What the service is, and who asks (`GET /v1/about`, for every key)."""
-
-    server: str
-    version: str
-    promises: Promises
-    key: str
-    """The API key's id, which is no secret."""
-    name: str
-    scopes: tuple[str, ...]
-    directories: tuple[str, ...]
-    """Where those scopes hold, each spelt as keys are; an empty one is everywhere."""
-    format: int = FORMAT
-
-
-class Ttls(Struct, frozen=True):
-    """Which ttls the service takes, in seconds: a part of `GET /v1/limits`, for every key."""
-
-    min_ttl: float
-    max_ttl: float
 
 
 class Push(Struct, omit_defaults=True, frozen=True):
@@ -279,15 +237,3 @@ class Push(Struct, omit_defaults=True, frozen=True):
     granted_at: float = 0.0
     window: float = 0.0
     detail: str = ""
-
-
-class Problem(Struct, omit_defaults=True, frozen=True):
-    """What went wrong, as `application/problem+json` (RFC 9457)."""
-
-    type: str
-    title: str
-    status: int
-    detail: str
-    retry_after: float | None = None
-    holders: tuple[Holder, ...] = ()
-    position: int | None = None

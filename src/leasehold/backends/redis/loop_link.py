@@ -1,17 +1,13 @@
-"""A connection in an event loop: a protocol of our own, since a whole client costs several times more.
-
-It reads into a buffer that stays: for each read of an ordinary protocol asyncio has the system map 256 KiB
-of fresh memory, unless the heap happens to have them, and that can cost more than all else here.
-"""
+"""A connection in an event loop: a protocol of our own, since a whole client costs several times more."""
 
 import asyncio
-import os
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 from weakref import WeakSet
 
+from leasehold.backends.buffered import BufferedLink, resolve
 from leasehold.backends.redis.link import MORE, PushNotification, keep_alive, new_reader
 from leasehold.backends.redis.settings import Endpoint, Settings
 
@@ -19,33 +15,24 @@ type Land = Callable[[list[Any] | Exception], None]
 """Who is told of the answers, or of what went wrong."""
 
 
-BUFFER = 65536
-"""So many bytes are read at a time."""
-
-
-class LoopLink(asyncio.BufferedProtocol):
+class LoopLink(BufferedLink):
     """See `Link`. Once it has a `take`, all that comes is handed to that, in the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
+        super().__init__(loop)
         self.endpoint = endpoint
-        self.usable = True
-        self.parting = False
-        """It is not used much longer: to be closed as soon as nobody waits."""
         self.take: Callable[[Any], None] | None = None
         self.lost: Callable[[Exception], None] | None = None
         """Called once when it breaks, but not when it is closed by us."""
-        self._loop = loop
         self._asked: deque[tuple[Land, int]] = deque()
         """Who waits, and for how many answers."""
         self._answers: list[Any] = []
         """Those to the first of them, so far."""
         self._reader = new_reader()
-        self._buffer = memoryview(bytearray(BUFFER))  # TLS cuts it, and would cut a copy otherwise
-        self._transport: asyncio.Transport | None = None
 
     def ask(self, data: bytes, count: int = 1) -> asyncio.Future[list[Any]]:
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        self.launch(data, count, partial(_resolve, future))
+        self.launch(data, count, partial(resolve, future))
         return future
 
     def launch(self, data: bytes, count: int, land: Land) -> None:
@@ -71,9 +58,6 @@ class LoopLink(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # other loops have their own classes
         keep_alive(transport.get_extra_info("socket"))
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         reader, asked = self._reader, self._asked
@@ -112,32 +96,10 @@ class LoopLink(asyncio.BufferedProtocol):
             self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
 
     def _hang_up(self, error: Exception) -> None:
-        self.usable = False
-        if self._transport is not None and not self._loop.is_closed():
-            self._transport.abort()
+        self._abort()
         asked, self._asked = self._asked, deque()
         for land, _ in asked:
             land(error)
-
-    def close_in_child(self) -> None:
-        """The loop's selector is the parent's too: put nothing in the socket's place, and no more."""
-        transport, self._transport = self._transport, None
-        self.usable = False
-        sock = None if transport is None else transport.get_extra_info("socket")
-        if sock is not None and sock.fileno() >= 0:
-            nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            os.dup2(nothing, sock.fileno(), inheritable=False)
-            os.close(nothing)
-
-
-def _resolve(future: asyncio.Future[list[Any]], found: list[Any] | Exception) -> None:
-    if future.done():
-        return  # whoever asked has left
-    if isinstance(found, Exception):
-        future.set_exception(found)
-        future.exception()  # so that nobody complains where it is not awaited
-    else:
-        future.set_result(found)
 
 
 class LoopDial:

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from leasehold.backends.http.names import encoded
-from leasehold.backends.http.wire import About, Promises
+from leasehold.backends.http.wire_service import About, Promises
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
 from leasehold.server.limits import Limits

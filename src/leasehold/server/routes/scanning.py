@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from leasehold.backends.http.names import decoded, encoded
-from leasehold.backends.http.wire import StatusPage
+from leasehold.backends.http.wire_service import StatusPage
 from leasehold.model import Status
 from leasehold.server.answers import Answer, json
 from leasehold.server.call import Call
