@@ -13,8 +13,11 @@ from leasehold.model import Holder, Status, Waiter
 
 SEPARATOR = "\x1f"
 
-ADDRESS = "[0-9A-Za-z.:%]*"
-"""What the address of a caller is made of, as a pattern."""
+MAX_ADDRESS = 64
+"""Letters of the address of a caller, with its zone."""
+
+ADDRESS = rf"[0-9A-Za-z.:%]{{0,{MAX_ADDRESS}}}"
+"""What it is made of, as a pattern."""
 
 _SEALED = re.compile(rf"\x1f{ADDRESS} [A-Za-z0-9_=-]*(?: (?P<mark>[A-Za-z0-9_-]{{{LENGTH}}}))?\Z")
 """An address, a sealed id, a mark; whatever else stands behind a separator is somebody's own words."""

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from leasehold.core.names import fingerprint
-from leasehold.core.notes import ADDRESS, SEPARATOR, shown_note
+from leasehold.core.notes import ADDRESS, MAX_ADDRESS, SEPARATOR, shown_note
 
 LONGEST = 64
 """Letters of an id."""
@@ -39,7 +39,8 @@ class Envelope:
         raw = lease_id.encode()
         hidden = self._turned(raw, fingerprint(lease_id))
         last = f" {mark}" if mark else ""
-        return f"{note}{SEPARATOR}{_clean(ip)} {urlsafe_b64encode(hidden).decode()}{last}"
+        address = _clean(ip[: MAX_ADDRESS + 1])  # enough to see that it is longer
+        return f"{note}{SEPARATOR}{address} {urlsafe_b64encode(hidden).decode()}{last}"
 
     def opened(self, note: str, lease: str) -> Opened:
         """What was sealed with the lease of that fingerprint."""
@@ -66,7 +67,7 @@ class Envelope:
 
 @lru_cache(maxsize=1024)  # each client asks many times
 def _clean(ip: str) -> str:
-    """An address, without its zone if that has other letters; empty for what a proxy says that is none."""
+    """An address, without its zone if that is long or has other letters; empty for what a proxy says else."""
     for each in (ip, ip.partition("%")[0]):
         if re.fullmatch(ADDRESS, each):
             return each

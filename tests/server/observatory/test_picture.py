@@ -181,6 +181,23 @@ def test_a_place_that_was_given_up_elsewhere_has_left(seen: Watched) -> None:
     assert seen.take() == ["granted a", "queued b", "left b"]
 
 
+def test_a_look_that_took_long_is_no_renewal(seen: Watched) -> None:
+    seen.walk()
+    seen.elsewhere(acquire("a"))
+    seen.walk()
+    assert seen.take() == ["granted a"]
+    asked, status = seen.now, seen.status()
+    seen.now += 5
+    seen.picture.looked(status, asked)
+    assert seen.take() == []
+    seen.elsewhere(renew("a"))
+    seen.elsewhere(renew("a", 40))
+    asked, status = seen.now, seen.status()
+    seen.now += 2
+    seen.picture.looked(status, asked)
+    assert seen.take() == ["renewed a"]
+
+
 def test_places_that_no_look_names_are_not_kept_for_ever(seen: Watched) -> None:
     for who in "abcd":
         seen.here(acquire(who))
@@ -282,6 +299,19 @@ def test_families_learn_how_long_is_waited_and_held(seen: Watched) -> None:
     assert (family.held.count, family.held.longest, family.waited.longest) == (1, 10.0, 10.0)
     assert family.ttl == 10.0
     assert family.closest == pytest.approx(0.9)
+
+
+def test_what_is_held_all_along_is_no_family(seen: Watched) -> None:
+    seen.elsewhere(acquire("a"))
+    seen.elsewhere(acquire("b"))
+    late = Watched(seen.now + 1, books=seen.books)
+    late.walk()
+    late.here(renew("a"))  # how long it went without one nobody knows
+    assert late.take() == ["renewed a"]
+    assert list(late.picture.families) == []
+    late.here(release("a"))
+    (family,) = late.picture.families
+    assert (family.name, family.held.count) == (b"jobs/", 1)
 
 
 def test_a_grant_without_a_ledgers_word_is_taken_as_it_is(seen: Watched) -> None:

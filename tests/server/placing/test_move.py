@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +16,7 @@ from leasehold.model import Acquire, Granted, Release
 from leasehold.server.config import Placement
 from leasehold.server.placing.documents import HOME, write
 from leasehold.server.placing.home import Home
+from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import LONG, World, b64
 
 FRESH = 1.5
@@ -66,37 +67,6 @@ def pair() -> Iterator[Pair]:
     found.close()
 
 
-def lock(name: str) -> str:
-    return f"/v1/locks/{b64(name)}"
-
-
-def acquired(client: httpx2.Client, name: str, **query: Any) -> dict[str, Any]:
-    answer = client.post(lock(name), params={"ttl": 60} | query)
-    assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def released(client: httpx2.Client, name: str, lease: dict[str, Any]) -> None:
-    assert client.delete(lock(name), params={"id": lease["id"]}).status_code == 200
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
-def moved(client: httpx2.Client, directory: str, to: str) -> bool:
-    seen = client.get(f"/v1/move/{b64(directory)}/").json()
-    return bool(seen["place"] == to and seen["phase"] == "settled")
-
-
-def move(client: httpx2.Client, directory: str, to: str) -> None:
-    assert client.put(f"/v1/move/{b64(directory)}/", json={"to": to}).status_code == 200
-
-
 def test_what_is_held_stays_held_and_goes_over_when_it_is_free(pair: Pair) -> None:
     here, there = pair.clients
     held = acquired(here, "d/busy")
@@ -105,8 +75,7 @@ def test_what_is_held_stays_held_and_goes_over_when_it_is_free(pair: Pair) -> No
     move(here, "d", "two")
     pair.know(b"d/", "moving")
     for client in (here, there):  # nobody gets what is held, and its holder goes on
-        refused = client.post(lock("d/busy"), params={"ttl": 60})
-        assert refused.status_code in (409, 503)
+        assert is_held(client, "d/busy")
         assert client.patch(lock("d/busy"), params={"id": held["id"], "ttl": 60}).status_code == 200
     until(lambda: there.post(lock("d/idle"), params={"ttl": 60}).status_code == 200)
     seen = there.get("/v1/locks/base64:ZA/").json()["locks"]
@@ -230,12 +199,12 @@ def test_a_semaphore_moves_whole(pair: Pair) -> None:
     first = acquired(here, "d/s", capacity=3, units=2)
     move(here, "d", "two")
     pair.know(b"d/", "moving")
-    assert there.post(lock("d/s"), params={"ttl": 60, "capacity": 3}).status_code == 409
+    assert is_held(there, "d/s", capacity=3)
     query = {"id": first["id"], "kind": "semaphore"}
     assert here.delete(lock("d/s"), params=query).status_code == 200
     second = acquired(there, "d/s", capacity=3, units=2)
     assert second["sequencer"] > first["sequencer"]
-    assert here.post(lock("d/s"), params={"ttl": 60, "capacity": 3, "units": 2}).status_code == 409
+    assert is_held(here, "d/s", capacity=3, units=2)
     acquired(here, "d/s", capacity=3)
 
 

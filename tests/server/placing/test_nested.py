@@ -14,8 +14,9 @@ from leasehold.server.placing.listing import Listed, Listing
 from leasehold.server.placing.parting import put_home
 from leasehold.server.records import records_for
 from leasehold.server.records.port import Record, Records
+from tests.server.placing.asking import acquired, move, moved, released, until
 from tests.server.placing.errands import Astray, errands
-from tests.server.placing.test_move import Pair, acquired, move, moved, released, until
+from tests.server.placing.test_move import Pair
 from tests.server.world import b64
 
 

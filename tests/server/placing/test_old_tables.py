@@ -27,7 +27,7 @@ from leasehold.model import (
 )
 from leasehold.server.config import Placement
 from leasehold.server.placing.atlas import Atlas
-from tests.server.placing.test_move import acquired, lock, move, until
+from tests.server.placing.asking import acquired, lock, move, until
 from tests.server.placing.test_placements import away, table, told
 from tests.server.world import World
 
@@ -124,7 +124,7 @@ WAYS = {
 def granted(apart: Apart) -> tuple[str, dict[str, Any]]:
     """A name that is held at the new place, as one server knows."""
     name = f"d/{uuid4()}"
-    lease = acquired(apart.here, name, id=token_urlsafe(16))
+    lease = acquired(apart.here, name)
     assert table(apart.new).homes[b"d/"].to == "b"
     return name, lease
 

@@ -17,7 +17,7 @@ from leasehold.server.config import Placement
 from leasehold.server.placing import atlas, clerk
 from leasehold.server.placing.documents import HOME, record_name
 from leasehold.server.placing.table import Table
-from tests.server.placing.test_move import lock, move, moved, released, until
+from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import World
 
 FRESH = 0.5
@@ -58,19 +58,6 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     found.close()
 
 
-def acquired(client: httpx2.Client, name: str) -> Any:
-    """A lease; a server that was kept waiting by others may have to read anew before it grants one."""
-    found: list[httpx2.Response] = []
-
-    def is_there() -> bool:
-        found.append(client.post(lock(name), params={"ttl": 60}))
-        return found[-1].status_code != 503
-
-    until(is_there)
-    assert found[-1].status_code == 200, found[-1].text
-    return found[-1].json()
-
-
 def away(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records can't be reached from one server any more."""
 
@@ -108,7 +95,7 @@ def test_another_order_puts_nothing_elsewhere(fleet: Fleet) -> None:
     a, b = Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two)
     here, there = fleet.client(fleet.start(a, b)), fleet.client(fleet.start(b, a))
     acquired(here, "x")
-    assert there.post(lock("x"), params={"ttl": 60}).status_code == 409
+    assert is_held(there, "x")
 
 
 def test_a_file_of_another_machine_is_another_store(
@@ -176,7 +163,7 @@ def test_a_lone_store_gets_a_name_and_a_second_beside_it_while_it_is_in_use(flee
     released(before, "d/idle", idle)
     named = fleet.start(Placement(name="b", url=fleet.two), Placement(name="a", url=fleet.one))
     after = fleet.client(named)
-    assert after.post(lock("d/held"), params={"ttl": 60}).status_code == 409
+    assert is_held(after, "d/held")
     until(lambda: set(places(lone)) == {"a"})
     move(after, "d", "b")
     until(lambda: b"d/" in table(lone).homes)
@@ -236,7 +223,7 @@ def test_the_default_placement_may_be_given_up(fleet: Fleet) -> None:
 
     until(has_started)
     assert acquired(fleet.client(later[0]), "x")["sequencer"] > lease["sequencer"]
-    assert here.post(lock("x"), params={"ttl": 60}).status_code == 409
+    assert is_held(here, "x")
 
 
 @pytest.mark.once

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from leasehold.server.config import Placement
-from tests.server.placing.test_move import moved, until
+from tests.server.placing.asking import moved, until
 from tests.server.world import World, b64
 
 PLACES = (

@@ -31,7 +31,7 @@ from leasehold.server.observatory.seen import Hold, Place, Seen
 from leasehold.server.observatory.sketch import Sketch
 
 RENEWED = 0.05
-"""A lease whose end has moved by more, in seconds, was renewed; less is the way that a look takes."""
+"""A lease whose end has moved by more than that and a look takes, in seconds, was renewed."""
 
 PUNCTUAL = 0.25
 """A hold that was to end within so many seconds, and is there no more, has run out."""
@@ -64,7 +64,8 @@ class Picture(Sketch):
         if hold is None or hold.token != reply.token:
             note = shown_note(command.note)
             hold = self._grant(seen, lease, command.owner, note, command.units, reply)
-            seen.family.ttl = reply.ttl
+            family = seen.family or self._family(seen)
+            family.ttl = reply.ttl
             self._extend(hold, reply.ttl)
         else:
             self._renew(seen, lease, hold, reply.ttl)
@@ -153,7 +154,7 @@ class Picture(Sketch):
         self._look_for_ends(seen, status, now)
         for holder in status.holders:
             if holder.lease:  # else it is kept closed, and nobody holds it
-                self._look_at(seen, holder.lease, Hold.of(holder, now), now)
+                self._look_at(seen, holder.lease, Hold.of(holder, now), now - asked)
         for waiter in status.waiters:
             if waiter.lease not in seen.places:
                 place = seen.places[waiter.lease] = Place.of(waiter, now)
@@ -175,7 +176,7 @@ class Picture(Sketch):
             for lease in gone[: max(len(seen.places) - status.waiting, 0)]:
                 del seen.places[lease]
 
-    def _look_at(self, seen: Seen, lease: str, found: Hold, now: float) -> None:
+    def _look_at(self, seen: Seen, lease: str, found: Hold, took: float) -> None:
         hold = seen.holds.get(lease)
         if hold is None or hold.token != found.token:
             place = seen.places.pop(lease, None)
@@ -187,8 +188,8 @@ class Picture(Sketch):
         if found.units != hold.units:
             hold.units, hold.slots = found.units, found.slots
             self._tell_of(seen, "resized", lease, hold, found=True)
-        if found.ends > hold.ends + RENEWED:
-            hold.ends = found.ends
+        ended, hold.ends = hold.ends, max(hold.ends, found.ends)
+        if found.ends - took > ended + RENEWED:
             hold.renewals += 1
             self._tell_of(seen, "renewed", lease, hold, found=True)
         if found.revoked and not hold.revoked:

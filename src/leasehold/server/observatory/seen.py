@@ -71,9 +71,10 @@ class Seen:
 
     __slots__ = ("changed", "family", "holds", "key", "places", "walk")
 
-    def __init__(self, key: bytes, family: Family) -> None:
+    def __init__(self, key: bytes) -> None:
         self.key = key
-        self.family = family
+        self.family: Family | None = None
+        """Once it has counted anything of this key: only so many are told apart, and most keys are idle."""
         self.holds: dict[str, Hold] = {}
         """By the fingerprints of their leases' ids."""
         self.places: dict[str, Place] = {}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from leasehold.model import Granted, Wakeup
 from leasehold.server.observatory.events import Event, What
-from leasehold.server.observatory.families import Families
+from leasehold.server.observatory.families import Families, Family
 from leasehold.server.observatory.seen import Hold, Place, Seen
 
 type Tell = Callable[[Event], None]
@@ -47,8 +47,13 @@ class Sketch:
 
     def _begin(self, key: bytes) -> Seen:
         """A key that comes into use."""
-        seen = self._seen[key] = Seen(key, self.families.of(key))
+        seen = self._seen[key] = Seen(key)
         return seen
+
+    def _family(self, seen: Seen) -> Family:
+        """Its family, once there is something to count; `seen.family or` before it makes that cheap."""
+        family = seen.family = self.families.of(seen.key)
+        return family
 
     def _drop_if_idle(self, seen: Seen) -> None:
         if seen.is_idle:
@@ -74,14 +79,16 @@ class Sketch:
     def _tell_granted(
         self, seen: Seen, lease: str, hold: Hold, waited: float | None, *, found: bool = False
     ) -> None:
-        family = seen.family
+        family = seen.family or self._family(seen)
         family.grants += 1
         if waited is not None:
             family.waited.add(waited)
         self._tell_of(seen, "granted", lease, hold, waited=waited, found=found)
 
     def _renew(self, seen: Seen, lease: str, hold: Hold, ttl: float) -> None:
-        seen.family.stretched(self._now() - hold.fresh, hold.ttl)
+        if hold.ttl:  # else there is nothing to count
+            family = seen.family or self._family(seen)
+            family.stretched(self._now() - hold.fresh, hold.ttl)
         self._extend(hold, ttl)
         hold.renewals += 1
         self._tell_of(seen, "renewed", lease, hold)
@@ -94,7 +101,8 @@ class Sketch:
     def _end(
         self, seen: Seen, lease: str, what: What, *, reason: str = "", found: bool = False
     ) -> None:
-        hold, family, now = seen.holds.pop(lease), seen.family, self._now()
+        hold, now = seen.holds.pop(lease), self._now()
+        family = seen.family or self._family(seen)
         if what == "expired":
             family.expired += 1
         elif not found:
