@@ -1,9 +1,11 @@
 """The description tells the truth: it names every route, and a fuzzer that believes it finds no breach."""
 
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
+import httpx2
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -16,7 +18,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from leasehold.server.limits import Limits
 from leasehold.server.openapi import described
 from leasehold.server.routes import ROUTES
-from tests.server.world import World, b64
+from tests.server.world import LONG, World, b64
 
 NOT_FUZZED = {route.path for route in ROUTES if route.media == "text/event-stream"}
 """They do not end."""
@@ -65,6 +67,26 @@ def test_it_says_how_to_begin(plain: World) -> None:
     }
     assert examples == {("name", b64("jobs/nightly")), ("dir", b64("jobs"))}
     assert path.split("?")[0].endswith(b64("jobs/nightly"))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "FOO /v1/locks HTTP/1.1\r\nHost: x",
+        "GET /v1/locks HTTP/1.1\r\nHost: x\r\nContent-Length: many",
+        "Hello",
+    ],
+)
+def test_only_what_is_no_http_is_refused_as_text(world: World, sent: str) -> None:
+    told = described(ROUTES)["info"]["description"]
+    assert "Only what is no HTTP is refused as `text/plain`, with 400" in told
+    url = httpx2.URL(world.url)
+    with socket.create_connection((url.host, url.port), LONG) as line:
+        line.sendall(f"{sent}\r\n\r\n".encode())
+        head, _, body = line.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert b"content-type: text/plain" in head
+    assert body.count(b"\n") == 0 < len(body)
 
 
 def test_it_is_served_to_everybody(world: World) -> None:

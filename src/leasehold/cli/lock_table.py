@@ -43,7 +43,7 @@ def row(lock: Shape, *, is_decoded: bool) -> tuple[str, ...]:
 def _told(service: "Remote", name: bytes) -> Iterator[Shape]:
     """By the service, page by page. A page may be empty, and not the last."""
     if name and not name.endswith(b"/"):
-        found = service.ask("GET", f"/v1/locks/{MARK}{encoded(name)}")
+        found = service.ask("GET", f"/v1/locks/{MARK}{encoded(name)}?kind=lock")
         return iter(() if found is None else (found,))
     path = f"/v1/locks/{MARK}{encoded(name[:-1])}/" if name else "/v1/locks"
     return _pages(service, path)

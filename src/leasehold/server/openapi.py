@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from leasehold.backends.http.wire import Problem
+from leasehold.backends.http.wire_service import Problem
 from leasehold.server.routing import Needs, Route
 
 type Node = dict[str, Any]
@@ -39,11 +39,12 @@ name has a higher fencing token (`sequencer`).
 is described.
 - **To hold a lock**: `POST /v1/locks/base64:am9icy9uaWdodGx5?ttl=30&wait=10`, then with the `id` of the \
 answer `PATCH …?id=…&ttl=30` each time a third of the ttl is over, and `DELETE …?id=…` at the end. After a \
-410 it is lost.
+410 it is lost. With `capacity=` it is a semaphore, with `mode=` a readers-writer lock; without `kind=` the \
+other methods find that too, where there is nothing of a lock.
 - **To be able to send it again** after a failure, bring a random `id` of your own, 128 bits or more; then \
 release it also when you have given up.
 - **Refusals** are `application/problem+json`: `type` leads to what it means and what to do; a 409 has the \
-holders.
+holders. Only what is no HTTP is refused as `text/plain`, with 400.
 """
 
 _SUCCESS = {200: "Done", 201: "Made", 204: "Done", 304: "As it was"}

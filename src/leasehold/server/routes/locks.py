@@ -2,10 +2,12 @@
 
 from leasehold.core.names import fingerprint
 from leasehold.model import Granted, Inspect, Lost, Queued, Renew, Renewed, Reply, Status
+from leasehold.runtime.port import Answer as Told
 from leasehold.server.answers import Answer, empty, json
 from leasehold.server.call import Call
 from leasehold.server.principal import Scope
 from leasehold.server.problems import Problem
+from leasehold.server.routes import kinds
 from leasehold.server.routes.acquiring import acquire
 from leasehold.server.routes.old_sdk import OK, is_old_sdk
 from leasehold.server.routes.releasing import release
@@ -14,9 +16,9 @@ from leasehold.server.routes.shapes import (
     Done,
     Extended,
     Forced,
-    GetQuery,
     Held,
     LockShown,
+    LookQuery,
     ReleaseQuery,
     RenewQuery,
 )
@@ -35,9 +37,11 @@ async def renew(call: Call) -> Answer:
     asked = call.query(RenewQuery)
     service = call.service
     check_ttl(service, asked.ttl)
-    key = call.key(asked.kind)
+    command = Renew(call.key(asked.kind or kinds.FIRST), asked.id, asked.ttl)
     with service.accounts.renewing:
-        answer = await service.ask(call.principal, Renew(key, asked.id, asked.ttl))
+        answer = await service.ask(call.principal, command)
+        if asked.kind is None and type(answer.reply) is Lost and not kinds.has_id(answer.reply):
+            answer = await kinds.renewed(call, command) or answer
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
         raise _not_renewed(reply)
@@ -64,11 +68,10 @@ def _not_renewed(reply: Reply) -> Problem:
 
 async def look(call: Call) -> Answer:
     """Who holds it."""
-    asked = call.query(GetQuery)
+    asked = call.query(LookQuery)
     status = Status(b"", 1)
-    key = call.key(asked.kind)
     if call.allowed:
-        reply = (await call.service.ask(call.principal, Inspect(key))).reply
+        reply = (await _looked(call, asked.kind)).reply
         if not isinstance(reply, Status):
             raise failure(reply)
         status = reply
@@ -80,9 +83,18 @@ async def look(call: Call) -> Answer:
     return json(lock_shown(call, status), 200, (b"etag", tag))
 
 
+async def _looked(call: Call, kind: str | None) -> Told:
+    """What there is of that kind, or of any."""
+    inspect = Inspect(call.key(kind or kinds.FIRST))
+    answer = await call.service.ask(call.principal, inspect)
+    if kind is None and type(answer.reply) is Status and not answer.reply.holders:
+        return await kinds.held(call) or answer
+    return answer
+
+
 def _tag(status: Status) -> bytes:
     """Changes with whatever is not just time passing."""
-    parts = [f"{status.last_token}.{status.capacity}.{status.waiting}"]
+    parts = [f"{status.kind}.{status.last_token}.{status.capacity}.{status.waiting}"]
     parts += [f"{h.lease}.{h.token}.{h.units}.{h.state}" for h in status.holders]
     return b'W/"%b"' % fingerprint(";".join(parts)).encode()
 
@@ -132,7 +144,7 @@ ROUTES = (
         needs=SEEING,
         handler=look,
         summary="Who holds it",
-        query=GetQuery,
+        query=LookQuery,
         answers={200: LockShown, 304: None},
         problems=(404,),
     ),

@@ -24,16 +24,9 @@ async def release(call: Call) -> Answer:
         )
     if asked.reason or asked.now or asked.lease:
         raise Problem("malformed", "lease=, reason= and now= are for force=true")
-    service = call.service
-    with service.accounts.renewing:
-        giving_up = Release(key, asked.id)
-        if not is_own(asked.id):  # an Acquire of any server may be on its way
-            giving_up = service.doubts.buried(giving_up)
-        answer = await service.ask(call.principal, giving_up)
-    if type(answer.reply) is Released:
-        return done(call)
-    if isinstance(answer.reply, Failed):
-        raise failure(answer.reply)
+    with call.service.accounts.renewing:
+        if await _given_up(call, asked.kind, asked.id):
+            return done(call)
     raise Problem("lost", "nothing is held under this id: it was released, or it has expired")
 
 
@@ -41,7 +34,7 @@ async def _given_up(call: Call, kind: str | None, lease_id: str) -> bool:
     """Whether there was anything to give up: of that kind, or of any."""
     service, command = call.service, Release(call.key(kind or kinds.FIRST), lease_id)
     if not is_own(lease_id):  # an Acquire of any server may be on its way
-        command = service.buried(command)
+        command = service.doubts.buried(command)
     reply = (await service.ask(call.principal, command)).reply
     if isinstance(reply, Failed):
         raise failure(reply)

@@ -58,7 +58,13 @@ type Ttl = Annotated[
     ),
 ]
 
-type Which = Annotated[Kind, Meta(description="What the name belongs to")]
+type Which = Annotated[
+    Kind,
+    Meta(
+        description="What the name belongs to: the lock of that name, and where there is nothing of a lock "
+        "whatever else there is, if it is left out",
+    ),
+]
 
 
 class AcquireQuery(Strict, frozen=True):
@@ -87,7 +93,16 @@ class AcquireQuery(Strict, frozen=True):
             extra={"words": "a number of seconds, such as 30 or 2.5"},
         ),
     ] = 0.0
-    kind: Kind | None = None
+    kind: (
+        Annotated[
+            Kind,
+            Meta(
+                description="What the name belongs to: a lock, if it is left out, but with `capacity` a "
+                "semaphore and with `mode` a readers-writer lock"
+            ),
+        ]
+        | None
+    ) = None
     mode: (
         Annotated[Literal["read", "write"], Meta(description="One side of a readers-writer lock")]
         | None
@@ -108,14 +123,14 @@ class RenewQuery(Strict, frozen=True):
 
     id: AnyId
     ttl: Ttl = 30.0
-    kind: Which = "lock"
+    kind: Which | None = None
 
 
 class ReleaseQuery(Strict, frozen=True):
     """What is released; or, with `force`, whose leases are ended."""
 
     id: AnyId | None = None
-    kind: Which = "lock"
+    kind: Which | None = None
     force: Annotated[
         bool, Meta(description="End leases that are not yours: takes the scope force, and a reason")
     ] = False
@@ -133,10 +148,16 @@ class ReleaseQuery(Strict, frozen=True):
     ] = False
 
 
+class LookQuery(Strict, frozen=True):
+    """Whose holders are told."""
+
+    kind: Which | None = None
+
+
 class GetQuery(Strict, frozen=True):
     """Which kind of lock of that name."""
 
-    kind: Which = "lock"
+    kind: Annotated[Kind, Meta(description="What the name belongs to")] = "lock"
 
 
 class ListQuery(Strict, frozen=True):
