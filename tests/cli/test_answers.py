@@ -179,6 +179,23 @@ def test_every_verb_has_help(cli: Cli, verb: str) -> None:
     assert verb in cli("--help").stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "verb"),
+    [
+        ("run x --wait -- true", "run"),
+        ("ls --kind", "list"),
+        ("--store a list --no-header=3", "list"),
+        ("keys create --name", "keys create"),
+        ("restrict --nope", "restrict"),
+        ("--store", ""),
+    ],
+)
+def test_wrong_usage_names_the_help_of_its_verb(cli: Cli, words: str, verb: str) -> None:
+    done = cli(*words.split())
+    assert done.returncode == 64
+    assert done.stderr.endswith(f"\n  Try: {' '.join(f'leasehold {verb}'.split())} --help\n")
+
+
 def test_a_reader_that_went_away_is_no_traceback(cli: Cli) -> None:
     reader, writer = os.pipe()
     os.close(reader)

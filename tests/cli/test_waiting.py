@@ -3,11 +3,15 @@
 import signal
 import threading
 from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from typing import Any
 
 import pytest
 
+from leasehold.cli import waiting
 from leasehold.cli.voice import Voice
 from leasehold.cli.waiting import Speaker
+from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
 from leasehold.primitives.watching import Waiting
 from tests.cli.processes import LONG
 from tests.runtime.interrupting import Interrupting
@@ -39,3 +43,84 @@ def test_an_interrupt_at_any_bytecode_of_the_news_keeps_nobody_from_leaving() ->
         leaving.join(LONG)
         assert not leaving.is_alive(), f"stuck after an interrupt at bytecode {at}"
     assert at > 5, "far too few bytecodes: nothing was traced"
+
+
+class Heard(Voice):
+    """Remembers what is said."""
+
+    def __init__(self) -> None:
+        super().__init__(as_json=True)
+        self.events: SimpleQueue[str] = SimpleQueue()
+
+    def say(self, event: str, text: str, **fields: Any) -> None:
+        self.events.put(f"{event}: {text}")
+
+
+class Store:
+    """What is asked whether it is there."""
+
+    def __init__(self) -> None:
+        self.trouble: LeaseholdError | None = BackendUnavailable("nobody listens there")
+        self._asked: SimpleQueue[None] = SimpleQueue()
+
+    def ask(self) -> None:
+        self._asked.put(None)
+        if self.trouble is not None:
+            raise self.trouble
+
+    def wait_for_questions(self, count: int) -> None:
+        """Until it was asked so often, from now on."""
+        while not self._asked.empty():
+            self._asked.get()
+        for _ in range(count):
+            self._asked.get(timeout=LONG)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setattr(waiting, "_SILENT", 0.005)
+    return Store()
+
+
+AWAY = "unavailable: trying on: nobody listens there"
+FREE = "waiting: waiting for a: free; you are next"
+
+
+def test_an_outage_is_told_when_it_begins_and_when_it_is_over(store: Store) -> None:
+    heard = Heard()
+    with Speaker(heard, store.ask) as speaker:
+        assert heard.events.get(timeout=LONG) == AWAY
+        store.wait_for_questions(5)
+        speaker.tell(NEWS)
+        assert heard.events.get(timeout=LONG) == FREE, "and the outage just once before"
+        assert heard.events.get(timeout=LONG) == AWAY
+    with pytest.raises(Empty):
+        heard.events.get_nowait()
+
+
+def test_an_outage_that_goes_on_is_told_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_PLAIN", 0.0)
+    heard = Heard()
+    with Speaker(heard, store.ask):
+        assert {heard.events.get(timeout=LONG) for _ in range(3)} == {AWAY}
+
+
+@pytest.mark.parametrize("trouble", [None, Forbidden("not you")])
+def test_a_silence_that_is_no_outage_is_no_news(
+    store: Store, trouble: LeaseholdError | None
+) -> None:
+    heard, store.trouble = Heard(), trouble
+    with Speaker(heard, store.ask) as speaker:
+        store.wait_for_questions(5)
+        speaker.tell(NEWS)
+        assert heard.events.get(timeout=LONG) == FREE
+
+
+def test_what_was_said_already_is_not_said_again(store: Store) -> None:
+    heard = Heard()
+    with Speaker(heard, store.ask, is_away=True) as speaker:
+        store.wait_for_questions(5)
+        speaker.tell(NEWS)
+        assert heard.events.get(timeout=LONG) == FREE

@@ -90,6 +90,28 @@ def test_events_go_on_where_they_were_when_the_connection_breaks(cli: Cli, world
     assert json.loads(read(tail))["name"] == "b"
 
 
+@pytest.mark.parametrize("verb", [("events",), ("watch", "x")], ids=lambda verb: verb[0])
+def test_a_connection_that_broke_and_stands_again_is_told(
+    cli: Cli, world: World, verb: tuple[str, ...]
+) -> None:
+    tail = cli.start(*verb, "--json", env=service(world))
+    until_watched(world)
+    held = acquire(world.client(), "x", owner="somebody")
+    while "somebody" not in read(tail):  # so the stream stands
+        pass
+    world.do(lambda: _break_streams(world))
+    assert tail.stderr is not None
+    told = [json.loads(tail.stderr.readline()) for _ in range(2)]
+    assert [each["event"] for each in told] == ["warning", "back"]
+    assert told[0]["message"].endswith("; connecting again")
+    assert told[1]["message"] == f"connected to {world.url} again"
+    release(world.client(), "x", held["id"])
+    while (each := json.loads(read(tail))).get("what") != "released" and each.get("held", True):
+        pass
+    interrupted(tail)
+    assert tail.stderr.read() == "", "it is said once"
+
+
 def _break_streams(world: World) -> None:
     front = world.server._front
     assert front is not None
@@ -201,6 +223,15 @@ def test_top_on_a_terminal(cli: Cli, world: World) -> None:
             while screen.read(4096):
                 pass
     assert process.wait(LONG) == 0
+
+
+def test_top_says_of_a_task_that_nobody_has_that_it_is_kept(cli: Cli, tmp_path: Path) -> None:
+    with leasehold.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
+        with client.task_lock("sales", "10m", "1h", note="why").acquire():
+            pass
+    (_, row) = cli("top", "--once").stdout.splitlines()
+    kind, name, holder, *_ = row.split("\t")
+    assert (kind, name, holder) == ("tasklock", "sales", "kept closed (why)")
 
 
 def _readable(file: int, seconds: float) -> bool:

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from leasehold.cli.app import app
+from leasehold.cli.keys_local import LocalOffice
 from leasehold.cli.needing import needing
 from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError, NotConfigured
 from tests.server.world import World
@@ -48,11 +49,14 @@ class Line:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_settings_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor a store of this machine's user."""
     for name in ("STORE", "RECORDS", "CONFIG"):
         monkeypatch.delenv(f"LEASEHOLD_SERVER_{name}", raising=False)
-    for name in ("LEASEHOLD_API_KEY", "LEASEHOLD_API_KEY_FILE"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("API_KEY", "API_KEY_FILE", "URL", "CONFIG"):
+        monkeypatch.delenv(f"LEASEHOLD_{name}", raising=False)
+    own = f"sqlite:///{tmp_path / 'own.db'}"
+    monkeypatch.setattr("leasehold.server.config.implicit_url", lambda: own)
 
 
 @pytest.fixture
@@ -91,7 +95,8 @@ def place(
 
 def test_a_key_is_made_listed_and_revoked(line: Line, place: tuple[str, str]) -> None:
     made = line.json("create", "--name", "ci", "--scope", "acquire", "--prefix", "shop/", *place)
-    assert set(made) == {"id", "key", "name", "scopes", "prefixes", "expires_at"}
+    assert set(made) == {"id", "key", "name", "scopes", "prefixes", "expires_at", "url"}
+    assert made["url"] == place[1]
     assert made["key"].startswith(f"lh_{made['id']}_")
     assert (made["scopes"], made["prefixes"]) == (["read", "acquire"], ["shop/"])
     (listed,) = [key for key in line.json("list", *place) if key["id"] == made["id"]]
@@ -109,7 +114,7 @@ def test_people_are_told_that_it_is_shown_once_and_how_to_use_it(
     out = line("create", "--name", "people", "--scope", "read", "--prefix", "shop", *place)
     assert out.startswith("lh_")
     assert len(out.split()) == 1
-    for told in ("shown this once", "LEASEHOLD_API_KEY", "LEASEHOLD_API_KEY_FILE", "shop/"):
+    for told in ("shown this once", "LEASEHOLD_API_KEY_FILE", "shop/", f"made in {place[1]}:"):
         assert told in line.err
     assert "--prefix shop is the directory shop/: the slash was added" in line.err
     assert out.strip() not in line.err
@@ -179,7 +184,7 @@ def test_what_is_not_there_is_not_revoked(line: Line, place: tuple[str, str]) ->
     for key in ("000000000000", "nothing", "a/b?c#d", "ü"):
         assert line("revoke", key, *place) == ""
         assert line.code == 1
-        assert "there is no key" in line.err
+        assert f"there is no key {key} in {place[1]}:" in line.err
 
 
 def test_a_name_that_two_keys_have_is_not_enough(line: Line, place: tuple[str, str]) -> None:
@@ -211,6 +216,94 @@ def test_nonsense_is_refused(
     line: Line, place: tuple[str, str], args: tuple[str, ...], told: str
 ) -> None:
     assert told in line.fails(click.UsageError, "create", *args, *place)
+
+
+# ---- which place is meant, and that it is said ----------------------------------------------------
+
+
+def test_the_service_that_the_settings_name_is_asked(
+    line: Line, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    monkeypatch.setenv("LEASEHOLD_URL", world.url)
+    made = line.json("create", "--name", "by its variable", "--scope", "read")
+    assert (made["url"], line.err) == (world.url, "")
+    assert made["id"] in {key["id"] for key in line.json("list", "--server", world.url)}
+    assert line("revoke", made["id"]).startswith("revoked ")
+    monkeypatch.delenv("LEASEHOLD_URL")
+    (tmp_path / "leasehold.toml").write_text(f'url = "{world.url}"\n')
+    monkeypatch.setenv("LEASEHOLD_CONFIG", str(tmp_path / "leasehold.toml"))
+    line("create", "--name", "by the file", "--scope", "read")
+    assert f"made in {world.url}:" in line.err
+
+
+def test_url_is_another_word_for_server(
+    line: Line, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    url = ("--url", world.url)
+    assert line.json("create", "--name", "url", "--scope", "read", *url)["url"] == world.url
+    assert app.main(["restrict", "list", *url], "leasehold", standalone_mode=False) == 0
+
+
+def test_what_serve_has_here_comes_before_a_service_somewhere(
+    line: Line, records: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_URL", f"http://127.0.0.1:{free_port()}")
+    assert line.json("create", "--name", "here", "--scope", "read")["url"] == records
+    monkeypatch.delenv("LEASEHOLD_SERVER_RECORDS")
+    for option in ("--records", "--store"):
+        assert line.json("list", option, records)[0]["name"] == "here"
+
+
+def test_where_nobody_says_where_it_is_said(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'own.db'}"
+    monkeypatch.setenv("LEASEHOLD_URL", f"sqlite:///{tmp_path / 'leases.db'}")
+    assert line.json("create", "--name", "a", "--scope", "read")["url"] == url
+    for verb in (("list",), ("revoke", "a")):
+        line(*verb)
+        assert f"no records are named, so these are the keys in {url}" in line.err
+        assert "--server" in line.err
+
+
+def test_a_service_that_only_a_setting_names_may_not_be_meant(
+    line: Line, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEASEHOLD_URL", world.url)
+    told = line.fails(Forbidden, "create", "--name", "a", "--scope", "read")
+    assert "wants an API key" in told
+    assert "LEASEHOLD_URL names this service; beside its records --records URL" in told
+    assert "names this service" not in line.fails(Forbidden, "list", "--server", world.url)
+    monkeypatch.setenv("LEASEHOLD_URL", f"http://127.0.0.1:{free_port()}")
+    assert "--records URL" in line.fails(BackendUnavailable, "list")
+
+
+def test_a_store_by_its_name(line: Line, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    monkeypatch.setenv("LEASEHOLD_SERVER_RECORDS", "sqlite:///never.db")
+    monkeypatch.setenv("LEASEHOLD_STORES__SERVICE__URL", world.url)
+    monkeypatch.setenv("LEASEHOLD_STORES__FILE__URL", "sqlite:///never.db")
+
+    def create(store: str, *place: str) -> int:
+        words = ("keys", "create", "--name", "named", "--scope", "read", *place)
+        return app.main(["--store", store, *words], "leasehold", standalone_mode=False) or 0
+
+    assert create("service") == 0
+    assert "named" in {key["name"] for key in line.json("list", "--server", world.url)}
+    for wrong, told in (("file", "no service"), ("nothing", "isn't in any settings")):
+        with pytest.raises(click.UsageError, match=told):
+            create(wrong)
+    with pytest.raises(click.UsageError, match="choose one"):
+        create("service", "--records", "sqlite:///never.db")
+
+
+def test_no_secret_is_said_with_the_place(line: Line, world: World) -> None:
+    url = world.url.replace("://", f"://{world.admin_key}@")
+    made = line.json("create", "--name", "a", "--scope", "read", "--server", url)
+    assert made["url"] == world.url.replace("://", "://***@")
+    assert LocalOffice("postgresql://app:hunter2@db/x").place == "postgresql://app:***@db/x"
 
 
 # ---- beside the records ---------------------------------------------------------------------------

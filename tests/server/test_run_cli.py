@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from signal import SIGTERM
+from subprocess import PIPE
 
 import pytest
 
 from tests.cli.processes import Cli, end, line
 from tests.server.world import World
+from tests.servers.ports import free_port
 
 
 @pytest.mark.once
@@ -52,3 +55,49 @@ def test_what_the_service_never_grants_is_wrong_usage(tmp_path: Path) -> None:
             assert "ttl is" in done.stderr
     finally:
         world.close()
+
+
+@pytest.mark.once
+def test_an_outage_is_told_to_those_in_line_and_the_end_of_their_wait_keeps_who_held_it(
+    tmp_path: Path,
+) -> None:
+    cli, world = Cli(tmp_path), World.over(tmp_path)
+    env = cli.environment | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": world.admin_key}
+    try:
+        holder = cli.hold("x", stdin=PIPE)  # in the store itself, which goes on
+        wait = ("--wait", "7s", "--json")
+        waiters = [
+            cli.start("run", "x", *wait, "--", "true", env=env),
+            cli.start("acquire", "x", "--ttl", "30s", *wait, env=env),
+        ]
+        for waiter in waiters:
+            assert waiter.stderr is not None
+            assert json.loads(waiter.stderr.readline())["event"] == "waiting"
+        world.close()
+        ended = [end(waiter) for waiter in waiters]
+    finally:
+        cli.kill_all()
+        world.close()
+    for code, out, err in ended:
+        told = [json.loads(each) for each in err.splitlines()]
+        assert (code, out) == (69, "")
+        assert [each["event"] for each in told] == ["unavailable", "error"]
+        assert all("nobody listens there" in each["message"] for each in told)
+        (held,) = told[1]["holders"]
+        assert f"/{holder.pid}/" in held["owner"]
+        assert f"x was last seen held by {held['owner']} for " in told[1]["message"]
+
+
+@pytest.mark.once
+def test_acquire_says_that_nobody_is_there_while_it_tries_on(tmp_path: Path) -> None:
+    cli = Cli(tmp_path)
+    env = cli.environment | {"LEASEHOLD_URL": f"http://127.0.0.1:{free_port()}"}
+    waiter = cli.start("acquire", "x", "--ttl", "30s", "--wait", "5m", "--json", env=env)
+    try:
+        assert waiter.stderr is not None
+        told = json.loads(waiter.stderr.readline())
+        assert (told["event"], "nobody listens there" in told["message"]) == ("unavailable", True)
+        waiter.terminate()
+        assert end(waiter)[0] == 128 + SIGTERM
+    finally:
+        cli.kill_all()

@@ -1,6 +1,8 @@
 """`leasehold acquire`: a lease that outlives the command, until its ttl is over."""
 
 import getpass
+from collections.abc import Callable
+from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
@@ -102,7 +104,8 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
     with options.open_client(wanted["url"]) as client:
         leases = unattended(client, kind, name)
         try:
-            held = _held(leases, wanted, ttl, wait, voice, signals)
+            ask = partial(client.status, name, kind)
+            held = _held(leases, wanted, ttl, wait, voice, signals, ask)
             early = signals.hold()
         except Interrupted:
             leases.give_up()  # it may have been granted just then
@@ -127,8 +130,9 @@ def _held(
     wait: float | None,
     voice: Voice,
     signals: Signals,
+    ask: Callable[[], object],
 ) -> "HeldById":
-    with Speaker(voice) as speaker:
+    with Speaker(voice, None if wait == 0 else ask) as speaker:
 
         def tell(waiting: "Waiting") -> None:
             signals.check()

@@ -33,18 +33,22 @@ def acquire(
     units = wanted["units"]
     if wanted["no_wait"]:
         return primitive.acquire(units=units, wait=0)
-    began = now()
+    began, is_away = now(), False
     try:
         lease = primitive.try_acquire(units=units)
     except BackendUnavailable as error:
         if primitive.config.wait is not None and _left(primitive, began) <= 0:
             raise
         voice.say("unavailable", f"trying on: {error}")
-        lease = None
+        lease, is_away = None, True
     if lease is not None:
         return lease
     wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
-    with Speaker(voice) as speaker:
+
+    def ask() -> None:
+        client.status(wanted["name"], primitive.kind)
+
+    with Speaker(voice, ask, is_away=is_away) as speaker:
 
         def tell(waiting: "Waiting") -> None:
             check()

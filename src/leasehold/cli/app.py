@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -159,7 +159,7 @@ def serve(arguments: Sequence[str] | None) -> int:
         voice.say("error", f"stdout could not be written: {error.strerror}", exit_code=UNWRITTEN)
         return UNWRITTEN
     except click.ClickException as error:
-        _tell_usage(error, voice)
+        _tell_usage(error, voice, given)
         return USAGE
     except LeaseholdError as error:
         _trace_on_request()
@@ -185,14 +185,28 @@ def _invoke(given: list[str]) -> int:
     return int(code or 0) if asked else USAGE
 
 
-def _tell_usage(error: click.ClickException, voice: Voice) -> None:
+def _tell_usage(error: click.ClickException, voice: Voice, given: Sequence[str]) -> None:
     context = getattr(error, "ctx", None)
-    path = context.command_path if context else "leasehold"
+    path = context.command_path if context else _path_in(given)
     told = error.format_message()
     variable = getattr(getattr(error, "param", None), "envvar", None)
     if variable and isinstance(error, click.MissingParameter):
         told = f"{told} Or set {variable}."
     voice.say("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
+
+
+def _path_in(given: Sequence[str]) -> str:
+    """The verb that is meant. An option without its value is an error of click's that does not say."""
+    path, command = "leasehold", cast("click.Group", app)
+    for word in given:
+        verb = _ALIASES.get(word, word)
+        found = command.get_command(click.Context(command), verb)
+        if found is not None:
+            path = f"{path} {verb}"
+            if not isinstance(found, click.Group):
+                break
+            command = found
+    return path
 
 
 def _warn_of_misspelt(voice: Voice) -> None:

@@ -1,19 +1,22 @@
 """Directories as they are written on the command line, and the service that is asked about them."""
 
-import os
 from typing import TYPE_CHECKING
 
 import click
 
 from leasehold.backends.http.names import MARK, decoded, encoded
+from leasehold.cli import options
 from leasehold.cli.needing import needing
 from leasehold.cli.wording import printable
 
 if TYPE_CHECKING:
     from leasehold.cli.remote import Remote
+    from leasehold.settings_stores import StoreSettings
 
 server = click.option(
     "--server",
+    "--url",
+    "server",
     metavar="URL",
     help="The service, such as https://locks.example.com. Without: LEASEHOLD_URL.",
 )
@@ -33,12 +36,24 @@ decode = click.option(
 
 def service(url: str | None) -> "Remote":
     """The service that is meant. Raises `UsageError` where none is named."""
-    found = url or os.environ.get("LEASEHOLD_URL", "")
-    if not found.startswith(("http://", "https://")):
+    named = None if url else configured_service()
+    found = url or (named.url if named else "")
+    if not options.is_service(found):
         raise click.UsageError("which service? Say --server https://…, or set LEASEHOLD_URL to it.")
     with needing("http"):
         from leasehold.cli.remote import Remote
     return Remote(found)
+
+
+def configured_service() -> "StoreSettings | None":
+    """The service that the settings name, or have under the name given before the verb; None for none."""
+    from leasehold.settings_stores import configured_store
+
+    name = options.store_asked()
+    found = configured_store(name)
+    if found is None and name is not None:
+        raise click.UsageError(f"the store {name!r} isn't in any settings")
+    return found if found is not None and options.is_service(found.url) else None
 
 
 def segment(directory: str, *, is_base64: bool) -> str:

@@ -10,7 +10,7 @@ from leasehold.backends.http import wire
 from leasehold.backends.http.names import MARK, encoded
 from leasehold.backends.http.translation import status_to_model
 from leasehold.cli.options import Kind
-from leasehold.cli.tail import Tail
+from leasehold.cli.tail import Tail, Told
 from leasehold.cli.voice import Voice
 from leasehold.model import Status
 from leasehold.server.observatory.events import Event, read
@@ -28,12 +28,10 @@ def followed(
             match told.kind:
                 case "message":
                     yield read(told.data)
-                case "lost":
-                    voice.say("warning", f"{told.data}; connecting again")
                 case "reset":
                     voice.say("warning", "some events were missed")
                 case _:
-                    pass
+                    _say_how_it_stands(told, voice)
 
 
 class Watch:
@@ -50,8 +48,18 @@ class Watch:
         told = self._tail.take(timeout)
         if told is None:
             return None
-        if told.kind == "lost":
-            self._voice.say("warning", f"{told.data}; connecting again")
+        _say_how_it_stands(told, self._voice)
         if told.kind == "status":
             return status_to_model(msgspec.convert(told.data, wire.Status))
         return None
+
+
+def _say_how_it_stands(told: Told, voice: Voice) -> None:
+    """What became of the connection, where the event is of that."""
+    match told.kind:
+        case "lost":
+            voice.say("warning", f"{told.data}; connecting again")
+        case "back":
+            voice.say("back", f"connected to {told.data} again")
+        case _:
+            pass

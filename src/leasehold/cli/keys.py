@@ -1,12 +1,12 @@
 """`leasehold keys …`: who may use the lock service, and for what."""
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from leasehold.cli import options
+from leasehold.cli.drawing import draws
 from leasehold.cli.exits import FREE
 from leasehold.cli.keys_unseen import take_back
 from leasehold.cli.needing import needing
@@ -40,8 +40,8 @@ def keys() -> None:
     """Give out API keys of the lock service, and take them back.
 
     Where the service's records are, keys are kept there directly, by the settings of `leasehold serve`
-    or with --records. Anywhere else say --server https://…, with an administrator's key in
-    LEASEHOLD_API_KEY.
+    or with --records. Anywhere else say --server https://…, or set LEASEHOLD_URL to it, with an
+    administrator's key in LEASEHOLD_API_KEY.
     """
 
 
@@ -53,19 +53,23 @@ def _office_options(command: Callable[..., int]) -> Callable[..., int]:
             "--store", metavar="URL", help="The service's store, which has the records, too."
         ),
         click.option("--records", metavar="URL", help="Where the service's records are."),
-        click.option("--server", metavar="URL", help="A running service, to be asked instead."),
+        click.option(
+            "--server",
+            "--url",
+            "server",
+            metavar="URL",
+            help="A running service, to be asked instead. Without: LEASEHOLD_URL, if that is one and "
+            "nothing says where the records are.",
+        ),
     ):
         command = option(command)
     return command
 
 
-def _office(
-    server: str | None, records: str | None, store: str | None, config: str | None
-) -> "Office":
-    from leasehold.cli.keys_office import office
-
-    with needing("server" if server is None else "http"):
-        return office(server=server, records=records, store=store, config=config)
+def _office(voice: Voice, **where: str | None) -> "Office":
+    with needing("http"):
+        from leasehold.cli.keys_office import office
+    return office(voice=voice, **where)
 
 
 @keys.command()
@@ -93,19 +97,17 @@ def create(
     scopes: tuple[str, ...],
     prefixes: tuple[str, ...],
     expires_in: str | None,
-    server: str | None,
-    records: str | None,
-    store: str | None,
-    config: str | None,
     as_json: bool,
+    **where: str | None,
 ) -> int:
     """Make a key. It is printed this once, alone on stdout."""
     needs_stdout("nobody would ever see the key")
     with needing("http"):
         from leasehold.cli.keys_wanted import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
-    office, voice = _office(server, records, store, config), Voice(as_json)
-    made = office.create(asked)
+    voice = Voice(as_json)
+    office = _office(voice, **where)
+    made = office.create(asked) | {"url": office.place}
     try:
         _hand_over(made, as_json=as_json)
     except OSError:
@@ -114,7 +116,8 @@ def create(
     for given, directory in slashes_added(prefixes):
         voice.say("note", f"--prefix {given} is the directory {directory}: the slash was added")
     if not as_json:
-        voice.say("made", f"key {made['id']} ({made['name']}): {_good_for(made)}\n{_GIVING}")
+        told = f"key {made['id']} ({made['name']}), made in {office.place}: {_good_for(made)}"
+        voice.say("made", f"{told}\n{_GIVING}")
     return 0
 
 
@@ -125,21 +128,19 @@ def create(
 def listing(
     ended: bool,
     headless: bool,
-    server: str | None,
-    records: str | None,
-    store: str | None,
-    config: str | None,
     as_json: bool,
+    **where: str | None,
 ) -> int:
     """List the keys that there are, without what their owners bring."""
-    found = _office(server, records, store, config).list(ended=ended)
+    office = _office(Voice(as_json), **where)
+    found = office.list(ended=ended)
     if as_json:
         from leasehold.cli.output import emit
 
         for key in found:
             emit(key)
-    elif sys.stdout.isatty():
-        _draw(found, headless=headless)
+    elif draws():
+        _draw(found, office.place, headless=headless)
     else:
         rows = map(_row, found)
         for row in rows if headless else (_HEAD, *rows):
@@ -152,27 +153,24 @@ def listing(
 @_office_options
 def revoke(
     key: str,
-    server: str | None,
-    records: str | None,
-    store: str | None,
-    config: str | None,
     as_json: bool,
+    **where: str | None,
 ) -> int:
     """End a key on all servers, within two seconds.
 
     What it has leased stays leased until that runs out. Exits with 1 if there is no such key.
     """
-    office = _office(server, records, store, config)
+    voice = Voice(as_json)
+    office = _office(voice, **where)
     known = office.list(ended=True)
     key_id = _id_of(key, known)
     gone = office.revoke(key_id) if key_id else None
     if gone is None:
-        Voice(as_json).say(
-            "error", f"there is no key {key}: see `leasehold keys list`", exit_code=FREE
-        )
+        told = f"there is no key {key} in {office.place}: see `leasehold keys list`"
+        voice.say("error", told, exit_code=FREE)
         return FREE
     if _administrators(known) == [key_id]:
-        Voice(as_json).say("warning", _NOBODY_LEFT)
+        voice.say("warning", _NOBODY_LEFT)
     if as_json:
         from leasehold.cli.output import emit
 
@@ -226,7 +224,7 @@ def _row(key: Shape) -> Row:
     return tuple(map(printable, (key["id"], key["name"], scopes, where, key["created_at"], end)))
 
 
-def _draw(found: list[Shape], *, headless: bool) -> None:
+def _draw(found: list[Shape], place: str, *, headless: bool) -> None:
     """A table, for eyes: where it is narrow, cells are broken between words."""
     from rich.console import Console
     from rich.table import Table
@@ -241,4 +239,4 @@ def _draw(found: list[Shape], *, headless: bool) -> None:
         key_id, name, scopes, where, made, end = _row(key)
         times = (each.replace("T", " ") for each in (made, end))
         table.add_row(*map(Text, (key_id, name, scopes.replace(",", ", "), where, *times)))
-    console.print(table if table.row_count else Text("There are no keys."))
+    console.print(table if table.row_count else Text(f"There are no keys in {place}."))

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from leasehold.backends.redact import redacted
 from leasehold.cli.output import Shape
 from leasehold.server.audit import Audit
 from leasehold.server.config import read_config
@@ -25,6 +26,7 @@ class LocalOffice:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self.place = redacted(url)
         self._who = Principal("", _somebody(), frozenset(Scope), EVERYTHING)
 
     def create(self, wanted: Shape) -> Shape:
@@ -69,12 +71,15 @@ class LocalOffice:
             await records.close()
 
 
-def records_url(records: str | None, store: str | None, config: str | None) -> str:
-    """Where `leasehold serve` would have its records. Raises `UsageError` for what keeps nothing."""
-    url = read_config(config, {"records": records, "store": store}).records_url
-    if url.startswith("memory:"):
+def records_at(records: str | None, store: str | None, config: str | None) -> tuple[str, bool]:
+    """Where `leasehold serve` would have its records, and whether anybody named that place.
+
+    Raises `UsageError` for what keeps nothing.
+    """
+    settings = read_config(config, {"records": records, "store": store})
+    if settings.records_url.startswith("memory:"):
         raise click.UsageError("a memory:// place ends with this command, and every key with it")
-    return url
+    return settings.records_url, bool(settings.named_urls)
 
 
 def _somebody() -> str:

@@ -1,6 +1,5 @@
 """`leasehold list`: what is held and waited for."""
 
-import sys
 from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import click
 
 from leasehold.cli import options
+from leasehold.cli.drawing import draws
 from leasehold.cli.naming import base64_name, bytes_of, decode, written
 from leasehold.cli.options import Kind
 from leasehold.cli.wording import is_slot_mode, kind_of, span, state
@@ -110,7 +110,7 @@ def _row(status: Status, is_decoded: bool | None = None) -> Row:
 
 def _print(head: Row, rows: Iterable[Row], headless: bool) -> None:
     """A table on a terminal, else lines with tabs; as they come."""
-    if sys.stdout.isatty():
+    if draws():
         _draw(head, rows, headless)
         return
     rest = iter(rows)

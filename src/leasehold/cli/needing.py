@@ -12,8 +12,9 @@ def needing(extra: str) -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").startswith("leasehold"):
+        package = (error.name or "").partition(".")[0]
+        if package == "leasehold":
             raise
         raise NotConfigured(
-            f"this needs the package {error.name}: pip install 'leasehold[{extra}]'"
+            f"this needs the package {package}: pip install 'leasehold[{extra}]'"
         ) from error

@@ -32,6 +32,11 @@ class Remote:
     def __init__(self, url: str) -> None:
         self._settings = read_url(url)
 
+    @property
+    def shown(self) -> str:
+        """The URL, without a key."""
+        return self._settings.shown
+
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The answer's JSON; None for what is not there. Raises what the service's problem means."""
         key = self._settings.find_key()

@@ -27,7 +27,7 @@ MAX_PROBLEM = 1 << 20
 
 
 class Told(NamedTuple):
-    """An event, with its data; `lost`, with the reason, is our own."""
+    """An event, with its data. Our own are `lost`, with the reason, and `back`, with the service's URL."""
 
     kind: str
     data: Any
@@ -43,6 +43,7 @@ class Tail:
         self._stood = False
         self._ever = False
         """It has stood once, so what ends it now may be a restart."""
+        self._told_lost = False
         self._closed = threading.Event()
         self._sock: socket.socket | None = None
         self._told: SimpleQueue[Told | LeaseholdError | None] = SimpleQueue()
@@ -86,6 +87,7 @@ class Tail:
                 if not self._ever:
                     return self._tell(error)
                 if stood or self._stood:
+                    self._told_lost = True
                     self._tell(Told("lost", str(error)))
             except LeaseholdError as error:
                 return self._tell(error)
@@ -130,6 +132,9 @@ class Tail:
                 self._stood = self._ever = True
                 if kind == "bye":
                     return
+                if self._told_lost:
+                    self._told_lost = False
+                    self._tell(Told("back", self._settings.shown))
                 told = Told(kind, json.loads(data))
                 if kind == "hello":
                     sock.settimeout(MISSED * float(told.data["beat"]) + SLACK)

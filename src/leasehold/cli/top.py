@@ -6,6 +6,7 @@ from collections.abc import Callable
 import click
 
 from leasehold.cli import options
+from leasehold.cli.needing import needing
 from leasehold.cli.options import Kind
 from leasehold.cli.wording import is_slot_mode, kind_of, printable, shown, span, taken
 from leasehold.model import Status
@@ -72,16 +73,20 @@ def top(
     The store, or the service, is looked at every so often. Where there is no terminal it is as with --once;
     with --json one object a line, as `leasehold list` has it.
     """
+    if not (as_json or once) and sys.stdout.isatty() and sys.stdin.isatty():
+        _watch(prefix, kind, sort, every, url)
+        return 0
     with options.open_client(url) as client:
-        if as_json:
-            _emit(sorted(client.list(prefix, kind), key=RANKS[sort]))
-        elif once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-            _print(sorted(client.list(prefix, kind), key=RANKS[sort]))
-        else:
-            from leasehold.cli.top_screen import Screen
-
-            Screen(lambda: client.list(prefix, kind), sort, every).run()
+        found = sorted(client.list(prefix, kind), key=RANKS[sort])
+    (_emit if as_json else _print)(found)
     return 0
+
+
+def _watch(prefix: bytes, kind: Kind | None, sort: str, every: float, url: str | None) -> None:
+    with needing("cli"):
+        from leasehold.cli.top_screen import Screen
+    with options.open_client(url) as client:
+        Screen(lambda: client.list(prefix, kind), sort, every).run()
 
 
 def _emit(found: list[Status]) -> None:
@@ -118,6 +123,10 @@ def _holder(status: Status) -> str:
         return "free"
     first = status.holders[0]
     note = f" ({printable(first.note)})" if first.note else ""
-    state = "" if first.state == "held" else f" [{first.state}]"
+    who = f"{printable(first.owner)}{note}"
+    if first.owner and first.state != "held":
+        who = f"{who} [{first.state}]"
+    elif not first.owner and first.state == "kept":  # for its min_hold, or its lock_delay
+        who = f"kept closed{note}"
     more = f" and {len(status.holders) - 1} more" if len(status.holders) > 1 else ""
-    return f"{taken(status)}{printable(first.owner)}{note}{state}{more}"
+    return f"{taken(status)}{who}{more}"

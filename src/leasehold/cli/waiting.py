@@ -1,13 +1,21 @@
-"""What somebody who waits is shown: who holds it, since when, the own place, and how long it may take."""
+"""What somebody who waits is shown: who holds it, since when, the own place, and how long it may take.
+
+Or that the store is away. Nobody tells us that: whoever waits hears from it every second, so where
+nothing comes it is asked.
+"""
 
 import os
 import threading
-from queue import SimpleQueue
+import time
+from collections.abc import Callable
+from math import inf
+from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from leasehold.cli.voice import Voice
 from leasehold.cli.wording import held_by, shown, span
+from leasehold.errors import BackendUnavailable, LeaseholdError
 from leasehold.gate import Gate, start_thread
 
 if TYPE_CHECKING:
@@ -17,6 +25,8 @@ _PLAIN = 30.0
 """Seconds between two lines where none can be redrawn, as in a log."""
 _USUAL = 80
 """The columns of a terminal that doesn't tell how many it has."""
+_SILENT = 2.0
+"""After so many seconds without news the store is asked whether it is there."""
 _FINISHES = 1.0
 """So long a line that is being written is waited for, in seconds: nobody may be reading."""
 
@@ -29,9 +39,15 @@ class Speaker:
     leaving, so there is no event here (see `leasehold.gate`).
     """
 
-    def __init__(self, voice: Voice) -> None:
+    def __init__(
+        self, voice: Voice, ask: Callable[[], object] | None = None, *, is_away: bool = False
+    ) -> None:
+        """`ask` raises `BackendUnavailable` where the store is away; `is_away`: that was said just now."""
         self._voice = voice
+        self._ask = ask
         self._pause = 0.0 if voice.is_live else _PLAIN
+        self._is_away = is_away
+        self._said_at = time.monotonic() if is_away else -inf
         self._latest: Waiting | None = None
         self._news: SimpleQueue[None] = SimpleQueue()
         self._over = Gate()
@@ -58,29 +74,71 @@ class Speaker:
             if self._voice.is_live:
                 self._voice.redraw("")
             self._speaking.release()
+        if isinstance(error, BackendUnavailable) and self._latest is not None:
+            _keep_holders(error, self._latest)
 
     def _speak(self) -> None:
-        is_over = False
-        while not is_over:
-            self._await_news()
-            with self._speaking:
-                if self._latest is not None and not self._over.wait(0):
-                    self._say(self._latest)
-            is_over = self._over.wait(self._pause)
+        while not self._over.wait(0):
+            if self._hears():
+                self._say(None)
+            elif (trouble := self._trouble()) is not None:
+                self._say(trouble)
 
-    def _await_news(self) -> None:
-        """However many have come in meanwhile, the latest is what counts."""
-        self._news.get()
+    def _hears(self) -> bool:
+        """Whether there is news in time. However much has come in meanwhile, the latest is what counts."""
+        try:
+            self._news.get(timeout=None if self._ask is None else _SILENT)
+        except Empty:
+            return False
         while not self._news.empty():
             self._news.get()
+        return True
 
-    def _say(self, waiting: "Waiting") -> None:
-        line = _line(waiting)
+    def _trouble(self) -> BackendUnavailable | None:
+        """What keeps the store from answering."""
+        assert self._ask is not None
+        try:
+            self._ask()
+        except BackendUnavailable as error:
+            return error
+        except LeaseholdError:
+            pass  # whoever waits finds that out too, and ends by it
+        except Exception:
+            if not self._over.wait(0):  # else the client was closed while we asked
+                raise
+        return None
+
+    def _say(self, trouble: BackendUnavailable | None) -> None:
+        """How it goes: what is new at once, all else as often as can be used."""
+        is_away, now = trouble is not None, time.monotonic()
+        if is_away == self._is_away and now - self._said_at < self._pause:
+            return
+        self._is_away, self._said_at = is_away, now
+        with self._speaking:
+            if self._over.wait(0):
+                return
+            if trouble is not None:
+                self._write("unavailable", f"trying on: {trouble}")
+            elif self._latest is not None:
+                self._tell(self._latest)
+
+    def _tell(self, waiting: "Waiting") -> None:
+        estimate = None if waiting.estimate is None else round(waiting.estimate, 1)
+        self._write("waiting", _line(waiting), ahead=waiting.position, estimate=estimate)
+
+    def _write(self, event: str, line: str, **fields: object) -> None:
         if self._voice.is_live:
             self._voice.redraw(_fitting(line))
         else:
-            estimate = None if waiting.estimate is None else round(waiting.estimate, 1)
-            self._voice.say("waiting", line, ahead=waiting.position, estimate=estimate)
+            self._voice.say(event, line, **fields)
+
+
+def _keep_holders(error: BackendUnavailable, seen: "Waiting") -> None:
+    """Have the error that ends the wait say who was in the way when the store was last heard."""
+    if error.busy or error.holders or not seen.holders:
+        return
+    error.holders, error.position = seen.holders, seen.position
+    error.args = (f"{error}\n  {shown(seen.key)} was last seen {held_by(seen.holders)}",)
 
 
 def _line(waiting: "Waiting") -> str:

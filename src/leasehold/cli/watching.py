@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from leasehold.cli.drawing import has_rich
 from leasehold.cli.voice import Voice
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ type Watch = Callable[["TortureProgress"], None]
 @contextmanager
 def watching(voice: Voice) -> Iterator[Watch]:
     """What is to be called with how far it has come."""
-    if voice.is_live:
+    if voice.is_live and has_rich():
         with _bar() as watch:
             yield watch
     else:

@@ -70,7 +70,7 @@ def explain(error: sqlite3.Error, path: str) -> LeaseholdError:
             return _cant_open(path, said)
         case sqlite3.SQLITE_FULL:
             return BackendUnavailable(
-                f"the disk under {path} is full ({said}): nothing was granted; free some space there"
+                f"the disk under {path} is full ({said}): nothing was written; free some space there"
             )
         case _:
             return BackendUnavailable(f"SQLite could not use {path}: {said}")
