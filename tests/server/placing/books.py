@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from leasehold.core import ledger
 from leasehold.core.book import Hold, MemoryBook, Place, Tomb
+from leasehold.core.timing import WINDOW
 from leasehold.model import Command, Inspect, Reply
 
 KEY = b"lock:d/k"
@@ -60,6 +61,17 @@ def lapsed(value: Frozen, entry_id: str, stamp: int) -> Frozen:
     assert entry is not None
     book.remove(entry)
     ledger.apply(book, Inspect(KEY), 0.0, stamp)
+    return frozen(book)
+
+
+@cache
+def silenced(value: Frozen, entry_id: str) -> Frozen:
+    """Whoever has that place in line was not heard for long, and may be passed over."""
+    book = thawed(value)
+    place = book.get(entry_id)
+    assert isinstance(place, Place)
+    place.expires = place.ttl - 2 * WINDOW
+    book.put(place)
     return frozen(book)
 
 

@@ -165,8 +165,8 @@ class Walker(Mover):
     async def _prolong(self, *_: Any, **__: Any) -> None:
         pass
 
-    async def _take_guards_away(self, *_: Any, **__: Any) -> None:
-        pass
+    async def _take_guards_away(self, *_: Any, **__: Any) -> bool:
+        return True
 
     async def _token_at(self, *_: Any, **__: Any) -> int:
         return 7

@@ -70,9 +70,10 @@ PLANS = {each.__name__: each for each in (does_not_look, looks_only, guards_too_
 def mistaken(name: str) -> None:
     """Have this process carry out acquires amid a move by a plan with a mistake."""
 
-    def plan(home: Home, command: Command, guards: Guards) -> Plan:
-        carried_out = PLANS[name] if isinstance(command, Acquire) and home.to else plan_for
-        return carried_out(home, command, guards)  # type: ignore[arg-type]
+    def plan(home: Home, command: Command, guards: Guards, *, is_untold: bool = False) -> Plan:
+        if isinstance(command, Acquire) and home.to:
+            return PLANS[name](home, command, guards)
+        return plan_for(home, command, guards, is_untold=is_untold)
 
     runtime.plan_for = plan  # type: ignore[attr-defined]
 

@@ -6,7 +6,9 @@ abstracted is time: a hold that nobody believes in may lapse at any moment, one 
 not (that is what ttl and margin are for), and when the mover has waited, every server that has not read since
 is stale (that is what `settled_after` is for). Commands may be late for ever: whoever gives one up leaves its
 copy on its way. Who believes in a lease asks every server for it at every moment, also those that have read
-nothing for long (`denials`): none may say that there is nothing.
+nothing for long (`denials`): none may say that there is nothing. And whoever was not told of a grant may ask
+for a renewal nevertheless (`renewals`), also a server that is cut off from the records: of one server always,
+as that alone knows what it has withheld, or of any once he has a place in line.
 
 There one name has one home. That this is so where directories lie in each other, whatever movers and
 administrators read and write at a time, is `errands`' to see.
@@ -36,6 +38,20 @@ WORLDS = {
     "a lone store gets a second": replace(_WORLD, lone=True, lapses=0, copies=0),
     "there and back": replace(_WORLD, moves=2, copies=0, tries=(1, 1), lapses=1),
     "semaphores": replace(_WORLD, kind=b"semaphore", capacities=(1, 2), lapses=0, copies=0),
+    "renewals of what was withheld": replace(
+        _WORLD, renews=(2, 0), falls_silent=True, lone=True, lapses=1, tries=(2, 1)
+    ),
+    "renewals of places in line": replace(
+        _WORLD,
+        renews=(2, 0),
+        roams=True,
+        falls_silent=True,
+        sessions=(1, 2),
+        copies=0,
+        lapses=1,
+        tries=(1, 1),
+        asks=False,
+    ),
     "all at a time": replace(_WORLD, lone=True, moves=2),
 }
 

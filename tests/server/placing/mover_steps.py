@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 
 from leasehold.model import Inspect, Release, Status
-from leasehold.server.placing.progress import standing
+from leasehold.server.placing.progress import is_waited_for, standing
 from tests.server.placing.books import applied
 from tests.server.placing.states import GUARDS, STAMPS, State, World, tupled
 
 
 def mover_steps(world: World, s: State) -> Iterator[tuple[str, State]]:
     home = s.home
-    if s.mover:
+    if s.mover and world.crashes:
         yield "the mover crashes", s._replace(mover=())
     if s.list != "known to all":
         yield _listed(world, s)
@@ -62,10 +62,20 @@ def _look(world: World, s: State) -> Iterator[tuple[str, State]]:
 
 
 def _clear(world: World, s: State) -> Iterator[tuple[str, State]]:
+    place, key = s.home.clearing, world.key
+    books = dict(s.books)
     if s.mover[0] == "waited":
-        place, key = s.home.clearing, world.key
+        _, (status,) = applied(books[place], (Inspect(key),), STAMPS[place])
+        assert isinstance(status, Status)
+        if world.keeps_guards and is_waited_for(status, s.home.epoch, GUARDS):
+            return
+        after = s._replace(mover=("looked",))
+        if sum(world.renews) and not world.roams:  # what comes meanwhile it has not seen
+            yield "the mover finds guards to be taken away", after
+        else:
+            yield from _clear(world, after)
+    elif s.mover[0] == "looked":
         ids = [GUARDS.id_of(key, s.home.epoch, part) for part in ("guard", "wall")]
-        books = dict(s.books)
         books[place], _ = applied(
             books[place], tuple(Release(key, each) for each in ids), STAMPS[place]
         )

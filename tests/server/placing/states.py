@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from leasehold.model import Acquire, Reply
+from leasehold.model import Acquire, Renew, Reply
 from leasehold.server.placing.guards import Guards
 from leasehold.server.placing.home import Home
 from leasehold.server.placing.plans import Plan, plan_for
 from tests.server.placing.books import Frozen
+
+RENEWED = -1
 
 GUARDS = Guards(b"secret")
 STAMPS = {"A": 1000, "B": 500}
@@ -22,11 +24,14 @@ class Op(NamedTuple):
     client: int
     server: int
     view: Home
-    command: Acquire
+    command: Acquire | Renew
     told: tuple[tuple[Reply, ...], ...] = ()
     back: int | None = None
-    """The token of a grant on its way to the server; None: a command is on its way to a store."""
+    """The token of a grant on its way to the server, `RENEWED` where it is none; None: a command is on its
+    way to a store."""
     given_up: bool = False
+    untold: bool = False
+    """When a renewal was sent its server had not told that its id holds."""
 
 
 class Client(NamedTuple):
@@ -34,7 +39,13 @@ class Client(NamedTuple):
     tries: int
     """How often it asks before it leaves."""
     token: int = 0
-    """Of the lease it believes in; 0 for none."""
+    """Of the lease it believes in; 0 for none, `RENEWED` where it was not told."""
+    renews: int = 0
+    """How often it asks whether its id holds, which it was not told."""
+    at: int = -1
+    """The server that it has asked, if it stays there."""
+    in_line: bool = False
+    """It was told that it has a place in line."""
 
 
 class Server(NamedTuple):
@@ -43,6 +54,8 @@ class Server(NamedTuple):
     """It has read nothing for so long that it tells no grant."""
     lone: bool = False
     """It believes that there is one store only, for longer than others believe what they have read."""
+    untold: tuple[str, ...] = ()
+    """Ids under which something may be held that it has told nobody of."""
 
 
 class State(NamedTuple):
@@ -89,22 +102,41 @@ class World:
     """Whoever believes in a lease may ask any server for it at any moment, and has to find it."""
     is_sure: bool = True
     """Servers read where directories live before they say that there is nothing."""
+    renews: tuple[int, ...] = (0, 0)
+    """So often each client asks whether its id holds without having been told: also who cannot read the
+    records any more answers that."""
+    roams: bool = False
+    """It asks any server so, once it was told of a place in line; else the one that it has always asked."""
+    is_sealed: bool = False
+    """A move is under way from the start, and sealed a moment ago: no server has heard of it."""
+    crashes: bool = True
+    """The mover may, at any moment."""
+    falls_silent: bool = False
+    """Who waits in line may be not heard for so long that others pass him."""
+    remembers: bool = True
+    """A server holds what it says of an id to the rule for grants while it has withheld one."""
+    minds: bool = True
+    """So do the plans of renewals amid a move."""
+    keeps_guards: bool = True
+    """None is taken away that somebody waits behind."""
 
     @property
     def key(self) -> bytes:
         return self.kind + b":d/k"
 
+    def client(self, number: int, sessions: int) -> Client:
+        """One with so many leases to ask for."""
+        return Client(sessions, self.tries[number], renews=self.renews[number])
+
     def start(self) -> State:
         home = Home("A")
         return State(
-            home,
-            self.moves,
+            home.begun("B", 0.0).seal(0.0) if self.is_sealed else home,
+            self.moves - self.is_sealed,
             (),
             (("A", Frozen()), ("B", Frozen())),
             (Server(home, lone=self.lone),) * self.servers,
-            tuple(
-                Client(each, tries) for each, tries in zip(self.sessions, self.tries, strict=True)
-            ),
+            tuple(self.client(number, sessions) for number, sessions in enumerate(self.sessions)),
             lapses=self.lapses,
             list="several" if self.lone else "known to all",
         )
@@ -133,7 +165,8 @@ def canonical(s: State) -> State:
     if len(s.servers) != 2 or _text(s.servers[0]) <= _text(s.servers[1]):
         return s
     ops = tuple(op._replace(server=1 - op.server) for op in s.ops)
-    return s._replace(servers=s.servers[::-1], ops=in_order(ops))
+    clients = tuple(each if each.at < 0 else each._replace(at=1 - each.at) for each in s.clients)
+    return s._replace(servers=s.servers[::-1], ops=in_order(ops), clients=clients)
 
 
 def tupled(books: dict[str, Frozen]) -> tuple[tuple[str, Frozen], ...]:

@@ -301,6 +301,10 @@ def test_several_stores_need_records_that_do_not_follow_their_order() -> None:
         ("postgresql://h/d%62", "postgresql://h?dbname=db"),
         ("postgresql://b:2,a:1/db", "postgresql:///db?host=a,b&port=1,2"),
         ("postgresql://[::1]/db", "postgresql://[::1]:5432/db"),
+        (
+            "postgresql:///db?host=a,b&hostaddr=192.0.2.1,192.0.2.2&port=1,2",
+            "postgresql:///db?host=b,a&hostaddr=192.0.2.2,192.0.2.1&port=2,1",
+        ),
     ],
 )
 def test_ways_to_one_store(one: str, other: str) -> None:
@@ -318,6 +322,10 @@ def test_ways_to_one_store(one: str, other: str) -> None:
         ("postgresql://h/db", "postgresql://h/db?options=-csearch_path%3Dx"),
         ("temporal://h/ns?task_queue=a", "temporal://h/ns"),
         ("memory://A", "memory://a"),
+        (
+            "postgresql:///db?host=a,b&hostaddr=192.0.2.1,192.0.2.2&port=1,2",
+            "postgresql:///db?host=b,a&hostaddr=192.0.2.1,192.0.2.2&port=2,1",
+        ),
     ],
 )
 def test_two_stores(one: str, other: str) -> None:

@@ -11,6 +11,11 @@ from tests.server.placing.states import World
 SMALL = World(copies=0, lapses=0, tries=(1, 1))
 DENIED = "a lease is denied"
 
+WITHHELD = replace(
+    SMALL, queues=(False, False), renews=(1, 0), is_sealed=True, crashes=False, asks=False
+)
+IN_LINE = replace(WITHHELD, queues=(True, False), renews=(2, 0), roams=True)
+
 
 @pytest.mark.once
 @pytest.mark.parametrize(
@@ -22,8 +27,19 @@ DENIED = "a lease is denied"
         replace(SMALL, moves=2, servers=1),
         replace(SMALL, servers=1, kind=b"semaphore", queues=(False, False)),
         replace(SMALL, servers=2, lone=True, queues=(False, False)),
+        WITHHELD,
+        IN_LINE,
     ],
-    ids=["all lapses", "two servers", "late copies", "there and back", "semaphore", "lone"],
+    ids=[
+        "all lapses",
+        "two servers",
+        "late copies",
+        "there and back",
+        "semaphore",
+        "lone",
+        "renewals of what was withheld",
+        "renewals of places in line",
+    ],
 )
 def test_nothing_goes_wrong(world: World) -> None:
     found = explore(world, liveness=world.lapses == 99)
@@ -49,6 +65,9 @@ def test_nothing_goes_wrong(world: World) -> None:
         (replace(SMALL, plan=guards_too_late), "two hold it"),
         (replace(SMALL, plan=no_floor, lapses=1), "tokens fall"),
         (replace(SMALL, is_sure=False), DENIED),
+        (replace(WITHHELD, remembers=False), "two hold it"),
+        (replace(WITHHELD, minds=False), "two hold it"),
+        (replace(IN_LINE, keeps_guards=False), "two hold it"),
     ],
     ids=[
         "nobody waits",
@@ -62,6 +81,9 @@ def test_nothing_goes_wrong(world: World) -> None:
         "the guard comes too late",
         "no floor",
         "an old table is enough to say that there is nothing",
+        "a grant that was withheld may be renewed",
+        "also at a place that is sealed",
+        "guards are taken from whoever waits",
     ],
 )
 def test_planted_mistakes_are_found(world: World, flaw: str) -> None:

@@ -142,10 +142,16 @@ def _target(url: str, rest: str) -> "Target":
 
 def _address_of_target(target: "Target") -> str:
     servers = [_server(host, port) for host, port in zip(target.hosts, target.ports, strict=False)]
-    at = "" if servers == [":5432"] else _sorted(servers)
     said = {name: value for name, value in target.options.items() if value}
-    if target.addresses:
-        said["hostaddr"] = ",".join(target.addresses)
+    if not target.addresses:
+        servers.sort()
+    else:  # each belongs to the server whose name it stands for
+        addresses = target.addresses
+        if len(addresses) == len(servers):
+            pairs = sorted(zip(servers, addresses, strict=True))
+            servers, addresses = [server for server, _ in pairs], tuple(at for _, at in pairs)
+        said["hostaddr"] = ",".join(addresses)
+    at = "" if servers == [":5432"] else ",".join(servers)
     return f"postgresql://{at}/{quote(target.database, safe='')}{_shown('postgresql', said)}"
 
 

@@ -19,7 +19,7 @@ from leasehold.server.placing.documents import HOME, Documents, read_all
 from leasehold.server.placing.guards import STANDS
 from leasehold.server.placing.home import Home
 from leasehold.server.placing.parting import part, put_home, write_out
-from leasehold.server.placing.progress import Standing, standing
+from leasehold.server.placing.progress import Standing, is_waited_for, standing
 from leasehold.server.placing.runtime import PlacedRuntime
 from leasehold.server.placing.table import Table, settled_after
 from leasehold.server.principal import Principal
@@ -130,11 +130,12 @@ class Mover:
         if not {*home.places, home.clearing or home.place} <= self._placed.ways.named.keys():
             return  # another server can
         if home.phase == "clearing":
-            await self._take_guards_away(found, directory, home)
+            if not await self._take_guards_away(found, directory, home):
+                return
             await self._write(found, directory, home.cleared(time.time()), "move finished")
         else:
             seen = await self.look(found.homes, directory, home)
-            await self._prolong(home, seen)
+            await self._prolong(home, home.place, seen)
             if seen.is_over:
                 after = home.seal(time.time())
                 if home.sealed:
@@ -184,18 +185,30 @@ class Mover:
                     break
         return found
 
-    async def _prolong(self, home: Home, seen: Standing) -> None:
+    async def _prolong(self, home: Home, place: str, seen: Standing) -> None:
         """Guards stand as long as the move lasts."""
-        runtime = await self._placed.ways.to(home.place)
+        runtime = await self._placed.ways.to(place)
         for status in seen.fading:
             for guard_id in self._guards_of(status.key, home):
                 await runtime.call(Renew(status.key, guard_id, STANDS))
 
-    async def _take_guards_away(self, found: Documents, directory: bytes, home: Home) -> None:
-        runtime = await self._placed.ways.to(home.clearing)
-        for status in await self._found(home.clearing, found.homes, directory):
+    async def _take_guards_away(self, found: Documents, directory: bytes, home: Home) -> bool:
+        """But for those that somebody waits behind; whether none is left.
+
+        Who waits there has not heard of the move, and nor has its server, perhaps: it would be granted what
+        lives elsewhere. Its place ends when it has been silent for long.
+        """
+        place, guards = home.clearing, self._placed.guards
+        runtime = await self._placed.ways.to(place)
+        kept: list[Status] = []
+        for status in await self._found(place, found.homes, directory):
+            if is_waited_for(status, home.epoch, guards):
+                kept.append(status)
+                continue
             for guard_id in self._guards_of(status.key, home):
                 await runtime.call(Release(status.key, guard_id))
+        await self._prolong(home, place, standing(kept, home.epoch, guards))
+        return not kept
 
     def _guards_of(self, key: bytes, home: Home) -> tuple[str, str]:
         guards = self._placed.guards

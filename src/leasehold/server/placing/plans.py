@@ -53,18 +53,21 @@ type Plan = Generator[tuple[To, ...], Told, Reply]
 
 AWAY = Failed("away", "its directory is moving, and one of its two stores can't be reached")
 IN_BETWEEN = Refused("closed", (), 1.0)
-LATE = Failed("busy", "its directory has moved, and this place in line came too late: ask anew")
+LATE = Failed("busy", "its directory has moved, and what it was granted came too late: ask anew")
 _SEMAPHORE = b"semaphore:"
 """The one kind of key whose capacity may be declared otherwise, and greater, by the next who comes."""
 
 
-def plan_for(home: Home, command: Command, guards: Guards) -> Plan:
-    """How a command is carried out amid a move."""
+def plan_for(home: Home, command: Command, guards: Guards, *, is_untold: bool = False) -> Plan:
+    """How a command is carried out amid a move.
+
+    `is_untold`: that its id holds something may never have been told.
+    """
     match command:
         case Acquire():
             return acquire(home, command, guards)
         case Renew() | Release() | Resize():
-            return by_id(home, command)
+            return by_id(home, command, is_untold=is_untold)
         case Inspect():
             return inspect(home, command, guards)
         case Revoke():
@@ -138,12 +141,13 @@ _BEST = (Renewed, Granted, Released, Refused, Queued)
 """Which of two answers counts, the first of these: an id is at one place, or nowhere."""
 
 
-def by_id(home: Home, command: Command) -> Plan:
+def by_id(home: Home, command: Command, *, is_untold: bool = False) -> Plan:
     """Renewals, releases and resizes go to both places: where the id is, it is answered."""
     told = yield (To(home.place, (command,)), To(home.to, (command,)))
     replies = [each[0] for each in told if each is not None]
-    if home.sealed and isinstance(command, Renew) and told[0] and isinstance(told[0][0], Granted):
-        return LATE
+    if home.sealed and told[0] is not None and _is_new(command, told[0][0], is_untold=is_untold):
+        there = None if told[1] is None else told[1][0]
+        return there if isinstance(there, Granted | Renewed) else LATE
     for kind in _BEST:
         for reply in replies:
             if isinstance(reply, kind):
@@ -153,6 +157,13 @@ def by_id(home: Home, command: Command) -> Plan:
         return failed[0] if failed else AWAY
     revoked = [each for each in replies if isinstance(each, Lost) and each.reason == "revoked"]
     return revoked[0] if revoked else replies[0]
+
+
+def _is_new(command: Command, reply: Reply, *, is_untold: bool) -> bool:
+    """Whether it would be the first that its caller hears of what it holds."""
+    if is_untold:
+        return isinstance(reply, Granted | Renewed)
+    return isinstance(command, Renew) and isinstance(reply, Granted)
 
 
 # ---- seeing and ending ----------------------------------------------------------------------------

@@ -44,3 +44,9 @@ def standing(found: Iterable[Status], epoch: int, guards: Guards) -> Standing:
             keys += 1
             ends_in = max([ends_in, *(each.expires_in for each in others)])
     return Standing(keys, ends_in, last_token, last_key, tuple(fading))
+
+
+def is_waited_for(status: Status, epoch: int, guards: Guards) -> bool:
+    """Whether somebody waits behind a guard of that time."""
+    ours = guards.leases(status.key, epoch)
+    return bool(status.waiting) and any(each.lease in ours for each in status.holders)

@@ -17,7 +17,7 @@ from leasehold.server.placing.mail import PlaceMail
 from leasehold.server.placing.plans import plan_for
 from leasehold.server.placing.scanning import PlacedBackend
 from leasehold.server.placing.table import is_denial
-from leasehold.server.placing.telling import Telling, leans_on_the_table
+from leasehold.server.placing.telling import Telling
 from leasehold.server.placing.ways import Ways
 
 AGAIN = 3
@@ -92,12 +92,22 @@ class PlacedRuntime:
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         """See `runtime.port.Runtime`. What may not be told raises `BackendUnavailable`."""
-        if self.atlas.is_lone():
+        if not self.atlas.is_lone():
+            return await self._placed(command, patience, self.atlas.mark)
+        try:
             answer = await self._first.call(command, patience)
-            if self.atlas.is_lone() or not leans_on_the_table(command, answer.reply):
-                return answer
-            return await self._placed(command, patience, self.atlas.mark, resent=answer.resent)
-        return await self._placed(command, patience, self.atlas.mark)
+        except BaseException:
+            self._telling.sent(command)
+            raise
+        if answer.resent:
+            self._telling.sent(command, answer)
+        if self._is_simple() or self._telling.is_good_alone(command, answer.reply):
+            return answer
+        return await self._placed(command, patience, self.atlas.mark, resent=answer.resent)
+
+    def _is_simple(self) -> bool:
+        """Whether all that the only store says may be told, and nobody is to be remembered."""
+        return self.atlas.is_lone() and not self._telling.untold.ids
 
     async def _placed(
         self, command: Command, patience: float | None, mark: int, *, resent: bool = False
@@ -110,12 +120,7 @@ class PlacedRuntime:
         for _ in range(AGAIN):
             home = self.atlas.table.home_of(command.key)
             self._telling.check(command)
-            if _needs_a_plan(home, command):
-                plan = plan_for(home, command, self.guards)
-                answer = await carry_out(plan, self.ways, sent, patience)
-            else:
-                runtime = await self.ways.to(home.place)
-                answer = await runtime.call(fitted(runtime, command, home.floor), patience)
+            answer = await self._answer(home, command, sent, patience)
             resent = resent or answer.resent
             if is_denial(answer.reply):
                 await self._telling.be_sure(mark)
@@ -125,6 +130,24 @@ class PlacedRuntime:
             "its directory is moving: send it again, with the same id, if you brought one"
         )
 
+    async def _answer(
+        self, home: Home, command: Command, sent: float, patience: float | None
+    ) -> Answer:
+        """What comes of a command, by where its key lives."""
+        runtime = None if _needs_a_plan(home, command) else await self.ways.to(home.place)
+        try:
+            if runtime is not None:
+                answer = await runtime.call(fitted(runtime, command, home.floor), patience)
+            else:
+                is_untold = self._telling.untold.has(command)
+                plan = plan_for(home, command, self.guards, is_untold=is_untold)
+                answer = await carry_out(plan, self.ways, sent, patience)
+        except BaseException:
+            self._telling.sent(command)
+            raise
+        self._telling.sent(command, answer)
+        return answer
+
     # -- many ---------------------------------------------------------------------------------------
 
     async def call_all(
@@ -133,12 +156,13 @@ class PlacedRuntime:
         """See `runtime.port.Runtime`. What is about one key keeps its order."""
         if not self.atlas.is_lone():
             return await self._all_placed(commands, patience)
-        told = list(await self._first.call_all(commands, patience))
-        if not self.atlas.is_lone():
-            mark = self.atlas.mark
-            for number, (command, each) in enumerate(zip(commands, told, strict=True)):
-                if type(each) is Answer and leans_on_the_table(command, each.reply):
-                    told[number] = await self._tried(command, patience, mark, resent=each.resent)
+        found = await self._answers(self._first, commands, patience)
+        if self._is_simple():
+            return found
+        told, mark = list(found), self.atlas.mark
+        for number, (command, each) in enumerate(zip(commands, found, strict=True)):
+            if type(each) is Answer and not self._telling.is_good_alone(command, each.reply):
+                told[number] = await self._tried(command, patience, mark, resent=each.resent)
         return told
 
     async def _all_placed(
@@ -188,7 +212,7 @@ class PlacedRuntime:
             told.update(dict.fromkeys(asked, error))
             return
         sent = [fitted(runtime, commands[each], homes[each].floor) for each in asked]
-        answers = await runtime.call_all(sent, patience)
+        answers = await self._answers(runtime, sent, patience)
         unsure = await self._unsure(answers, mark)
         for number, answer in zip(asked, answers, strict=True):
             told[number], command = answer, commands[number]
@@ -200,6 +224,19 @@ class PlacedRuntime:
                 told[number] = unsure
             else:
                 told[number] = await self._tried(command, patience, mark, resent=answer.resent)
+
+    async def _answers(
+        self, runtime: AsyncRuntime, commands: Sequence[Command], patience: float | None
+    ) -> Sequence[Told]:
+        """What comes of commands that travel together to a place."""
+        answers: Sequence[Told] = [BackendUnavailable("it was given up")] * len(commands)
+        try:
+            answers = await runtime.call_all(commands, patience)
+        finally:
+            for command, answer in zip(commands, answers, strict=True):
+                if type(answer) is not Answer or answer.resent:
+                    self._telling.sent(command, answer)
+        return answers
 
     async def _unsure(self, told: Iterable[Told], mark: int) -> BackendUnavailable | None:
         """Why no denial among these may be told, if it may not; one reading is enough for all."""

@@ -6,13 +6,19 @@ move is written and `settled_after` has passed, no server acts on what was befor
 tells no grant. That there is nothing is told only by a reading that was sent after the command, and only if
 that, too, says of the key what was said when the command left: what was granted at the new place before the
 command came is then found there. Everything else is told by any table, as nobody loses by it.
+
+That something is renewed is among that, so leases go on where the records can't be read. But to somebody who
+was never told of the grant it *is* the grant: of an id whose grant this server has withheld, or the fate of
+whose Acquire it does not know (`untold`), it is held to the rule for grants until that was told, and so is
+what a Resize tells. No other server knows of that; so guards stay at the old place while somebody waits
+behind them, who could be granted something there (`mover`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from leasehold.core.names import is_wait
-from leasehold.model import Gone, Granted, Lost, Refused, Reply, Revoked, Status, Unknown
+from leasehold.model import Gone, Granted, Lost, Refused, Renewed, Reply, Revoked, Status, Unknown
 from leasehold.server.placing.choice import around
 from leasehold.server.placing.guards import may_be_guarded
 from leasehold.server.placing.home import Home
@@ -91,13 +97,20 @@ class Table:
 
 
 def may_tell(
-    reply: Reply, sent_by: Home, home: Home, *, is_fresh: bool, was_read_since: bool
+    reply: Reply,
+    sent_by: Home,
+    home: Home,
+    *,
+    is_fresh: bool,
+    was_read_since: bool,
+    is_untold: bool = False,
 ) -> bool:
     """Whether a reply may be told, by what the table says now. See the module.
 
-    `was_read_since`: the reading was sent after the command.
+    `was_read_since`: the reading was sent after the command. `is_untold`: that its id holds may never have
+    been told.
     """
-    if type(reply) is Granted:
+    if type(reply) is Granted or (is_untold and type(reply) is Renewed):
         return is_fresh and home.where == sent_by.where
     return not is_denial(reply) or (was_read_since and home.where == sent_by.where)
 

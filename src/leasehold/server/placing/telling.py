@@ -1,16 +1,23 @@
 """Which answers of a store one server may tell: the rule of freshness of `table`, by its atlas."""
 
 from leasehold.errors import BackendUnavailable, LeaseholdError
-from leasehold.model import Acquire, Command, Granted, Renew, Reply
+from leasehold.model import Acquire, Command, Granted, Renew, Renewed, Reply
+from leasehold.runtime.port import Answer, Told
 from leasehold.server.placing.atlas import Atlas
 from leasehold.server.placing.home import Home
+from leasehold.server.placing.plans import LATE
 from leasehold.server.placing.table import is_denial, may_tell
+from leasehold.server.placing.untold import Untold
 
-_STALE = "where directories live could not be read for a while: nothing is granted until then"
+_STALE = (
+    "the service can't read its records, which say where locks live: nothing is granted until it can. "
+    "Ask again; for who runs it: does the store with its records answer?"
+)
 
 _UNSURE = (
-    "where directories live can't be read, and there is nothing at the place that was known last: "
-    "it may be elsewhere by now, so ask again"
+    "the service can't read its records, which say where locks live, and there is nothing at the place "
+    "that was known last: it may be elsewhere by now. Ask again; for who runs it: does the store with "
+    "its records answer?"
 )
 
 
@@ -19,6 +26,7 @@ class Telling:
 
     def __init__(self, atlas: Atlas) -> None:
         self._atlas = atlas
+        self.untold = Untold()
 
     def check(self, command: Command) -> None:
         """Nothing is asked for that could not be told. Raises `BackendUnavailable`."""
@@ -39,22 +47,48 @@ class Telling:
         """
         if self.is_good(command, reply, sent_by, mark):
             return True
-        if is_grant(command, reply) and not self._atlas.is_fresh:
+        if not is_denial(reply) and not self._atlas.is_fresh:
             raise BackendUnavailable(_STALE)
         return False
 
     def is_good(self, command: Command, reply: Reply, sent_by: Home, mark: int) -> bool:
-        """Whether it may be told as it is."""
-        if not leans_on_the_table(command, reply):
+        """Whether it may be told as it is. A grant that may not is remembered, until it was told."""
+        is_untold = self.untold.has(command)
+        if not is_untold and not leans_on_the_table(command, reply):
             return True
         atlas = self._atlas
-        return may_tell(
+        is_good = may_tell(
             reply,
             sent_by,
             atlas.table.home_of(command.key),
             is_fresh=atlas.is_fresh,
             was_read_since=atlas.was_read_since(mark),
+            is_untold=is_untold,
         )
+        self._remember(command, reply, is_told=is_good)
+        return is_good
+
+    def is_good_alone(self, command: Command, reply: Reply) -> bool:
+        """The same, of what was asked of the one store that there was when the command left."""
+        is_lone = self._atlas.is_lone()
+        if not is_lone and not self.untold.has(command) and not leans_on_the_table(command, reply):
+            return True
+        self._remember(command, reply, is_told=is_lone)
+        return is_lone
+
+    def sent(self, command: Command, told: Told | None = None) -> None:
+        """What came of it, if anything: of an Acquire a copy, or what it was granted, may be on its way."""
+        if type(command) is Acquire:
+            is_unsure = type(told) is not Answer or told.resent
+        else:
+            is_unsure = type(told) is Answer and told.reply is LATE
+        if is_unsure:
+            self.untold.add(command)
+
+    def _remember(self, command: Command, reply: Reply, *, is_told: bool) -> None:
+        """Of whom nobody was told that he holds."""
+        if type(reply) is Granted or type(reply) is Renewed:
+            (self.untold.settle if is_told else self.untold.add)(command)
 
 
 def leans_on_the_table(command: Command, reply: Reply) -> bool:
