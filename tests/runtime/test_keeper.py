@@ -1,5 +1,6 @@
 """The keeper: when it renews, what it survives, and what it never does again."""
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import BackendUnavailable, LeaseLost
+from leasehold import BackendUnavailable, Forbidden, LeaseLost
 from leasehold.hub import Hub
 from leasehold.model import Command, Release, Renew
 from leasehold.sync import Client
@@ -204,6 +205,31 @@ def test_abandoning_never_blocks_though_the_store_hangs(site: Site) -> None:
     assert {c.id for c in released} == {f"id-{number}" for number in range(1000)}
 
 
+def test_who_closes_waits_once_for_a_store_that_hangs(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a program does that closes its client, and then ends."""
+    monkeypatch.setattr("leasehold.runtime.keeper.DRAIN", 2.0)
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hang(_: Sequence[Command]) -> None:
+        hanging.set()
+        go_on.wait(30)
+
+    keeper = site.client.hub.keeper
+    site.store.before = hang
+    keeper.abandon(b"lock:a", "id", 60)
+    assert hanging.wait(10)
+    began = time.monotonic()
+    keeper.close()
+    keeper.close()
+    assert time.monotonic() - began < 3.9
+    go_on.set()
+    assert keeper.flush(10)
+    keeper.close()
+    assert keeper._thread is None
+
+
 def test_a_callback_that_blocks_delays_nobody_elses_renewals_or_losses() -> None:
     """Real time: the callback must not run where leases are looked after."""
     store = TappedStore()
@@ -228,3 +254,61 @@ def test_a_dropped_lease_is_released_with_a_warning(site: Site) -> None:
         del lease
     site.client.hub.keeper.flush(5)
     assert not site.client.lock("a").locked()
+
+
+@pytest.mark.parametrize("at", ["connecting", "acquiring"])
+def test_what_a_caller_is_told_stands_in_no_log(
+    site: Site, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    def refuse(commands: Sequence[Command]) -> None:
+        if at == "connecting" or commands:
+            raise Forbidden("no such key")
+
+    site.store.before = refuse
+    with pytest.raises(Forbidden, match="no such key") as caught:
+        site.client.lock("a", ttl=TTL).acquire()
+    assert caught.value.__context__ is None, "nor do we tell of our own inner life"
+    site.client.hub.keeper.flush(5)
+    assert caplog.messages == []
+
+
+def test_a_connection_that_is_made_anew_at_once_stands_in_no_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease, broke = site.client.lock("a", ttl=TTL).acquire(), 0
+
+    def break_once(_: Sequence[Command]) -> None:
+        nonlocal broke
+        broke += 1
+        if broke == 1:
+            raise BackendUnavailable("pushes come again")
+
+    site.store.listening = break_once
+    keeper = site.client.hub.keeper
+    assert keeper.flush(10)
+    assert keeper.flush(10)
+    assert broke
+    lease.release()
+    assert caplog.messages == []
+
+
+def test_that_leases_cannot_be_renewed_is_logged_once_in_an_outage(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "leasehold")
+    lease = site.client.lock("a", ttl=TTL).acquire()
+
+    def away(_: Sequence[Command]) -> None:
+        raise BackendUnavailable("gone fishing")
+
+    told = (
+        f"what is held at {site.store.url} can't be renewed now, and is tried again: gone fishing"
+    )
+    for outage in (1, 2):
+        site.store.before = away
+        site.clock.advance(TTL / 2)
+        assert caplog.messages == [told] * outage
+        site.store.before = lambda _: None
+        site.clock.advance(TTL)
+        lease.ensure(needs=TTL / 2)
+    lease.release()

@@ -20,6 +20,7 @@ from leasehold.cli import main
 from leasehold.cli.serve import _tell, _tell_json
 from leasehold.errors import NotConfigured
 from leasehold.server.config import ServerConfig, read_config
+from leasehold.server.listening import CannotListen
 from leasehold.server.tls import context_for
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import key_of, self_signed
@@ -95,7 +96,14 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         (["--listen", "0.0.0.0:0", "--allow-plain-http"], 64, "there is no key yet"),
         (["--listen", "nowhere"], 64, "write HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], 64, "a port is 0 to 65535"),
-        (["--listen", "192.0.2.1:1", "--allow-plain-http"], 64, "can't listen on 192.0.2.1:1"),
+        (["--listen", "192.0.2.1:1", "--allow-plain-http"], 69, "can't listen on 192.0.2.1:1"),
+        (
+            ["--listen", "no.invalid:1", "--allow-plain-http"],
+            69,
+            "no.invalid:1 is no address here: ",
+        ),
+        (["--listen", "no.invalid:1"], 69, "no.invalid:1 is no address here: "),
+        (["--listen", "no..where:1"], 64, "no..where:1 is no address: "),
         (["--tls-cert", "a.pem"], 64, "one does not go without the other"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "there is no file a.pem"),
         (["--store", "spoon://x"], 64, "no backend serves"),
@@ -137,7 +145,7 @@ def test_a_port_that_is_taken(tmp_path: Path, started: list[Served]) -> None:
             )
         )
         code, _, err = served.ended()
-    assert code == 64
+    assert code == 69
     assert "Address already in use; choose another with --listen" in err
 
 
@@ -280,7 +288,7 @@ def test_the_first_key_is_not_made_in_vain(tmp_path: Path) -> None:
         settings = ServerConfig(
             listen=f"127.0.0.1:{port}", store=f"sqlite:///{tmp_path / 'leases.db'}"
         )
-        with pytest.raises(NotConfigured):
+        with pytest.raises(CannotListen):
             World(settings)
     world = World.over(tmp_path)
     assert world.admin_key.startswith("lh_")
@@ -301,9 +309,31 @@ def test_a_first_key_that_nobody_has_seen_is_none(tmp_path: Path, started: list[
             timeout=LONG,
             check=False,
         )
+    revoked, unwritten = vain.stderr.splitlines()  # and all was closed in good order before
     assert vain.returncode == 74
-    assert "nobody has seen it, so it was revoked" in vain.stderr
-    assert "stdout could not be written" in vain.stderr
+    assert "nobody has seen it, so it was revoked" in revoked
+    assert "stdout could not be written" in unwritten
+    started.append(served := Served(tmp_path, *options))
+    assert served.line().startswith("There was no key.")
+    assert served.end()[0] == 0
+
+
+@pytest.mark.once
+def test_where_stdout_is_closed_the_first_key_is_none_either(
+    tmp_path: Path, started: list[Served]
+) -> None:
+    options = ("--store", f"sqlite:///{tmp_path / 'l.db'}")
+    command = [sys.executable, "-m", "leasehold", "serve", *options, "--listen", "127.0.0.1:0"]
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=LONG,
+        check=False,
+    )
+    assert closed.returncode == 64
+    assert "nobody has seen it, so it was revoked" in closed.stderr
+    assert "stdout is closed: nobody would ever see the first administrator's key" in closed.stderr
     started.append(served := Served(tmp_path, *options))
     assert served.line().startswith("There was no key.")
     assert served.end()[0] == 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from leasehold.cli import options
+from leasehold.cli.streams import needs_stdout
 from leasehold.cli.voice import Voice
 from leasehold.errors import NotConfigured
 
@@ -70,6 +71,8 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
     def tell(server: "Server") -> None:
         nonlocal unseen
         unseen = server.first_key or ""
+        if unseen:
+            needs_stdout("nobody would ever see the first administrator's key")
         (_tell_json if as_json else _tell)(server)
         unseen = ""
 

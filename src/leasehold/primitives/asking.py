@@ -5,7 +5,7 @@ from leasehold.errors import BackendUnavailable
 from leasehold.model import Acquire, Failed, Release
 from leasehold.primitives.ask import Ask
 from leasehold.primitives.ids import new_id
-from leasehold.primitives.refusals import not_busy, unexpected
+from leasehold.primitives.refusals import ASIDE, not_busy, unexpected
 from leasehold.runtime.port import Answer, Runtime
 
 BRIEFLY = 1.0
@@ -78,7 +78,7 @@ class Asking:
 
     async def _leave_queue(self) -> None:
         """At once, so that nothing is granted to a place that nobody wants."""
-        await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()))
+        await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()), ASIDE)
         self._over = True
 
     def _burial(self) -> float:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from leasehold.errors import Deadlock, LeaseholdError
 from leasehold.model import Inspect, Status
 from leasehold.primitives.ask import Ask
+from leasehold.primitives.refusals import ASIDE
 from leasehold.primitives.watching import EVERY, OnWait, Watcher
 from leasehold.runtime.port import Runtime
 
@@ -82,7 +83,7 @@ class Lookout:
     async def _tell(self, place: str, ahead: int | None) -> None:
         assert self._watcher is not None
         try:
-            status = (await self._rt.call(Inspect(self._ask.key))).reply
+            status = (await self._rt.call(Inspect(self._ask.key), ASIDE)).reply
             if isinstance(status, Status):
                 named = [waiter.lease for waiter in status.waiters]
                 ahead = named.index(place) if place in named else ahead

@@ -15,6 +15,9 @@ from leasehold.primitives.ask import Ask
 from leasehold.primitives.telling import contention, key_shown
 from leasehold.runtime.port import Answer, Runtime
 
+ASIDE = 3.0
+"""Seconds that a store has for what is said beside the wait: who is in the way, and that we leave."""
+
 
 def refusal(ask: Ask, reply: Refused) -> LeaseholdError:
     """The error for units that are not to be had now, or ever."""
@@ -40,7 +43,7 @@ async def timed_out(
 ) -> AcquireTimeout:
     """The error for who has waited for so long, with so many ahead at last."""
     try:
-        status = (await rt.call(Inspect(key))).reply
+        status = (await rt.call(Inspect(key), ASIDE)).reply
     except LeaseholdError:
         status = None
     if observing.observer is not None and isinstance(status, Status):

@@ -81,6 +81,9 @@ class StoreKeeper:
         self._backend: Backend | None = None
         self._closing = False
         self._pause = 0.0
+        self._complained = False
+        self._awaited: Gate | None = None
+        """Opens when the thread goes on that hung when it was to end."""
 
     # -- what any thread may ask of it --------------------------------------------------------------
 
@@ -131,14 +134,21 @@ class StoreKeeper:
                 self._start()
             except RuntimeError:  # the interpreter is about to end, and starts no threads any more
                 self._work_here()
-        if self._thread is not None:
-            self.flush(DRAIN)
+        if self._thread is not None and self._goes_on():
             self._closing = True
             self._wake()
             if self._thread is not threading.current_thread():
                 self._thread.join(DRAIN)
-        self._thread = None
-        self._closing = False
+            self._thread = None
+            self._closing = False
+
+    def _goes_on(self) -> bool:
+        """Whether our thread does what it is asked: else it hangs at the store, and is left alone."""
+        if self._awaited is not None and not self._awaited.wait(0):
+            return False  # as it did before: once is enough
+        self._awaited = Gate()
+        self._post(self._awaited)
+        return self._awaited.wait(DRAIN)
 
     def after_fork(self) -> None:
         """The parent's leases, chores and connection are not the child's."""
@@ -218,7 +228,7 @@ class StoreKeeper:
             self._work(backend, self._take_chores())
             step(backend.close())
         except Exception as error:  # noqa: BLE001  # there is nobody left to try again
-            log.warning("the keeper of %s could not reach it: %s", self.store.url, error)
+            log.warning("what is given up at %s stays for its ttl: %s", self.store.url, error)
 
     def _run(self) -> None:
         while not self._closing:
@@ -257,8 +267,10 @@ class StoreKeeper:
 
     def _stumble(self, error: Exception) -> None:
         """The store is away, or worse: tell those who wait for a renewal, and try again soon."""
-        level = logging.DEBUG if self._pause else logging.WARNING  # an outage is told once
-        log.log(level, "the keeper of %s could not reach it: %s", self.store.url, error)
+        if self._pause:  # a connection that broke may be made anew at once, and nobody need know
+            self._complain(error)
+        else:
+            log.debug("the connection to %s broke: %s", self.store.url, error)
         self._disconnect()
         for chore in self._take_chores():
             self._failed(chore, error)
@@ -267,6 +279,17 @@ class StoreKeeper:
             self._poked.get(timeout=self._pause)
         except Empty:
             pass
+
+    def _complain(self, error: Exception) -> None:
+        """Log once in an outage that leases can't be renewed; who calls meanwhile is told himself."""
+        is_news = bool(self._timetable.leases()) and not self._complained
+        self._complained = self._complained or is_news
+        log.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "what is held at %s can't be renewed now, and is tried again: %s",
+            self.store.url,
+            error,
+        )
 
     def _take_chores(self) -> list[_Chore]:
         chores = []
@@ -282,10 +305,10 @@ class StoreKeeper:
         )
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
         for batch in _batches(leases):
-            for lease, answer in zip(
-                batch, self._call(backend, [c._renewal() for c in batch]), strict=True
-            ):
+            answers = self._call(backend, [c._renewal() for c in batch])
+            for lease, answer in zip(batch, answers, strict=True):
                 self._tell(lease, answer)
+            self._note(answers)
         for abandoned in _batches(given_up):
             now = self._clock.now()
             answers = self._call(backend, [chore.command(now) for chore in abandoned])
@@ -295,6 +318,14 @@ class StoreKeeper:
         for gate in chores:
             if isinstance(gate, Gate):
                 gate.open()
+
+    def _note(self, renewed: Sequence[Answer | LeaseholdError]) -> None:
+        """Complain where none could be renewed."""
+        errors = [answer for answer in renewed if isinstance(answer, LeaseholdError)]
+        if len(errors) == len(renewed):
+            self._complain(errors[0])
+        else:
+            self._complained = False
 
     def _tell(self, lease: Watched, answer: Answer | LeaseholdError) -> None:
         """Bring a lease the store's word; what goes wrong with one costs no other its renewal."""
@@ -315,8 +346,6 @@ class StoreKeeper:
             log.exception("the keeper's connection to %s failed", self.store.url)
             self._disconnect()
             outcomes = [BackendUnavailable(f"the store failed: {error!r}")] * len(commands)
-        if all(isinstance(outcome, LeaseholdError) for outcome in outcomes):
-            log.warning("the keeper of %s failed: %s", self.store.url, outcomes[0])
         return [_answer(outcome, sent) for outcome in outcomes]
 
     def _failed(self, chore: _Chore, error: Exception) -> None:

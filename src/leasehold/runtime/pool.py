@@ -36,14 +36,15 @@ class Pool:
         self._idle: deque[Backend] = deque()
         self._line: deque[_Ticket] = deque()
 
-    def take(self) -> Backend:
-        """A connection for this thread alone."""
+    def take(self, patience: float | None = None) -> Backend:
+        """A connection for this thread alone, within `patience` seconds where the store can do that."""
         try:
             return self._idle.pop()
         except IndexError:
-            if self._most is not None and self._made >= self._most:
-                return self._stand_in_line()
-            return self._new()
+            pass  # and of no interest to who can't connect
+        if self._most is not None and self._made >= self._most:
+            return self._stand_in_line(patience)
+        return self._new(patience)
 
     def give(self, backend: Backend) -> None:
         """It is free for the next thread."""
@@ -75,11 +76,13 @@ class Pool:
         self._line = deque()
         self._made = 0
 
-    def _new(self) -> Backend:
+    def _new(self, patience: float | None) -> Backend:
         self._made += 1
         try:
             backend = self._make()
-            step(backend.open(listen=False))  # the keeper listens for all threads
+            within = None if patience is None else getattr(backend, "open_within", None)
+            # the keeper listens for all threads
+            step(backend.open(listen=False) if within is None else within(patience))
         except BaseException:
             self._made = max(self._made - 1, 0)
             self._next_in_line(None)
@@ -88,7 +91,7 @@ class Pool:
 
     # -- the line -----------------------------------------------------------------------------------
 
-    def _stand_in_line(self) -> Backend:
+    def _stand_in_line(self, patience: float | None) -> Backend:
         ticket = _Ticket()
         try:
             self._line.append(ticket)
@@ -97,7 +100,7 @@ class Pool:
             if not ticket.gate.wait(LONGEST):
                 self._step_out(ticket)
                 self._made = 0  # so that a lost one costs this once
-            return ticket.backend or self._new()
+            return ticket.backend or self._new(patience)
         except BaseException:
             self._step_out(ticket)
             if ticket.backend is not None:

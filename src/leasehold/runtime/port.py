@@ -201,7 +201,7 @@ class Runtime(Protocol):
         """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.
 
         An event loop waits for `patience` seconds at most, where that is less than a call may take; so do
-        threads where the store's backend has `apply_within`.
+        threads where the store's backend has `apply_within`, and `open_within` to connect.
         """
 
     async def call_all(

@@ -140,7 +140,7 @@ class ThreadRuntime:
 
     def _applied(self, batch: Sequence[Command], patience: float | None = None) -> Sequence[Reply]:
         """Within `patience` seconds where the store has a way for that; else a call has its own limit."""
-        backend = self._pool.take()
+        backend = self._pool.take(patience)
         within = None if patience is None else getattr(backend, "apply_within", None)
         try:
             applying = backend.apply(batch) if within is None else within(batch, patience)

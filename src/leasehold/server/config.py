@@ -16,6 +16,7 @@ from leasehold.errors import NotConfigured
 from leasehold.hub import implicit_url
 from leasehold.misspelt import refuse_unknown, refuse_unknown_variables
 from leasehold.server.limits import FIXED, TIMES, Limits
+from leasehold.server.listening import look_up
 from leasehold.server.logs import Format
 from leasehold.server.placing.table import FRESH
 from leasehold.server.wanted import place_in, wanted
@@ -111,7 +112,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 def read_config(
     file: str | None, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
 ) -> ServerConfig:
-    """The settings. Raises `NotConfigured`, which says where the fault stands."""
+    """The settings. Raises `NotConfigured`, which says where the fault stands; `CannotListen`."""
     path = file or environ.get(f"{VARIABLE}CONFIG")
     found = _from_file(path) if path else {}
     for name, value in _from_environment(environ).items():
@@ -143,6 +144,7 @@ def _check(config: ServerConfig) -> None:
     if bool(config.tls_cert) != bool(config.tls_key):
         raise NotConfigured("tls_cert and tls_key: one does not go without the other")
     if not config.is_loopback and not config.tls_cert and not config.allow_plain_http:
+        look_up(config.listen, *config.address)  # where there is no such host nobody reaches it
         raise NotConfigured(
             f"{config.listen} can be reached from other machines, and without TLS whoever is on the way "
             "reads their keys: give --tls-cert and --tls-key, or listen on 127.0.0.1; if something in "

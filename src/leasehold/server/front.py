@@ -11,6 +11,7 @@ from leasehold.backends.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
 from leasehold.errors import NotConfigured
 from leasehold.server.app import Application
 from leasehold.server.config import ServerConfig
+from leasehold.server.listening import CannotListen, look_up
 from leasehold.server.protocol import bounded, sweep_every
 from leasehold.server.service import Service
 
@@ -75,6 +76,11 @@ class Front(uvicorn.Server):
         self.servers = [server]
         self.started = True
 
+    def refuse(self) -> None:
+        """Accept no connection any more."""
+        for server in self.servers:
+            server.close()
+
     async def serve(self, stopping: asyncio.Event, config: ServerConfig) -> None:  # type: ignore[override]
         """Until `stopping` is set, and what runs has ended."""
         sweeper = asyncio.create_task(self._sweep(), name="leasehold connections")
@@ -105,22 +111,21 @@ class Front(uvicorn.Server):
 
 
 def listening_socket(config: ServerConfig) -> socket.socket:
-    """A socket of our own. Raises `NotConfigured` where the address can't be had."""
-    host, port = config.address
+    """A socket of our own. Raises `CannotListen`; `NotConfigured` for a port that is for others."""
+    found = look_up(config.listen, *config.address)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, number, _, address = found[0]
-        sock = socket.socket(family, kind, number)
+        sock = socket.socket(found.family, found.kind, found.protocol)
     except OSError as error:
-        raise NotConfigured(f"{config.listen} is no address here: {error}") from error
+        raise NotConfigured(f"{config.listen} is no address here: {error.strerror}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
+        sock.bind(found.address)
         sock.listen(BACKLOG)
         sock.setblocking(False)  # noqa: FBT003
     except OSError as error:
         sock.close()
-        raise NotConfigured(
+        kind_of = NotConfigured if isinstance(error, PermissionError) else CannotListen
+        raise kind_of(
             f"can't listen on {config.listen}: {error.strerror}; choose another with --listen HOST:PORT"
         ) from error
     return sock

@@ -87,6 +87,7 @@ class Server:
         ticket = self._ticket(service)
         self._front = Front(service, config)
         await self._front.listen(sock, tls)
+        self._stack.callback(self._front.refuse)
         self.url = url_of(sock, secure=tls is not None)
         if ticket:
             self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
@@ -162,7 +163,11 @@ class Server:
         try:
             await self._front.serve(self._stopping, self.config)
         finally:
-            await self._stack.aclose()
+            await self.close()
+
+    async def close(self) -> None:
+        """Close everything, whatever is under way: for one that has started, and can't `run`."""
+        await self._stack.aclose()
 
     def stop(self) -> None:
         """Begin the end; called in its loop."""
@@ -180,10 +185,13 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
     allow_files(config.limits.connections + 256)
     server = Server(config)
     await server.start()
-    _leave_alone_what_stays()
-    server.stop_on_signals()
-    on_start(server)
-    await server.run()
+    try:
+        _leave_alone_what_stays()
+        server.stop_on_signals()
+        on_start(server)
+        await server.run()
+    finally:
+        await server.close()
 
 
 def _leave_alone_what_stays() -> None:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from math import inf
 
 from leasehold.backends.bell import Bell
 from leasehold.backends.http import examining
@@ -37,16 +38,22 @@ class BlockingBackend:
         self._promises = promises
         self._following = Following()
         self._spread = Spread()
+        self._within = inf
+        """Seconds that the caller has for the call under way."""
         self._link: SocketLink | None = None
         self._stream: SocketStream | None = None
         self._bell: Bell | None = None
         on_fork(self)
 
     async def open(self, *, listen: bool = True) -> None:
-        self._about()
+        self._about(self._settings.timeout)
         if listen and self._bell is None:
             self._listen()
             self._bell = Bell()
+
+    async def open_within(self, seconds: float) -> None:
+        """Connect, and don't listen, or raise `BackendUnavailable` after so long without an answer."""
+        self._about(min(seconds, self._settings.timeout))
 
     async def close(self) -> None:
         self.inbox = ""
@@ -81,8 +88,16 @@ class BlockingBackend:
             link.close()  # the next one looks for the key again
             raise
 
+    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
+        """Likewise, or raise `BackendUnavailable` after so long without an answer."""
+        self._within = seconds
+        try:
+            return await self.apply(commands)
+        finally:
+            self._within = inf
+
     def _enough_for(self, commands: Sequence[Command]) -> float:
-        patience = self._settings.timeout
+        patience = min(self._settings.timeout, self._within)
         for command in commands:
             if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
                 patience = max(command.ttl / 6, SHORTEST)
@@ -95,15 +110,15 @@ class BlockingBackend:
 
     async def examine(self) -> Sequence[Finding]:
         """Who the service is, what this key may do there, and for how long."""
-        about = self._about()
+        about = self._about(self._settings.timeout)
         link = self._connected(self._settings.timeout)
         answer = link.ask(link.dialogue.limits(), self._settings.timeout)
         return examining.findings(about, link.dialogue.ttls(answer), self._settings)
 
-    def _about(self) -> About:
+    def _about(self, patience: float) -> About:
         """Ask who is there, which also shows whether the key is good."""
-        link = self._connected(self._settings.timeout)
-        answer = link.ask(link.dialogue.about(), self._settings.timeout)
+        link = self._connected(patience)
+        answer = link.ask(link.dialogue.about(), patience)
         try:
             about = link.dialogue.who(answer)
         except BaseException:

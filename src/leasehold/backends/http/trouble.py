@@ -161,7 +161,10 @@ def broken(error: Exception, settings: Settings, *, silent: bool = False) -> Lea
             f"{settings.shown} answers, but is no Leasehold service ({error}): do host and port "
             f"agree?{hint}"
         )
-    why = "did not answer in time" if isinstance(error, TimeoutError) else f"hung up: {error}"
-    failure = BackendUnavailable(f"{settings.shown} {why}; is it running, and is the network well?")
+    why, hint = f"hung up: {error}", "is it running, and is the network well?"
+    if isinstance(error, TimeoutError):
+        why = "did not answer in time"
+        hint = "is it running, does its store answer, and is the network well?"
+    failure = BackendUnavailable(f"{settings.shown} {why}; {hint}")
     failure.__cause__ = error
     return failure

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from math import inf
 
 from leasehold.backends.bell import Bell
 from leasehold.backends.redis import examining, scanning
@@ -37,6 +38,8 @@ class BlockingBackend:
         self._terms = terms
         self._listings = listings
         self._patience = Patience(settings.timeout)
+        self._within = inf
+        """Seconds that the caller has for the call under way."""
         self._router = router(settings, SocketDial(self._patience), terms)
         self._router.arrived_at = self._follow
         self._subscription: SocketSubscription | None = None
@@ -52,6 +55,11 @@ class BlockingBackend:
             await self._subscribe(inbox)
             self._bell = Bell()
             self.inbox = self._terms.inbox = inbox
+
+    async def open_within(self, seconds: float) -> None:
+        """Connect, and don't listen, or raise `BackendUnavailable` after so long without an answer."""
+        self._patience.seconds = min(seconds, self._settings.timeout)
+        await self._router.open()
 
     async def close(self) -> None:
         self._router.close()
@@ -78,6 +86,14 @@ class BlockingBackend:
             self._arrived += wakeups
         return replies
 
+    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
+        """Likewise, or raise `BackendUnavailable` after so long without an answer."""
+        self._within = seconds
+        try:
+            return await self.apply(commands)
+        finally:
+            self._within = inf
+
     def _directly(self, commands: Sequence[Command]) -> Outcome | None:
         """Apply a batch over the connection there is, and that without a coroutine on the way.
 
@@ -97,7 +113,7 @@ class BlockingBackend:
         return None if isinstance(answer, ReplyError) else read_answer(answer, commands)
 
     def _enough_for(self, commands: Sequence[Command]) -> float:
-        patience = self._settings.timeout
+        patience = min(self._settings.timeout, self._within)
         for command in commands:
             if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
                 patience = max(command.ttl / 6, SHORTEST)
