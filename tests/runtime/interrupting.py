@@ -1,5 +1,6 @@
 """Presses Ctrl-C when exactly so many bytecodes have run."""
 
+import _imp
 import _thread
 import sys
 import threading
@@ -48,6 +49,7 @@ class Interrupting:
         finally:
             watch.register_callback(TOOL, event, None)
             watch.free_tool_id(TOOL)
+            _let_go_of_imports()
         return False
 
     def _bytecode(self, code: CodeType, offset: int) -> None:
@@ -60,6 +62,15 @@ class Interrupting:
 
     def _stop(self) -> None:
         sys.monitoring.set_events(TOOL, 0)
+
+
+def _let_go_of_imports() -> None:
+    """After an interrupt within `importlib` the interpreter's lock stays ours: nobody else could import."""
+    try:
+        while _imp.lock_held():
+            _imp.release_lock()
+    except RuntimeError:
+        pass  # it is another thread's, which imports something
 
 
 def _drop_frames(error: BaseException | None) -> None:
