@@ -308,7 +308,6 @@ class StoreKeeper:
             answers = self._call(backend, [c._renewal() for c in batch])
             for lease, answer in zip(batch, answers, strict=True):
                 self._tell(lease, answer)
-            self._note(answers)
         for abandoned in _batches(given_up):
             now = self._clock.now()
             answers = self._call(backend, [chore.command(now) for chore in abandoned])
@@ -319,10 +318,10 @@ class StoreKeeper:
             if isinstance(gate, Gate):
                 gate.open()
 
-    def _note(self, renewed: Sequence[Answer | LeaseholdError]) -> None:
-        """Complain where none could be renewed."""
-        errors = [answer for answer in renewed if isinstance(answer, LeaseholdError)]
-        if len(errors) == len(renewed):
+    def _note(self, outcomes: Sequence[Outcome]) -> None:
+        """Complain where the store has answered nothing. That it can't do something is an answer."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, LeaseholdError)]
+        if len(errors) == len(outcomes):
             self._complain(errors[0])
         else:
             self._complained = False
@@ -346,6 +345,7 @@ class StoreKeeper:
             log.exception("the keeper's connection to %s failed", self.store.url)
             self._disconnect()
             outcomes = [BackendUnavailable(f"the store failed: {error!r}")] * len(commands)
+        self._note(outcomes)
         return [_answer(outcome, sent) for outcome in outcomes]
 
     def _failed(self, chore: _Chore, error: Exception) -> None:
