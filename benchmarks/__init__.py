@@ -1,1 +1,1 @@
-"""What Leasehold costs, beside its peers: `python -m benchmarks`."""
+"""What Dibs costs, beside its peers: `python -m benchmarks`."""

@@ -27,7 +27,7 @@ class Bar(NamedTuple):
     most: float | None = None
 
 
-_SQLITE, _GREL = "leasehold sqlite", "grelmicro sqlite"
+_SQLITE, _GREL = "dibs sqlite", "grelmicro sqlite"
 _ONE, _MANY = "disk, 1 task", "disk, 64 tasks"
 _PAIR, _LEDGER = "bare SQLite pair", "bare ledger, twice"
 _CYCLES, _UNIT = cycles.SECTION, cycles.UNIT
@@ -46,13 +46,13 @@ NONE = (
 
 LIMITS = (
     (
-        "`leasehold version`",
-        *(costs.SECTION, costs.STARTING, "leasehold version", "ms of CPU"),
+        "`dibs version`",
+        *(costs.SECTION, costs.STARTING, "dibs version", "ms of CPU"),
         150.0,
     ),
     (
         "`Lock.from_config` a request",
-        *(costs.SECTION, costs.CONSTRUCTING, "leasehold.Lock.from_config", "µs"),
+        *(costs.SECTION, costs.CONSTRUCTING, "dibs.Lock.from_config", "µs"),
         10.0,
     ),
     (
@@ -66,7 +66,7 @@ LIMITS = (
 RATES = (
     (
         "the service by batches, two commands a cycle",
-        *(_CYCLES, "service, 64 tasks", "leasehold service", _UNIT),
+        *(_CYCLES, "service, 64 tasks", "dibs service", _UNIT),
         5000.0,
     ),
 )
@@ -78,7 +78,7 @@ BARS = (
     Bar("SQLite, 64 tasks, against grelmicro", _CYCLES, _MANY, _UNIT, _SQLITE, _GREL, least=6),
     Bar(
         "memory, 1 task: time against the bare ledger, twice",
-        *(_CYCLES, "memory, 1 task", _UNIT, _LEDGER, "leasehold memory"),
+        *(_CYCLES, "memory, 1 task", _UNIT, _LEDGER, "dibs memory"),
         most=2.5,
     ),
     *(
@@ -92,13 +92,13 @@ BARS = (
             least,
         )
         for server, tasks, of, over, least in (
-            ("Redis", "64 tasks", "leasehold redis", "redis.asyncio.Lock", 6),
-            ("Redis", "64 tasks", "leasehold redis", "aioredlock", 6),
-            ("Redis", "64 tasks", "leasehold redis", "grelmicro redis", 6),
-            ("Redis", "1 task", "leasehold redis", "redis.asyncio.Lock", 1.2),
-            ("Redis", "1 task", "leasehold redis, sync", "redis.Lock, sync", 1),
-            ("Postgres", "64 tasks", "leasehold postgres", "grelmicro postgres", 5),
-            ("Postgres", "1 task", "leasehold postgres", "grelmicro postgres", 1.2),
+            ("Redis", "64 tasks", "dibs redis", "redis.asyncio.Lock", 6),
+            ("Redis", "64 tasks", "dibs redis", "aioredlock", 6),
+            ("Redis", "64 tasks", "dibs redis", "grelmicro redis", 6),
+            ("Redis", "1 task", "dibs redis", "redis.asyncio.Lock", 1.2),
+            ("Redis", "1 task", "dibs redis, sync", "redis.Lock, sync", 1),
+            ("Postgres", "64 tasks", "dibs postgres", "grelmicro postgres", 5),
+            ("Postgres", "1 task", "dibs postgres", "grelmicro postgres", 1.2),
         )
     ),
     Bar(
@@ -110,24 +110,24 @@ BARS = (
     Bar(
         "Redis, a semaphore of 64 in 64 tasks, against 64 locks",
         *(_CYCLES, "all primitives on redis, 64 tasks", _UNIT),
-        *("leasehold redis, semaphore of 64", "leasehold redis, lock"),
+        *("dibs redis, semaphore of 64", "dibs redis, lock"),
         least=0.5,
     ),
     Bar(
         "Redis, a semaphore's cycle with 1,024 waiters against 64",
-        *(queues.SECTION, "leasehold redis", queues.UNIT, queues.MANY, queues.FEW),
+        *(queues.SECTION, "dibs redis", queues.UNIT, queues.MANY, queues.FEW),
         most=1.5,
     ),
     Bar(
         "hand-off on Redis, p50 against a bare grant and publish",
         *("hand-off on Redis, 2 × 4 waiters", "µs, p50", "µs, p50"),
-        *("leasehold redis", handoff.REDIS_BASELINE),
+        *("dibs redis", handoff.REDIS_BASELINE),
         most=2.5,
     ),
     Bar(
         "hand-off on Postgres, p50 against a blocking advisory lock",
         *("hand-off on Postgres, 2 × 4 waiters", "µs, p50", "µs, p50"),
-        *("leasehold postgres", handoff.POSTGRES_BASELINE),
+        *("dibs postgres", handoff.POSTGRES_BASELINE),
         most=3,
     ),
     Bar(

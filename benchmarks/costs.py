@@ -37,18 +37,16 @@ def _constructors() -> dict[str, Callable[[str], object]]:
     import grelmicro.sync.lock
     from grelmicro.sync.memory import MemorySyncBackend
 
-    import leasehold
+    import dibs
 
-    client = leasehold.connect("memory://constructed")
-    config, backend = leasehold.LockConfig(), MemorySyncBackend()
+    client = dibs.connect("memory://constructed")
+    config, backend = dibs.LockConfig(), MemorySyncBackend()
     peers = grelmicro.sync.lock.LockConfig(worker="worker")
     make, from_config = grelmicro.sync.Lock, grelmicro.sync.Lock.from_config
     return {
-        "leasehold.Lock(name)": lambda name: leasehold.Lock(name, client=client),
-        "leasehold.Lock.from_config": lambda name: leasehold.Lock.from_config(
-            name, config, client=client
-        ),
-        "leasehold.Lock.from_config, named store": lambda name: leasehold.Lock.from_config(
+        "dibs.Lock(name)": lambda name: dibs.Lock(name, client=client),
+        "dibs.Lock.from_config": lambda name: dibs.Lock.from_config(name, config, client=client),
+        "dibs.Lock.from_config, named store": lambda name: dibs.Lock.from_config(
             name, config, client="constructed"
         ),
         "asyncio.Lock()": lambda name: asyncio.Lock(),
@@ -78,10 +76,10 @@ type Waiting = Callable[[], Any]
 
 
 @asynccontextmanager
-async def _leasehold(url: str) -> AsyncIterator[tuple[Acquire, Waiting]]:
-    import leasehold
+async def _dibs(url: str) -> AsyncIterator[tuple[Acquire, Waiting]]:
+    import dibs
 
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         lock = client.lock("wanted")
         async with lock:
 
@@ -105,8 +103,8 @@ async def _asyncio() -> AsyncIterator[tuple[Acquire, Waiting]]:
 async def _measure_cancelling(plan: Plan, results: Results) -> None:
     place = Place(Path(plan.folder_for("cancelling")))
     openers: dict[str, Callable[[], Any]] = {
-        "leasehold memory": lambda: _leasehold("memory://cancelled"),
-        "leasehold sqlite": lambda: _leasehold(place.sqlite_url),
+        "dibs memory": lambda: _dibs("memory://cancelled"),
+        "dibs sqlite": lambda: _dibs(place.sqlite_url),
         "asyncio.Lock": _asyncio,
     }
     names = plan.chosen(SECTION, CANCELLING, openers)
@@ -147,13 +145,13 @@ async def _left_behind(waiting: Waiting) -> int:
 
 
 def _measure_starting(plan: Plan, results: Results) -> None:
-    script = str(Path(sys.executable).parent / "leasehold")
+    script = str(Path(sys.executable).parent / "dibs")
     place = Place(Path(plan.folder_for("command line")))
-    environment = os.environ | {"LEASEHOLD_URL": place.sqlite_url}
+    environment = os.environ | {"DIBS_URL": place.sqlite_url}
     baseline = "python -c pass"
     commands = {
-        "leasehold version": [script, "version"],
-        "leasehold run x -- true": [script, "run", "x", "--", "true"],
+        "dibs version": [script, "version"],
+        "dibs run x -- true": [script, "run", "x", "--", "true"],
         baseline: [sys.executable, "-c", "pass"],
     }
     names = plan.chosen(SECTION, STARTING, commands, baseline)

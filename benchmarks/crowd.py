@@ -23,7 +23,7 @@ def measure(plan: Plan, results: Results) -> None:
     """Each store with a short queue and with a long one."""
     for waiters in SIZES:
         setting = f"{waiters:,} in the queue"
-        for store in plan.chosen(SECTION, setting, [f"leasehold {store}" for store in STORES]):
+        for store in plan.chosen(SECTION, setting, [f"dibs {store}" for store in STORES]):
             kind = store.split()[1]
             with Crews(results, SECTION, setting) as crews:
                 folder = plan.folder_for(f"crowd {waiters} {kind}", STORES[kind])
@@ -49,9 +49,9 @@ def work(line: Line, store: str, folder: str, waiters: int) -> None:
 
 async def _queue(url: str, waiters: int) -> dict[str, Any]:
     """Fill the queue, then measure from just before a release until the next one holds."""
-    import leasehold
+    import dibs
 
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         lock = client.lock("crowded", ttl=60)
         first = await lock.acquire()
         left, took, over = 0.0, list[float](), asyncio.Event()

@@ -35,21 +35,21 @@ class Group(NamedTuple):
     server: str = ""
 
 
-_MEMORY = ("leasehold memory", "leasehold memory, async with", "leasehold memory, sync")
-_SQLITE = ("leasehold sqlite", "leasehold sqlite, async with", "leasehold sqlite, sync")
+_MEMORY = ("dibs memory", "dibs memory, async with", "dibs memory, sync")
+_SQLITE = ("dibs sqlite", "dibs sqlite, async with", "dibs sqlite, sync")
 _PAIRS = ("bare SQLite pair", "bare SQLite pair, own thread")
 _FULL = ("bare SQLite pair, synchronous=FULL",)
 _GREL = ("grelmicro sqlite", "grelmicro sqlite, synchronous=NORMAL")
 _FILES = ("filelock", "filelock, async", "portalocker", "fasteners")
 _LEDGER, _PAIR = "bare ledger, twice", "bare SQLite pair"
 _OTHERS = (_LEDGER, "asyncio.Lock", "grelmicro memory")
-_REDIS = ("leasehold redis", "leasehold redis, async with", "leasehold redis, sync")
+_REDIS = ("dibs redis", "dibs redis, async with", "dibs redis, sync")
 _REDIS_PEERS = ("redis.asyncio.Lock", "pottery", "aioredlock", "grelmicro redis")
 _REDIS_SYNC = ("redis.Lock, sync", "python-redis-lock, sync", "tooz redis, sync")
-_POSTGRES = ("leasehold postgres", "leasehold postgres, async with", "leasehold postgres, sync")
+_POSTGRES = ("dibs postgres", "dibs postgres, async with", "dibs postgres, sync")
 _POSTGRES_PEERS = ("grelmicro postgres", "tooz postgres, sync", "advisory lock, sync")
 _RPAIR, _PPAIR = "bare Redis pair", "bare Postgres pair"
-_SERVICE = ("leasehold service", "leasehold service, async with", "leasehold service, sync")
+_SERVICE = ("dibs service", "dibs service, async with", "dibs service, sync")
 _FRAMEWORK, _PLAIN = "bare framework pair", "plain HTTP to the service"
 
 GROUPS: tuple[Group, ...] = (
@@ -73,7 +73,7 @@ GROUPS: tuple[Group, ...] = (
 
 def _family(store: str, server: str = "") -> tuple[Group, ...]:
     """Every primitive on a store, beside its lock."""
-    names = [f"leasehold {store}, {name}" for name in PRIMITIVES]
+    names = [f"dibs {store}, {name}" for name in PRIMITIVES]
     return tuple(
         Group(f"all primitives on {store}, {told}", 1, tasks, names[0], names, server)
         for told, tasks in (("1 task", 1), ("64 tasks", 64))

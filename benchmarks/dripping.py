@@ -18,9 +18,9 @@ from benchmarks.crews import Crews, turned
 from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
-from leasehold.backends.http.loop_link import dial
-from leasehold.backends.http.settings import Settings
-from leasehold.backends.http.url import read_url
+from dibs.backends.http.loop_link import dial
+from dibs.backends.http.settings import Settings
+from dibs.backends.http.url import read_url
 
 SECTION = "renewals under dripping connections"
 TTL = 1.0

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import leasehold
+import dibs
 from benchmarks.crew import Crew, Line
 from benchmarks.crews import Crews
 from benchmarks.place import Place
@@ -19,7 +19,7 @@ from benchmarks.results import Results
 
 SECTION = "order"
 SETTING = "8 waiters in 4 processes"
-NAME, UNIT = "leasehold sqlite", "out of order"
+NAME, UNIT = "dibs sqlite", "out of order"
 PROCESSES, WAITERS = 4, 8
 KEY = "queued-for"
 
@@ -40,7 +40,7 @@ def measure(plan: Plan, results: Results) -> None:
 
 
 async def _round(place: Place, crews: Crews, names: list[str]) -> int:
-    async with leasehold.connect(place.sqlite_url) as client:
+    async with dibs.connect(place.sqlite_url) as client:
         lock = client.lock(KEY)
         async with lock:
             for waiter in range(WAITERS):
@@ -64,7 +64,7 @@ def work(line: Line, folder: str) -> None:
 
 
 async def _work(line: Line, place: Place) -> None:
-    async with leasehold.connect(place.sqlite_url) as client:
+    async with dibs.connect(place.sqlite_url) as client:
         lock = client.lock(KEY)
         turns: list[asyncio.Task[tuple[int, int]]] = []
         line.say(ready=True)

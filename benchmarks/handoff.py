@@ -60,8 +60,8 @@ RACES = (
         SECTION,
         BASELINE,
         (
-            "leasehold sqlite",
-            "leasehold sqlite, sync",
+            "dibs sqlite",
+            "dibs sqlite, sync",
             BASELINE,
             "bare SQLite, then a datagram",
             "0.1 s poll of SQLite",
@@ -76,8 +76,8 @@ RACES = (
             f"hand-off on Redis, {processes} × {8 // processes} waiters",
             REDIS_BASELINE,
             (
-                "leasehold redis",
-                "leasehold redis, sync",
+                "dibs redis",
+                "dibs redis, sync",
                 REDIS_BASELINE,
                 "redis.asyncio.Lock",
                 "grelmicro redis",
@@ -93,7 +93,7 @@ RACES = (
         "hand-off on Postgres, 2 × 4 waiters",
         POSTGRES_BASELINE,
         (
-            *("leasehold postgres", "leasehold postgres, sync"),
+            *("dibs postgres", "dibs postgres, sync"),
             *(POSTGRES_BASELINE, "bare grant and notify", "grelmicro postgres"),
         ),
         "postgres",

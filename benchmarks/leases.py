@@ -32,7 +32,7 @@ SAMPLED = 200
 
 def measure(plan: Plan, results: Results) -> None:
     """Each store once: a wave is long enough to be its own average."""
-    for store in plan.chosen(SECTION, SETTING, [f"leasehold {store}" for store in STORES]):
+    for store in plan.chosen(SECTION, SETTING, [f"dibs {store}" for store in STORES]):
         with Crews(results, SECTION, SETTING) as crews:
             kind = store.split()[1]
             server = STORES[kind]
@@ -60,10 +60,10 @@ def work(line: Line, store: str, folder: str, count: int) -> None:
 
 
 async def _hold(url: str, count: int) -> dict[str, Any]:
-    import leasehold
+    import dibs
 
     logging.disable(logging.WARNING)  # closing gives all of them up, and would say so for each
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         await (await client.lock("warm-up").acquire()).release()
         leases: list[Any] = [None] * count
         empty, begun = _resident(), time.monotonic()

@@ -27,7 +27,7 @@ ROUND = 1.0
 def measure(plan: Plan, results: Results) -> None:
     """Each store with few and with many waiters, by turns."""
     for kind, server in STORES.items():
-        store = f"leasehold {kind}"
+        store = f"dibs {kind}"
         names = plan.chosen(SECTION, store, list(WAITERS), FEW)
         if names:
             _measure(plan, results, store, names, server)
@@ -60,9 +60,9 @@ def work(line: Line, store: str, folder: str, waiters: int) -> None:
 
 
 async def _work(line: Line, url: str, waiters: int) -> None:
-    import leasehold
+    import dibs
 
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         semaphore = client.semaphore("crowded", CAPACITY)
         await (await semaphore.acquire()).release()
         line.say(ready=True)

@@ -45,10 +45,10 @@ class Servers:
 
     def _service(self) -> str:
         if "service" not in self._urls:
-            from tests.backends.http.processes import LeaseholdServer
+            from tests.backends.http.processes import DibsServer
 
             folder = self._folder / "service"
-            server = LeaseholdServer(folder, f"sqlite:///{folder}/leases.db")
+            server = DibsServer(folder, f"sqlite:///{folder}/leases.db")
             self._urls["service"] = self._stack.enter_context(server).url
         return self._urls["service"]
 

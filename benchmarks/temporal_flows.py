@@ -10,7 +10,7 @@ from uuid import uuid4
 from temporalio import activity, workflow
 
 from benchmarks import temporal_contended
-from leasehold.temporal import Lock, Semaphore, current_lock, needs_lock
+from dibs.temporal import Lock, Semaphore, current_lock, needs_lock
 from tests.temporal.guide import GuideSemaphore
 
 GUIDE = "the guide's semaphore"

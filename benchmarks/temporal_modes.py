@@ -47,8 +47,8 @@ from benchmarks.temporal_flows import (
     Timed,
 )
 from benchmarks.temporal_world import World, world
-from leasehold.backends.temporal.protocol.ids import broker_id, permit_id
-from leasehold.temporal.slot.probing import PAUSE, PROBE, Prober
+from dibs.backends.temporal.protocol.ids import broker_id, permit_id
+from dibs.temporal.slot.probing import PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 
 SECTION = "Temporal"
@@ -311,7 +311,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="how often each takes its turn")
     parser.add_argument("--save", action="store_true", help="put the tables into the page")
     given = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="leasehold-bench-", dir=disk_folder()))
+    folder = Path(tempfile.mkdtemp(prefix="dibs-bench-", dir=disk_folder()))
     load, results = os.getloadavg()[0], Results()
     plan = Plan(given.rounds, 0.0, tuple(given.pattern), folder, 0, False, Servers(folder))
     try:

@@ -9,10 +9,10 @@ from uuid import uuid4
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-import leasehold
+import dibs
 from benchmarks import temporal_contended
 from benchmarks.temporal_flows import GUIDE, Ask, Cycles, Holds, Runs, Work
-from leasehold.temporal import LeaseholdPlugin, TemporalWorker
+from dibs.temporal import DibsPlugin, TemporalWorker
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guide import GuidePermit
@@ -26,7 +26,7 @@ class World:
         self.work = work
         self.queue = "asking"
         self.url = f"temporal://{address}/default?task_queue=permits"
-        self.store = leasehold.connect(self.url)
+        self.store = dibs.connect(self.url)
 
     def ask(self, way: str) -> Ask:
         """On a resource of its own."""
@@ -50,9 +50,7 @@ async def world(folder: Path) -> AsyncGenerator[World]:
     async with AsyncExitStack() as stack:
         server = stack.enter_context(TemporalServer(folder / "temporal"))
         redis = stack.enter_context(RedisServer(folder / "redis"))
-        client = await Client.connect(
-            server.address, plugins=[LeaseholdPlugin(task_queue="permits")]
-        )
+        client = await Client.connect(server.address, plugins=[DibsPlugin(task_queue="permits")])
         made = World(client, server.address, work)
         await stack.enter_async_context(TemporalWorker(client, task_queue="permits"))
         for queue, workflows, activities in (

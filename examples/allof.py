@@ -6,7 +6,7 @@ Prints: after 200 transfers there are 300 in all
 import random
 import threading
 
-from leasehold.sync import AllOf, Client, connect
+from dibs.sync import AllOf, Client, connect
 
 accounts = {"alice": 100, "bob": 100, "carol": 100}
 

@@ -12,9 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from celery import Celery  # type: ignore[import-untyped]
 
-from leasehold import AcquireTimeout, current_lease
-from leasehold.contrib.celery import locked
-from leasehold.sync import Lock
+from dibs import AcquireTimeout, current_lease
+from dibs.contrib.celery import locked
+from dibs.sync import Lock
 
 app = Celery("celery_app", broker=os.environ.get("BROKER", "memory://"))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from leasehold.sync import LeaseLost, connect
+from dibs.sync import LeaseLost, connect
 
 TTL = 2.0
 WORKERS = "ABCD"

@@ -14,17 +14,17 @@ import django  # type: ignore[import-untyped]
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.management import call_command  # type: ignore[import-untyped]
 
-from leasehold.contrib.django import locked_atomic
-from leasehold.sync import Lock
+from dibs.contrib.django import locked_atomic
+from dibs.sync import Lock
 
 
 def configure(folder: Path) -> None:
     """What a project's settings.py would say."""
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "site.sqlite3")}
     settings.configure(
-        INSTALLED_APPS=["django.contrib.contenttypes", "leasehold.contrib.django"],
+        INSTALLED_APPS=["django.contrib.contenttypes", "dibs.contrib.django"],
         DATABASES={"default": database},
-        LEASEHOLD={"DATABASE": "default"},  # or {"URL": "redis://…"}, or {"CACHE": "default"}
+        DIBS={"DATABASE": "default"},  # or {"URL": "redis://…"}, or {"CACHE": "default"}
         USE_TZ=True,
     )
     django.setup()

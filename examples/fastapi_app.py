@@ -12,11 +12,11 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI
 from fastapi.testclient import TestClient
 
-import leasehold.sync
-from leasehold import Lease
-from leasehold.contrib.fastapi import Held, lifespan, problems
+import dibs.sync
+from dibs import Lease
+from dibs.contrib.fastapi import Held, lifespan, problems
 
-app = FastAPI(lifespan=lifespan(), exception_handlers=problems())  # the store of $LEASEHOLD_URL
+app = FastAPI(lifespan=lifespan(), exception_handlers=problems())  # the store of $DIBS_URL
 
 OrderLease = Annotated[Lease, Depends(Held("order:{order_id}"))]
 
@@ -40,6 +40,6 @@ def ask(client: TestClient) -> None:
 if __name__ == "__main__":
     with TestClient(app) as client:
         ask(client)
-        with leasehold.sync.Lock("order:42", note="somebody else"):
+        with dibs.sync.Lock("order:42", note="somebody else"):
             ask(client)
         ask(client)

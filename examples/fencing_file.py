@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from leasehold.fencing import FileFence, StaleToken
-from leasehold.sync import connect
+from dibs.fencing import FileFence, StaleToken
+from dibs.sync import connect
 
 spawn = multiprocessing.get_context("spawn")
 
@@ -46,4 +46,4 @@ def main(url: str, folder: Path) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(temporary)
-        main(os.environ.get("LEASEHOLD_URL", f"sqlite:///{place / 'leases.db'}"), place)
+        main(os.environ.get("DIBS_URL", f"sqlite:///{place / 'leases.db'}"), place)

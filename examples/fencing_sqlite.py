@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from leasehold.fencing import SqlFence, StaleToken
-from leasehold.sync import Lease, connect
+from dibs.fencing import SqlFence, StaleToken
+from dibs.sync import Lease, connect
 
 fence = SqlFence()
 

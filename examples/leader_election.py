@@ -6,7 +6,7 @@ Prints: second leads, with a greater token
 
 import asyncio
 
-from leasehold import Client, connect
+from dibs import Client, connect
 
 
 class Candidate:

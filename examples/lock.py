@@ -14,7 +14,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from leasehold import AcquireTimeout, Client, connect
+from dibs import AcquireTimeout, Client, connect
 
 paid: set[int] = set()
 
@@ -69,4 +69,4 @@ async def main(url: str) -> None:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         implicit = f"sqlite:///{Path(folder) / 'leases.db'}"
-        asyncio.run(main(os.environ.get("LEASEHOLD_URL", implicit)))
+        asyncio.run(main(os.environ.get("DIBS_URL", implicit)))

@@ -7,7 +7,7 @@ Prints: version 2, for the writer that reads on and for the others
 
 import threading
 
-from leasehold.sync import RWLock, connect
+from dibs.sync import RWLock, connect
 
 
 class Catalogue:

@@ -6,7 +6,7 @@ Prints: the large job had GPUs (0, 1)
 
 import asyncio
 
-from leasehold import Semaphore, connect
+from dibs import Semaphore, connect
 
 
 async def job(gpus: Semaphore, busy: set[int], seen: set[int]) -> None:

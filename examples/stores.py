@@ -12,7 +12,7 @@ import os
 import tempfile
 from pathlib import Path
 
-from leasehold import Lock, TaskLock, connect, override
+from dibs import Lock, TaskLock, connect, override
 
 SETTINGS = """
 [stores.reports]
@@ -28,9 +28,9 @@ monthly = Lock("monthly", client="reports")
 
 
 async def main(folder: Path) -> None:
-    settings = folder / "leasehold.toml"
+    settings = folder / "dibs.toml"
     settings.write_text(SETTINGS.format(folder=folder))
-    os.environ["LEASEHOLD_CONFIG"] = str(settings)  # as a deployment would
+    os.environ["DIBS_CONFIG"] = str(settings)  # as a deployment would
 
     async with monthly as lease:  # its store is connected by itself, as the settings name it
         print("the report runs, with token", lease.token)

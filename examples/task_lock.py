@@ -6,7 +6,7 @@ Prints: a second later it is still too soon
 
 from concurrent.futures import ThreadPoolExecutor
 
-from leasehold.sync import AcquireTimeout, TaskLock, connect
+from dibs.sync import AcquireTimeout, TaskLock, connect
 
 
 def on_timer(cleaning: TaskLock) -> bool:

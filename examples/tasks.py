@@ -12,11 +12,11 @@ Prints: healthy: True
 import asyncio
 import logging
 
-import leasehold
-from leasehold import current_lease
-from leasehold.tasks import TaskRouter, Tasks
+import dibs
+from dibs import current_lease
+from dibs.tasks import TaskRouter, Tasks
 
-logging.getLogger("leasehold.tasks").addHandler(logging.NullHandler())  # it tells of all errors
+logging.getLogger("dibs.tasks").addHandler(logging.NullHandler())  # it tells of all errors
 
 
 def timetable(who: str) -> TaskRouter:
@@ -39,7 +39,7 @@ def timetable(who: str) -> TaskRouter:
 
 
 async def main() -> None:
-    async with leasehold.connect() as client:
+    async with dibs.connect() as client:
         here, there = Tasks(client=client), Tasks(client=client)
         here.include_router(timetable("here"))
         there.include_router(timetable("there"))

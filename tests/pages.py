@@ -21,7 +21,7 @@ def run(code: str, folder: Path, **settings: str) -> str:
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env=settings or {"LEASEHOLD_URL": f"sqlite:///{folder}/leases.db"},
+        env=settings or {"DIBS_URL": f"sqlite:///{folder}/leases.db"},
         cwd=folder,
         capture_output=True,
         text=True,

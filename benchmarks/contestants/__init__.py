@@ -9,7 +9,7 @@ from importlib import import_module
 from benchmarks.contestants.kinds import Contestant
 
 _OF = {
-    "leasehold": "leaseholds",
+    "dibs": "ours",
     "bare ledger": "bare",
     "bare SQLite": "bare",
     "bare Redis": "redis_peers",

@@ -1,4 +1,4 @@
-"""What there is below Leasehold, without Leasehold: the ledger alone, and SQLite alone."""
+"""What there is below Dibs, without Dibs: the ledger alone, and SQLite alone."""
 
 import asyncio
 import sqlite3
@@ -9,10 +9,10 @@ from queue import SimpleQueue
 
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
 from benchmarks.place import Place
-from leasehold.clock import SystemClock
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.model import Acquire, Release
+from dibs.clock import SystemClock
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.model import Acquire, Release
 
 
 @asynccontextmanager

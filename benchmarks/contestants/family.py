@@ -1,4 +1,4 @@
-"""Every primitive of Leasehold: what a cycle of each costs beside one of a lock on the same store.
+"""Every primitive of Dibs: what a cycle of each costs beside one of a lock on the same store.
 
 Locks, writers, task locks, elections and groups have keys of their own; a semaphore of 64 and a
 reader-writer lock's readers share one key among all tasks, and nobody waits.
@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import leasehold
+import dibs
 from benchmarks.contestants.kinds import Async, AsyncRun, Contestant
 from benchmarks.place import Place
 
 SHARED = 64
 """A semaphore's capacity: as many as there are tasks."""
 
-type Make = Callable[[leasehold.Client, str], Any]
+type Make = Callable[[dibs.Client, str], Any]
 
 PRIMITIVES: dict[str, Make] = {
     "lock": lambda client, key: client.lock(key),
@@ -24,7 +24,7 @@ PRIMITIVES: dict[str, Make] = {
     "rwlock, write": lambda client, key: client.rwlock(key).write(),
     "task lock": lambda client, key: client.task_lock(key, min_hold=0, max_hold=30),
     "leader election": lambda client, key: client.leader_election(key),
-    "all of 3 locks": lambda client, key: leasehold.AllOf(
+    "all of 3 locks": lambda client, key: dibs.AllOf(
         *(client.lock(f"{key}-{part}") for part in range(3))
     ),
 }
@@ -33,7 +33,7 @@ PRIMITIVES: dict[str, Make] = {
 def _cycling(url_of: Callable[[Place], str], make: Make) -> Async:
     @asynccontextmanager
     async def open_(place: Place) -> AsyncIterator[Callable[[str], AsyncRun]]:
-        async with leasehold.connect(url_of(place)) as client:
+        async with dibs.connect(url_of(place)) as client:
 
             def on(key: str) -> AsyncRun:
                 primitive = make(client, key)
@@ -52,6 +52,4 @@ def _cycling(url_of: Callable[[Place], str], make: Make) -> Async:
 
 def family(store: str, url_of: Callable[[Place], str]) -> dict[str, Contestant]:
     """All primitives on a store."""
-    return {
-        f"leasehold {store}, {name}": _cycling(url_of, make) for name, make in PRIMITIVES.items()
-    }
+    return {f"dibs {store}, {name}": _cycling(url_of, make) for name, make in PRIMITIVES.items()}

@@ -38,19 +38,19 @@ class BlockingWaiting(NamedTuple):
     waiters: int = 2
 
 
-# ---- Leasehold ------------------------------------------------------------------------------------
+# ---- Dibs ------------------------------------------------------------------------------------
 
 
 def _url(store: str, place: Place) -> str:
     return place.sqlite_url if store == "sqlite" else place.server_url
 
 
-def _leasehold(store: str) -> AsyncWaiting:
+def _dibs(store: str) -> AsyncWaiting:
     @asynccontextmanager
     async def open_(place: Place) -> AsyncIterator[Callable[[int], Grab]]:
-        import leasehold
+        import dibs
 
-        async with leasehold.connect(_url(store, place)) as client:
+        async with dibs.connect(_url(store, place)) as client:
             lock = client.lock("baton")
 
             def grab_for(number: int) -> Grab:
@@ -64,12 +64,12 @@ def _leasehold(store: str) -> AsyncWaiting:
     return AsyncWaiting(open_)
 
 
-def _leasehold_sync(store: str) -> BlockingWaiting:
+def _dibs_sync(store: str) -> BlockingWaiting:
     @contextmanager
     def open_(place: Place) -> Iterator[Callable[[int], BlockingGrab]]:
-        import leasehold.sync
+        import dibs.sync
 
-        with leasehold.sync.connect(_url(store, place)) as client:
+        with dibs.sync.connect(_url(store, place)) as client:
             lock = client.lock("baton")
             yield lambda number: lambda: lock.acquire().release
 
@@ -194,8 +194,8 @@ def _on_file(name: str) -> BlockingWaiting:
 
 
 WAITING: dict[str, AsyncWaiting | BlockingWaiting] = {
-    **{f"leasehold {store}": _leasehold(store) for store in STORES},
-    **{f"leasehold {store}, sync": _leasehold_sync(store) for store in STORES},
+    **{f"dibs {store}": _dibs(store) for store in STORES},
+    **{f"dibs {store}, sync": _dibs_sync(store) for store in STORES},
     "raw datagram": AsyncWaiting(_datagrams),
     "bare SQLite, then a datagram": AsyncWaiting(direct),
     "0.1 s poll of SQLite": AsyncWaiting(_poll),

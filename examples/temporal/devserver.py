@@ -11,8 +11,8 @@ from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.testing import WorkflowEnvironment
 
-from leasehold import LeaseholdError
-from leasehold.temporal import LeaseholdPlugin, TemporalWorker
+from dibs import DibsError
+from dibs.temporal import DibsPlugin, TemporalWorker
 
 CONNECT = 10.0
 """How long a server may take to answer, in seconds."""
@@ -20,7 +20,7 @@ CONNECT = 10.0
 
 @asynccontextmanager
 async def temporal() -> AsyncGenerator[Client]:
-    """A client, and a worker that serves permits and brokers, as `leasehold temporal worker` does."""
+    """A client, and a worker that serves permits and brokers, as `dibs temporal worker` does."""
     async with AsyncExitStack() as stack:
         # the SDK's threads must be done before the interpreter ends: temporalio/sdk-python#300
         stack.push_async_callback(asyncio.sleep, 0.1)
@@ -30,7 +30,7 @@ async def temporal() -> AsyncGenerator[Client]:
             client = await connected()
         try:
             await stack.enter_async_context(TemporalWorker(client))
-        except LeaseholdError as error:  # such as a namespace that isn't there
+        except DibsError as error:  # such as a namespace that isn't there
             sys.exit(str(error))
         yield client
 
@@ -44,7 +44,7 @@ async def dev_server() -> WorkflowEnvironment:
             "https://docs.temporal.io/cli; in a clone `make env` fetches one"
         )
     return await WorkflowEnvironment.start_local(
-        dev_server_existing_path=found, dev_server_log_level="error", plugins=[LeaseholdPlugin()]
+        dev_server_existing_path=found, dev_server_log_level="error", plugins=[DibsPlugin()]
     )
 
 
@@ -63,7 +63,7 @@ async def connected() -> Client:
             "or give --dev to have one started for this run"
         )
     writer.close()
-    return await Client.connect(**settings, plugins=[LeaseholdPlugin()])
+    return await Client.connect(**settings, plugins=[DibsPlugin()])
 
 
 def program() -> str | None:

@@ -1,6 +1,6 @@
 """Two GPUs for four models and one evaluation that wants both: a broker keeps the order in which they come.
 
-The models are trained by workflows, the evaluation is plain Python, as a shell's `leasehold run` would
+The models are trained by workflows, the evaluation is plain Python, as a shell's `dibs run` would
 be: both queue at the same broker. `python examples/temporal/gpu_pool.py` runs on the server of
 TEMPORAL_ADDRESS (localhost:7233); with `--dev` on one of its own, which it starts and stops.
 
@@ -21,8 +21,8 @@ from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-import leasehold
-from leasehold.temporal import Semaphore
+import dibs
+from dibs.temporal import Semaphore
 
 with workflow.unsafe.imports_passed_through():
     from devserver import temporal
@@ -71,14 +71,14 @@ async def training(client: Client, model: str) -> int:
     )
 
 
-async def evaluate(pool: leasehold.Semaphore) -> int:
+async def evaluate(pool: dibs.Semaphore) -> int:
     """Needs both, and is no workflow."""
     async with pool.acquire(units=2, note="evaluation") as lease:
         print(f"the evaluation has GPUs {lease.slots}")
         return lease.token
 
 
-async def in_order(client: Client, pool: leasehold.Semaphore) -> dict[str, int]:
+async def in_order(client: Client, pool: dibs.Semaphore) -> dict[str, int]:
     """Have each come when the one before it stands in line; which token each was given."""
     models = [f"model {number}" for number in range(4)]
     comers = [*models[:2], "evaluation", *models[2:]]
@@ -92,7 +92,7 @@ async def in_order(client: Client, pool: leasehold.Semaphore) -> dict[str, int]:
     return {name: task.result() for name, task in found.items()}
 
 
-async def names(pool: leasehold.Semaphore) -> set[str]:
+async def names(pool: dibs.Semaphore) -> set[str]:
     """Who is at the broker: holds something, or waits."""
     status = await pool.status()
     return {each.note for each in (*status.holders, *status.waiters)}
@@ -104,7 +104,7 @@ async def main() -> None:
         async with temporal() as client:
             host = client.service_client.config.target_host
             async with (
-                leasehold.connect(f"temporal://{host}/{client.namespace}") as store,
+                dibs.connect(f"temporal://{host}/{client.namespace}") as store,
                 Worker(
                     client,
                     task_queue=QUEUE,

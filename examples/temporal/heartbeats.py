@@ -1,7 +1,7 @@
 """An activity that only one may run for each account: it tells how far it is, and fails once, half-way.
 
 Two days of one account and a day of another are to be sealed. The locks are at the default store where
-LEASEHOLD_URL names one, else in Temporal itself. `python examples/temporal/heartbeats.py` runs on the
+DIBS_URL names one, else in Temporal itself. `python examples/temporal/heartbeats.py` runs on the
 server of TEMPORAL_ADDRESS (localhost:7233); with `--dev` on one of its own, which it starts and stops.
 
 Prints: alice, monday: begins at page 0
@@ -23,8 +23,8 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.worker import Worker
 
-import leasehold
-from leasehold.temporal import current_lock, needs_lock
+import dibs
+from dibs.temporal import current_lock, needs_lock
 
 with workflow.unsafe.imports_passed_through():
     from devserver import temporal
@@ -84,9 +84,9 @@ async def main() -> None:
     with ThreadPoolExecutor(4) as threads:
         async with temporal() as client:
             host = client.service_client.config.target_host
-            url = os.environ.get("LEASEHOLD_URL") or f"temporal://{host}/{client.namespace}"
+            url = os.environ.get("DIBS_URL") or f"temporal://{host}/{client.namespace}"
             async with (
-                leasehold.connect(url, default=True),
+                dibs.connect(url, default=True),
                 Worker(
                     client,
                     task_queue=QUEUE,

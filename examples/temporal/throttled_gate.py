@@ -17,7 +17,7 @@ from uuid import uuid4
 from temporalio import activity, workflow
 from temporalio.worker import Worker
 
-from leasehold.temporal import Semaphore
+from dibs.temporal import Semaphore
 
 with workflow.unsafe.imports_passed_through():
     from devserver import temporal

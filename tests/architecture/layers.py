@@ -14,8 +14,8 @@ SOURCE = ROOT / "src"
 class Rule:
     """What one layer may import besides the standard library.
 
-    `ours` names modules without `leasehold.`: exactly one (`runtime.port`), or all below a package
-    (`core.*`); `""` is the package `leasehold` itself. `theirs`: third-party packages, `*` for any.
+    `ours` names modules without `dibs.`: exactly one (`runtime.port`), or all below a package
+    (`core.*`); `""` is the package `dibs` itself. `theirs`: third-party packages, `*` for any.
     """
 
     ours: frozenset[str] = frozenset()
@@ -281,12 +281,12 @@ class Module:
 
 
 def shorten(name: str) -> str:
-    return name.removeprefix("leasehold").removeprefix(".")
+    return name.removeprefix("dibs").removeprefix(".")
 
 
 def read_modules(source: Path = SOURCE) -> dict[str, Module]:
     modules = {}
-    for path in sorted((source / "leasehold").rglob("*.py")):
+    for path in sorted((source / "dibs").rglob("*.py")):
         parts = list(path.relative_to(source).with_suffix("").parts)
         is_package = parts[-1] == "__init__"
         name = ".".join(parts[:-1] if is_package else parts)
@@ -372,7 +372,7 @@ def problems_of(module: Module, known: Mapping[str, Module]) -> list[str]:
     for item in imports_of(module, known):
         top = item.module.split(".")[0]
         short = shorten(item.module)
-        if top == "leasehold":
+        if top == "dibs":
             allowed = any(matches(short, pattern) for pattern in rule.ours)
             ok = allowed or (own is not None and matches(short, own))
         elif top in sys.stdlib_module_names:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PLACES = ("tests", "src/leasehold/testing/conformance")
+PLACES = ("tests", "src/dibs/testing/conformance")
 DEFINED = re.compile(r"^\s*(?:async )?def (test_\w+)\(", re.MULTILINE)
 
 

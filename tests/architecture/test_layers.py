@@ -26,7 +26,7 @@ MODULES = read_modules()
 
 def planted(name: str, text: str, *, is_package: bool = False) -> tuple[Module, dict[str, Module]]:
     """A module that isn't there, beside those that are."""
-    full = f"leasehold.{name}".removesuffix(".")
+    full = f"dibs.{name}".removesuffix(".")
     module = Module(full, ast.parse(text), is_package)
     return module, {**MODULES, full: module}
 
@@ -37,7 +37,7 @@ def example_of(row: str) -> str:
 
 
 def module_for(pattern: str) -> str:
-    return f"leasehold.{pattern.replace('*', 'other')}".removesuffix(".")
+    return f"dibs.{pattern.replace('*', 'other')}".removesuffix(".")
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -46,7 +46,7 @@ def test_imports_follow_the_table(name: str) -> None:
 
 
 def test_there_is_something_to_check() -> None:
-    assert {"leasehold.model", "leasehold.core.ledger"} <= set(MODULES)
+    assert {"dibs.model", "dibs.core.ledger"} <= set(MODULES)
 
 
 def test_each_row_is_of_a_module() -> None:
@@ -57,13 +57,13 @@ def test_no_module_imports_in_a_circle() -> None:
     assert cycles(MODULES) == []
 
 
-@pytest.mark.parametrize("name", ["leasehold", "leasehold.sync", "leasehold.errors"])
+@pytest.mark.parametrize("name", ["dibs", "dibs.sync", "dibs.errors"])
 def test_import_loads_no_third_party_module(name: str) -> None:
     code = (
         "import sys; before = set(sys.modules)\n"
         f"import {name}\n"
         "tops = {m.split('.')[0] for m in set(sys.modules) - before}\n"
-        "print(sorted(tops - set(sys.stdlib_module_names) - {'leasehold'}))"
+        "print(sorted(tops - set(sys.stdlib_module_names) - {'dibs'}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
@@ -124,42 +124,40 @@ def test_each_row_keeps_its_forbidden_standard_modules_out(row: str, stdlib: str
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("backends.redis", "from leasehold.backends import memory"),
+        ("backends.redis", "from dibs.backends import memory"),
         ("backends.redis", "from . import memory"),
         ("backends.redis", "from .memory import MemoryBackend"),
         ("backends.redis.lua", "from ..memory import MemoryBackend"),
-        ("backends.redis", "def f():\n    import leasehold.backends.sqlite"),
-        ("server.placing.runtime", "from leasehold.server import routes"),
+        ("backends.redis", "def f():\n    import dibs.backends.sqlite"),
+        ("server.placing.runtime", "from dibs.server import routes"),
         ("server.app", "import prometheus_client"),
-        ("backends.redis", "if TYPE_CHECKING:\n    from leasehold import client"),
+        ("backends.redis", "if TYPE_CHECKING:\n    from dibs import client"),
         ("primitives.lock", "import asyncio.locks"),
-        ("primitives.lock", "from leasehold.runtime import batcher"),
-        ("primitives.lock", "from leasehold.backends.memory import MemoryBackend"),
-        ("cli.run", "from leasehold.client import connect"),
-        ("cli.run", "from leasehold import core"),
+        ("primitives.lock", "from dibs.runtime import batcher"),
+        ("primitives.lock", "from dibs.backends.memory import MemoryBackend"),
+        ("cli.run", "from dibs.client import connect"),
+        ("cli.run", "from dibs import core"),
         ("core.ledger", "async def f(): ..."),
         ("core.ledger", "from time import monotonic"),
-        ("model", "from leasehold.errors import LeaseholdError"),
+        ("model", "from dibs.errors import DibsError"),
         ("somewhere", "import sys"),
     ],
 )  # fmt: skip
 def test_catches(name: str, text: str) -> None:
     module, known = planted(name, text)
-    known.setdefault("leasehold.client", Module("leasehold.client", ast.parse("")))
-    known.setdefault(
-        "leasehold.runtime.batcher", Module("leasehold.runtime.batcher", ast.parse(""))
-    )
+    known.setdefault("dibs.client", Module("dibs.client", ast.parse("")))
+    known.setdefault("dibs.runtime.batcher", Module("dibs.runtime.batcher", ast.parse("")))
     assert problems_of(module, known)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("backends.redis", "import redis.asyncio\nfrom leasehold.backends.port import Backend"),
-        ("backends.redis.lua", "from leasehold.backends.redis import scripts"),
+        ("backends.redis", "import redis.asyncio\nfrom dibs.backends.port import Backend"),
+        ("backends.redis.lua", "from dibs.backends.redis import scripts"),
         ("backends.redis.lua", "from . import scripts\nfrom .scripts import ACQUIRE"),
-        ("primitives.lock", "from leasehold.runtime.port import Runtime\nfrom .lease import Lease"),
-        ("cli.run", "from leasehold import sync\nfrom leasehold.cli import output\nimport click"),
+        ("primitives.lock", "from dibs.runtime.port import Runtime\nfrom .lease import Lease"),
+        ("cli.run", "from dibs import sync\nfrom dibs.cli import output\nimport click"),
         ("core.ledger", "from math import inf\nfrom .book import Book"),
     ],
 )  # fmt: skip
@@ -171,30 +169,28 @@ def test_permits(name: str, text: str) -> None:
 def test_cycles_are_found_at_module_level_only() -> None:
     def world(first: str, second: str) -> dict[str, Module]:
         return {
-            "leasehold.a": Module("leasehold.a", ast.parse(first)),
-            "leasehold.b": Module("leasehold.b", ast.parse(second)),
+            "dibs.a": Module("dibs.a", ast.parse(first)),
+            "dibs.b": Module("dibs.b", ast.parse(second)),
         }
 
-    back = "from leasehold.a import x"
-    assert cycles(world("from leasehold.b import y", back)) == [
-        ["leasehold.a", "leasehold.b", "leasehold.a"]
-    ]
-    assert cycles(world("try:\n    import leasehold.b\nfinally: ...", back))
-    assert not cycles(world("def f():\n    import leasehold.b", back))
-    assert not cycles(world("if TYPE_CHECKING:\n    import leasehold.b", back))
+    back = "from dibs.a import x"
+    assert cycles(world("from dibs.b import y", back)) == [["dibs.a", "dibs.b", "dibs.a"]]
+    assert cycles(world("try:\n    import dibs.b\nfinally: ...", back))
+    assert not cycles(world("def f():\n    import dibs.b", back))
+    assert not cycles(world("if TYPE_CHECKING:\n    import dibs.b", back))
 
 
 def test_reader_sees_relative_imports_as_absolute() -> None:
     def read(name: str, text: str, *, is_package: bool = False) -> list[str]:
         module, _ = planted(name, text, is_package=is_package)
-        known = dict.fromkeys(("leasehold.core.book", "leasehold.model"), module)
+        known = dict.fromkeys(("dibs.core.book", "dibs.model"), module)
         return [item.module for item in imports_of(module, known)]
 
-    assert read("core.ledger", "from .book import Book") == ["leasehold.core.book"]
-    assert read("core.ledger", "from ..model import Granted") == ["leasehold.model"]
-    assert read("core.ledger", "from . import book") == ["leasehold.core.book"]
-    assert read("core", "from . import book", is_package=True) == ["leasehold.core.book"]
-    assert read("", "from . import model", is_package=True) == ["leasehold.model"]
+    assert read("core.ledger", "from .book import Book") == ["dibs.core.book"]
+    assert read("core.ledger", "from ..model import Granted") == ["dibs.model"]
+    assert read("core.ledger", "from . import book") == ["dibs.core.book"]
+    assert read("core", "from . import book", is_package=True) == ["dibs.core.book"]
+    assert read("", "from . import model", is_package=True) == ["dibs.model"]
 
 
 def test_core_is_barred_from_all_that_acts() -> None:

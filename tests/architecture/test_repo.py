@@ -124,13 +124,13 @@ def test_wheel_builds_offline_and_is_typed(tmp_path: Path) -> None:
         [metadata] = [
             archive.read(name).decode() for name in inside if name.endswith(".dist-info/METADATA")
         ]
-    assert "leasehold/py.typed" in inside
-    pages = (ROOT / "src/leasehold/server/ui/assets").rglob("*.*")
+    assert "dibs/py.typed" in inside
+    pages = (ROOT / "src/dibs/server/ui/assets").rglob("*.*")
     missing = {str(page.relative_to(ROOT / "src")) for page in pages} - set(inside)
     assert missing == set(), "the dashboard's files"
-    assert "leasehold/server/ui/assets/index.html" in inside
+    assert "dibs/server/ui/assets/index.html" in inside
     assert any(name.endswith("/LICENSE") for name in inside)
     tops = {name.split("/")[0] for name in inside if ".dist-info" not in name}
-    assert tops == {"leasehold"}
+    assert tops == {"dibs"}
     needed = [line for line in metadata.splitlines() if line.startswith("Requires-Dist:")]
     assert [line for line in needed if "extra ==" not in line] == [], "a runtime dependency"

@@ -10,14 +10,14 @@ from typing import Any, Literal, Protocol
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.backends.port import Store
-from leasehold.backends.postgres import PostgresStore
-from leasehold.backends.redis import RedisStore
-from leasehold.hub import Hub
-from leasehold.runtime.step import step
-from leasehold.testing import ManualClock
+import dibs
+import dibs.sync
+from dibs.backends.port import Store
+from dibs.backends.postgres import PostgresStore
+from dibs.backends.redis import RedisStore
+from dibs.hub import Hub
+from dibs.runtime.step import step
+from dibs.testing import ManualClock
 from tests.backends.redis.counting import calls
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -59,7 +59,7 @@ class PostgresCounter:
     A connection's first words aren't counted, nor is upkeep, which sweeps once in a while.
     """
 
-    _CALL = re.compile(r" LOG:  (?:execute [^:]*|statement): SELECT leasehold\.(?!sweep\()")
+    _CALL = re.compile(r" LOG:  (?:execute [^:]*|statement): SELECT dibs\.(?!sweep\()")
 
     def __init__(self, server: PostgresServer, url: str) -> None:
         self._log = server.folder / "postgres.log"
@@ -89,7 +89,7 @@ class Side:
         self.mode = mode
         self.counter = counter
         self.clock = ManualClock()
-        self._module: Any = leasehold if mode == "async" else leasehold.sync
+        self._module: Any = dibs if mode == "async" else dibs.sync
         self._clients: list[Any] = []
         self._counted = 0
 

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from leasehold.errors import LeaseholdError
-from leasehold.model import Reply
+from dibs.errors import DibsError
+from dibs.model import Reply
 
-type Landed = Sequence[Reply] | LeaseholdError | None
+type Landed = Sequence[Reply] | DibsError | None
 
 
 class Runway:

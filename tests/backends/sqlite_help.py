@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from leasehold.backends.sqlite import SqliteStore
-from leasehold.model import Acquire
+from dibs.backends.sqlite import SqliteStore
+from dibs.model import Acquire
 
 
 class ManualClock:
@@ -56,7 +56,7 @@ PREAMBLE = """
 import sys
 sys.path.insert(0, {root!r})
 from tests.backends.sqlite_help import *
-from leasehold.model import *
+from dibs.model import *
 from pathlib import Path
 path = Path(sys.argv[1])
 """

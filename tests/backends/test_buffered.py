@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from leasehold.backends.buffered import BufferedLink, resolve
+from dibs.backends.buffered import BufferedLink, resolve
 
 LONG = 30.0
 

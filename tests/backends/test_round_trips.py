@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.port import MAX_BATCH
-from leasehold.backends.redis.script import store_key
-from leasehold.backends.redis.slots import slot_of
+from dibs.backends.port import MAX_BATCH
+from dibs.backends.redis.script import store_key
+from dibs.backends.redis.slots import slot_of
 from tests.backends.round_trips import Counter, Mode, RedisCounter, Side, counter_of
 from tests.servers.redis_cluster import RedisCluster
 

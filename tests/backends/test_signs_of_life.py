@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.core.timing import FRONT, claim_window, sign_of_life_after
+from dibs.core.timing import FRONT, claim_window, sign_of_life_after
 from tests.backends.round_trips import Counter, Side, counter_of
 
 TTL = 30.0

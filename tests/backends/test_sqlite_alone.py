@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.sqlite.connection import Connection
-from leasehold.backends.sqlite.site import Site
-from leasehold.errors import BackendUnavailable, IncompatibleVersion
-from leasehold.model import Acquire, Granted, Lost, Refused, Release, Released, Renew, Renewed
-from leasehold.testing import ManualClock
+from dibs.backends.sqlite.connection import Connection
+from dibs.backends.sqlite.site import Site
+from dibs.errors import BackendUnavailable, IncompatibleVersion
+from dibs.model import Acquire, Granted, Lost, Refused, Release, Released, Renew, Renewed
+from dibs.testing import ManualClock
 
 KEY = b"lock:x"
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.sqlite import SqliteStore
-from leasehold.core.names import fingerprint
-from leasehold.errors import BackendUnavailable
-from leasehold.model import (
+from dibs.backends.sqlite import SqliteStore
+from dibs.core.names import fingerprint
+from dibs.errors import BackendUnavailable
+from dibs.model import (
     Granted,
     Inspect,
     Queued,
@@ -218,7 +218,7 @@ def test_own_grants_need_no_socket(path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 async def test_a_dead_inbox_is_no_error(path: Path) -> None:
     backend = await looped(path)
-    for number, inbox in enumerate(["leasehold-gone", "/nowhere/at/all", "x" * 200, "/nul\0nul"]):
+    for number, inbox in enumerate(["dibs-gone", "/nowhere/at/all", "x" * 200, "/nul\0nul"]):
         key = b"lock:%d" % number
         await backend.apply([acquire(key, "a")])
         await backend.apply([acquire(key, "b", queue=True, inbox=inbox)])
@@ -323,7 +323,7 @@ def no_workers() -> bool:
     """Do all threads end, once nobody has their backends any more?"""
     for _ in range(200):
         gc.collect()
-        workers = [thread for thread in threading.enumerate() if thread.name == "leasehold-sqlite"]
+        workers = [thread for thread in threading.enumerate() if thread.name == "dibs-sqlite"]
         if not workers:
             return True
         workers[0].join(0.05)
@@ -373,7 +373,7 @@ def interrupted_after(steps: int, action: Any) -> bool:
 
     def tracer(frame: Any, event: str, _: Any) -> Any:
         nonlocal seen
-        if "leasehold/backends/sqlite" not in frame.f_code.co_filename:
+        if "dibs/backends/sqlite" not in frame.f_code.co_filename:
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":

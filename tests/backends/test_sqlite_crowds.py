@@ -7,10 +7,10 @@ from random import Random
 
 import pytest
 
-from leasehold.backends.port import MAX_BATCH
-from leasehold.core.book import MemoryBook
-from leasehold.core.ledger import apply
-from leasehold.model import Acquire, Command, Release, Renew, Reply
+from dibs.backends.port import MAX_BATCH
+from dibs.core.book import MemoryBook
+from dibs.core.ledger import apply
+from dibs.model import Acquire, Command, Release, Renew, Reply
 from tests.backends.sqlite_help import ManualClock, acquire, blocking, run
 
 KEY = b"lock:crowded"

@@ -12,12 +12,12 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasehold.backends.sqlite.connection import Connection
-from leasehold.backends.sqlite.site import Site
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.backends.sqlite.connection import Connection
+from dibs.backends.sqlite.site import Site
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.core.names import fingerprint
+from dibs.model import (
     MANY,
     Acquire,
     Command,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.backends.sqlite import letters
-from leasehold.core.names import fingerprint
-from leasehold.model import Release, Wakeup
+from dibs.backends.sqlite import letters
+from dibs.core.names import fingerprint
+from dibs.model import Release, Wakeup
 from tests.backends.sqlite_help import acquire, blocking, run
 
 SECRET = b"s" * 16
@@ -120,7 +120,7 @@ def test_a_forged_grant_is_not_believed(tmp_path: Path) -> None:
 @pytest.fixture
 def short_path() -> Iterator[str]:
     """A folder of few letters: a socket's path has room for a hundred or so."""
-    with TemporaryDirectory(dir="/tmp", prefix="lh") as folder:
+    with TemporaryDirectory(dir="/tmp", prefix="dibs") as folder:
         yield folder
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.model import Granted, Inspect, Refused, Release
+from dibs.model import Granted, Inspect, Refused, Release
 from tests.backends.sqlite_help import acquire, blocking, finish, process, run
 
 KEY = b"lock:x"
@@ -237,8 +237,8 @@ def test_forks_while_other_threads_commit(path: Path) -> None:
 TORN = """
 import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-from leasehold.backends.sqlite import forks
-from leasehold.errors import BackendUnavailable
+from dibs.backends.sqlite import forks
+from dibs.errors import BackendUnavailable
 forks.PATIENCE = 0.1
 backend = blocking(path)
 with backend._connection.lock:
@@ -265,7 +265,7 @@ def test_a_fork_amid_a_transaction_is_refused_in_the_child(path: Path) -> None:
 
 LOADER = """
 import asyncio, time
-from leasehold.backends.sqlite import SqliteStore
+from dibs.backends.sqlite import SqliteStore
 number, seconds, kind = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 
 async def load():

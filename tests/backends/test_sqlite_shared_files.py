@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.sqlite import SqliteStore
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Granted
-from leasehold.runtime.step import step
-from leasehold.testing import ManualClock
+from dibs.backends.sqlite import SqliteStore
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Granted
+from dibs.runtime.step import step
+from dibs.testing import ManualClock
 
 KEY = b"lock:a"
 

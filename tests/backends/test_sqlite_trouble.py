@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends import store_for
-from leasehold.backends.sqlite import SqliteStore, file
-from leasehold.backends.sqlite.url import Address
-from leasehold.errors import (
+from dibs.backends import store_for
+from dibs.backends.sqlite import SqliteStore, file
+from dibs.backends.sqlite.url import Address
+from dibs.errors import (
     BackendUnavailable,
     Corrupt,
     Forbidden,
     IncompatibleVersion,
     NotConfigured,
 )
-from leasehold.model import (
+from dibs.model import (
     Acquire,
     Failed,
     Granted,
@@ -170,7 +170,7 @@ def test_files_on_network_file_systems(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_no_right_to_write_the_folder(tmp_path: Path, plain_user: None) -> None:
     with pytest.raises(Forbidden, match=r"/proc/leases.db can't be made|can't be made"):
-        blocking(Path("/etc/leasehold-test/leases.db"))
+        blocking(Path("/etc/dibs-test/leases.db"))
 
 
 def test_a_file_that_may_only_be_read(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_newer_format_is_left_alone(path: Path) -> None:
     backend = blocking(path)
     run(backend.apply([acquire(KEY, "a")]))
     tamper(path, "UPDATE lease_meta SET format = 2")
-    message = r"has format 2, and this release \(leasehold [\d.]+\) reads format 1"
+    message = r"has format 2, and this release \(dibs [\d.]+\) reads format 1"
     with pytest.raises(IncompatibleVersion, match=message):
         run(backend.apply([acquire(b"lock:y", "b")]))
     assert backend.apply_now([Release(KEY, "a")]) is None

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.sqlite import upkeep
-from leasehold.core.names import fingerprint
-from leasehold.model import Granted, Release
+from dibs.backends.sqlite import upkeep
+from dibs.core.names import fingerprint
+from dibs.model import Granted, Release
 from tests.backends.sqlite_help import ManualClock, acquire, blocking, run
 
 

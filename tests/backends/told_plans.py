@@ -5,7 +5,7 @@ A plan is a list of batches, and of seconds between them.
 
 from typing import Any
 
-from leasehold.model import Acquire, Inspect, Release, Renew, Resize, Revoke
+from dibs.model import Acquire, Inspect, Release, Renew, Resize, Revoke
 
 LINE = b"lock:a"
 BOTH = (LINE, b"lock:c")

@@ -10,7 +10,7 @@ from tests.cli.processes import Cli
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
-    """Runs `leasehold`; whatever it started and still runs is killed afterwards."""
+    """Runs `dibs`; whatever it started and still runs is killed afterwards."""
     line = Cli(tmp_path)
     yield line
     line.kill_all()

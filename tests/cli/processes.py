@@ -1,4 +1,4 @@
-"""Starting `leasehold` and looking at what it started."""
+"""Starting `dibs` and looking at what it started."""
 
 import json
 import os
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-LEASEHOLD = [sys.executable, "-m", "leasehold"]
+DIBS = [sys.executable, "-m", "dibs"]
 PYTHON = [sys.executable, "-S", "-E", "-u", "-c"]
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""
@@ -25,8 +25,8 @@ class Cli:
 
     @property
     def environment(self) -> dict[str, str]:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "LEASEHOLD_"))}
-        return clean | {"LEASEHOLD_URL": self.url}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
+        return clean | {"DIBS_URL": self.url}
 
     def __call__(self, *args: str | bytes, **options: Any) -> subprocess.CompletedProcess[str]:
         """Run it to its end."""
@@ -34,7 +34,7 @@ class Cli:
         if "input" in options:
             del options["stdin"]
         return subprocess.run(  # noqa: PLW1510 - its code is what is tested
-            [*LEASEHOLD, *args],
+            [*DIBS, *args],
             env=options.pop("env", self.environment),
             text=True,
             capture_output=True,
@@ -45,7 +45,7 @@ class Cli:
     def start(self, *args: str, **options: Any) -> "subprocess.Popen[str]":
         """Start it, with pipes."""
         process = subprocess.Popen(
-            [*LEASEHOLD, *args],
+            [*DIBS, *args],
             env=options.pop("env", self.environment),
             text=True,
             stdin=options.pop("stdin", subprocess.DEVNULL),

@@ -10,10 +10,10 @@ from base64 import b64decode
 
 import pytest
 
-import leasehold.sync
-from leasehold.backends import BUILTIN, SPELLINGS
-from leasehold.cli import options
-from tests.cli.processes import LEASEHOLD, LONG, Cli, line
+import dibs.sync
+from dibs.backends import BUILTIN, SPELLINGS
+from dibs.cli import options
+from tests.cli.processes import DIBS, LONG, Cli, line
 
 HOLDER = {
     "owner",
@@ -32,7 +32,7 @@ STATUS = {"kind", "name", "held", "capacity", "holders", "waiting", "waiters", "
 def test_version(cli: Cli) -> None:
     plain = cli("version")
     told = json.loads(cli("version", "--json").stdout)
-    assert plain.stdout == f"leasehold {told['version']}\n"
+    assert plain.stdout == f"dibs {told['version']}\n"
     assert set(told) == {"version"}
 
 
@@ -40,7 +40,7 @@ def test_version(cli: Cli) -> None:
 def test_what_is_asked_of_the_whole_is_answered_well(cli: Cli, option: str) -> None:
     done = cli(option)
     assert done.returncode == 0
-    assert "leasehold" in done.stdout
+    assert "dibs" in done.stdout
     assert cli().returncode == 64
 
 
@@ -94,7 +94,7 @@ def test_list_has_one_object_a_line_and_knows_prefixes(cli: Cli) -> None:
 def test_a_name_that_is_no_utf_8_goes_as_base64(cli: Cli) -> None:
     name = b"\xff\x00x".replace(b"\x00", b"\x01")
     holder = subprocess.Popen(
-        [*map(os.fsencode, LEASEHOLD), b"run", name, b"--", b"sh", b"-c", b"echo held; read x"],
+        [*map(os.fsencode, DIBS), b"run", name, b"--", b"sh", b"-c", b"echo held; read x"],
         env=cli.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -175,7 +175,7 @@ def test_errors_are_json_too(cli: Cli) -> None:
 def test_every_verb_has_help(cli: Cli, verb: str) -> None:
     done = cli(verb, "--help")
     assert done.returncode == 0
-    assert done.stdout.startswith(f"Usage: leasehold {verb}")
+    assert done.stdout.startswith(f"Usage: dibs {verb}")
     assert verb in cli("--help").stdout
 
 
@@ -193,14 +193,14 @@ def test_every_verb_has_help(cli: Cli, verb: str) -> None:
 def test_wrong_usage_names_the_help_of_its_verb(cli: Cli, words: str, verb: str) -> None:
     done = cli(*words.split())
     assert done.returncode == 64
-    assert done.stderr.endswith(f"\n  Try: {' '.join(f'leasehold {verb}'.split())} --help\n")
+    assert done.stderr.endswith(f"\n  Try: {' '.join(f'dibs {verb}'.split())} --help\n")
 
 
 def test_a_reader_that_went_away_is_no_traceback(cli: Cli) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
-        [*LEASEHOLD, "version"],
+        [*DIBS, "version"],
         env=cli.environment,
         stdout=writer,
         stderr=subprocess.PIPE,
@@ -211,10 +211,10 @@ def test_a_reader_that_went_away_is_no_traceback(cli: Cli) -> None:
 
 
 def test_without_a_store_named_the_users_own_is_taken_and_told(cli: Cli) -> None:
-    bare = {k: v for k, v in cli.environment.items() if k != "LEASEHOLD_URL"}
-    done = cli("show", "x", env=bare | {"LEASEHOLD_REQUIRE": "cluster"})
+    bare = {k: v for k, v in cli.environment.items() if k != "DIBS_URL"}
+    done = cli("show", "x", env=bare | {"DIBS_REQUIRE": "cluster"})
     assert done.returncode == 64
-    assert "LEASEHOLD_URL" in done.stderr
+    assert "DIBS_URL" in done.stderr
     assert sys.executable  # the store itself is this user's: not touched by a test
 
 
@@ -224,11 +224,11 @@ def test_without_a_store_named_the_users_own_is_taken_and_told(cli: Cli) -> None
 def test_what_other_tools_call_a_verb_is_told(cli: Cli, called: str, ours: str) -> None:
     done = cli(called, "x")
     assert done.returncode == 64
-    assert f"No such command '{called}'. For that there is `leasehold {ours}`." in done.stderr
+    assert f"No such command '{called}'. For that there is `dibs {ours}`." in done.stderr
 
 
 def test_readers_and_writers_are_told_apart(cli: Cli) -> None:
-    with leasehold.sync.connect(cli.url) as client, leasehold.sync.connect(cli.url) as other:
+    with dibs.sync.connect(cli.url) as client, dibs.sync.connect(cli.url) as other:
         reader = client.rwlock("x").read().acquire()
         assert "writ" not in cli("show", "x").stdout
         writing = threading.Thread(target=lambda: other.rwlock("x").write().acquire().release())

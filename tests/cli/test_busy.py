@@ -1,4 +1,4 @@
-"""`leasehold run` on a key that somebody's open transaction keeps: not acquired, in good time."""
+"""`dibs run` on a key that somebody's open transaction keeps: not acquired, in good time."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from leasehold.sync import connect
+from dibs.sync import connect
 from tests.cli.processes import Cli
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, LONG, Cli, end, line
+from tests.cli.processes import DIBS, LONG, Cli, end, line
 from tests.servers.waiting import wait_until
 
 OWN = "k" * 20 + "_-0Z"
@@ -100,7 +100,7 @@ def test_an_id_of_ones_own_makes_it_safe_to_say_again(cli: Cli) -> None:
     held = acquired(cli, "x", "--ttl", "60", "--lock-id", OWN)
     assert held["lock_id"] == OWN
     assert acquired(cli, "x", "--ttl", "60", "--lock-id", OWN)["sequencer"] == held["sequencer"]
-    environment = cli.environment | {"LEASEHOLD_LOCK_ID": OWN}
+    environment = cli.environment | {"DIBS_LOCK_ID": OWN}
     assert cli("renew", "x", "--ttl", "60", env=environment).returncode == 0
     assert cli("release", "x", "--lock-id", "-", input=f"{OWN}\n").returncode == 0
     assert not cli.show("x")["held"]
@@ -128,7 +128,7 @@ def test_what_nobody_could_read_is_not_kept(cli: Cli) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
-        [*LEASEHOLD, "acquire", "x", "--ttl", "60"],
+        [*DIBS, "acquire", "x", "--ttl", "60"],
         env=cli.environment,
         stdout=writer,
         stderr=subprocess.PIPE,
@@ -165,4 +165,4 @@ def test_wrong_usage(cli: Cli, words: tuple[str, ...], told: str) -> None:
 def test_that_nothing_renews_it_is_said(cli: Cli) -> None:
     told = " ".join(cli("acquire", "--help").stdout.split())
     assert "NOTHING RENEWS IT" in told
-    assert "`leasehold run`" in told
+    assert "`dibs run`" in told

@@ -5,13 +5,13 @@ import subprocess
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, PYTHON, Cli
+from tests.cli.processes import DIBS, PYTHON, Cli
 
 
 def closed(cli: Cli, redirection: str, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run it with that stream closed."""
     return subprocess.run(
-        ["sh", "-c", f'exec "$@" {redirection}', "sh", *LEASEHOLD, *words],
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *DIBS, *words],
         env=cli.environment,
         text=True,
         capture_output=True,

@@ -16,7 +16,7 @@ CONNECTING = 9.0
 def offered(cli: Cli, line: str, **environ: str) -> set[str]:
     """What may stand at the end of this line."""
     asked = {
-        "_LEASEHOLD_COMPLETE": "bash_complete",
+        "_DIBS_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split(" ")) - 1),
     }
@@ -26,20 +26,20 @@ def offered(cli: Cli, line: str, **environ: str) -> set[str]:
 
 
 def test_verbs_and_options(cli: Cli) -> None:
-    assert offered(cli, "leasehold rele") == {"release"}
-    assert {"renew", "revoke", "run"} <= offered(cli, "leasehold r")
-    assert "--lock-id" in offered(cli, "leasehold release x --")
-    assert offered(cli, "leasehold show --kind rw") == {"rwlock"}
+    assert offered(cli, "dibs rele") == {"release"}
+    assert {"renew", "revoke", "run"} <= offered(cli, "dibs r")
+    assert "--lock-id" in offered(cli, "dibs release x --")
+    assert offered(cli, "dibs show --kind rw") == {"rwlock"}
 
 
 def test_names_in_use(cli: Cli) -> None:
     for name in ("jobs/a", "jobs/b", "other", "two words", "$(reboot)"):
         assert cli("acquire", name, "--ttl", "10m").returncode == 0
     assert cli("acquire", "_wA", "-B", "--ttl", "10m").returncode == 0
-    assert offered(cli, "leasehold release jobs/") == {"jobs/a", "jobs/b"}
-    assert offered(cli, "leasehold show ") == {"jobs/a", "jobs/b", "other"}
-    assert offered(cli, "leasehold show --kind semaphore ") == set()
-    elsewhere = f"leasehold show --url sqlite:///{cli.folder / 'other.db'} "
+    assert offered(cli, "dibs release jobs/") == {"jobs/a", "jobs/b"}
+    assert offered(cli, "dibs show ") == {"jobs/a", "jobs/b", "other"}
+    assert offered(cli, "dibs show --kind semaphore ") == set()
+    elsewhere = f"dibs show --url sqlite:///{cli.folder / 'other.db'} "
     assert offered(cli, elsewhere) == set()
 
 
@@ -49,18 +49,18 @@ def test_a_store_that_does_not_answer_is_not_waited_for(cli: Cli) -> None:
         silent.settimeout(LONG)
         url = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
         begun = time.monotonic()
-        assert offered(cli, "leasehold show ", LEASEHOLD_URL=url) == set()
+        assert offered(cli, "dibs show ", DIBS_URL=url) == set()
         took = time.monotonic() - begun
         silent.accept()[0].close()  # it was asked
     assert took < CONNECTING, "it went on for as long as a connection may take"
-    assert offered(cli, "leasehold show ", LEASEHOLD_URL="nonsense://") == set()
+    assert offered(cli, "dibs show ", DIBS_URL="nonsense://") == set()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_of_each_shell(cli: Cli, shell: str) -> None:
     done = cli("completion", shell)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"_LEASEHOLD_COMPLETE={shell}_complete" in done.stdout
+    assert f"_DIBS_COMPLETE={shell}_complete" in done.stdout
     found = shutil.which(shell)
     if found is not None:
         read = subprocess.run(

@@ -1,4 +1,4 @@
-"""`leasehold demo`: what it shows is so, and nothing is left of it."""
+"""`dibs demo`: what it shows is so, and nothing is left of it."""
 
 import json
 import signal
@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from leasehold import sync
-from leasehold.cli import main
-from leasehold.cli.demo.crew import MOST_ALONE, TOGETHER, shared
-from leasehold.cli.demo.roles import TTL, TURNS, workers
-from leasehold.cli.demo.story import Story, process_of, worker_of
-from leasehold.model import Holder
-from leasehold.server.observatory.events import Event
+from dibs import sync
+from dibs.cli import main
+from dibs.cli.demo.crew import MOST_ALONE, TOGETHER, shared
+from dibs.cli.demo.roles import TTL, TURNS, workers
+from dibs.cli.demo.story import Story, process_of, worker_of
+from dibs.model import Holder
+from dibs.server.observatory.events import Event
 from tests.cli.processes import Cli, alive
 from tests.servers.waiting import wait_until
 
 HASTY = """
 import sys
-from leasehold.cli import main
-from leasehold.cli.demo import show
+from dibs.cli import main
+from dibs.cli.demo import show
 
 show.KILLED_EVERY, show.REPLACED_AFTER, show.GLANCE = 0.5, 0.1, 0.05
 sys.exit(main())
@@ -126,11 +126,11 @@ def test_its_workers_die_with_it(cli: Cli, tmp_path: Path, demos: list[Demo]) ->
 def test_without_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in ("leasehold.cli.demo.show", "leasehold.server.serve", "leasehold.server.front"):
+    for module in ("dibs.cli.demo.show", "dibs.server.serve", "dibs.server.front"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["demo"]) == 64
-    assert "pip install 'leasehold[server]'" in capsys.readouterr().err
+    assert "pip install 'dibs[server]'" in capsys.readouterr().err
 
 
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`leasehold doctor`: what it says of real servers, good and bad."""
+"""`dibs doctor`: what it says of real servers, good and bad."""
 
 import json
 import subprocess
@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-import leasehold
+import dibs
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 
 
 def doctor(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "leasehold", "doctor", *words]
+    command = [sys.executable, "-m", "dibs", "doctor", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -123,7 +123,7 @@ def test_a_pooler_in_between(tmp_path: Path, postgres_server: PostgresServer) ->
 
 
 def test_commits_that_are_not_awaited(tmp_path: Path) -> None:
-    """Leasehold turns them on for what it writes, also through a pooler."""
+    """Dibs turns them on for what it writes, also through a pooler."""
     with PostgresServer(tmp_path, options={"synchronous_commit": "off"}) as server:
         code, found = findings(server.new_database())
     assert (code, found["durability"]["level"]) == (0, "note")
@@ -133,7 +133,7 @@ def test_commits_that_are_not_awaited(tmp_path: Path) -> None:
 def test_a_database_without_the_schema(postgres_server: PostgresServer) -> None:
     done = doctor(f"{postgres_server.new_database()}?migrate=no")
     assert done.returncode == 77
-    assert "schema leasehold of" in done.stderr
+    assert "schema dibs of" in done.stderr
     assert "does not exist" in done.stderr
 
 
@@ -148,12 +148,12 @@ def test_the_url_is_given_once() -> None:
 
 
 async def test_programs_can_ask_too(tmp_path: Path) -> None:
-    async with leasehold.connect(f"sqlite:///{tmp_path}/leases.db") as client:
+    async with dibs.connect(f"sqlite:///{tmp_path}/leases.db") as client:
         assert {finding.level for finding in await client.examine()} == {"ok"}
 
 
 def test_memory_has_little_to_say() -> None:
-    from leasehold.sync import connect
+    from dibs.sync import connect
 
     with connect("memory://examined") as client:
         assert [finding.about for finding in client.examine()] == ["latency", "promises"]
@@ -161,6 +161,6 @@ def test_memory_has_little_to_say() -> None:
 
 @pytest.mark.parametrize("level", ["ok", "note", "warning", "problem"])
 def test_every_level_has_a_mark(level: str) -> None:
-    from leasehold.cli import doctor as verb
+    from dibs.cli import doctor as verb
 
     assert level in verb._MARKS

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, Cli
+from tests.cli.processes import DIBS, Cli
 
 FULL = Path("/dev/full")
 
@@ -22,7 +22,7 @@ def full(cli: Cli, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run it with no room for what it says."""
     with FULL.open("w") as stdout:
         return subprocess.run(
-            [*LEASEHOLD, *words],
+            [*DIBS, *words],
             env=cli.environment,
             stdout=stdout,
             stderr=subprocess.PIPE,

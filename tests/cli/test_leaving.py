@@ -12,7 +12,7 @@ def test_a_signal_that_got_lost_is_raised_again() -> None:
     told = run_script(
         """
         import os, signal, sys
-        from leasehold.cli.signals import Interrupted, Signals
+        from dibs.cli.signals import Interrupted, Signals
 
         class Bystander:
             def __del__(self):
@@ -37,7 +37,7 @@ def test_what_hangs_at_the_end_is_left_behind() -> None:
     code = """if True:
         import atexit, threading
         import temporalio
-        from leasehold.cli.leaving import leave, leave_within
+        from dibs.cli.leaving import leave, leave_within
 
         held = threading.Lock()
         held.acquire()
@@ -56,7 +56,7 @@ def test_daemons_and_other_threads_are_not_waited_for() -> None:
     code = """if True:
         import threading
         import temporalio
-        from leasehold.cli.leaving import leave
+        from dibs.cli.leaving import leave
 
         threading.Thread(target=threading.Event().wait).start()
         leave(5)

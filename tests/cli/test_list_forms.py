@@ -1,4 +1,4 @@
-"""`leasehold list` and `show` with names in base64, without a head, and in the columns of lock services."""
+"""`dibs list` and `show` with names in base64, without a head, and in the columns of lock services."""
 
 import json
 from base64 import b64decode
@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-import leasehold.sync
-from leasehold.backends.http import wire
-from leasehold.backends.http.names import encoded
-from leasehold.cli import main
-from leasehold.cli.exits import FORBIDDEN, FREE, USAGE
+import dibs.sync
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.cli import main
+from dibs.cli.exits import FORBIDDEN, FREE, USAGE
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once
@@ -50,8 +50,8 @@ def prints(capsys: pytest.CaptureFixture[str]) -> Prints:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Three locks, one with an odd name, and a semaphore."""
     url = f"sqlite:///{tmp_path / 'leases.db'}"
-    monkeypatch.setenv("LEASEHOLD_URL", url)
-    with leasehold.sync.connect(url) as client:
+    monkeypatch.setenv("DIBS_URL", url)
+    with dibs.sync.connect(url) as client:
         held = [client.lock(name, label="me").acquire() for name in (b"jobs/a", ODD, b"other")]
         held.append(client.semaphore("pool", 2).acquire())
         yield
@@ -121,8 +121,8 @@ def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page by page; ids for administrators only."""
     world = World.over()
     try:
-        monkeypatch.setenv("LEASEHOLD_URL", world.url)
-        monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+        monkeypatch.setenv("DIBS_URL", world.url)
+        monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
         client = world.client()
         many = [f"dir/{number:03}" for number in range(230)]
         acquires = [
@@ -139,18 +139,18 @@ def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
         (row,) = prints("list", "--locks", "-D", "mine/one", "--no-header")
         assert row[:4] == ["mine/one", held["id"], "c", "127.0.0.1"]
         assert prints("list", "--locks", "nobody", "--no-header") == []
-        monkeypatch.setenv("LEASEHOLD_API_KEY", world.key("read", prefixes=[b"mine/"]))
+        monkeypatch.setenv("DIBS_API_KEY", world.key("read", prefixes=[b"mine/"]))
         (row,) = prints("list", "--locks", "-D", "--no-header")
         assert row[:4] == ["mine/one", "", "c", "127.0.0.1"]
         assert prints("list", "--locks", "dir/", "--no-header") == []
-        monkeypatch.setenv("LEASEHOLD_API_KEY", "lh_" + "x" * 35)
+        monkeypatch.setenv("DIBS_API_KEY", "dibs_" + "x" * 35)
         assert prints("list", "--locks", code=FORBIDDEN) == prints("list", code=FORBIDDEN) == []
     finally:
         world.close()
 
 
 def test_what_is_missing_or_misspelt(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEASEHOLD_LOCK_ID", raising=False)
-    assert "Or set LEASEHOLD_LOCK_ID." in prints.refused("renew", "x", "--ttl", "5s")
-    assert "Did you mean `leasehold list`?" in prints.refused("lits")
+    monkeypatch.delenv("DIBS_LOCK_ID", raising=False)
+    assert "Or set DIBS_LOCK_ID." in prints.refused("renew", "x", "--ttl", "5s")
+    assert "Did you mean `dibs list`?" in prints.refused("lits")
     assert "Did you mean" not in prints.refused("xyzzy")

@@ -1,4 +1,4 @@
-"""Nothing of a command outlives its lease, however `leasehold run` fares."""
+"""Nothing of a command outlives its lease, however `dibs run` fares."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`leasehold --store NAME`: a store that settings name."""
+"""`dibs --store NAME`: a store that settings name."""
 
 from pathlib import Path
 from subprocess import PIPE, CompletedProcess
@@ -6,7 +6,7 @@ from subprocess import PIPE, CompletedProcess
 import click
 import pytest
 
-from leasehold.cli import options
+from dibs.cli import options
 from tests.cli.processes import Cli
 
 
@@ -18,7 +18,7 @@ class Reports:
         self._cli = cli
 
     def __call__(self, *line: str, store: str = "reports") -> CompletedProcess[str]:
-        environment = self._cli.environment | {"LEASEHOLD_STORES__REPORTS__URL": self.url}
+        environment = self._cli.environment | {"DIBS_STORES__REPORTS__URL": self.url}
         return self._cli("--store", store, *line, env=environment)
 
 
@@ -51,10 +51,10 @@ def test_a_name_that_is_unknown_or_too_much_is_told(reports: Reports) -> None:
 
 def test_verify_knows_the_password_of_a_named_store() -> None:
     with (
-        click.Context(click.Command("leasehold"), obj="reports"),
+        click.Context(click.Command("dibs"), obj="reports"),
         pytest.MonkeyPatch.context() as settings,
     ):
-        settings.setenv("LEASEHOLD_STORES__REPORTS__URL", "redis://me:secret@localhost:1")
+        settings.setenv("DIBS_STORES__REPORTS__URL", "redis://me:secret@localhost:1")
         assert options.full_url(None) == "redis://me:secret@localhost:1"
         with pytest.raises(click.UsageError, match="--url and --store: choose one"):
             options.full_url("sqlite:///x.db")

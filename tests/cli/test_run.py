@@ -1,4 +1,4 @@
-"""`leasehold run` in ordinary times: exit codes, the child's world, taking turns."""
+"""`dibs run` in ordinary times: exit codes, the child's world, taking turns."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive, end, line
+from tests.cli.processes import DIBS, LONG, PYTHON, Cli, alive, end, line
 from tests.servers.waiting import wait_until
 
 
@@ -23,7 +23,7 @@ def test_a_command_ended_by_a_signal_exits_as_in_a_shell(cli: Cli) -> None:
 def test_a_missing_command_is_127(cli: Cli) -> None:
     done = cli("run", "x", "--", "there-is-no-such-command")
     assert done.returncode == 127
-    assert done.stderr == "leasehold: there-is-no-such-command: not found\n"
+    assert done.stderr == "dibs: there-is-no-such-command: not found\n"
     assert cli("show", "x").returncode == 1
 
 
@@ -72,7 +72,7 @@ def test_no_shell_touches_the_arguments(cli: Cli) -> None:
 
 
 def test_a_pipeline_ends_with_the_command(cli: Cli) -> None:
-    shell = f"{' '.join(LEASEHOLD)} run x -- echo hi | cat"
+    shell = f"{' '.join(DIBS)} run x -- echo hi | cat"
     done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
         ["sh", "-c", shell], env=cli.environment, capture_output=True, text=True, timeout=LONG
     )
@@ -103,7 +103,7 @@ def test_a_second_one_gets_its_turn_and_keeps_stdout_clean(cli: Cli) -> None:
     second = cli.start("run", "x", "--", "echo", "mine")
     assert second.stderr is not None
     told = second.stderr.readline()
-    assert told.startswith("leasehold: waiting for x")
+    assert told.startswith("dibs: waiting for x")
     assert "(0 s)" not in told
     assert f"/{holder.pid}" in told
     end(holder)
@@ -188,7 +188,7 @@ def test_what_the_command_left_in_the_background_is_left_alone(cli: Cli) -> None
 @pytest.mark.parametrize(
     ("args", "told"),
     [
-        (["run", "x"], "leasehold run NAME [OPTIONS] -- CMD [ARGS]..."),
+        (["run", "x"], "dibs run NAME [OPTIONS] -- CMD [ARGS]..."),
         (["run", "x", "--"], "say what to run"),
         (["run", "x", "true"], "--"),
         (["run", "--", "true"], "NAME"),
@@ -234,14 +234,12 @@ def test_others_words_cannot_drive_the_terminal(cli: Cli) -> None:
 
 
 def test_without_its_extra_it_says_what_to_install(cli: Cli) -> None:
-    program = (
-        "import sys; sys.modules['click'] = None; from leasehold.cli import main; sys.exit(main())"
-    )
+    program = "import sys; sys.modules['click'] = None; from dibs.cli import main; sys.exit(main())"
     done = subprocess.run(  # noqa: PLW1510 - its code is what is tested
         [sys.executable, "-c", program, "version"], capture_output=True, text=True, timeout=LONG
     )
     assert done.returncode == 64
-    assert "leasehold[cli]" in done.stderr
+    assert "dibs[cli]" in done.stderr
 
 
 def test_who_waits_is_in_the_queue(cli: Cli) -> None:

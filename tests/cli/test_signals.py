@@ -1,11 +1,11 @@
-"""Signals to `leasehold run`: they reach the command, or end the wait."""
+"""Signals to `dibs run`: they reach the command, or end the wait."""
 
 import signal
 import subprocess
 
 import pytest
 
-from tests.cli.processes import LEASEHOLD, PYTHON, Cli, end, line
+from tests.cli.processes import DIBS, PYTHON, Cli, end, line
 from tests.servers.waiting import wait_until
 
 TRAPS = """
@@ -73,7 +73,7 @@ def test_a_signal_that_was_ignored_stays_so(cli: Cli) -> None:
     run = subprocess.Popen(
         [
             *NOHUP,
-            *LEASEHOLD,
+            *DIBS,
             "run",
             "x",
             "--",

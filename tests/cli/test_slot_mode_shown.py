@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from leasehold.cli.listing import _row
-from leasehold.cli.output import holder_shape
-from leasehold.cli.revoke import _told
-from leasehold.cli.show import _lines
-from leasehold.model import Holder, Status
-from leasehold.primitives.telling import contention
+from dibs.cli.listing import _row
+from dibs.cli.output import holder_shape
+from dibs.cli.revoke import _told
+from dibs.cli.show import _lines
+from dibs.model import Holder, Status
+from dibs.primitives.telling import contention
 
 PERMIT = Holder("", "permit:n4:0", 0, 1, (0,), 3.0, 15.0, note="of the workflow w-1", state="kept")
 POOL = Status(b"semaphore:n4", capacity=4, holders=(PERMIT,))

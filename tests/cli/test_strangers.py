@@ -6,13 +6,13 @@ from contextlib import closing
 import click
 import pytest
 
-from leasehold.cli.remote import Remote
-from leasehold.cli.tail import Tail
-from leasehold.errors import (
+from dibs.cli.remote import Remote
+from dibs.cli.tail import Tail
+from dibs.errors import (
     BackendUnavailable,
+    DibsError,
     Forbidden,
     IncompatibleVersion,
-    LeaseholdError,
     NotConfigured,
 )
 from tests.backends.http.peers import Peer, answer, problem, stream
@@ -22,12 +22,12 @@ from tests.servers.waiting import wait_until
 PAGE = b"<html><body>hello\n\nworld</body></html>\n"
 
 STRANGERS = [
-    (answer(200, PAGE, kind="text/html", server=None), NotConfigured, "is no Leasehold service"),
-    (answer(200, b"{}", server=None), NotConfigured, "is no Leasehold service"),
-    (answer(404, b'{"detail": "x"}', server=None), NotConfigured, "is no Leasehold service"),
+    (answer(200, PAGE, kind="text/html", server=None), NotConfigured, "is no Dibs service"),
+    (answer(200, b"{}", server=None), NotConfigured, "is no Dibs service"),
+    (answer(404, b'{"detail": "x"}', server=None), NotConfigured, "is no Dibs service"),
     (answer(302, server=None, location="https://x"), NotConfigured, "redirects to https://x"),
     (answer(502, server=None), BackendUnavailable, "what stands before the service answered 502"),
-    (answer(200, b"{}", leasehold_format="9"), IncompatibleVersion, "speaks format 9"),
+    (answer(200, b"{}", dibs_format="9"), IncompatibleVersion, "speaks format 9"),
 ]
 
 REFUSALS = [
@@ -44,7 +44,7 @@ BYE = b"event: bye\ndata: {}\n\n"
 
 
 @pytest.mark.parametrize(("said", "kind", "told"), STRANGERS + REFUSALS)
-def test_a_stream_of_a_stranger_s(said: bytes, kind: type[LeaseholdError], told: str) -> None:
+def test_a_stream_of_a_stranger_s(said: bytes, kind: type[DibsError], told: str) -> None:
     with Peer(lambda path, body: said) as peer:
         with (
             closing(Tail(peer.url, "/events")) as tail,
@@ -55,7 +55,7 @@ def test_a_stream_of_a_stranger_s(said: bytes, kind: type[LeaseholdError], told:
 
 
 def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dibs.cli.tail.FIRST_PAUSE", 0.01)
     said = [CLOSING + BYE, answer(502, server=None), answer(200, PAGE, server=None)]
     with (
         Peer(lambda path, body: said.pop(0)) as peer,
@@ -64,7 +64,7 @@ def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> Non
         hello = tail.take(LONG)
         assert hello is not None
         assert hello.kind == "hello"
-        with pytest.raises(NotConfigured, match="is no Leasehold service"):
+        with pytest.raises(NotConfigured, match="is no Dibs service"):
             while True:
                 tail.take(LONG)
         assert not said
@@ -73,7 +73,7 @@ def test_a_stranger_where_the_stream_was(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("dibs.cli.tail.FIRST_PAUSE", 0.01)
     head, _, body = stream().partition(b"\r\n\r\n")
     head += b"\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
     said = [head + b"%x\r\n%b\r\n40\r\nhalf" % (len(body), body), answer(200, PAGE, server=None)]
@@ -91,7 +91,7 @@ def test_a_stream_that_ends_in_the_midst_is_told_in_our_words(
 
 def tails() -> list[threading.Thread]:
     """Those who still read a stream."""
-    return [each for each in threading.enumerate() if each.name == "leasehold tail"]
+    return [each for each in threading.enumerate() if each.name == "dibs tail"]
 
 
 @pytest.mark.parametrize("said", [stream(), CLOSING + BYE], ids=["stands", "between two tries"])
@@ -99,7 +99,7 @@ def test_a_stream_that_was_closed_is_let_go_of(
     monkeypatch: pytest.MonkeyPatch, said: bytes
 ) -> None:
     """Else it asks whoever listens there next, for as long as the process lives."""
-    monkeypatch.setattr("leasehold.cli.tail.FIRST_PAUSE", LONG * 10)
+    monkeypatch.setattr("dibs.cli.tail.FIRST_PAUSE", LONG * 10)
     with Peer(lambda path, body: said) as peer:
         with closing(Tail(peer.url, "/events")) as tail:
             assert "hello" in str(tail.take(LONG))
@@ -109,7 +109,7 @@ def test_a_stream_that_was_closed_is_let_go_of(
 
 
 @pytest.mark.parametrize(("said", "kind", "told"), STRANGERS + REFUSALS)
-def test_a_question_to_a_stranger(said: bytes, kind: type[LeaseholdError], told: str) -> None:
+def test_a_question_to_a_stranger(said: bytes, kind: type[DibsError], told: str) -> None:
     with (
         Peer(lambda path, body: said) as peer,
         pytest.raises(kind, match=told) as raised,

@@ -1,4 +1,4 @@
-"""`leasehold run` at a terminal: who has it, Ctrl-C, Ctrl-Z, and the line that shows the wait."""
+"""`dibs run` at a terminal: who has it, Ctrl-C, Ctrl-Z, and the line that shows the wait."""
 
 import os
 import pty
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.cli.processes import LEASEHOLD, LONG, PYTHON, Cli, alive
+from tests.cli.processes import DIBS, LONG, PYTHON, Cli, alive
 from tests.servers.waiting import wait_until
 
 SHELL = str(Path(__file__).with_name("jobshell.py"))
@@ -26,7 +26,7 @@ class Session:
         termios.tcsetwinsize(terminal, (24, columns))
         path = os.ttyname(terminal)
         self._shell = subprocess.Popen(
-            [sys.executable, SHELL, path, out, *LEASEHOLD, *args],
+            [sys.executable, SHELL, path, out, *DIBS, *args],
             env=cli.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.cli.variables import misspelt
+from dibs.cli.variables import misspelt
 from tests.cli.processes import Cli
 
 
@@ -20,16 +20,15 @@ from tests.cli.processes import Cli
     ],
 )
 def test_it_is_guessed_and_what_it_is_set_to_not_shown(variable: str, meant: str) -> None:
-    (told,) = misspelt({f"LEASEHOLD_{variable}": "s3cret"})
+    (told,) = misspelt({f"DIBS_{variable}": "s3cret"})
     assert told == (
-        f"LEASEHOLD_{variable}: there is no such setting, did you mean LEASEHOLD_{meant}? "
-        "It does nothing"
+        f"DIBS_{variable}: there is no such setting, did you mean DIBS_{meant}? It does nothing"
     )
 
 
 def test_a_setting_of_one_lock_that_is_like_no_other() -> None:
-    (told,) = misspelt({"LEASEHOLD_LOCK__X__XYZ": "red"})
-    assert told == "LEASEHOLD_LOCK__X__XYZ: there is no such setting. It does nothing"
+    (told,) = misspelt({"DIBS_LOCK__X__XYZ": "red"})
+    assert told == "DIBS_LOCK__X__XYZ: there is no such setting. It does nothing"
 
 
 @pytest.mark.parametrize(
@@ -41,14 +40,13 @@ def test_a_setting_of_one_lock_that_is_like_no_other() -> None:
     ],
 )
 def test_what_is_a_setting_or_somebody_else_s_business(variable: str) -> None:
-    assert not list(misspelt({f"LEASEHOLD_{variable}": "x", "URLL": "y"}))
+    assert not list(misspelt({f"DIBS_{variable}": "x", "URLL": "y"}))
 
 
 @pytest.mark.once
 def test_every_verb_says_so(cli: Cli) -> None:
-    done = cli("list", env=cli.environment | {"LEASEHOLD_TLT": "5"})
+    done = cli("list", env=cli.environment | {"DIBS_TLT": "5"})
     assert done.returncode == 0
     assert done.stderr == (
-        "leasehold: LEASEHOLD_TLT: there is no such setting, did you mean LEASEHOLD_TTL? "
-        "It does nothing\n"
+        "dibs: DIBS_TLT: there is no such setting, did you mean DIBS_TTL? It does nothing\n"
     )

@@ -1,4 +1,4 @@
-"""`leasehold verify`: a verdict on a store, in words and as JSON, however it ends."""
+"""`dibs verify`: a verdict on a store, in words and as JSON, however it ends."""
 
 import json
 import os
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing.torture.naming import PRIMITIVES
+from dibs.testing.torture.naming import PRIMITIVES
 from tests.cli.processes import Cli, alive, end
 from tests.cli.test_terminal import session
 from tests.servers.waiting import wait_until
@@ -144,7 +144,7 @@ def test_a_planted_bug_is_told(cli: Cli, planted: dict[str, str], tmp_path: Path
     out, err = process.communicate(timeout=PATIENT)
     assert process.returncode == 1, err
     assert out.startswith("VIOLATED: planted://")
-    assert "more held it at once than may: overlap on 'lock:leasehold-verify-" in out
+    assert "more held it at once than may: overlap on 'lock:dibs-verify-" in out
     assert "Not tried:" in out
     history = next(line for line in out.splitlines() if "recorded is in" in line).split()[-1]
     assert list(Path(history).glob("history-*.jsonl"))
@@ -194,11 +194,11 @@ def test_no_command_line_shows_the_password(
 ) -> None:
     url = f"planted://me:{PASSWORD}@{tmp_path / 'planted.db'}"
     if place == "file":
-        (tmp_path / "leasehold.toml").write_text(f'url = "{url}"')
-        environment = planted | {"LEASEHOLD_CONFIG": str(tmp_path / "leasehold.toml")}
-        del environment["LEASEHOLD_URL"]
+        (tmp_path / "dibs.toml").write_text(f'url = "{url}"')
+        environment = planted | {"DIBS_CONFIG": str(tmp_path / "dibs.toml")}
+        del environment["DIBS_URL"]
     else:
-        environment = planted | {"LEASEHOLD_URL": url}
+        environment = planted | {"DIBS_URL": url}
     process = cli.start("verify", "--json", "--seconds", "600", *SHORT, env=environment)
     progress(process)
     shown = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)]
@@ -231,7 +231,7 @@ def test_elsewhere_a_plain_line_now_and_then(cli: Cli) -> None:
     assert process.stderr is not None
     began = time.monotonic()
     lines = [process.stderr.readline() for _ in range(2)]
-    assert all(line.startswith("leasehold: ") and " cycles, " in line for line in lines)
+    assert all(line.startswith("dibs: ") and " cycles, " in line for line in lines)
     assert "\x1b" not in "".join(lines)
     assert time.monotonic() - began > 6
     process.send_signal(signal.SIGINT)

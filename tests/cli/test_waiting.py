@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from leasehold.cli import waiting
-from leasehold.cli.voice import Voice
-from leasehold.cli.waiting import Speaker
-from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError
-from leasehold.primitives.watching import Waiting
+from dibs.cli import waiting
+from dibs.cli.voice import Voice
+from dibs.cli.waiting import Speaker
+from dibs.errors import BackendUnavailable, DibsError, Forbidden
+from dibs.primitives.watching import Waiting
 from tests.cli.processes import LONG
 from tests.runtime.interrupting import Interrupting
 
@@ -60,7 +60,7 @@ class Store:
     """What is asked whether it is there."""
 
     def __init__(self) -> None:
-        self.trouble: LeaseholdError | None = BackendUnavailable("nobody listens there")
+        self.trouble: DibsError | None = BackendUnavailable("nobody listens there")
         self._asked: SimpleQueue[None] = SimpleQueue()
 
     def ask(self) -> None:
@@ -108,9 +108,7 @@ def test_an_outage_that_goes_on_is_told_again(
 
 
 @pytest.mark.parametrize("trouble", [None, Forbidden("not you")])
-def test_a_silence_that_is_no_outage_is_no_news(
-    store: Store, trouble: LeaseholdError | None
-) -> None:
+def test_a_silence_that_is_no_outage_is_no_news(store: Store, trouble: DibsError | None) -> None:
     heard, store.trouble = Heard(), trouble
     with Speaker(heard, store.ask) as speaker:
         store.wait_for_questions(5)

@@ -13,8 +13,8 @@ from tests.servers.waiting import wait_until
 
 PARENT = """
 import os, sys, time
-from leasehold.cli.warden import Warden, now
-from leasehold.cli.child import Child
+from dibs.cli.warden import Warden, now
+from dibs.cli.child import Child
 warden = Warden.start()
 print(warden.group, flush=True)
 if sys.argv[1:]:

@@ -13,10 +13,10 @@ from tests.cli.processes import LONG, Cli, end
 pytestmark = pytest.mark.once
 
 _HIDDEN = "import sys; sys.modules['rich'] = None; "
-_LEASEHOLD = f"{_HIDDEN}from leasehold.cli import main; sys.exit(main())"
+_DIBS = f"{_HIDDEN}from dibs.cli import main; sys.exit(main())"
 _WATCH = f"""{_HIDDEN}
-from leasehold.cli.voice import Voice
-from leasehold.cli.watching import watching
+from dibs.cli.voice import Voice
+from dibs.cli.watching import watching
 assert Voice().is_live
 with watching(Voice()) as watch:
     print(watch.__qualname__)
@@ -50,7 +50,7 @@ def at_a_terminal(cli: Cli, program: str, *words: str) -> tuple[int, list[str]]:
 def test_what_is_held_is_listed_as_for_a_pipe(cli: Cli) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     for words in (("list",), ("top", "--once")):
-        code, (head, row) = at_a_terminal(cli, _LEASEHOLD, *words)
+        code, (head, row) = at_a_terminal(cli, _DIBS, *words)
         assert (code, head.split()[:2]) == (0, ["KIND", "NAME"])
         assert row.split()[:2] == ["lock", "x"]
 
@@ -58,7 +58,7 @@ def test_what_is_held_is_listed_as_for_a_pipe(cli: Cli) -> None:
 def test_keys_are_listed_as_for_a_pipe(cli: Cli) -> None:
     records = ("--records", f"sqlite:///{cli.folder / 'records.db'}")
     made = end(cli.start("keys", "create", "--name", "a", "--scope", "read", "--json", *records))
-    code, (head, row) = at_a_terminal(cli, _LEASEHOLD, "keys", "list", *records)
+    code, (head, row) = at_a_terminal(cli, _DIBS, "keys", "list", *records)
     assert code == 0
     assert head.split() == ["ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD", "UNTIL"]
     assert row.split()[:2] == [json.loads(made[1])["id"], "a"]
@@ -70,6 +70,6 @@ def test_verify_tells_by_lines_how_far_it_is(cli: Cli) -> None:
 
 
 def test_top_says_what_it_needs(cli: Cli) -> None:
-    code, shown = at_a_terminal(cli, _LEASEHOLD, "top")
+    code, shown = at_a_terminal(cli, _DIBS, "top")
     assert code == 64
-    assert shown == ["leasehold: this needs the package rich: pip install 'leasehold[cli]'"]
+    assert shown == ["dibs: this needs the package rich: pip install 'dibs[cli]'"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from leasehold.cli.move import _told
-from leasehold.cli.wording import counted
+from dibs.cli.move import _told
+from dibs.cli.wording import counted
 
 
 @pytest.mark.parametrize(

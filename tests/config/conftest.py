@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import defaults, settings_file, stores
+from dibs import defaults, settings_file, stores
 
 type Write = Callable[[str], Path]
 
@@ -15,7 +15,7 @@ type Write = Callable[[str], Path]
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("KUBERNETES_SERVICE_HOST", *os.environ):
-        if name.startswith(("LEASEHOLD_", "KUBERNETES_")):
+        if name.startswith(("DIBS_", "KUBERNETES_")):
             monkeypatch.delenv(name, raising=False)
     by_settings: dict[Any, Any] = {}
     connected: dict[str, Any] = {}
@@ -33,9 +33,9 @@ def write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Write:
     """Write a settings file, and have the environment name it."""
 
     def written(text: str) -> Path:
-        path = tmp_path / f"leasehold-{len(list(tmp_path.iterdir()))}.toml"
+        path = tmp_path / f"dibs-{len(list(tmp_path.iterdir()))}.toml"
         path.write_text(text, "utf-8")
-        monkeypatch.setenv("LEASEHOLD_CONFIG", str(path))
+        monkeypatch.setenv("DIBS_CONFIG", str(path))
         return path
 
     return written

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import ImplicitStoreWarning, NotConfigured, defaults
+import dibs
+import dibs.sync
+from dibs import ImplicitStoreWarning, NotConfigured, defaults
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
@@ -18,12 +18,12 @@ from tests.runtime.scripts import run_script
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """This user's home, as the password database has it."""
-    monkeypatch.setattr("leasehold.hub._home", lambda: tmp_path)
+    monkeypatch.setattr("dibs.hub._home", lambda: tmp_path)
     return tmp_path
 
 
 def memory() -> Any:
-    return leasehold.sync.connect(f"memory://{uuid4()}")
+    return dibs.sync.connect(f"memory://{uuid4()}")
 
 
 def url_in_use() -> str:
@@ -32,14 +32,14 @@ def url_in_use() -> str:
 
 def test_the_implicit_store_warns_once_and_lies_in_the_users_state(home: Path) -> None:
     with pytest.warns(ImplicitStoreWarning, match="exclude only this user on this host") as warned:
-        with leasehold.sync.Lock("a"):
+        with dibs.sync.Lock("a"):
             pass
     assert len(warned) == 1
     assert warned[0].filename == __file__, "it points to whoever named no store"
     assert any(path.suffix == ".db" for path in home.rglob("*"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with leasehold.sync.Lock("b"):
+        with dibs.sync.Lock("b"):
             pass
 
 
@@ -48,7 +48,7 @@ def test_home_in_the_environment_changes_nothing(tmp_path: Path) -> None:
         """
 import os, sys
 os.environ["HOME"] = sys.argv[1]
-from leasehold.hub import implicit_url
+from dibs.hub import implicit_url
 print(implicit_url())
 os.environ["HOME"] = "/nowhere"
 print(implicit_url())
@@ -62,57 +62,57 @@ print(implicit_url())
 def test_in_kubernetes_it_is_an_error_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with pytest.raises(NotConfigured, match="excludes only one pod"):
-        leasehold.sync.Lock("a").acquire()
+        dibs.sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
 
 def test_where_a_cluster_is_required_it_is_an_error_instead(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_REQUIRE", "cluster")
-    with pytest.raises(NotConfigured, match="LEASEHOLD_REQUIRE=cluster"):
-        leasehold.sync.Lock("a").acquire()
-    monkeypatch.setenv("LEASEHOLD_REQUIRE", "clusterr")
+    monkeypatch.setenv("DIBS_REQUIRE", "cluster")
+    with pytest.raises(NotConfigured, match="DIBS_REQUIRE=cluster"):
+        dibs.sync.Lock("a").acquire()
+    monkeypatch.setenv("DIBS_REQUIRE", "clusterr")
     with pytest.raises(NotConfigured, match="it may be cluster, or unset"):
-        leasehold.sync.Lock("a").acquire()
+        dibs.sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
 
 async def test_the_url_in_the_environment_comes_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid4()}"
-    monkeypatch.setenv("LEASEHOLD_URL", url)
-    async with leasehold.Lock("a"):
-        assert await leasehold.connect(url).lock("a").locked()
+    monkeypatch.setenv("DIBS_URL", url)
+    async with dibs.Lock("a"):
+        assert await dibs.connect(url).lock("a").locked()
 
 
 def test_set_default_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_URL", "memory://environment")
+    monkeypatch.setenv("DIBS_URL", "memory://environment")
     client = memory()
-    leasehold.set_default(client)
+    dibs.set_default(client)
     assert url_in_use() == client.url
-    leasehold.set_default("memory://by-url")
+    dibs.set_default("memory://by-url")
     assert url_in_use() == "memory://by-url"
-    leasehold.sync.connect("memory://by-connect", default=True)
+    dibs.sync.connect("memory://by-connect", default=True)
     assert url_in_use() == "memory://by-connect"
-    leasehold.set_default(None)
+    dibs.set_default(None)
     assert url_in_use() == "memory://environment"
 
 
 def test_a_primitive_that_was_made_before_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    lock = leasehold.sync.Lock("a")
+    lock = dibs.sync.Lock("a")
     for _ in range(2):
         client = memory()
-        leasehold.set_default(client)
+        dibs.set_default(client)
         with lock:
             assert client.lock("a").locked()
 
 
 def test_overrides_nest_also_of_the_same_client() -> None:
     one, two = memory(), memory()
-    leasehold.set_default("memory://default")
-    with leasehold.override(one):
-        with leasehold.override(two):
-            with leasehold.override(one):
+    dibs.set_default("memory://default")
+    with dibs.override(one):
+        with dibs.override(two):
+            with dibs.override(one):
                 assert url_in_use() == one.url
             assert url_in_use() == two.url
         assert url_in_use() == one.url
@@ -121,9 +121,9 @@ def test_overrides_nest_also_of_the_same_client() -> None:
 
 def test_an_override_holds_in_every_thread_and_ends_with_an_exception() -> None:
     client = memory()
-    leasehold.set_default("memory://default")
+    dibs.set_default("memory://default")
     found: list[str] = []
-    with pytest.raises(ZeroDivisionError), leasehold.override(client):
+    with pytest.raises(ZeroDivisionError), dibs.override(client):
         thread = threading.Thread(target=lambda: found.append(url_in_use()))
         thread.start()
         thread.join()
@@ -154,15 +154,15 @@ def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
 @pytest.mark.parametrize("url", ["", "nonsense", "mongodb://x", "://", "memory:x", "memory://a?b"])
 def test_a_url_that_nobody_serves_is_told(url: str) -> None:
     with pytest.raises(NotConfigured):
-        leasehold.connect(url)
+        dibs.connect(url)
 
 
 # -- the default store of a client, while that is open --------------------------------------------------
 
 
 def test_what_was_the_default_before_a_client_is_it_again_after() -> None:
-    sync = leasehold.sync
-    leasehold.set_default("memory://before")
+    sync = dibs.sync
+    dibs.set_default("memory://before")
     with sync.connect("memory://outer", default=True) as outer:
         with sync.connect("memory://inner", default=True):
             assert url_in_use() == "memory://inner"
@@ -177,16 +177,16 @@ def test_what_was_the_default_before_a_client_is_it_again_after() -> None:
 
 
 async def test_an_async_client_is_the_default_until_it_is_closed() -> None:
-    leasehold.set_default("memory://before")
-    async with leasehold.connect("memory://a", default=True):
+    dibs.set_default("memory://before")
+    async with dibs.connect("memory://a", default=True):
         assert url_in_use() == "memory://a"
     assert url_in_use() == "memory://before"
 
 
 def test_of_two_that_overlap_either_may_end_first() -> None:
-    leasehold.set_default("memory://before")
-    one = leasehold.sync.connect("memory://1", default=True)
-    two = leasehold.sync.connect("memory://2", default=True)
+    dibs.set_default("memory://before")
+    one = dibs.sync.connect("memory://1", default=True)
+    two = dibs.sync.connect("memory://2", default=True)
     one.close()
     assert url_in_use() == "memory://2"
     two.close()
@@ -194,9 +194,9 @@ def test_of_two_that_overlap_either_may_end_first() -> None:
 
 
 def test_what_is_said_meanwhile_stays() -> None:
-    leasehold.set_default("memory://before")
-    with leasehold.sync.connect("memory://a", default=True) as client:
-        leasehold.set_default("memory://said")
+    dibs.set_default("memory://before")
+    with dibs.sync.connect("memory://a", default=True) as client:
+        dibs.set_default("memory://said")
         with client:
             assert url_in_use() == "memory://said"
         client.close()
@@ -204,8 +204,8 @@ def test_what_is_said_meanwhile_stays() -> None:
 
 
 def test_a_client_of_a_named_store_is_the_default_until_it_is_closed() -> None:
-    sync = leasehold.sync
-    leasehold.set_default("memory://before")
+    sync = dibs.sync
+    dibs.set_default("memory://before")
     with sync.connect("memory://reports", name="reports"):
         with sync.connect(name="reports", default=True):
             assert url_in_use() == "memory://reports"
@@ -214,24 +214,24 @@ def test_a_client_of_a_named_store_is_the_default_until_it_is_closed() -> None:
 
 
 def test_a_client_of_the_default_store_changes_nothing() -> None:
-    leasehold.set_default("memory://before")
-    with memory() as double, leasehold.override(double):
-        leasehold.sync.connect(default=True)
+    dibs.set_default("memory://before")
+    with memory() as double, dibs.override(double):
+        dibs.sync.connect(default=True)
     assert url_in_use() == "memory://before"
 
 
 def test_settings_that_change_are_followed_the_timeouts_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_URL", "memory://a")
+    monkeypatch.setenv("DIBS_URL", "memory://a")
     first = defaults.default_hub()
     assert defaults.default_hub() is first
-    monkeypatch.setenv("LEASEHOLD_CALL_TIMEOUT", "3s")
+    monkeypatch.setenv("DIBS_CALL_TIMEOUT", "3s")
     second = defaults.default_hub()
     assert (second.thread_runtime().call_timeout, first.thread_runtime().call_timeout) == (3, 10)
-    monkeypatch.setenv("LEASEHOLD_CONNECT_TIMEOUT", "4s")
+    monkeypatch.setenv("DIBS_CONNECT_TIMEOUT", "4s")
     assert defaults.default_hub().thread_runtime().connect_timeout == 4
-    monkeypatch.delenv("LEASEHOLD_CONNECT_TIMEOUT")
+    monkeypatch.delenv("DIBS_CONNECT_TIMEOUT")
     assert defaults.default_hub() is second
 
 
@@ -241,9 +241,9 @@ def test_whether_somebody_named_it(monkeypatch: pytest.MonkeyPatch, write: Write
     assert not defaults.default_is_named()
     write('url = "memory://file"')
     assert defaults.default_is_named()
-    monkeypatch.delenv("LEASEHOLD_CONFIG")
-    with memory() as client, leasehold.override(client):
+    monkeypatch.delenv("DIBS_CONFIG")
+    with memory() as client, dibs.override(client):
         assert defaults.default_is_named()
-    with leasehold.sync.connect("memory://", default=True):
+    with dibs.sync.connect("memory://", default=True):
         assert defaults.default_is_named()
     assert not defaults.default_is_named()

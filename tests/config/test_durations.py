@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold import LockConfig, UnsafeTiming
-from leasehold.config import optional_seconds, safe_ttl, seconds
-from leasehold.sync import Lock
+from dibs import LockConfig, UnsafeTiming
+from dibs.config import optional_seconds, safe_ttl, seconds
+from dibs.sync import Lock
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LockConfig
-from leasehold.settings import configured
+import dibs
+import dibs.sync
+from dibs import LockConfig
+from dibs.settings import configured
 
 
-@pytest.fixture(params=[leasehold.Lock, leasehold.sync.Lock], ids=["async", "sync"])
+@pytest.fixture(params=[dibs.Lock, dibs.sync.Lock], ids=["async", "sync"])
 def lock_type(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -19,9 +19,9 @@ def test_each_source_gives_way_to_the_one_before(
     lock_type: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert lock_type("cart").config.ttl == 30
-    monkeypatch.setenv("LEASEHOLD_TTL", "40s")
+    monkeypatch.setenv("DIBS_TTL", "40s")
     assert lock_type("cart").config.ttl == 40
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__TTL", "50")
+    monkeypatch.setenv("DIBS_LOCK__CART__TTL", "50")
     assert lock_type("cart").config.ttl == 50
     assert lock_type("other").config.ttl == 40
     assert lock_type("cart", ttl=60).config.ttl == 60
@@ -38,17 +38,17 @@ def test_every_setting_can_be_set_there(lock_type: Any, monkeypatch: pytest.Monk
         "AUTO_RENEW": "off",
         "MAX_HOLD": "1h",
     }.items():
-        monkeypatch.setenv(f"LEASEHOLD_LOCK__CART__{name}", value)
+        monkeypatch.setenv(f"DIBS_LOCK__CART__{name}", value)
     assert lock_type("cart").config == LockConfig(
         wait=5, priority=7, note="why", label="web", auto_renew=False, max_hold=3600
     )
 
 
 def test_none_given_is_not_nothing_given(lock_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_WAIT", "5s")
+    monkeypatch.setenv("DIBS_WAIT", "5s")
     assert lock_type("cart").config.wait == 5
     assert lock_type("cart", wait=None).config.wait is None
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__WAIT", "forever")
+    monkeypatch.setenv("DIBS_LOCK__CART__WAIT", "forever")
     assert lock_type("cart").config.wait is None
 
 
@@ -57,13 +57,13 @@ def test_only_literal_names_have_variables_of_their_own(
     lock_type: Any, monkeypatch: pytest.MonkeyPatch, name: Any
 ) -> None:
     text = name if isinstance(name, str) else name.decode()
-    monkeypatch.setenv(f"LEASEHOLD_LOCK__{text.upper()}__TTL", "50")
+    monkeypatch.setenv(f"DIBS_LOCK__{text.upper()}__TTL", "50")
     assert lock_type(name).config.ttl == 30
 
 
 def test_a_prefix_of_ones_own(lock_type: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_TTL", "50s")
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__TTL", "60s")
+    monkeypatch.setenv("DIBS_LOCK__CART__TTL", "60s")
     assert lock_type("cart", env_prefix="SHOP_").config.ttl == 50
     assert lock_type("order:42", env_prefix="SHOP_").config.ttl == 50
     monkeypatch.delenv("SHOP_TTL")
@@ -84,26 +84,26 @@ def test_a_prefix_of_ones_own(lock_type: Any, monkeypatch: pytest.MonkeyPatch) -
 def test_a_wrong_value_names_its_variable(
     lock_type: Any, monkeypatch: pytest.MonkeyPatch, field: str, value: str
 ) -> None:
-    monkeypatch.setenv(f"LEASEHOLD_LOCK__CART__{field}", value)
-    with pytest.raises(ValueError, match=f"LEASEHOLD_LOCK__CART__{field} is '{value}'"):
+    monkeypatch.setenv(f"DIBS_LOCK__CART__{field}", value)
+    with pytest.raises(ValueError, match=f"DIBS_LOCK__CART__{field} is '{value}'"):
         lock_type("cart")
 
 
 def test_semaphores_have_variables_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_SEMAPHORE__GPU__TTL", "50s")
-    assert leasehold.Semaphore("gpu", 4).config.ttl == 50
-    assert leasehold.Lock("gpu").config.ttl == 30
+    monkeypatch.setenv("DIBS_SEMAPHORE__GPU__TTL", "50s")
+    assert dibs.Semaphore("gpu", 4).config.ttl == 50
+    assert dibs.Lock("gpu").config.ttl == 30
 
 
 def test_flags_may_be_written_in_several_ways() -> None:
     for text, value in {"1": True, "Yes": True, " ON ": True, "0": False, "no": False}.items():
-        variables = {"LEASEHOLD_AUTO_RENEW": text}
+        variables = {"DIBS_AUTO_RENEW": text}
         assert configured("lock", "a", {}, environ=variables).auto_renew is value
 
 
 def test_wraps_reads_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The template stands for the name."""
-    monkeypatch.setenv("LEASEHOLD_LOCK__NIGHTLY__TTL", "soon")
-    with pytest.raises(ValueError, match="LEASEHOLD_LOCK__NIGHTLY__TTL"):
-        leasehold.Lock.wraps("nightly")(lambda: None)
-    leasehold.Lock.wraps("nightly", env_load=False)(lambda: None)
+    monkeypatch.setenv("DIBS_LOCK__NIGHTLY__TTL", "soon")
+    with pytest.raises(ValueError, match="DIBS_LOCK__NIGHTLY__TTL"):
+        dibs.Lock.wraps("nightly")(lambda: None)
+    dibs.Lock.wraps("nightly", env_load=False)(lambda: None)

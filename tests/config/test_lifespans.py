@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.testclient import TestClient
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 
-ORDER, REPORT = leasehold.Lock("order"), leasehold.Lock("report", client="reports")
+ORDER, REPORT = dibs.Lock("order"), dibs.Lock("report", client="reports")
 """Declared with the module, as programs do: their stores come with the lifespan."""
 
 
@@ -32,12 +32,12 @@ async def report(request: Request) -> JSONResponse:
 
 
 async def keep(request: Request) -> JSONResponse:
-    request.app.state.lease = await leasehold.Lock("kept").acquire()
+    request.app.state.lease = await dibs.Lock("kept").acquire()
     return JSONResponse({})
 
 
 def blocking(request: Request) -> JSONResponse:
-    with leasehold.sync.Lock("order") as lease:
+    with dibs.sync.Lock("order") as lease:
         return JSONResponse({"token": lease.token})
 
 
@@ -50,8 +50,8 @@ def make(tmp_path: Path) -> Make:
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
             async with (
-                leasehold.connect(f"sqlite:///{tmp_path}/{orders}.db", default=True),
-                leasehold.connect(f"sqlite:///{tmp_path}/{reports}.db", name="reports"),
+                dibs.connect(f"sqlite:///{tmp_path}/{orders}.db", default=True),
+                dibs.connect(f"sqlite:///{tmp_path}/{reports}.db", name="reports"),
             ):
                 yield
 
@@ -62,7 +62,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def statuses(path: Path) -> dict[str, Any]:
-    with leasehold.sync.connect(f"sqlite:///{path}") as client:
+    with dibs.sync.connect(f"sqlite:///{path}") as client:
         return {status.name.decode(): status for status in client.list()}
 
 
@@ -77,7 +77,7 @@ def test_closing_gives_back_what_is_held(make: Make, tmp_path: Path) -> None:
     assert app.state.lease.reason == "closed"
     assert not any(status.holders for status in statuses(tmp_path / "orders.db").values())
     assert (tmp_path / "reports.db").exists()
-    with pytest.raises(leasehold.NotConfigured, match="no store is named 'reports' here"):
+    with pytest.raises(dibs.NotConfigured, match="no store is named 'reports' here"):
         asyncio.run(REPORT.status())
 
 
@@ -103,15 +103,15 @@ def test_two_applications_at_once_share_a_named_store(make: Make) -> None:
 
 
 def test_a_test_puts_other_stores_in_their_stead(make: Make, tmp_path: Path) -> None:
-    double = leasehold.connect("memory://double")
+    double = dibs.connect("memory://double")
     with (
-        leasehold.override(double),
-        leasehold.override(double, name="reports"),
+        dibs.override(double),
+        dibs.override(double, name="reports"),
         TestClient(make()) as http,
     ):
         token = http.get("/report").json()["token"]
         assert http.get("/order").status_code == 200
-    found = leasehold.sync.connect("memory://double").status("report")
+    found = dibs.sync.connect("memory://double").status("report")
     assert found.last_token == token
     assert not statuses(tmp_path / "orders.db")
 

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LockConfig, MissingCapability, NotConfigured, TaskLockConfig
-from leasehold.testing import steal
+import dibs
+import dibs.sync
+from dibs import LockConfig, MissingCapability, NotConfigured, TaskLockConfig
+from dibs.testing import steal
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
@@ -23,7 +23,7 @@ def url() -> str:
     return f"memory://{uuid4()}"
 
 
-@pytest.fixture(params=[leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
 def module(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -36,27 +36,27 @@ def url_of(lock: Any) -> str:
 
 
 async def test_both_worlds_see_the_same_store(url: str) -> None:
-    async with leasehold.connect(url, name="reports"):
-        async with leasehold.Lock("a", client="reports") as lease:
-            there = await asyncio.to_thread(leasehold.sync.Lock("a", client="reports").status)
+    async with dibs.connect(url, name="reports"):
+        async with dibs.Lock("a", client="reports") as lease:
+            there = await asyncio.to_thread(dibs.sync.Lock("a", client="reports").status)
             assert there.holders[0].token == lease.token
             assert there.mine
-        async with leasehold.connect(name="reports") as same:
+        async with dibs.connect(name="reports") as same:
             assert same.url == url
             assert (await same.status("a")).last_token == lease.token
 
 
 def test_a_primitive_may_be_made_before_its_store_is_connected(url: str) -> None:
-    lock = leasehold.sync.Lock("a", client="reports", require={"process"})
+    lock = dibs.sync.Lock("a", client="reports", require={"process"})
     for _ in range(2):
-        with leasehold.sync.connect(url, name="reports") as client, lock:
+        with dibs.sync.connect(url, name="reports") as client, lock:
             assert client.lock("a").locked()
         with pytest.raises(NotConfigured, match="no store is named 'reports' here"):
             lock.acquire()
 
 
 def test_every_primitive_takes_a_name(url: str) -> None:
-    sync = leasehold.sync
+    sync = dibs.sync
     store: Any = {"client": "reports"}
 
     @sync.Lock.wraps("wrapped", **store)
@@ -87,27 +87,27 @@ def test_every_primitive_takes_a_name(url: str) -> None:
 
 
 async def test_a_wrapped_coroutine_function_takes_a_name(url: str) -> None:
-    @leasehold.Lock.wraps("wrapped", client="reports")
+    @dibs.Lock.wraps("wrapped", client="reports")
     async def wrapped() -> int:
-        return leasehold.current_lease().token
+        return dibs.current_lease().token
 
     with pytest.raises(NotConfigured):
         await wrapped()
-    async with leasehold.connect(url, name="reports") as client:
+    async with dibs.connect(url, name="reports") as client:
         assert await wrapped() == (await client.status("wrapped")).last_token
 
 
 def test_the_test_helpers_find_a_named_store(url: str) -> None:
-    with leasehold.sync.connect(url, name="reports"):
-        lock = leasehold.sync.Lock("a", client="reports")
+    with dibs.sync.connect(url, name="reports"):
+        lock = dibs.sync.Lock("a", client="reports")
         lease = lock.acquire()
         assert steal(lock) > lease.token
-        with pytest.raises(leasehold.LeaseLost):
+        with pytest.raises(dibs.LeaseLost):
             lease.ensure()
 
 
 def test_names_are_independent_of_each_other_and_of_the_default(url: str) -> None:
-    sync = leasehold.sync
+    sync = dibs.sync
     with (
         sync.connect(f"{url}-1", name="reports"),
         sync.connect(f"{url}-2", name="audit", default=True),
@@ -123,7 +123,7 @@ def test_names_are_independent_of_each_other_and_of_the_default(url: str) -> Non
 
 
 def test_a_name_in_use_is_not_given_to_another_store(module: Any, url: str) -> None:
-    with leasehold.sync.connect(url, name="reports") as client:
+    with dibs.sync.connect(url, name="reports") as client:
         lease = client.lock("a").acquire()
         told = (
             f"the name 'reports' is in use here for {url}: close that client first, or give {url}-2"
@@ -133,12 +133,12 @@ def test_a_name_in_use_is_not_given_to_another_store(module: Any, url: str) -> N
         with pytest.raises(ValueError, match=r"in use here for .*, with other options"):
             module.connect(url, name="reports", call_timeout=3)
         lease.ensure()
-    with leasehold.sync.connect(f"{url}-2", name="reports") as other:
-        assert url_of(leasehold.sync.Lock("a", client="reports")) == other.url
+    with dibs.sync.connect(f"{url}-2", name="reports") as other:
+        assert url_of(dibs.sync.Lock("a", client="reports")) == other.url
 
 
 def test_a_password_is_not_told(module: Any) -> None:
-    leasehold.sync.connect("redis://me:secret@h", name="reports")
+    dibs.sync.connect("redis://me:secret@h", name="reports")
     with pytest.raises(ValueError, match="in use here for") as error:
         module.connect("redis://me:other@h", name="reports")
     assert "secret" not in str(error.value)
@@ -146,7 +146,7 @@ def test_a_password_is_not_told(module: Any) -> None:
 
 
 def test_the_last_client_of_a_name_closes_its_store(url: str) -> None:
-    sync = leasehold.sync
+    sync = dibs.sync
     one, two = sync.connect(url, name="reports"), sync.connect(url, name="reports")
     assert one.hub is two.hub
     lease = sync.Lock("a", client="reports").acquire()
@@ -160,7 +160,7 @@ def test_the_last_client_of_a_name_closes_its_store(url: str) -> None:
 
 
 def test_a_client_that_is_entered_again_has_its_name_again(url: str) -> None:
-    sync = leasehold.sync
+    sync = dibs.sync
     client = sync.connect(url, name="reports")
     lock = sync.Lock("a", client="reports")
     for _ in range(3):
@@ -175,15 +175,15 @@ def test_a_client_that_is_entered_again_has_its_name_again(url: str) -> None:
 
 
 async def test_an_async_client_that_is_entered_again_has_its_name_again(url: str) -> None:
-    client = leasehold.connect(url, name="reports")
-    lock = leasehold.Lock("a", client="reports")
+    client = dibs.connect(url, name="reports")
+    lock = dibs.Lock("a", client="reports")
     for _ in range(3):
         async with client, lock as lease:
             assert not lease.lost
 
 
 def test_one_lock_in_several_loops_and_threads(url: str) -> None:
-    lock, blocking = (module.Lock("a", client="reports") for module in (leasehold, leasehold.sync))
+    lock, blocking = (module.Lock("a", client="reports") for module in (dibs, dibs.sync))
     tokens: list[int] = []
 
     async def cycles() -> None:
@@ -196,7 +196,7 @@ def test_one_lock_in_several_loops_and_threads(url: str) -> None:
             with blocking as lease:
                 tokens.append(lease.token)
 
-    with leasehold.sync.connect(url, name="reports"):
+    with dibs.sync.connect(url, name="reports"):
         targets = [lambda: asyncio.run(cycles()), cycles_of_a_thread] * 3
         threads = [threading.Thread(target=target) for target in targets]
         for thread in threads:
@@ -213,7 +213,7 @@ def test_many_threads_that_connect_first_share_one_store(url: str) -> None:
 
     def first() -> None:
         barrier.wait()
-        clients.append(leasehold.sync.connect(url, name="reports"))
+        clients.append(dibs.sync.connect(url, name="reports"))
 
     threads = [threading.Thread(target=first) for _ in range(8)]
     for thread in threads:
@@ -222,10 +222,10 @@ def test_many_threads_that_connect_first_share_one_store(url: str) -> None:
         thread.join()
     assert len({id(client.hub) for client in clients}) == 1
     for client in clients:
-        assert leasehold.sync.connect(name="reports").url == url
+        assert dibs.sync.connect(name="reports").url == url
         client.close()
     with pytest.raises(NotConfigured):
-        leasehold.sync.connect(name="reports")
+        dibs.sync.connect(name="reports")
 
 
 # -- named by settings ----------------------------------------------------------------------------------
@@ -234,14 +234,14 @@ def test_many_threads_that_connect_first_share_one_store(url: str) -> None:
 def test_settings_name_stores_that_connect_by_themselves(
     write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    sync = leasehold.sync
+    sync = dibs.sync
     lock = sync.Lock("a", client="reports")
     write(f'[stores.reports]\nurl = "sqlite:///{tmp_path}/reports.db"\ncall_timeout = "3s"')
     with lock:
         assert sync.connect(name="reports").lock("a").locked()
     assert (tmp_path / "reports.db").exists()
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__URL", f"sqlite:///{tmp_path}/other.db")
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__CONNECT_TIMEOUT", "4s")
+    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", f"sqlite:///{tmp_path}/other.db")
+    monkeypatch.setenv("DIBS_STORES__REPORTS__CONNECT_TIMEOUT", "4s")
     with lock:
         for name, locked in ("reports", False), ("other", True):
             with sync.connect(f"sqlite:///{tmp_path}/{name}.db") as client:
@@ -251,19 +251,19 @@ def test_settings_name_stores_that_connect_by_themselves(
 
 
 def test_a_timeout_that_changes_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__URL", url)
-    first = leasehold.sync.connect(name="reports").hub
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__CALL_TIMEOUT", "3s")
-    second = leasehold.sync.connect(name="reports").hub
+    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
+    first = dibs.sync.connect(name="reports").hub
+    monkeypatch.setenv("DIBS_STORES__REPORTS__CALL_TIMEOUT", "3s")
+    second = dibs.sync.connect(name="reports").hub
     assert (first.thread_runtime().call_timeout, second.thread_runtime().call_timeout) == (10, 3)
 
 
 def test_what_a_program_connects_comes_before_settings(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__URL", f"{url}-settings")
-    lock = leasehold.sync.Lock("a", client="reports")
-    with leasehold.sync.connect(f"{url}-program", name="reports"):
+    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", f"{url}-settings")
+    lock = dibs.sync.Lock("a", client="reports")
+    with dibs.sync.connect(f"{url}-program", name="reports"):
         assert url_of(lock) == f"{url}-program"
     assert url_of(lock) == f"{url}-settings"
 
@@ -271,11 +271,11 @@ def test_what_a_program_connects_comes_before_settings(
 def test_what_is_in_use_by_settings_is_not_replaced(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__URL", url)
-    lease = leasehold.sync.Lock("a", client="reports").acquire()
+    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
+    lease = dibs.sync.Lock("a", client="reports").acquire()
     with pytest.raises(ValueError, match="the name 'reports' is in use here for"):
-        leasehold.sync.connect(f"{url}-2", name="reports")
-    with leasehold.sync.connect(url, name="reports") as client:
+        dibs.sync.connect(f"{url}-2", name="reports")
+    with dibs.sync.connect(url, name="reports") as client:
         assert client.lock("a").locked()
         client.close()
     assert not lease.lost, "the settings' store stays open"
@@ -287,10 +287,10 @@ def test_a_wrong_url_in_settings_tells_where_it_stands(
 ) -> None:
     path = write('[stores.reports]\nurl = "mongodb://h"')
     with pytest.raises(NotConfigured, match=re.escape(f"{path}: [stores.reports] url: no backend")):
-        leasehold.sync.Lock("a", client="reports").acquire()
-    monkeypatch.setenv("LEASEHOLD_STORES__REPORTS__URL", "mongodb://h")
-    with pytest.raises(NotConfigured, match=r"^LEASEHOLD_STORES__REPORTS__URL: no backend serves"):
-        leasehold.sync.Lock("a", client="reports").acquire()
+        dibs.sync.Lock("a", client="reports").acquire()
+    monkeypatch.setenv("DIBS_STORES__REPORTS__URL", "mongodb://h")
+    with pytest.raises(NotConfigured, match=r"^DIBS_STORES__REPORTS__URL: no backend serves"):
+        dibs.sync.Lock("a", client="reports").acquire()
 
 
 @pytest.mark.multiprocess
@@ -298,7 +298,7 @@ def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
     lines = run_script(
         """
         import os, sys
-        from leasehold.sync import Lock, connect
+        from dibs.sync import Lock, connect
         lock = Lock("a", client="reports")
         with connect(sys.argv[1], name="reports"):
             lease = lock.acquire()
@@ -319,17 +319,17 @@ def test_a_forked_child_opens_its_own(tmp_path: Path) -> None:
 async def test_an_unknown_name_is_told_with_the_known_ones(
     url: str, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock = leasehold.Lock("a", client="reports")
+    lock = dibs.Lock("a", client="reports")
     how = (
-        "Name one with connect(url, name='reports'), LEASEHOLD_STORES__REPORTS__URL, or "
-        "[stores.reports] url in the file that LEASEHOLD_CONFIG names"
+        "Name one with connect(url, name='reports'), DIBS_STORES__REPORTS__URL, or "
+        "[stores.reports] url in the file that DIBS_CONFIG names"
     )
     with pytest.raises(NotConfigured) as error:
         await lock.acquire()
     assert str(error.value) == f"no store is named 'reports' here: no store has a name yet. {how}"
     write('[stores.audit]\nurl = "memory://audit"')
-    monkeypatch.setenv("LEASEHOLD_STORES__MY-OWN__URL", "memory://own")
-    async with leasehold.connect(url, name="report"):
+    monkeypatch.setenv("DIBS_STORES__MY-OWN__URL", "memory://own")
+    async with dibs.connect(url, name="report"):
         with pytest.raises(NotConfigured) as error:
             await lock.acquire()
     known = "there are 'audit', 'my-own', 'report'"
@@ -351,7 +351,7 @@ def test_what_is_no_name_is_told(module: Any, url: str, name: str, told: str) ->
         lambda: module.RWLock("a", client=name),
         lambda: module.Lock.wraps("a", client=name)(lambda: None),
         lambda: module.connect(url, name=name),
-        lambda: module.override(leasehold.connect(url), name=name),
+        lambda: module.override(dibs.connect(url), name=name),
     ]
     for make in makers:
         with pytest.raises(ValueError, match=told):
@@ -375,14 +375,14 @@ def test_options_go_with_a_url(module: Any) -> None:
 
 
 def test_what_a_named_store_can_not_promise_is_told_when_it_is_used(url: str) -> None:
-    lock = leasehold.sync.Lock("a", client="reports", require="durable")
-    with leasehold.sync.connect(url, name="reports"):
+    lock = dibs.sync.Lock("a", client="reports", require="durable")
+    with dibs.sync.connect(url, name="reports"):
         with pytest.raises(MissingCapability, match="can't promise durable"):
             lock.acquire()
 
 
 def test_all_of_several_go_to_the_named_store(url: str) -> None:
-    sync = leasehold.sync
+    sync = dibs.sync
     one, two = sync.Lock("a", client="reports"), sync.Lock("b", client="reports")
     with sync.connect(url, name="reports") as client, sync.AllOf(one, two):
         assert client.lock("a").locked()

@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import defaults, overrides
-from leasehold.stores import hub_named
+import dibs
+import dibs.sync
+from dibs import defaults, overrides
+from dibs.stores import hub_named
 
 
 def memory() -> Any:
-    return leasehold.sync.connect(f"memory://{uuid4()}")
+    return dibs.sync.connect(f"memory://{uuid4()}")
 
 
 def default_url() -> str:
@@ -24,25 +24,25 @@ def default_url() -> str:
 
 def test_a_named_store_is_overridden_alone() -> None:
     real, double, other = memory(), memory(), memory()
-    leasehold.set_default(real)
-    with leasehold.override(double, name="reports"):
+    dibs.set_default(real)
+    with dibs.override(double, name="reports"):
         assert hub_named("reports").url == double.url
         assert default_url() == real.url
-        with leasehold.override(other), leasehold.sync.Lock("a", client="reports"):
+        with dibs.override(other), dibs.sync.Lock("a", client="reports"):
             assert double.lock("a").locked()
             assert default_url() == other.url
-        with leasehold.override(other, name="reports"):
+        with dibs.override(other, name="reports"):
             assert hub_named("reports").url == other.url
         assert hub_named("reports").url == double.url
-    with pytest.raises(leasehold.NotConfigured):
+    with pytest.raises(dibs.NotConfigured):
         hub_named("reports")
 
 
 def test_an_override_comes_before_what_is_connected_meanwhile() -> None:
     """As where a test starts the application, whose lifespan connects."""
     double = memory()
-    with leasehold.override(double), leasehold.override(double, name="reports"):
-        real = leasehold.sync.connect("memory://real", name="reports", default=True)
+    with dibs.override(double), dibs.override(double, name="reports"):
+        real = dibs.sync.connect("memory://real", name="reports", default=True)
         assert hub_named("reports").url == default_url() == double.url
     with real:
         assert default_url() == "memory://real"
@@ -55,7 +55,7 @@ async def test_two_tests_at_once_have_each_their_own() -> None:
         return default_url()
 
     async def test(client: Any) -> None:
-        with leasehold.override(client), leasehold.override(client, name="reports"):
+        with dibs.override(client), dibs.override(client, name="reports"):
             await both_are_in.wait()
             urls = {default_url(), hub_named("reports").url, await asyncio.create_task(child())}
             urls.add(await asyncio.to_thread(default_url))
@@ -70,7 +70,7 @@ def test_two_threads_at_once_have_each_their_own() -> None:
     both_are_in, seen = threading.Barrier(2), []
 
     def test(client: Any) -> None:
-        with leasehold.override(client):
+        with dibs.override(client):
             both_are_in.wait()
             seen.append(default_url() == client.url)
             both_are_in.wait()
@@ -85,7 +85,7 @@ def test_two_threads_at_once_have_each_their_own() -> None:
 
 def test_a_thread_that_a_test_starts_has_the_tests() -> None:
     client, seen = memory(), []
-    with leasehold.override(memory()), leasehold.override(client):
+    with dibs.override(memory()), dibs.override(client):
         thread = threading.Thread(target=lambda: seen.append(default_url()))
         thread.start()
         thread.join()
@@ -94,9 +94,9 @@ def test_a_thread_that_a_test_starts_has_the_tests() -> None:
 
 def test_one_that_ends_in_another_context_has_ended_everywhere() -> None:
     """A fixture's two halves may run in contexts of their own."""
-    leasehold.set_default("memory://default")
+    dibs.set_default("memory://default")
     inside, other = contextvars.copy_context(), contextvars.copy_context()
-    override = leasehold.override(memory())
+    override = dibs.override(memory())
     inside.run(override.__enter__)
     copied = inside.copy()
     other.run(override.__exit__, None, None, None)
@@ -107,8 +107,8 @@ def test_one_that_ends_in_another_context_has_ended_everywhere() -> None:
 
 def test_they_may_end_in_any_order() -> None:
     one, two = memory(), memory()
-    leasehold.set_default("memory://default")
-    first, second = leasehold.override(one), leasehold.override(two)
+    dibs.set_default("memory://default")
+    first, second = dibs.override(one), dibs.override(two)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.config import READERS
-from leasehold.primitives import election_config, tasklock
-from leasehold.settings_file import STORE_KEYS
+from dibs.config import READERS
+from dibs.primitives import election_config, tasklock
+from dibs.settings_file import STORE_KEYS
 from tests.pages import DOCS, blocks, run
 
 PAGE = "configuration.md"
@@ -18,10 +18,10 @@ PAGE = "configuration.md"
     [(0, "as it is set"), (1, "in two stores, with token"), (2, "about a microsecond")],
 )
 def test_an_example_works(number: int, told: str, tmp_path: Path) -> None:
-    file = tmp_path / "leasehold.toml"
+    file = tmp_path / "dibs.toml"
     (toml,) = blocks(PAGE, "toml")
     file.write_text(toml, "utf-8")
-    settings = {"LEASEHOLD_CONFIG": str(file), "LEASEHOLD_LOCK__CART__WAIT": "3s"}
+    settings = {"DIBS_CONFIG": str(file), "DIBS_LOCK__CART__WAIT": "3s"}
     assert told in run(blocks(PAGE)[number], tmp_path, **settings)
 
 

@@ -12,8 +12,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-import leasehold
-from leasehold import LeaderConfig, LockConfig, TaskLockConfig
+import dibs
+from dibs import LeaderConfig, LockConfig, TaskLockConfig
 
 NIGHTLY = TaskLockConfig(min_hold="1m", max_hold="10m")
 
@@ -62,16 +62,16 @@ def test_from_variables_and_from_toml(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setenv("SHOP_CART__PRIORITY", "7")
     monkeypatch.setenv("SHOP_CART__AUTO_RENEW", "off")
     monkeypatch.setenv("SHOP_LEADER__RETRY", "1s")
-    monkeypatch.setenv("LEASEHOLD_TTL", "99s")  # not for who has a config
+    monkeypatch.setenv("DIBS_TTL", "99s")  # not for who has a config
     shop = Shop()
     assert shop.cart == LockConfig(ttl=120, wait=3, priority=7, auto_renew=False)
     assert shop.leader == LeaderConfig(retry=1)
     assert shop.nightly == TaskLockConfig(min_hold=5, max_hold=3600)
     assert shop.orders["large"] == LockConfig(ttl=300)
-    client = leasehold.connect("memory://")
-    assert leasehold.Lock.from_config("cart", shop.cart, client=client).config.ttl == 120
-    assert leasehold.TaskLock.from_config("nightly", shop.nightly, client=client).max_hold == 3600
-    assert leasehold.LeaderElection.from_config("main", shop.leader, client=client).retry == 1
+    client = dibs.connect("memory://")
+    assert dibs.Lock.from_config("cart", shop.cart, client=client).config.ttl == 120
+    assert dibs.TaskLock.from_config("nightly", shop.nightly, client=client).max_hold == 3600
+    assert dibs.LeaderElection.from_config("main", shop.leader, client=client).retry == 1
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LockConfig, NotConfigured, UnsafeTiming
+import dibs
+import dibs.sync
+from dibs import LockConfig, NotConfigured, UnsafeTiming
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
 
-@pytest.fixture(params=[leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
 def module(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -93,9 +93,9 @@ def test_each_source_gives_way_to_the_one_before(
     assert ttl() == 60
     write('ttl = "1m"\n[lock.cart]\nttl = "2m"')
     assert ttl() == 120
-    monkeypatch.setenv("LEASEHOLD_TTL", "3m")
+    monkeypatch.setenv("DIBS_TTL", "3m")
     assert ttl() == 180
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__TTL", "4m")
+    monkeypatch.setenv("DIBS_LOCK__CART__TTL", "4m")
     assert ttl() == 240
     assert ttl(ttl="5m") == 300
     assert ttl(env_load=False) == 30
@@ -106,8 +106,8 @@ def test_task_locks_are_set_by_variables_too(
     module: Any, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write('[tasklock.nightly]\nmin_hold = "5m"\nmax_hold = "1h"')
-    monkeypatch.setenv("LEASEHOLD_TASKLOCK__NIGHTLY__MAX_HOLD", "2h")
-    monkeypatch.setenv("LEASEHOLD_TASKLOCK__NIGHTLY__CANCEL", "maybe")
+    monkeypatch.setenv("DIBS_TASKLOCK__NIGHTLY__MAX_HOLD", "2h")
+    monkeypatch.setenv("DIBS_TASKLOCK__NIGHTLY__CANCEL", "maybe")
     with pytest.raises(ValueError, match="NIGHTLY__CANCEL is 'maybe': write true or false"):
         module.TaskLock("nightly")
     assert module.TaskLock("nightly", cancel=True).max_hold == 7200
@@ -202,28 +202,28 @@ def test_a_file_that_is_not_there_or_no_toml_is_told(
 ) -> None:
     path = write("ttl = soon")
     with pytest.raises(
-        NotConfigured, match=rf"LEASEHOLD_CONFIG names {path}, which is no TOML: .*line 1"
+        NotConfigured, match=rf"DIBS_CONFIG names {path}, which is no TOML: .*line 1"
     ):
         module.Lock("cart")
     path.write_bytes(b"\xff")
     with pytest.raises(NotConfigured, match=r"which is no TOML: .*utf-8"):
         module.Lock("cart")
-    monkeypatch.setenv("LEASEHOLD_CONFIG", str(tmp_path / "none.toml"))
+    monkeypatch.setenv("DIBS_CONFIG", str(tmp_path / "none.toml"))
     with pytest.raises(NotConfigured, match=r"none\.toml, which can't be read: No such file"):
         module.Lock("cart")
     with pytest.raises(NotConfigured, match="can't be read"):
-        leasehold.sync.connect()
+        dibs.sync.connect()
 
 
 def test_nothing_is_read_that_the_environment_does_not_name(
     module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "leasehold.toml").write_text("ttl = 50")
+    (tmp_path / "dibs.toml").write_text("ttl = 50")
     monkeypatch.chdir(tmp_path)
     assert module.Lock("cart").config.ttl == 30
-    monkeypatch.setenv("LEASEHOLD_CONFIG", "")
+    monkeypatch.setenv("DIBS_CONFIG", "")
     assert module.Lock("cart").config.ttl == 30
-    monkeypatch.setenv("LEASEHOLD_CONFIG", "leasehold.toml")
+    monkeypatch.setenv("DIBS_CONFIG", "dibs.toml")
     assert module.Lock("cart").config.ttl == 50
 
 
@@ -238,14 +238,14 @@ def test_the_file_names_the_default_store(
     write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     write(f'url = "sqlite:///{tmp_path}/file.db"\ncall_timeout = "3s"')
-    client = leasehold.sync.connect()
+    client = dibs.sync.connect()
     assert client.url.endswith("/file.db")
     assert client.hub.thread_runtime().call_timeout == 3
-    monkeypatch.setenv("LEASEHOLD_URL", f"sqlite:///{tmp_path}/variable.db")
-    monkeypatch.setenv("LEASEHOLD_CONNECT_TIMEOUT", "4s")
-    with leasehold.sync.Lock("a"):
-        runtime = leasehold.sync.connect().hub.thread_runtime()
-        assert leasehold.sync.connect().url.endswith("/variable.db")
+    monkeypatch.setenv("DIBS_URL", f"sqlite:///{tmp_path}/variable.db")
+    monkeypatch.setenv("DIBS_CONNECT_TIMEOUT", "4s")
+    with dibs.sync.Lock("a"):
+        runtime = dibs.sync.connect().hub.thread_runtime()
+        assert dibs.sync.connect().url.endswith("/variable.db")
     assert (runtime.connect_timeout, runtime.call_timeout) == (4, 3)
 
 
@@ -254,21 +254,19 @@ def test_a_url_that_nobody_serves_tells_where_it_stands(
 ) -> None:
     path = write('url = "mongodb://me:secret@h"\ncall_timeout = "soon"')
     with pytest.raises(ValueError, match=re.escape(f"{path}: call_timeout is 'soon': ")):
-        leasehold.sync.connect()
+        dibs.sync.connect()
     path = write('url = "mongodb://me:secret@h"')
     with pytest.raises(
         NotConfigured, match=re.escape(f"{path}: url: no backend serves 'mongodb://me:***")
     ):
-        leasehold.sync.connect()
-    monkeypatch.setenv("LEASEHOLD_URL", "mongodb://h")
-    with pytest.raises(NotConfigured, match=r"^LEASEHOLD_URL: no backend serves"):
-        leasehold.sync.connect()
+        dibs.sync.connect()
+    monkeypatch.setenv("DIBS_URL", "mongodb://h")
+    with pytest.raises(NotConfigured, match=r"^DIBS_URL: no backend serves"):
+        dibs.sync.connect()
 
 
 def test_who_has_no_file_never_loads_a_reader_of_toml() -> None:
-    script = (
-        "import sys; from leasehold.sync import Lock; Lock('a'); print('tomllib' in sys.modules)"
-    )
+    script = "import sys; from dibs.sync import Lock; Lock('a'); print('tomllib' in sys.modules)"
     assert run_script(script) == ["False"]
 
 
@@ -278,10 +276,10 @@ def test_a_shell_command_goes_by_the_file(write: Write, tmp_path: Path) -> None:
     lines = run_script(
         """
         import subprocess, sys
-        command = [sys.executable, "-m", "leasehold", "run", "cart", "--", *sys.argv[1:]]
+        command = [sys.executable, "-m", "dibs", "run", "cart", "--", *sys.argv[1:]]
         print(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         """,
-        *(sys.executable, "-m", "leasehold", "show", "cart"),
+        *(sys.executable, "-m", "dibs", "show", "cart"),
     )
     assert "by the file" in "\n".join(lines)
     assert (tmp_path / "file.db").exists()

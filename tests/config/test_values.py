@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LockConfig, UnsafeTiming
+import dibs
+import dibs.sync
+from dibs import LockConfig, UnsafeTiming
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from leasehold import LockConfig, UnsafeTiming
     ],
 )
 def test_a_setting_of_another_type_is_refused(field: str, value: Any, wanted: str) -> None:
-    for make in (LockConfig, lambda **o: leasehold.Lock("a", **o)):
+    for make in (LockConfig, lambda **o: dibs.Lock("a", **o)):
         with pytest.raises(TypeError, match=f"{field} is .*: {wanted}"):
             make(**{field: value})
 
@@ -35,7 +35,7 @@ def test_nan_is_told_from_a_negative() -> None:
         LockConfig(wait=-1)
 
 
-@pytest.mark.parametrize("variable", ["LEASEHOLD_TTL", "LEASEHOLD_LOCK__CART__TTL", "MINE_TTL"])
+@pytest.mark.parametrize("variable", ["DIBS_TTL", "DIBS_LOCK__CART__TTL", "MINE_TTL"])
 @pytest.mark.parametrize("ttl", ["0.01", "0"])
 def test_an_unsafe_ttl_names_its_variable(
     monkeypatch: pytest.MonkeyPatch, variable: str, ttl: str
@@ -43,21 +43,21 @@ def test_an_unsafe_ttl_names_its_variable(
     monkeypatch.setenv(variable, ttl)
     prefix = "MINE_" if variable.startswith("MINE") else None
     with pytest.raises(UnsafeTiming, match=f"^{variable} is '{ttl}': ttl is"):
-        leasehold.Lock("cart", env_prefix=prefix)
+        dibs.Lock("cart", env_prefix=prefix)
 
 
 def test_a_max_hold_of_nothing_names_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_MAX_HOLD", "0")
-    with pytest.raises(UnsafeTiming, match=r"^LEASEHOLD_MAX_HOLD is '0': max_hold is 0"):
-        leasehold.sync.Lock("cart")
+    monkeypatch.setenv("DIBS_MAX_HOLD", "0")
+    with pytest.raises(UnsafeTiming, match=r"^DIBS_MAX_HOLD is '0': max_hold is 0"):
+        dibs.sync.Lock("cart")
 
 
 def test_a_given_value_is_not_blamed_on_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_TTL", "0.01")
-    assert leasehold.Lock("cart", ttl=5).config.ttl == 5
-    assert leasehold.Lock("cart", env_load=False).config.ttl == 30
+    monkeypatch.setenv("DIBS_TTL", "0.01")
+    assert dibs.Lock("cart", ttl=5).config.ttl == 5
+    assert dibs.Lock("cart", env_load=False).config.ttl == 30
     with pytest.raises(UnsafeTiming, match=r"^ttl is"):
-        leasehold.Lock("cart", ttl=0.01)
+        dibs.Lock("cart", ttl=0.01)
 
 
 def test_a_wait_without_end_may_be_said_in_words() -> None:

@@ -5,26 +5,26 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import ImplicitStoreWarning, defaults, stores
+import dibs
+import dibs.sync
+from dibs import ImplicitStoreWarning, defaults, stores
 
 
 @pytest.fixture(autouse=True)
 async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator[None]:
     for name in (
-        "LEASEHOLD_URL",
-        "LEASEHOLD_CONFIG",
-        "LEASEHOLD_REQUIRE",
+        "DIBS_URL",
+        "DIBS_CONFIG",
+        "DIBS_REQUIRE",
         "KUBERNETES_SERVICE_HOST",
     ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("leasehold.hub._home", lambda: tmp_path)
+    monkeypatch.setattr("dibs.hub._home", lambda: tmp_path)
     monkeypatch.setattr(stores, "_by_settings", {})
     monkeypatch.setattr(defaults, "_said", ())
     yield
     for entry in stores._by_settings.values():
-        await leasehold.Client(entry.hub).close()
+        await dibs.Client(entry.hub).close()
 
 
 def line_of(warned: pytest.WarningsRecorder) -> str:
@@ -35,13 +35,13 @@ def line_of(warned: pytest.WarningsRecorder) -> str:
 
 async def test_in_a_task() -> None:
     with pytest.warns(ImplicitStoreWarning) as warned:
-        async with leasehold.Lock("a"):
+        async with dibs.Lock("a"):
             pass
-    assert line_of(warned) == 'async with leasehold.Lock("a"):'
+    assert line_of(warned) == 'async with dibs.Lock("a"):'
 
 
 async def test_in_a_wrapped_function() -> None:
-    @leasehold.Lock.wraps("a")
+    @dibs.Lock.wraps("a")
     async def work() -> None: ...
 
     with pytest.warns(ImplicitStoreWarning) as warned:
@@ -50,7 +50,7 @@ async def test_in_a_wrapped_function() -> None:
 
 
 async def test_in_a_client_of_the_default_store() -> None:
-    for connect in (leasehold.connect, leasehold.sync.connect):
+    for connect in (dibs.connect, dibs.sync.connect):
         stores._by_settings.clear()
         with pytest.warns(ImplicitStoreWarning) as warned:
             connect()

@@ -13,11 +13,11 @@ TOLD_ELSEWHERE = {
 """The worlds of a store that have nearly all in common with what is tested whole."""
 
 TELLING = frozenset({"Pushes", "Contending", "Clients"})
-"""So of these the parts that tell enough, unless `LEASEHOLD_WHOLE_CONFORMANCE` is set."""
+"""So of these the parts that tell enough, unless `DIBS_WHOLE_CONFORMANCE` is set."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if os.environ.get("LEASEHOLD_WHOLE_CONFORMANCE"):
+    if os.environ.get("DIBS_WHOLE_CONFORMANCE"):
         return
     told = [item for item in items if _is_told_elsewhere(item)]
     config.hook.pytest_deselected(items=told)

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends import store_for
-from leasehold.backends.port import Store
-from leasehold.server.placing.runtime import PlacedRuntime
-from leasehold.testing import ManualClock
-from leasehold.testing.conformance import BackendConformance
-from leasehold.testing.conformance.world import step
+from dibs.backends import store_for
+from dibs.backends.port import Store
+from dibs.server.placing.runtime import PlacedRuntime
+from dibs.testing import ManualClock
+from dibs.testing.conformance import BackendConformance
+from dibs.testing.conformance.world import step
 from tests.backends.http.serving import Served
 from tests.backends.temporal.serving import brokers_for
 from tests.servers.certificates import self_signed

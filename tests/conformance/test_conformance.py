@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from leasehold.backends import BUILTIN
-from leasehold.testing.conformance import BackendConformance
+from dibs.backends import BUILTIN
+from dibs.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
 
 ALIKE = frozenset({"rediss", "valkey", "valkeys", "temporal", "http", "https"})

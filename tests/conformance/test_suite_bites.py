@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends import store_for
-from leasehold.backends.port import Backend, Store
-from leasehold.errors import LeaseholdError
-from leasehold.model import (
+from dibs.backends import store_for
+from dibs.backends.port import Backend, Store
+from dibs.errors import DibsError
+from dibs.model import (
     Acquire,
     Command,
     Gone,
@@ -30,8 +30,8 @@ from leasehold.model import (
     Status,
     Wakeup,
 )
-from leasehold.testing import ManualClock
-from leasehold.testing.conformance import BackendConformance, World
+from dibs.testing import ManualClock
+from dibs.testing.conformance import BackendConformance, World
 
 pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
 
@@ -216,7 +216,7 @@ def always_first(command: Command, apply: Apply) -> Reply:
 def fails_the_batch(command: Command, apply: Apply) -> Reply:
     reply = apply(command)
     if type(reply).__name__ == "Failed":
-        raise LeaseholdError("one command was wrong, so all have failed")
+        raise DibsError("one command was wrong, so all have failed")
     return reply
 
 
@@ -243,7 +243,7 @@ def refusals(bug: Bug, tmp_path: Path, *, first_only: bool = True) -> list[str]:
                 case(Harness(), World(Harness(), "blocking", tmp_path))
             except pytest.skip.Exception:
                 continue
-            except (AssertionError, LeaseholdError, pytest.fail.Exception):
+            except (AssertionError, DibsError, pytest.fail.Exception):
                 found.append(name)
                 if first_only:
                     return found

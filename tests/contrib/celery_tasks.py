@@ -10,9 +10,9 @@ from typing import Any
 
 from celery import Celery  # type: ignore[import-untyped]
 
-import leasehold.sync
-from leasehold import AcquireTimeout, current_lease
-from leasehold.contrib.celery import locked
+import dibs.sync
+from dibs import AcquireTimeout, current_lease
+from dibs.contrib.celery import locked
 
 app = Celery("tasks", broker=os.environ.get("BROKER"), backend=os.environ.get("BROKER"))
 app.conf.update(
@@ -22,7 +22,7 @@ app.conf.update(
     worker_prefetch_multiplier=1,
     result_expires=600,
 )
-client = leasehold.sync.connect(os.environ["LEASES"])
+client = dibs.sync.connect(os.environ["LEASES"])
 client.lock("used before the fork").acquire().release()
 
 

@@ -11,7 +11,7 @@ from tests.servers.waiting import wait_until
 ROOT = Path(__file__).resolve().parents[2]
 
 SETTINGS = """
-INSTALLED_APPS = ["leasehold.contrib.django", "shop"]
+INSTALLED_APPS = ["dibs.contrib.django", "shop"]
 USE_TZ = True
 """
 
@@ -52,12 +52,12 @@ class Project:
 
     def start(self, *command: str, **environment: str) -> "subprocess.Popen[str]":
         """`manage.py`, as a process of its own."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD")}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS")}
         path = os.pathsep.join(map(str, (self.folder, ROOT / "src")))
         mine = {"PYTHONPATH": path, "DJANGO_SETTINGS_MODULE": "settings"}
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "django", *command],
-            env=clean | mine | {"PROJECT": str(self.folder), "LEASEHOLD_TTL": "1s"} | environment,
+            env=clean | mine | {"PROJECT": str(self.folder), "DIBS_TTL": "1s"} | environment,
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

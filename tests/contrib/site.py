@@ -5,16 +5,16 @@ import threading
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-import leasehold.sync
-from leasehold import connect
-from leasehold.contrib.fastapi import lifespan, problems
+import dibs.sync
+from dibs import connect
+from dibs.contrib.fastapi import lifespan, problems
 
 
 class Site:
     """An application over a store, its client, and somebody else who uses the store."""
 
     def __init__(self, url: str) -> None:
-        self.other = leasehold.sync.connect(url)
+        self.other = dibs.sync.connect(url)
         self.app = FastAPI(lifespan=lifespan(url), exception_handlers=problems())
         self.started, self.go_on = threading.Event(), threading.Event()
         self.ended: list[str] = []

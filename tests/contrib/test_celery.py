@@ -9,13 +9,13 @@ from uuid import uuid4
 import pytest
 from celery import Celery  # type: ignore[import-untyped]
 
-import leasehold.sync
-from leasehold import AcquireTimeout, LeaseLost, current_lease
-from leasehold.contrib.celery import locked
-from leasehold.sync import Lease
+import dibs.sync
+from dibs import AcquireTimeout, LeaseLost, current_lease
+from dibs.contrib.celery import locked
+from dibs.sync import Lease
 
 app = Celery("tasks", broker="memory://", backend="cache+memory://")
-client = leasehold.sync.connect(f"memory://{uuid4()}")
+client = dibs.sync.connect(f"memory://{uuid4()}")
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import leasehold.sync
+import dibs.sync
 from tests.servers.process import ServerProcess
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -26,7 +26,7 @@ class Worker:
     def __init__(self, folder: Path, tasks: Any) -> None:
         self.tasks = tasks
         self.notes = folder / "notes"
-        self.client = leasehold.sync.connect(f"sqlite:///{folder / 'leases.db'}")
+        self.client = dibs.sync.connect(f"sqlite:///{folder / 'leases.db'}")
 
     def lines(self, *words: object) -> list[list[str]]:
         """What was written down that begins so."""

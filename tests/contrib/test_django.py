@@ -9,9 +9,9 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from django.core.exceptions import ImproperlyConfigured  # type: ignore[import-untyped]
 
-from leasehold.contrib.django.store import place_and_options, redis_of_cache, url_of_database
-from leasehold.errors import NotConfigured
-from leasehold.sync import connect
+from dibs.contrib.django.store import place_and_options, redis_of_cache, url_of_database
+from dibs.errors import NotConfigured
+from dibs.sync import connect
 from tests.contrib.django_project import Project, end, told
 from tests.runtime.scripts import run_script
 
@@ -52,7 +52,7 @@ def all_migrate(project: Project) -> None:
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_one_migrates_and_the_others_find_nothing_to_do(new_project: NewProject) -> None:
-    all_migrate(new_project(LEASEHOLD={"DATABASE": "default"}))
+    all_migrate(new_project(DIBS={"DATABASE": "default"}))
 
 
 @pytest.mark.once
@@ -78,9 +78,9 @@ def test_the_lock_lies_in_the_database_itself_where_no_store_is_named(
 def test_the_lock_lies_in_the_store_of_the_settings_file(new_project: NewProject) -> None:
     project = new_project()
     url = f"sqlite:///{project.folder}/elsewhere.db"
-    file = project.folder / "leasehold.toml"
+    file = project.folder / "dibs.toml"
     file.write_text(f'url = "{url}"')
-    first = project.start("locked_migrate", LEASEHOLD_CONFIG=str(file))
+    first = project.start("locked_migrate", DIBS_CONFIG=str(file))
     project.begun()
     with connect(url) as client:
         [status] = client.list()
@@ -89,7 +89,7 @@ def test_the_lock_lies_in_the_store_of_the_settings_file(new_project: NewProject
     assert end(first)[0] == 0
     assert not (project.folder / "app.sqlite3.leases").exists()
     file.write_text("url = 3")
-    code, _, err = end(project.start("locked_migrate", LEASEHOLD_CONFIG=str(file)))
+    code, _, err = end(project.start("locked_migrate", DIBS_CONFIG=str(file)))
     assert (code, f"not migrated: {file}: url is 3" in err.splitlines()[-1]) == (1, True), err
 
 
@@ -145,16 +145,16 @@ def test_what_makes_no_sense_migrates_nothing(new_project: NewProject) -> None:
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) -> None:
-    project = new_project(LEASEHOLD={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
+    project = new_project(DIBS={"DATABASE": "default", "CALL_TIMEOUT": "5s"})
     code, out, err = project.run(
         "shell",
         "-v0",
         "-c",
-        "import asyncio, json, leasehold.sync\n"
+        "import asyncio, json, dibs.sync\n"
         "async def name():\n"
-        "    async with leasehold.Lock('b'): return leasehold.connect().url\n"
-        "with leasehold.sync.Lock('a'):\n"
-        "    print(json.dumps([leasehold.sync.connect().url, asyncio.run(name())]))",
+        "    async with dibs.Lock('b'): return dibs.connect().url\n"
+        "with dibs.sync.Lock('a'):\n"
+        "    print(json.dumps([dibs.sync.connect().url, asyncio.run(name())]))",
     )
     assert code == 0, err
     assert json.loads(out) == [f"sqlite:///{project.folder}/app.sqlite3.leases"] * 2
@@ -164,8 +164,8 @@ def test_bare_primitives_use_the_store_of_the_settings(new_project: NewProject) 
 @pytest.mark.multiprocess
 def test_leases_lie_in_the_redis_of_a_cache(new_project: NewProject, redis_url: str) -> None:
     cache = {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": redis_url}
-    project = new_project(CACHES={"default": cache}, LEASEHOLD={"CACHE": "default"})
-    held = "from leasehold.sync import Lock\nprint(Lock('a', ttl='60s').acquire().detach())"
+    project = new_project(CACHES={"default": cache}, DIBS={"CACHE": "default"})
+    held = "from dibs.sync import Lock\nprint(Lock('a', ttl='60s').acquire().detach())"
     code, out, err = project.run("shell", "-v0", "-c", held)
     assert code == 0, err
     with connect(redis_url) as client:
@@ -176,7 +176,7 @@ def test_leases_lie_in_the_redis_of_a_cache(new_project: NewProject, redis_url: 
 @pytest.mark.once
 @pytest.mark.multiprocess
 def test_wrong_settings_fail_the_start(new_project: NewProject) -> None:
-    code, _, err = new_project(LEASEHOLD={"DATABASE": "other"}).run("check")
+    code, _, err = new_project(DIBS={"DATABASE": "other"}).run("check")
     assert code == 1
     assert "'other', which DATABASES doesn't have" in err
 
@@ -184,7 +184,7 @@ def test_wrong_settings_fail_the_start(new_project: NewProject) -> None:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ({"URI": "redis://localhost"}, "LEASEHOLD has URI: it may have URL, DATABASE, CACHE"),
+        ({"URI": "redis://localhost"}, "DIBS has URI: it may have URL, DATABASE, CACHE"),
         ({"URL": "sqlite:///x", "CACHE": "default"}, "one of URL, DATABASE, CACHE"),
         (7, "neither a URL nor a dict"),
     ],
@@ -226,7 +226,7 @@ def test_the_url_of_a_database(entry: dict[str, Any], url: str) -> None:
     ],
 )
 def test_a_database_that_can_keep_no_leases(entry: dict[str, Any]) -> None:
-    with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['main'\].*set LEASEHOLD"):
+    with pytest.raises(ImproperlyConfigured, match=r"DATABASES\['main'\].*set DIBS"):
         url_of_database(entry, "main")
 
 
@@ -263,14 +263,14 @@ from django.conf import settings
 folder = Path(sys.argv[1])
 file = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "app.sqlite3")}
 settings.configure(
-    DATABASES={"default": file}, LEASEHOLD={"DATABASE": "default"}, USE_TZ=True,
-    INSTALLED_APPS=["leasehold.contrib.django"],
+    DATABASES={"default": file}, DIBS={"DATABASE": "default"}, USE_TZ=True,
+    INSTALLED_APPS=["dibs.contrib.django"],
 )
 django.setup()
-logging.getLogger("leasehold").setLevel(logging.CRITICAL)
+logging.getLogger("dibs").setLevel(logging.CRITICAL)
 from django.db import connection, transaction
-from leasehold.contrib.django import locked_atomic
-from leasehold.sync import LeaseLost, Lock
+from dibs.contrib.django import locked_atomic
+from dibs.sync import LeaseLost, Lock
 
 def count():
     with connection.cursor() as cursor:

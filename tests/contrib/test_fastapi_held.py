@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import pytest
 from fastapi import APIRouter, Depends, Query
 
-from leasehold import Lease
-from leasehold.contrib.fastapi import Held, problems
+from dibs import Lease
+from dibs.contrib.fastapi import Held, problems
 from tests.contrib.site import Site
 from tests.servers.waiting import wait_until
 

@@ -12,9 +12,9 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-import leasehold.sync
-from leasehold import AcquireTimeout, Lease, Lock, connect, override
-from leasehold.contrib.fastapi import Held, lifespan, problems
+import dibs.sync
+from dibs import AcquireTimeout, Lease, Lock, connect, override
+from dibs.contrib.fastapi import Held, lifespan, problems
 from tests.contrib.site import Site
 
 
@@ -63,7 +63,7 @@ def test_a_test_may_override_the_store(site: Site) -> None:
     async def hold(lease: Annotated[Lease, Depends(Held("a", wait=0))]) -> list[str]:
         return await site.held_now()
 
-    with leasehold.sync.connect(f"memory://{uuid4()}") as another, site.client as client:
+    with dibs.sync.connect(f"memory://{uuid4()}") as another, site.client as client:
         assert client.get("/").json() == ["a"]
         with override(another):
             assert client.get("/").json() == []
@@ -79,18 +79,18 @@ def test_two_applications_each_have_their_store() -> None:
         async def hold(
             request: Request, lease: Annotated[Lease, Depends(Held("a", wait=0))]
         ) -> str:
-            return str(request.state.leasehold.url)
+            return str(request.state.dibs.url)
 
         clients.append(TestClient(app))
-    with clients[0] as first, clients[1] as second, leasehold.sync.connect(urls[1]).lock("b"):
-        with leasehold.sync.connect(urls[0]).lock("a"):
+    with clients[0] as first, clients[1] as second, dibs.sync.connect(urls[1]).lock("b"):
+        with dibs.sync.connect(urls[0]).lock("a"):
             assert first.get("/").status_code == 409
         assert second.get("/").json() == urls[1]
 
 
 @pytest.mark.parametrize("last_first", [True, False])
 def test_what_was_the_default_store_before_is_it_again_after(last_first: bool) -> None:
-    leasehold.sync.set_default("memory://before")
+    dibs.sync.set_default("memory://before")
     try:
         apps = [FastAPI(lifespan=lifespan(f"memory://{n}")) for n in (1, 2)]
         first, second = (TestClient(app) for app in apps)
@@ -103,7 +103,7 @@ def test_what_was_the_default_store_before_is_it_again_after(last_first: bool) -
         other.__exit__(None, None, None)
         assert connect().url == "memory://before"
     finally:
-        leasehold.sync.set_default(None)
+        dibs.sync.set_default(None)
 
 
 def test_one_that_fails_to_start_leaves_the_default_store_as_it_was(site: Site) -> None:
@@ -121,7 +121,7 @@ def test_one_that_fails_to_start_leaves_the_default_store_as_it_was(site: Site) 
 
 def test_a_named_store_may_be_the_default_one(site: Site) -> None:
     app = FastAPI(lifespan=lifespan(name="reports"))
-    with leasehold.sync.connect(site.other.url, name="reports"), TestClient(app):
+    with dibs.sync.connect(site.other.url, name="reports"), TestClient(app):
         assert connect().url == site.other.url
 
 

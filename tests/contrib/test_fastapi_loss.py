@@ -8,8 +8,8 @@ from fastapi import BackgroundTasks, Depends
 from fastapi.responses import StreamingResponse
 from fastapi.testclient import TestClient
 
-from leasehold import Lease, LeaseLost
-from leasehold.contrib.fastapi import Held
+from dibs import Lease, LeaseLost
+from dibs.contrib.fastapi import Held
 from tests.contrib.site import Site
 
 
@@ -31,7 +31,7 @@ def test_a_lost_lease_cancels_the_handler(site: Site) -> None:
     assert site.ended == ["cancelled"]
     assert answer.status_code == 500
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["type"] == "urn:leasehold:problem:lost"
+    assert answer.json()["type"] == "urn:dibs:problem:lost"
     assert answer.json()["reason"] == "revoked"
     assert "retry-after" not in answer.headers
 

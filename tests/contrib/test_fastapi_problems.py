@@ -7,8 +7,8 @@ import pytest
 from fastapi import Depends, FastAPI, WebSocket
 from fastapi.testclient import TestClient
 
-from leasehold import Lease, Lock, current_lease
-from leasehold.contrib.fastapi import Held, lifespan, problems
+from dibs import Lease, Lock, current_lease
+from dibs.contrib.fastapi import Held, lifespan, problems
 from tests.contrib.site import Site
 
 Order = Annotated[Lease, Depends(Held("order:{order_id}"))]
@@ -27,7 +27,7 @@ def test_contention_is_a_problem_with_retry_after(site: Site) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
     assert 1 <= int(answer.headers["retry-after"]) <= 20
     problem = answer.json()
-    assert problem["type"] == "urn:leasehold:problem:busy"
+    assert problem["type"] == "urn:dibs:problem:busy"
     assert problem["status"] == 409
     assert problem["title"]
     assert problem["instance"] == "/orders/42/pay"
@@ -76,7 +76,7 @@ def test_a_name_that_is_too_long_is_the_client_s_fault(site: Site) -> None:
 
     with site.client as client:
         answer = client.get(f"/named/{'x' * 600}")
-    assert (answer.status_code, answer.json()["type"]) == (400, "urn:leasehold:problem:name")
+    assert (answer.status_code, answer.json()["type"]) == (400, "urn:dibs:problem:name")
     assert "retry-after" not in answer.headers
 
 
@@ -102,7 +102,7 @@ def test_a_store_that_is_away_is_a_problem_of_its_own(tmp_path: Any) -> None:
         answer = client.get("/")
     assert answer.status_code == 503
     assert "127.0.0.1" not in answer.text
-    assert answer.json()["type"] == "urn:leasehold:problem:unavailable"
+    assert answer.json()["type"] == "urn:dibs:problem:unavailable"
     assert int(answer.headers["retry-after"]) >= 1
 
 

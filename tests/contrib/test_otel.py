@@ -10,16 +10,16 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 
-from leasehold import AcquireTimeout, BackendUnavailable
-from leasehold.contrib import otel
-from leasehold.errors import LeaseLost
-from leasehold.primitives import observing
+from dibs import AcquireTimeout, BackendUnavailable
+from dibs.contrib import otel
+from dibs.errors import LeaseLost
+from dibs.primitives import observing
 from tests.primitives.worlds import World, in_both_worlds
 from tests.traced import Traces, about, ids, links, parent
 
 pytestmark = pytest.mark.once
 
-ACQUIRE, HOLD = "leasehold.acquire", "leasehold.hold"
+ACQUIRE, HOLD = "dibs.acquire", "dibs.hold"
 
 
 @pytest.fixture
@@ -47,15 +47,15 @@ async def test_an_acquire_and_a_hold(w: World, traces: Traces) -> None:
     acquire, hold, inside = (traces.one(name) for name in (ACQUIRE, HOLD, "inside"))
     assert {parent(each) for each in (acquire, hold, inside)} == {ids(mine)}  # type: ignore[arg-type]
     assert about(acquire) == {
-        "leasehold.kind": "semaphore",
-        "leasehold.wait": 5,
-        "leasehold.units": 2,
-        "leasehold.outcome": "granted",
+        "dibs.kind": "semaphore",
+        "dibs.wait": 5,
+        "dibs.units": 2,
+        "dibs.outcome": "granted",
     }
     assert about(hold) == {
-        "leasehold.kind": "semaphore",
-        "leasehold.token": lease.token,
-        "leasehold.end": "released",
+        "dibs.kind": "semaphore",
+        "dibs.token": lease.token,
+        "dibs.end": "released",
     }
     assert "secret" not in traces.text
     assert "why" not in traces.text
@@ -70,9 +70,9 @@ async def test_who_is_refused_is_linked_to_the_holder(w: World, traces: Traces) 
     first, second = traces.some(ACQUIRE, 2)
     assert links(second) == [ids(first)]
     assert about(second) == {
-        "leasehold.kind": "lock",
-        "leasehold.wait": 0,
-        "leasehold.outcome": "refused",
+        "dibs.kind": "lock",
+        "dibs.wait": 0,
+        "dibs.outcome": "refused",
         "error.type": "AcquireTimeout",
     }
     assert second.status.status_code is StatusCode.UNSET, "it may well be in use"
@@ -84,7 +84,7 @@ async def test_names_are_told_where_they_are_asked_for(w: World, traces: Traces)
     otel.instrument(names=True, tracer_provider=traces.provider)
     await w.get((await w.get(w.client.lock(b"a/\xff").acquire())).release())
     for name in (ACQUIRE, HOLD):
-        assert about(traces.one(name))["leasehold.name"] == "a/\\xff"
+        assert about(traces.one(name))["dibs.name"] == "a/\\xff"
 
 
 @in_both_worlds
@@ -95,7 +95,7 @@ async def test_a_renewal_and_a_loss(w: World, traces: Traces) -> None:
     with pytest.raises(LeaseLost):
         await w.get(lease.renew())
     hold = traces.one(HOLD)
-    assert events(hold) == [("renewed", {}), ("lost", {"leasehold.reason": "revoked"})]
+    assert events(hold) == [("renewed", {}), ("lost", {"dibs.reason": "revoked"})]
     assert (hold.status.status_code, about(hold)["error.type"]) == (StatusCode.ERROR, "LeaseLost")
     assert "a test" not in traces.text
 
@@ -106,7 +106,7 @@ async def test_a_store_that_is_away(w: World, traces: Traces) -> None:
     with pytest.raises(BackendUnavailable):
         await w.get(other.lock("a").acquire(wait=0))
     span = traces.one(ACQUIRE)
-    assert (span.status.status_code, about(span)["leasehold.outcome"]) == (
+    assert (span.status.status_code, about(span)["dibs.outcome"]) == (
         StatusCode.ERROR,
         "failed",
     )
@@ -140,7 +140,7 @@ async def test_a_wait_that_is_cancelled(traces: Traces) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert about(traces.some(ACQUIRE, 2)[1])["leasehold.outcome"] == "cancelled"
+    assert about(traces.some(ACQUIRE, 2)[1])["dibs.outcome"] == "cancelled"
     await held.release()
 
 
@@ -169,15 +169,15 @@ async def test_several_at_once(w: World, traces: Traces) -> None:
     assert await w.get(both.try_acquire()) is None
     refused = traces.some(ACQUIRE, 2)[1]
     assert links(refused) == [ids(first)]
-    assert about(refused)["leasehold.kind"] == "allof"
-    assert about(refused)["leasehold.keys"] == 2
+    assert about(refused)["dibs.kind"] == "allof"
+    assert about(refused)["dibs.keys"] == 2
     await w.get(held.release())
     leases = await w.get(both.acquire())
     assert await w.get(w.client.lock("a").try_acquire()) is None
     granted, last = traces.some(ACQUIRE, 4)[2:]
     assert links(last) == [ids(granted)]
     await w.get(leases.release())
-    assert {about(each)["leasehold.kind"] for each in traces.some(HOLD, 3)} == {"lock"}
+    assert {about(each)["dibs.kind"] for each in traces.some(HOLD, 3)} == {"lock"}
 
 
 def test_a_lease_that_was_forgotten_ends_with_the_next_acquire(traces: Traces) -> None:
@@ -189,7 +189,7 @@ def test_a_lease_that_was_forgotten_ends_with_the_next_acquire(traces: Traces) -
     assert not traces.named(HOLD)
     w.client.lock("b").acquire().release()
     forgotten, _ = traces.some(HOLD, 2)
-    assert about(forgotten)["leasehold.end"] == "forgotten"
+    assert about(forgotten)["dibs.end"] == "forgotten"
 
 
 @in_both_worlds
@@ -228,16 +228,16 @@ def test_it_can_be_ended(traces: Traces) -> None:
 def test_without_it_one_is_told_how_to_install_it() -> None:
     code = (
         "import sys; sys.modules['opentelemetry'] = None\n"
-        "try: import leasehold.contrib.otel\n"
+        "try: import dibs.contrib.otel\n"
         "except ImportError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    told = "leasehold.contrib.otel needs OpenTelemetry: pip install 'leasehold[otel]'\n"
+    told = "dibs.contrib.otel needs OpenTelemetry: pip install 'dibs[otel]'\n"
     assert done.stdout == told
 
 
 def test_nothing_of_it_is_imported_unasked() -> None:
-    code = "import leasehold.sync, sys; leasehold.sync.Lock('x'); print('opentelemetry' in sys.modules)"
+    code = "import dibs.sync, sys; dibs.sync.Lock('x'); print('opentelemetry' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -1,14 +1,14 @@
 """A second ledger for one key, written from DESIGN §3 alone: lists, loops, no heaps, nothing clever.
 
-It serves as the reference for `leasehold.core.ledger`. It knows the store's own clock, or, as
+It serves as the reference for `dibs.core.ledger`. It knows the store's own clock, or, as
 `Watched`, only what one observer has seen of the entries.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.core.names import fingerprint
+from dibs.model import (
     MANY,
     Acquire,
     Command,

@@ -9,8 +9,8 @@ No store of ours is without a clock; that the ledger would bear one is held here
 
 from collections.abc import Callable, Iterable
 
-from leasehold.core.book import Entry, Hold, Place
-from leasehold.core.timing import DRIFT
+from dibs.core.book import Entry, Hold, Place
+from dibs.core.timing import DRIFT
 
 type Mark = tuple[type, int, int]
 """What tells one sign of life from all others of the same id."""

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.core.names import fingerprint
+from dibs.model import (
     Acquire,
     Command,
     Inspect,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from leasehold.core.book import Hold, MemoryBook, Place, Tomb, first_release
+from dibs.core.book import Hold, MemoryBook, Place, Tomb, first_release
 
 
 def hold(id_: str, expires: float = 10, units: int = 1) -> Hold:

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from leasehold.core import ledger
-from leasehold.core.book import Hold, MemoryBook, Place
-from leasehold.model import (
+from dibs.core import ledger
+from dibs.core.book import Hold, MemoryBook, Place
+from dibs.model import (
     Acquire,
     Command,
     Granted,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leasehold.core.book import MemoryBook
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.core.book import MemoryBook
+from dibs.core.names import fingerprint
+from dibs.model import (
     MANY,
     Acquire,
     Failed,

@@ -1,6 +1,6 @@
 """What a holder may do: renew, release, resize."""
 
-from leasehold.model import (
+from dibs.model import (
     Gone,
     Granted,
     Lost,

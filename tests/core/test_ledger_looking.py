@@ -1,7 +1,7 @@
 """Inspecting and revoking, for people."""
 
-from leasehold.core.timing import WINDOW
-from leasehold.model import (
+from dibs.core.timing import WINDOW
+from dibs.model import (
     Gone,
     Granted,
     Lost,

@@ -7,10 +7,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from leasehold.core import ledger
-from leasehold.core.book import Entry, MemoryBook, stored_expiry
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.core import ledger
+from dibs.core.book import Entry, MemoryBook, stored_expiry
+from dibs.core.names import fingerprint
+from dibs.model import (
     MANY,
     Acquire,
     Command,

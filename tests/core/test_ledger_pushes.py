@@ -2,9 +2,9 @@
 
 import pytest
 
-from leasehold.core.names import fingerprint
-from leasehold.core.timing import BURIAL, WINDOW
-from leasehold.model import (
+from dibs.core.names import fingerprint
+from dibs.core.timing import BURIAL, WINDOW
+from dibs.model import (
     Gone,
     Granted,
     Lost,

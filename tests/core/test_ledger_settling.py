@@ -1,6 +1,6 @@
 """What time alone changes, at every command."""
 
-from leasehold.model import (
+from dibs.model import (
     Granted,
     Lost,
     Queued,

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.marks import LENGTH, mark_of, span_of
-from leasehold.core.names import fingerprint
-from leasehold.core.notes import mark_in, marked, shown_note, unmarked
-from leasehold.server.envelope import Envelope
+from dibs.core.marks import LENGTH, mark_of, span_of
+from dibs.core.names import fingerprint
+from dibs.core.notes import mark_in, marked, shown_note, unmarked
+from dibs.server.envelope import Envelope
 
 TRACES = st.integers(1, 2**128 - 1)
 SPANS = st.integers(1, 2**64 - 1)

@@ -6,15 +6,15 @@ import pickle
 
 import pytest
 
-from leasehold import errors, model
-from leasehold.errors import LeaseholdError, LeaseLost
-from leasehold.model import Capabilities, Granted, Holder, Lost, Queued, Status, Wakeup
+from dibs import errors, model
+from dibs.errors import DibsError, LeaseLost
+from dibs.model import Capabilities, Granted, Holder, Lost, Queued, Status, Wakeup
 
 HOLDER = Holder("f", "host/1/x", 7, 1, (0,), 41.0, 19.0, "why")
 ERRORS = [
     value
     for _, value in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(value, LeaseholdError)
+    if issubclass(value, DibsError)
 ]
 
 
@@ -22,7 +22,7 @@ ERRORS = [
 @pytest.mark.parametrize(
     "carry", [copy.copy, copy.deepcopy, lambda e: pickle.loads(pickle.dumps(e))]
 )
-def test_an_error_arrives_whole(kind: type[LeaseholdError], carry: type) -> None:
+def test_an_error_arrives_whole(kind: type[DibsError], carry: type) -> None:
     error = kind("k is held", key=b"lock:k", holders=(HOLDER,), position=2, retry_after=1.5)
     error.add_note("and a note")
     arrived = carry(error)
@@ -50,7 +50,7 @@ def test_a_loss_arrives_with_its_reason() -> None:
 )
 def test_an_error_is_also_what_python_calls_it(kind: type, base: type) -> None:
     assert issubclass(kind, base)
-    assert issubclass(kind, LeaseholdError)
+    assert issubclass(kind, DibsError)
 
 
 @pytest.mark.parametrize(

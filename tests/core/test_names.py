@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.names import (
+from dibs.core.names import (
     KINDS,
     MAX_NAME,
     fingerprint,
@@ -14,7 +14,7 @@ from leasehold.core.names import (
     split_key,
     wait_key,
 )
-from leasehold.errors import InvalidName
+from dibs.errors import InvalidName
 
 kinds = st.sampled_from(KINDS)
 names = st.binary(min_size=1, max_size=MAX_NAME)

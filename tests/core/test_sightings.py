@@ -2,9 +2,9 @@
 
 import pytest
 
-from leasehold.core import ledger
-from leasehold.core.book import Entry, Hold, MemoryBook, Place, Tomb
-from leasehold.model import Acquire, Granted, Refused, Release, Renew, Reply, Resize
+from dibs.core import ledger
+from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb
+from dibs.model import Acquire, Granted, Refused, Release, Renew, Reply, Resize
 from tests.core.sightings import Sightings
 
 KEY = b"lock:k"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.timing import (
+from dibs.core.timing import (
     BURIAL,
     DRIFT,
     END_OF_TIME,

@@ -42,7 +42,7 @@ def test_an_example_prints_what_it_says(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name],
         cwd=tmp_path,
-        env={"LEASEHOLD_URL": f"sqlite:///{tmp_path}/leases.db", "PATH": "/usr/bin:/bin"},
+        env={"DIBS_URL": f"sqlite:///{tmp_path}/leases.db", "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         timeout=120,

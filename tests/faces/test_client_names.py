@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaderConfig, LockConfig, TaskLockConfig
+from dibs import LeaderConfig, LockConfig, TaskLockConfig
 
 MODULES = (
-    "leasehold",
-    "leasehold.sync",
-    "leasehold.tasks",
-    "leasehold.testing",
-    "leasehold.contrib.celery",
-    "leasehold.contrib.django",
-    "leasehold.contrib.fastapi",
+    "dibs",
+    "dibs.sync",
+    "dibs.tasks",
+    "dibs.testing",
+    "dibs.contrib.celery",
+    "dibs.contrib.django",
+    "dibs.contrib.fastapi",
 )
 
 TAKE_A_CLIENT_ITSELF = {"connect", "override"}

@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LockConfig, Status
+import dibs
+import dibs.sync
+from dibs import LockConfig, Status
 
 
 @pytest.fixture
-def client() -> Iterator[leasehold.sync.Client]:
-    with leasehold.sync.connect(f"memory://{uuid.uuid4()}") as client:
+def client() -> Iterator[dibs.sync.Client]:
+    with dibs.sync.connect(f"memory://{uuid.uuid4()}") as client:
         yield client
 
 
 # -- the default store --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_options_without_a_url_are_refused(module: Any) -> None:
     with pytest.raises(TypeError, match=r"connect_timeout and no URL: options belong to a URL"):
         module.connect(connect_timeout=1)
@@ -29,10 +29,10 @@ def test_options_without_a_url_are_refused(module: Any) -> None:
 
 
 def test_closing_a_client_of_the_default_store_leaves_it_open(
-    client: leasehold.sync.Client,
+    client: dibs.sync.Client,
 ) -> None:
-    with leasehold.override(client), leasehold.sync.Lock("a") as lease:
-        with leasehold.sync.connect() as shared:
+    with dibs.override(client), dibs.sync.Lock("a") as lease:
+        with dibs.sync.connect() as shared:
             assert shared.status("a").holders[0].token == lease.token
         shared.close()
         assert not lease.lost
@@ -42,35 +42,35 @@ def test_closing_a_client_of_the_default_store_leaves_it_open(
 
 
 async def test_closing_an_async_client_of_the_default_store_leaves_it_open() -> None:
-    async with leasehold.connect(f"memory://{uuid.uuid4()}") as client:
-        with leasehold.override(client):
-            async with leasehold.Lock("a") as lease:
-                async with leasehold.connect() as shared:
+    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
+        with dibs.override(client):
+            async with dibs.Lock("a") as lease:
+                async with dibs.connect() as shared:
                     assert (await shared.status("a")).holders[0].token == lease.token
                 await lease.renew()
-                async with leasehold.Lock("b"):
+                async with dibs.Lock("b"):
                     assert not lease.lost
 
 
 def test_closing_a_client_with_a_url_ends_its_leases() -> None:
-    client = leasehold.sync.connect(f"memory://{uuid.uuid4()}")
+    client = dibs.sync.connect(f"memory://{uuid.uuid4()}")
     lease = client.lock("a").acquire()
     client.close()
     assert lease.reason == "closed"
 
 
-@pytest.mark.parametrize("wrong", [3, b"memory://", object(), leasehold.Lock])
+@pytest.mark.parametrize("wrong", [3, b"memory://", object(), dibs.Lock])
 def test_what_names_no_store_is_no_default(wrong: Any) -> None:
     with pytest.raises(TypeError, match="names no store: give a URL, a client, or None"):
-        leasehold.set_default(wrong)
+        dibs.set_default(wrong)
     with pytest.raises(TypeError, match="names no store: give a client"):
-        leasehold.override(wrong)
+        dibs.override(wrong)
 
 
 # -- resources ----------------------------------------------------------------------------------------
 
 
-def test_a_status_names_its_resource(client: leasehold.sync.Client) -> None:
+def test_a_status_names_its_resource(client: dibs.sync.Client) -> None:
     with client.semaphore("gpu/ü", 4).acquire(units=2):
         (found,) = client.list("gpu")
         assert (found.kind, found.name) == ("semaphore", "gpu/ü".encode())
@@ -83,14 +83,14 @@ def test_a_status_names_its_resource(client: leasehold.sync.Client) -> None:
 
 
 async def test_a_status_names_its_resource_to_tasks_too() -> None:
-    async with leasehold.connect(f"memory://{uuid.uuid4()}") as client:
+    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
         lease = await client.semaphore("gpu", 4).acquire()
         (found,) = [each async for each in client.list()]
         assert (await client.status(found)).holders[0].token == lease.token
         assert await client.revoke(found, reason="a test") == 1
 
 
-def test_a_kind_that_is_none_is_told(client: leasehold.sync.Client) -> None:
+def test_a_kind_that_is_none_is_told(client: dibs.sync.Client) -> None:
     bogus: Any = "mutex"
     for ask in (
         lambda: client.status("a", bogus),
@@ -104,8 +104,8 @@ def test_a_kind_that_is_none_is_told(client: leasehold.sync.Client) -> None:
 
 
 @pytest.mark.parametrize("wrong", [42, [1, 2], None, bytearray(b"a"), 1.5])
-def test_a_name_is_str_or_bytes(client: leasehold.sync.Client, wrong: Any) -> None:
-    for take in (leasehold.Lock, leasehold.sync.Lock, client.lock, client.status):
+def test_a_name_is_str_or_bytes(client: dibs.sync.Client, wrong: Any) -> None:
+    for take in (dibs.Lock, dibs.sync.Lock, client.lock, client.status):
         with pytest.raises(TypeError, match="a name is a str or bytes, not"):
             take(wrong)
 
@@ -113,9 +113,9 @@ def test_a_name_is_str_or_bytes(client: leasehold.sync.Client, wrong: Any) -> No
 # -- semaphores ---------------------------------------------------------------------------------------
 
 
-def test_a_semaphore_by_config_works(client: leasehold.sync.Client) -> None:
+def test_a_semaphore_by_config_works(client: dibs.sync.Client) -> None:
     config = LockConfig(ttl="1m", wait=0)
-    gpus = leasehold.sync.Semaphore.from_config("gpu", 2, config, client=client)
+    gpus = dibs.sync.Semaphore.from_config("gpu", 2, config, client=client)
     assert (gpus.capacity, gpus.config) == (2, config)
     with gpus as one, gpus.acquire() as other:
         assert {*one.slots, *other.slots} == {0, 1}
@@ -124,13 +124,13 @@ def test_a_semaphore_by_config_works(client: leasehold.sync.Client) -> None:
 
 
 async def test_a_semaphore_by_config_works_for_tasks() -> None:
-    async with leasehold.connect(f"memory://{uuid.uuid4()}") as client:
-        gpus = leasehold.Semaphore.from_config("gpu", 2, LockConfig(), client=client)
+    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
+        gpus = dibs.Semaphore.from_config("gpu", 2, LockConfig(), client=client)
         async with gpus.acquire(units=2) as lease:
             assert lease.slots == (0, 1)
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 @pytest.mark.parametrize(
     ("capacity", "error"),
     [("4", TypeError), (True, TypeError), (2.0, TypeError), (0, ValueError), (1 << 30, ValueError)],

@@ -7,14 +7,14 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-from leasehold import AcquireTimeout, LeaseholdError, LeaseLost
-from leasehold.sync import connect
+import dibs
+from dibs import AcquireTimeout, DibsError, LeaseLost
+from dibs.sync import connect
 
 ERRORS = [
     value
-    for name in vars(leasehold)["__all__"]
-    if isinstance(value := getattr(leasehold, name), type) and issubclass(value, LeaseholdError)
+    for name in vars(dibs)["__all__"]
+    if isinstance(value := getattr(dibs, name), type) and issubclass(value, DibsError)
 ]
 
 
@@ -26,13 +26,13 @@ def test_they_can_be_caught_as_what_they_are() -> None:
         "InvalidName": ValueError,
         "UnsafeTiming": ValueError,
     }.items():
-        assert issubclass(getattr(leasehold, error), builtin)
+        assert issubclass(getattr(dibs, error), builtin)
     assert len(ERRORS) >= 13
 
 
 @pytest.mark.parametrize("kind", ERRORS)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_all_of_them_can_be_pickled(kind: type[LeaseholdError], protocol: int) -> None:
+def test_all_of_them_can_be_pickled(kind: type[DibsError], protocol: int) -> None:
     error = kind("what happened", key=b"lock:a", position=3, retry_after=1.5)
     error.add_note("a note")
     for copied in (pickle.loads(pickle.dumps(error, protocol)), copy.copy(error)):

@@ -6,10 +6,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 
-NAMES: list[str] = vars(leasehold)["__all__"]
+NAMES: list[str] = vars(dibs)["__all__"]
 
 CLASSES = [
     "AllOf",
@@ -27,7 +27,7 @@ CLASSES = [
     "Term",
 ]
 
-LATER = {name: getattr(leasehold, name) for name in NAMES}
+LATER = {name: getattr(dibs, name) for name in NAMES}
 """What an annotation may name though its module loads it later."""
 
 ENTERING = {
@@ -60,7 +60,7 @@ def plain(annotation: Any) -> Any:
         return plain(get_args(annotation)[2])
     if get_origin(annotation) in (AsyncIterator, Iterator):
         return ("many", plain(get_args(annotation)[0]))
-    if get_origin(annotation) is leasehold.faces.aio.Acquisition:
+    if get_origin(annotation) is dibs.faces.aio.Acquisition:
         return plain(get_args(annotation)[0])
     if isinstance(annotation, list):
         return [plain(each) for each in annotation]
@@ -82,39 +82,39 @@ def shape(member: Any) -> Any:
 
 
 def test_both_modules_have_the_same_names() -> None:
-    assert set(NAMES) == set(vars(leasehold.sync)["__all__"])
+    assert set(NAMES) == set(vars(dibs.sync)["__all__"])
     assert list(NAMES) == sorted(NAMES)
     for name in NAMES:
-        assert getattr(leasehold, name) is not None
-        assert getattr(leasehold.sync, name) is not None
+        assert getattr(dibs, name) is not None
+        assert getattr(dibs.sync, name) is not None
         if name not in (*CLASSES, "connect"):
-            assert getattr(leasehold, name) is getattr(leasehold.sync, name), name
+            assert getattr(dibs, name) is getattr(dibs.sync, name), name
 
 
 def test_every_public_class_that_differs_is_compared() -> None:
     differing = {
         name
         for name in NAMES
-        if getattr(leasehold, name) is not getattr(leasehold.sync, name)
-        and inspect.isclass(getattr(leasehold, name))
+        if getattr(dibs, name) is not getattr(dibs.sync, name)
+        and inspect.isclass(getattr(dibs, name))
     }
     assert differing == set(CLASSES)
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes_have_the_same_methods_with_the_same_signatures(name: str) -> None:
-    ours = public_methods(getattr(leasehold, name))
-    theirs = public_methods(getattr(leasehold.sync, name))
+    ours = public_methods(getattr(dibs, name))
+    theirs = public_methods(getattr(dibs.sync, name))
     assert set(ours) == set(theirs)
     for method in ours:
         assert shape(ours[method]) == shape(theirs[method]), f"{name}.{method}"
 
 
 def test_connect_has_the_same_signature() -> None:
-    assert shape(leasehold.connect) == shape(leasehold.sync.connect)
+    assert shape(dibs.connect) == shape(dibs.sync.connect)
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 @pytest.mark.parametrize("name", CLASSES)
 def test_every_public_method_and_class_says_what_it_does(module: Any, name: str) -> None:
     cls = getattr(module, name)
@@ -132,8 +132,8 @@ def test_every_public_method_and_class_says_what_it_does(module: Any, name: str)
 @pytest.mark.parametrize("name", CLASSES)
 def test_methods_that_do_the_same_are_described_alike(name: str) -> None:
     """Word for word, but for where the worlds differ."""
-    ours = public_methods(getattr(leasehold, name))
-    theirs = public_methods(getattr(leasehold.sync, name))
+    ours = public_methods(getattr(dibs, name))
+    theirs = public_methods(getattr(dibs.sync, name))
     differing = {
         method
         for method in ours
@@ -144,7 +144,7 @@ def test_methods_that_do_the_same_are_described_alike(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["AllOf", "Client", "Lease", "Leases", "Lock", "Semaphore"])
 def test_blocks_are_entered_with_one_word_in_each_world(name: str) -> None:
-    ours, theirs = getattr(leasehold, name), getattr(leasehold.sync, name)
+    ours, theirs = getattr(dibs, name), getattr(dibs.sync, name)
     for asynchronous, blocking in ENTERING.items():
         assert hasattr(ours, asynchronous)
         assert hasattr(theirs, blocking)
@@ -152,4 +152,4 @@ def test_blocks_are_entered_with_one_word_in_each_world(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_error_tells_its_meaning(name: str) -> None:
-    assert inspect.getdoc(getattr(leasehold, name))
+    assert inspect.getdoc(getattr(dibs, name))

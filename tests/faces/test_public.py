@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
-import leasehold
-import leasehold.sync
-import leasehold.testing
+import dibs
+import dibs.sync
+import dibs.testing
 
 NAMES = [
     "AcquireTimeout",
@@ -33,7 +33,7 @@ NAMES = [
     "LeaderElection",
     "Lease",
     "LeaseLost",
-    "LeaseholdError",
+    "DibsError",
     "Leases",
     "Lock",
     "LockConfig",
@@ -83,7 +83,7 @@ TESTING = [
 
 @pytest.mark.parametrize(
     ("module", "names"),
-    [(leasehold, NAMES), (leasehold.sync, NAMES), (leasehold.testing, TESTING)],
+    [(dibs, NAMES), (dibs.sync, NAMES), (dibs.testing, TESTING)],
     ids=["async", "sync", "testing"],
 )
 def test_the_public_names_are_these(module: ModuleType, names: list[str]) -> None:
@@ -98,15 +98,15 @@ def test_the_public_names_are_these(module: ModuleType, names: list[str]) -> Non
 @pytest.mark.parametrize(
     ("code", "unwanted"),
     [
-        ("import leasehold", {"asyncio", "inspect", "sqlite3", "leasehold.errors"}),
-        ("import leasehold.sync", {"asyncio", "inspect", "sqlite3", "leasehold.errors"}),
-        ("from leasehold import LeaseLost", {"asyncio", "leasehold.hub"}),
-        ("from leasehold.sync import Lock; Lock('a')", {"asyncio", "leasehold.faces.wraps"}),
+        ("import dibs", {"asyncio", "inspect", "sqlite3", "dibs.errors"}),
+        ("import dibs.sync", {"asyncio", "inspect", "sqlite3", "dibs.errors"}),
+        ("from dibs import LeaseLost", {"asyncio", "dibs.hub"}),
+        ("from dibs.sync import Lock; Lock('a')", {"asyncio", "dibs.faces.wraps"}),
         (
-            "from leasehold.sync import Lock\n@Lock.wraps('a')\ndef f(): ...",
-            {"asyncio", "leasehold.faces.aio"},
+            "from dibs.sync import Lock\n@Lock.wraps('a')\ndef f(): ...",
+            {"asyncio", "dibs.faces.aio"},
         ),
-        ("import leasehold.testing", {"asyncio", "inspect", "leasehold.testing.checker"}),
+        ("import dibs.testing", {"asyncio", "inspect", "dibs.testing.checker"}),
     ],
 )
 def test_nothing_is_loaded_before_it_is_used(code: str, unwanted: set[str]) -> None:
@@ -117,13 +117,13 @@ def test_nothing_is_loaded_before_it_is_used(code: str, unwanted: set[str]) -> N
         text=True,
         timeout=60,
         check=True,
-        env={"PYTHONPATH": leasehold.__path__[0].removesuffix("/leasehold")},
+        env={"PYTHONPATH": dibs.__path__[0].removesuffix("/dibs")},
     )
-    assert "leasehold.lazy" in done.stdout.split()
+    assert "dibs.lazy" in done.stdout.split()
     assert set(done.stdout.split()) & unwanted == set()
 
 
-@pytest.mark.parametrize("world", ["leasehold", "leasehold.sync"])
+@pytest.mark.parametrize("world", ["dibs", "dibs.sync"])
 def test_a_lease_shows_its_holder_nothing_that_is_not_for_holders(world: str) -> None:
     lease = import_module(world).Lease
     assert {name for name in dir(lease) if not name.startswith("_")} == {

@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured, NotHeld
-from leasehold.backends import BUILTIN
-from leasehold.model import Acquire, Queued
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured, NotHeld
+from dibs.backends import BUILTIN
+from dibs.model import Acquire, Queued
 from tests.faces.within_help import Database, in_a_database, quiet
 from tests.primitives.worlds import World, in_both_worlds
 from tests.servers.postgres import PostgresServer
@@ -181,7 +181,7 @@ async def test_the_token_guards_in_the_same_transaction(world: World, database: 
     get = world.get
     connection = await database.connect()
     lease = await database.acquire(world.client.lock("a"), within=connection)
-    guard = "SELECT leasehold.guard('a', %s)"
+    guard = "SELECT dibs.guard('a', %s)"
     await get(connection.execute(guard, [lease.token]))
     await get(connection.execute(ADD))
     await get(connection.commit())
@@ -263,7 +263,7 @@ async def test_what_can_be_tried_again_is_told_in_the_drivers_words(
 async def until_it_asks(url: str, pid: int) -> None:
     """Return once that session is in the middle of a command of ours, which looks on for a while."""
     asks = """SELECT FROM pg_stat_activity
-        WHERE pid = %s AND state = 'active' AND query LIKE '%%leasehold.apply%%'"""
+        WHERE pid = %s AND state = 'active' AND query LIKE '%%dibs.apply%%'"""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as admin:
         async with asyncio.timeout(10):
             while (await (await admin.execute(asks, [pid])).fetchone()) is None:
@@ -272,8 +272,8 @@ async def until_it_asks(url: str, pid: int) -> None:
 
 async def test_cancelled_in_the_middle_it_leaves_nothing(postgres_url: str) -> None:
     async with (
-        leasehold.connect(postgres_url) as client,
-        leasehold.connect(postgres_url) as another,
+        dibs.connect(postgres_url) as client,
+        dibs.connect(postgres_url) as another,
         await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection,
         await psycopg.AsyncConnection.connect(postgres_url) as blocker,
     ):
@@ -366,14 +366,14 @@ def test_the_page_shows_what_works(postgres_url: str) -> None:
         def pack(order: int) -> None:
             [row] = connection.execute("SELECT state FROM orders WHERE id = %s", [order])
             assert row == ("packing",)
-            with leasehold.sync.connect(postgres_url) as others:
+            with dibs.sync.connect(postgres_url) as others:
                 assert others.lock("order:42").locked()
 
         exec(example.replace(address, postgres_url), {"pack": pack})
         assert connection.execute("SELECT state FROM orders").fetchall() == [("packed",)]
         with pytest.raises(psycopg.Error, match="no longer yours"):
-            connection.execute("SELECT leasehold.guard('order:42', 1)")
-    with leasehold.sync.connect(postgres_url) as others:
+            connection.execute("SELECT dibs.guard('order:42', 1)")
+    with dibs.sync.connect(postgres_url) as others:
         assert not others.lock("order:42").locked()
 
 
@@ -462,13 +462,13 @@ async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
 def test_a_crash_forgets_no_lease_of_a_lax_session(tmp_path: Path) -> None:
     """A commit in memory would be written after ten seconds, and is lost before."""
     with PostgresServer(tmp_path, options={"wal_writer_delay": "10s"}) as server:
-        with leasehold.sync.connect(server.url) as client:
+        with dibs.sync.connect(server.url) as client:
             lock = client.lock("a", ttl="1m")
             with psycopg.connect(server.url, options="-c synchronous_commit=off") as connection:
                 lease = lock.acquire(within=connection)
             server.kill()
             server.start()
-            with leasehold.sync.connect(server.url) as another:
+            with dibs.sync.connect(server.url) as another:
                 assert another.lock("a").try_acquire() is None
             lease.renew()
             lease.release()

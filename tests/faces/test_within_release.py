@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-import leasehold
-from leasehold import BackendUnavailable, NotConfigured, NotHeld
+import dibs
+from dibs import BackendUnavailable, NotConfigured, NotHeld
 from tests.faces.within_help import Database, in_a_database, quiet
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -196,7 +196,7 @@ async def test_a_key_that_another_transaction_has_is_not_given_up(
     lease = await database.acquire(world.client.lock("a"))
     connection = await database.connect()
     with database.admin() as admin, admin.transaction():
-        admin.execute("SELECT FROM leasehold.keys FOR UPDATE")
+        admin.execute("SELECT FROM dibs.keys FOR UPDATE")
         with pytest.raises(BackendUnavailable, match="has not ended"):
             await world.get(lease.release(within=connection))
         lease.ensure()
@@ -239,7 +239,7 @@ async def test_those_of_its_cohort_ask_the_store(world: World, database: Databas
 
 async def test_those_of_its_cohort_who_wait_are_served_after_the_commit(postgres_url: str) -> None:
     async with (
-        leasehold.connect(postgres_url) as client,
+        dibs.connect(postgres_url) as client,
         await psycopg.AsyncConnection.connect(postgres_url) as connection,
     ):
         lock = client.lock("a", cohort=4)
@@ -258,7 +258,7 @@ async def test_those_of_its_cohort_who_wait_are_served_after_the_commit(postgres
 
 async def test_in_doubt_it_is_not_passed_on_in_its_cohort(postgres_url: str) -> None:
     async with (
-        leasehold.connect(postgres_url) as client,
+        dibs.connect(postgres_url) as client,
         await psycopg.AsyncConnection.connect(postgres_url) as connection,
     ):
         lock = client.lock("a", cohort=4)

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import current_lease
-from leasehold.primitives.template import NameTemplate
+import dibs
+import dibs.sync
+from dibs import current_lease
+from dibs.primitives.template import NameTemplate
 
 
-@pytest.fixture(params=[leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
 def module(request: pytest.FixtureRequest) -> Any:
     return request.param
 
@@ -75,7 +75,7 @@ def test_an_awaitable_result_is_refused_and_its_body_never_runs(module: Any, cli
     ):
         hides_a_coroutine()
     assert ran == []
-    assert not leasehold.sync.connect(client.url).lock("a").locked()
+    assert not dibs.sync.connect(client.url).lock("a").locked()
 
 
 def test_a_future_that_is_returned_is_cancelled(module: Any, client: Any) -> None:
@@ -130,7 +130,7 @@ def test_other_slips_are_told_at_decoration(module: Any) -> None:
         module.Lock.wraps("a")("b")
     with pytest.raises(TypeError, match=r"wraps\(\) has no option tll"):
         module.Lock.wraps("a", tll="30s")
-    with pytest.raises(leasehold.InvalidName):
+    with pytest.raises(dibs.InvalidName):
         module.Lock.wraps("")(function)
     with pytest.raises(ValueError, match="has no such parameter"):
         module.Lock.wraps("{day}")(functools.partial(function))
@@ -144,5 +144,5 @@ def test_bytes_that_are_text_make_the_name_that_the_text_makes() -> None:
     assert name_of("größe".encode()) == name_of("größe") == "x:größe"
     assert name_of(b"\xff/\xfe") == b"x:\xff%2F\xfe"
     assert name_of(b"\xe9") != name_of("é")
-    with pytest.raises(leasehold.InvalidName, match="not valid Unicode"):
+    with pytest.raises(dibs.InvalidName, match="not valid Unicode"):
         name_of("\udcff")

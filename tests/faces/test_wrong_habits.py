@@ -6,25 +6,25 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 
 
 @pytest.fixture
 def aio() -> Any:
-    return leasehold.connect(f"memory://{uuid4()}")
+    return dibs.connect(f"memory://{uuid4()}")
 
 
 @pytest.fixture
 def blocking() -> Any:
-    return leasehold.sync.connect(f"memory://{uuid4()}")
+    return dibs.sync.connect(f"memory://{uuid4()}")
 
 
 def test_with_on_the_async_kind(aio: Any) -> None:
-    with pytest.raises(TypeError, match=r"write `async with`, or import Lock from leasehold.sync"):
+    with pytest.raises(TypeError, match=r"write `async with`, or import Lock from dibs.sync"):
         with aio.lock("a"):
             pass
-    with pytest.raises(TypeError, match=r"import Semaphore from leasehold.sync"):
+    with pytest.raises(TypeError, match=r"import Semaphore from dibs.sync"):
         with aio.semaphore("s", 2):
             pass
     with pytest.raises(TypeError, match=r"write `async with`, not `with`"):
@@ -41,7 +41,7 @@ async def test_with_on_an_async_lease(aio: Any) -> None:
 
 
 async def test_async_with_on_the_blocking_kind(blocking: Any) -> None:
-    with pytest.raises(TypeError, match=r"write `with`, or import Lock from leasehold for `async"):
+    with pytest.raises(TypeError, match=r"write `with`, or import Lock from dibs for `async"):
         async with blocking.lock("a"):
             pass
     lease = await asyncio.to_thread(blocking.lock("a").acquire)
@@ -54,7 +54,7 @@ async def test_async_with_on_the_blocking_kind(blocking: Any) -> None:
 async def test_a_blocking_wait_inside_a_running_loop(blocking: Any) -> None:
     lock = blocking.lock("a")
     for attempt in (lock.acquire, lock.__enter__):
-        with pytest.raises(RuntimeError, match=r"`from leasehold import Lock` and write `async w"):
+        with pytest.raises(RuntimeError, match=r"`from dibs import Lock` and write `async w"):
             attempt()
     assert await asyncio.to_thread(lambda: blocking.lock("a").acquire().release())
 
@@ -99,7 +99,7 @@ async def test_an_acquisition_is_a_coroutine_to_everybody(aio: Any) -> None:
     assert await task.result().release()
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync])
+@pytest.mark.parametrize("module", [dibs, dibs.sync])
 def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
     with pytest.raises(TypeError, match=r"3 is no URL of a store"):
         module.connect(3)
@@ -109,7 +109,7 @@ def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
         module.Lock("a", client=b"reports")
     with pytest.raises(ValueError, match=r"'redis://h' is a URL, and no name of a store: give"):
         module.Lock("a", client="redis://h")
-    with pytest.raises(leasehold.NotConfigured, match=r"client= is a builtins\.NoneType"):
+    with pytest.raises(dibs.NotConfigured, match=r"client= is a builtins\.NoneType"):
         module.connect(client=None)
 
 
@@ -118,4 +118,4 @@ def test_what_is_no_callback_or_config_is_refused_at_once(aio: Any) -> None:
         aio.lock("a", on_lost=5)
     settings: Any = {"ttl": 3}
     with pytest.raises(TypeError, match=r"give a LockConfig"):
-        leasehold.Lock.from_config("a", settings)
+        dibs.Lock.from_config("a", settings)

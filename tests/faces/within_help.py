@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold.backends.postgres import PostgresStore
+from dibs.backends.postgres import PostgresStore
 from tests.primitives.worlds import World
 
 

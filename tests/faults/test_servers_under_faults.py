@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import LeaseLost
-from leasehold.sync import connect
-from leasehold.testing import FaultProxy, Torture, TorturePlan, Verdict
+from dibs import LeaseLost
+from dibs.sync import connect
+from dibs.testing import FaultProxy, Torture, TorturePlan, Verdict
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.server import Server
@@ -38,7 +38,7 @@ type Fault = Callable[[], object]
 @pytest.fixture(autouse=True)
 def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
-    monkeypatch.setattr("leasehold.testing.torture.namespace.LINGER", 0.0)
+    monkeypatch.setattr("dibs.testing.torture.namespace.LINGER", 0.0)
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def test_redis_whose_clients_are_cut_off(tmp_path: Path) -> None:
 
         def cut_all() -> None:
             for each in plain.client_list():
-                if each["name"] == "leasehold":
+                if each["name"] == "dibs":
                     plain.client_kill_filter(_id=each["id"])
 
         assert_clean(torture(server.url, cut_all, times=3))

@@ -3,8 +3,8 @@
 import sys
 from contextlib import closing
 
-from leasehold.fencing import StaleToken
-from leasehold.sync import connect
+from dibs.fencing import StaleToken
+from dibs.sync import connect
 from tests.fencing.resources import resource
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import psycopg
 import redis
 
-from leasehold.fencing import FileFence, RedisFence, SqlFence, Stamped
+from dibs.fencing import FileFence, RedisFence, SqlFence, Stamped
 
 
 class Resource(Protocol):

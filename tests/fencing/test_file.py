@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import LeaseholdError
-from leasehold.fencing import FileFence, StaleToken
+from dibs import DibsError
+from dibs.fencing import FileFence, StaleToken
 
 KEY = "lock:report"
 LARGE = 1 << 16
@@ -74,7 +74,7 @@ def test_a_fence_that_cant_be_read_lets_nobody_in(path: Path) -> None:
     fence = FileFence(path)
     fence.replace((KEY, 9), "fine")
     Path(f"{path}.fence").write_text("{")
-    with pytest.raises(LeaseholdError, match="nobody knows which tokens"):
+    with pytest.raises(DibsError, match="nobody knows which tokens"):
         fence.replace((KEY, 9), "never")
     assert path.read_text() == "fine"
 

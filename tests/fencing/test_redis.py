@@ -7,8 +7,8 @@ import pytest
 import redis
 import redis.asyncio
 
-import leasehold.sync
-from leasehold.fencing import AsyncRedisFence, RedisFence, StaleToken
+import dibs.sync
+from dibs.fencing import AsyncRedisFence, RedisFence, StaleToken
 
 KEY = b"lock:cart:42"
 
@@ -45,7 +45,7 @@ def test_any_command_on_one_key(client: Any) -> None:
 
 def test_of_a_lease_every_slot_counts(client: Any) -> None:
     fence = RedisFence(client)
-    with leasehold.sync.connect("memory://fencing-redis") as store:
+    with dibs.sync.connect("memory://fencing-redis") as store:
         semaphore = store.semaphore("gpu", 3)
         first, both = semaphore.acquire(), semaphore.acquire(units=2)
         fence.call(both, "SET", "gpu", "both")

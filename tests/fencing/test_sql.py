@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-import leasehold.sync
-from leasehold import LeaseholdError
-from leasehold.fencing import AsyncSqlFence, SqlFence, StaleToken
+import dibs.sync
+from dibs import DibsError
+from dibs.fencing import AsyncSqlFence, SqlFence, StaleToken
 
 KEY = b"lock:order:42"
 
@@ -76,7 +76,7 @@ def test_keys_and_slots_are_apart(database: Database) -> None:
 
 def test_of_a_lease_every_slot_counts(database: Database) -> None:
     connection, fence = database.connect(), SqlFence()
-    with leasehold.sync.connect("memory://fencing-slots") as client:
+    with dibs.sync.connect("memory://fencing-slots") as client:
         semaphore = client.semaphore("gpu", 3)
         first = semaphore.acquire()
         both = semaphore.acquire(units=2)
@@ -138,7 +138,7 @@ def test_without_a_transaction_it_is_refused(database: Database) -> None:
         {"isolation_level": None} if database.is_sqlite else {"autocommit": True}
     )
     connection, fence = database.connect(**alone), SqlFence()
-    with pytest.raises(LeaseholdError, match="in the transaction that writes"):
+    with pytest.raises(DibsError, match="in the transaction that writes"):
         fence.check((KEY, 9), connection)
     connection.execute("BEGIN")  # and the token of that has not been seen
     fence.check((KEY, 8), connection)
@@ -169,7 +169,7 @@ async def test_over_an_async_connection(postgres_url: str) -> None:
                 await fence.check((KEY, 8), connection)
         assert caught.value.seen == 9
         await connection.set_autocommit(True)
-        with pytest.raises(LeaseholdError, match="in the transaction that writes"):
+        with pytest.raises(DibsError, match="in the transaction that writes"):
             await fence.check((KEY, 10), connection)
         await connection.set_autocommit(False)
         await fence.check((KEY, 9), connection)  # the token of that has not been seen

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.sync import connect
+from dibs.sync import connect
 from tests.fencing.resources import Resource, Sql, resource
 
 ROOT = Path(__file__).parents[2]

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import leasehold.fencing
-import leasehold.sync
-from leasehold.fencing import StaleToken
-from leasehold.fencing.stale import stale
-from leasehold.fencing.stamp import stamp_of
+import dibs.fencing
+import dibs.sync
+from dibs.fencing import StaleToken
+from dibs.fencing.stale import stale
+from dibs.fencing.stamp import stamp_of
 
 
 def test_a_lease_has_its_stamp_of_any_kind() -> None:
-    with leasehold.sync.connect("memory://fencing-stamps") as client:
+    with dibs.sync.connect("memory://fencing-stamps") as client:
         with client.lock("a") as lease:
             assert stamp_of(lease) == (b"lock:a", lease.token, (0,))
             assert stamp_of(lease) == stamp_of(("lock:a", lease.token))
@@ -49,7 +49,7 @@ def test_what_is_no_stamp_is_refused() -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert leasehold.fencing.__all__ == [
+    assert dibs.fencing.__all__ == [
         "AsyncRedisFence",
         "AsyncSqlFence",
         "FileFence",
@@ -58,9 +58,9 @@ def test_the_public_names_are_these() -> None:
         "StaleToken",
         "Stamped",
     ]
-    for name in leasehold.fencing.__all__:
-        assert getattr(leasehold.fencing, name).__doc__ or name == "Stamped"
-    loaded = "import sys, leasehold.fencing; print(*sys.modules)"
+    for name in dibs.fencing.__all__:
+        assert getattr(dibs.fencing, name).__doc__ or name == "Stamped"
+    loaded = "import sys, dibs.fencing; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseholdError
-from leasehold.fencing import SqlFence
+from dibs import DibsError
+from dibs.fencing import SqlFence
 from tests.runtime.scripts import run_script
 
 KEY = b"lock:order:42"
@@ -27,7 +27,7 @@ def place(tmp_path: Path) -> str:
 @pytest.mark.parametrize("options", [{"isolation_level": None}, {"autocommit": True}])
 def test_sqlite_that_begins_nothing_by_itself(place: str, options: dict[str, Any]) -> None:
     connection, fence = sqlite3.connect(place, **options), SqlFence()
-    with pytest.raises(LeaseholdError, match="in the transaction that writes"):
+    with pytest.raises(DibsError, match="in the transaction that writes"):
         fence.check((KEY, 9), connection)
     connection.execute("BEGIN")
     fence.check((KEY, 8), connection)
@@ -59,7 +59,7 @@ def test_one_that_tells_nothing_is_refused_unless_it_is_promised() -> None:
 
 def test_a_promise_does_not_hide_what_is_known(place: str) -> None:
     connection = sqlite3.connect(place, isolation_level=None)
-    with pytest.raises(LeaseholdError, match="in the transaction that writes"):
+    with pytest.raises(DibsError, match="in the transaction that writes"):
         SqlFence(assume_transaction=True).check((KEY, 9), connection)
     connection.close()
 
@@ -76,15 +76,15 @@ file = {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1] + "/app.sqli
 settings.configure(DATABASES={"default": file}, INSTALLED_APPS=[])
 django.setup()
 from django.db import connection, transaction
-from leasehold.fencing import SqlFence, StaleToken
-from leasehold.errors import LeaseholdError
+from dibs.fencing import SqlFence, StaleToken
+from dibs.errors import DibsError
 
 KEY = b"lock:order:42"
 fence = SqlFence(paramstyle="format")
 fence.create(connection)
 try:
     fence.check((KEY, 9), connection)
-except LeaseholdError as error:
+except DibsError as error:
     print(str(error).partition(":")[0])
 with transaction.atomic():
     fence.check((KEY, 8), connection)

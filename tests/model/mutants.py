@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from leasehold.core import ledger, turn
-from leasehold.core.book import Hold, Place
-from leasehold.core.turn import Turn
-from leasehold.model import (
+from dibs.core import ledger, turn
+from dibs.core.book import Hold, Place
+from dibs.core.turn import Turn
+from dibs.model import (
     Acquire,
     Granted,
     Release,

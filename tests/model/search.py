@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
-from leasehold.core import ledger, turn
+from dibs.core import ledger, turn
 from tests.model.size import World
 from tests.model.steps import TIME, Label, Steps
 from tests.model.world import FOREVER, State, part

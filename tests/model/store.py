@@ -2,9 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook, stored_expiry
-from leasehold.model import (
+from dibs.core import ledger
+from dibs.core.book import MemoryBook, stored_expiry
+from dibs.model import (
     Acquire,
     Command,
     Gone,

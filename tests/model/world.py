@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
-from leasehold.core.book import Entry, Hold, MemoryBook, Place, Tomb, stored_expiry
+from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb, stored_expiry
 
 KEY = b"lock:k"
 FOREVER = 1_000_000

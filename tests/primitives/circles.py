@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from leasehold import Deadlock
-from leasehold.core.names import fingerprint, wait_key
-from leasehold.model import Inspect, Status
+from dibs import Deadlock
+from dibs.core.names import fingerprint, wait_key
+from dibs.model import Inspect, Status
 from tests.primitives.waits import Beside, pause, until, until_queued
 from tests.primitives.worlds import World
 

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold import Client, connect
-from leasehold.testing import ManualClock
+from dibs import Client, connect
+from dibs.testing import ManualClock
 
 
 @pytest.fixture

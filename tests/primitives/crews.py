@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from leasehold.errors import LeaseholdError
+from dibs.errors import DibsError
 from tests.primitives.worlds import World
 from tests.runtime.stores import TappedStore
 
@@ -58,7 +58,7 @@ class Hand:
             self._serve(await self._acquire())
             await self._told.wait()
             await self.lease.release()
-        except (LeaseholdError, asyncio.CancelledError) as error:
+        except (DibsError, asyncio.CancelledError) as error:
             self.error = error
         self.over = True
 
@@ -68,7 +68,7 @@ class Hand:
             self._serve(self._acquire())
             self._told.wait()
             self.lease.release()
-        except LeaseholdError as error:
+        except DibsError as error:
             self.error = error
         self.over = True
 

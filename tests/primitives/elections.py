@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-import leasehold.sync
-from leasehold import BackendUnavailable
-from leasehold.hub import Hub
-from leasehold.model import Command
+import dibs.sync
+from dibs import BackendUnavailable
+from dibs.hub import Hub
+from dibs.model import Command
 from tests.primitives.worlds import World
 from tests.runtime.stores import TappedStore
 
@@ -44,7 +44,7 @@ async def moving(w: World, what: Callable[[], object], step: float = 0.25) -> No
 
 def who_leads(w: World, name: str = "main") -> Any:
     """As somebody sees it who isn't cancelled: a thread beside us."""
-    client = leasehold.sync.Client(Hub(w.store, clock=w.clock))
+    client = dibs.sync.Client(Hub(w.store, clock=w.clock))
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(client.leader_election(name).who).result()
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leasehold import (
+from dibs import (
     BackendUnavailable,
 )
-from leasehold.model import Command, Resize
+from dibs.model import Command, Resize
 from tests.primitives.worlds import World
 from tests.runtime.stores import TappedStore
 

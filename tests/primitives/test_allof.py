@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import AcquireTimeout, LeaseLost, NotHeld, Reentrant
-from leasehold.model import Acquire, Release, Renew
+from dibs import AcquireTimeout, LeaseLost, NotHeld, Reentrant
+from dibs.model import Acquire, Release, Renew
 from tests.primitives.crews import TRUSTED, Hand, later, site, until
 from tests.primitives.worlds import World, in_both_worlds
 

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AllOf, CapacityWarning, MissingCapability
-from leasehold.errors import UnsafeTiming
+import dibs
+import dibs.sync
+from dibs import AllOf, CapacityWarning, MissingCapability
+from dibs.errors import UnsafeTiming
 from tests.primitives.worlds import World, in_both_worlds
 
 REFUSED: list[tuple[Any, type[Exception], str]] = [
@@ -20,17 +20,17 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda c: (c.task_lock("t", 1, 2),), TypeError, "a TaskLock never waits, and stays closed"),
     (lambda c: (c.leader_election("l"),), TypeError, "a LeaderElection is won once"),
     (
-        lambda c: (leasehold.sync.Lock("a"),),
+        lambda c: (dibs.sync.Lock("a"),),
         TypeError,
-        "it is of the other world: take it from leasehold, as this AllOf is",
+        "it is of the other world: take it from dibs, as this AllOf is",
     ),
     (
-        lambda c: (leasehold.sync.AllOf(leasehold.sync.Lock("a")),),
+        lambda c: (dibs.sync.AllOf(dibs.sync.Lock("a")),),
         TypeError,
         "it is of the other world",
     ),
     (
-        lambda c: (leasehold.sync.RWLock("r").read(),),
+        lambda c: (dibs.sync.RWLock("r").read(),),
         TypeError,
         "it is of the other world",
     ),
@@ -75,17 +75,17 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 def test_what_makes_no_sense_is_refused_and_told(
     members: Any, kind: type[Exception], told: str
 ) -> None:
-    client = leasehold.connect(f"memory://{uuid4()}")
+    client = dibs.connect(f"memory://{uuid4()}")
     with pytest.raises(kind, match=told):
         AllOf(*members(client))
 
 
 def test_the_blocking_one_says_where_to_take_them_from() -> None:
-    with pytest.raises(TypeError, match=r"take it from leasehold\.sync, as this AllOf is"):
-        leasehold.sync.AllOf(leasehold.Lock("a"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"take it from dibs\.sync, as this AllOf is"):
+        dibs.sync.AllOf(dibs.Lock("a"))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_options_are_checked_at_once(module: Any) -> None:
     lock = module.Lock("a")
     for wrong, kind, told in (
@@ -105,18 +105,18 @@ def test_options_are_checked_at_once(module: Any) -> None:
 
 
 async def test_nothing_waits_in_the_wrong_world() -> None:
-    with pytest.raises(TypeError, match=r"AllOf of leasehold is for asyncio: write `async with`"):
-        with AllOf(leasehold.Lock("a")):  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match=r"AllOf of dibs is for asyncio: write `async with`"):
+        with AllOf(dibs.Lock("a")):  # type: ignore[attr-defined]
             pass
-    blocking = leasehold.sync.AllOf(leasehold.sync.Lock("a"))
-    with pytest.raises(TypeError, match=r"AllOf of leasehold\.sync blocks: write `with`"):
+    blocking = dibs.sync.AllOf(dibs.sync.Lock("a"))
+    with pytest.raises(TypeError, match=r"AllOf of dibs\.sync blocks: write `with`"):
         async with blocking:  # type: ignore[attr-defined]
             pass
     for call in (blocking.acquire, blocking.try_acquire):
         with pytest.raises(RuntimeError, match="a blocking AllOf inside a running event loop"):
             call()
     with pytest.raises(TypeError, match="a coroutine function"):
-        leasehold.sync.AllOf(leasehold.sync.Lock("a"), on_wait=asyncio.sleep)  # type: ignore[arg-type]
+        dibs.sync.AllOf(dibs.sync.Lock("a"), on_wait=asyncio.sleep)  # type: ignore[arg-type]
 
 
 @in_both_worlds
@@ -150,10 +150,10 @@ async def test_two_clients_are_refused_before_anything_is_acquired(w: World) -> 
 async def test_a_client_goes_with_the_default_one_if_it_is_that(w: World) -> None:
     c, other = w.client, w.another()
     both = w.module.AllOf(c.lock("a"), w.module.Lock("b"))
-    with leasehold.override(c):
+    with dibs.override(c):
         leases = await w.get(both.acquire())
         await w.get(leases.release())
-    with leasehold.override(other):
+    with dibs.override(other):
         with pytest.raises(ValueError, match="are not all of one client"):
             await w.get(both.acquire())
 
@@ -161,7 +161,7 @@ async def test_a_client_goes_with_the_default_one_if_it_is_that(w: World) -> Non
 @in_both_worlds
 async def test_what_each_of_them_requires_has_to_be_promised(w: World) -> None:
     bare = w.module.Lock("b", require={"durable"})
-    with leasehold.override(w.client):
+    with dibs.override(w.client):
         with pytest.raises(MissingCapability, match="the store can't promise durable"):
             await w.get(w.module.AllOf(w.module.Lock("a"), bare).acquire())
         assert not await w.get(w.module.Lock("a").locked())

@@ -2,18 +2,18 @@
 
 import threading
 
-import leasehold.sync
-from leasehold.hub import Hub
+import dibs.sync
+from dibs.hub import Hub
 from tests.primitives.elections import PATIENCE
 from tests.primitives.worlds import World
 
 
 def test_the_next_in_line_has_it_when_the_last_of_several_leases_is_given_up() -> None:
     w = World("sync")
-    client = leasehold.sync.Client(Hub(w.store, clock=w.clock))
+    client = dibs.sync.Client(Hub(w.store, clock=w.clock))
     lock = client.lock("a", cohort=8, reentrant=True)
     outer = lock.acquire()
-    both = leasehold.sync.AllOf(lock, client.lock("b")).acquire()
+    both = dibs.sync.AllOf(lock, client.lock("b")).acquire()
     told: list[int] = []
 
     def wait_in_line() -> None:

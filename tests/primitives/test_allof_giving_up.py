@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from leasehold import AllOf, BackendUnavailable, Forbidden
-from leasehold.backends import store_for
-from leasehold.backends.port import Backend
-from leasehold.hub import Hub
-from leasehold.model import Acquire, Command, Failed, Reply
+from dibs import AllOf, BackendUnavailable, Forbidden
+from dibs.backends import store_for
+from dibs.backends.port import Backend
+from dibs.hub import Hub
+from dibs.model import Acquire, Command, Failed, Reply
 from tests.primitives.crews import Hand, site, until
 from tests.primitives.test_giving_up import Site, cancel_after
 from tests.primitives.worlds import World, in_both_worlds

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from leasehold import AllOf, BackendUnavailable, Client, LeaseLost
-from leasehold.model import Command, Release
-from leasehold.testing import ManualClock
+from dibs import AllOf, BackendUnavailable, Client, LeaseLost
+from dibs.model import Command, Release
+from dibs.testing import ManualClock
 from tests.primitives.crews import site, until
 from tests.primitives.worlds import World, in_both_worlds
 

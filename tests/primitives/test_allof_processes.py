@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.errors import LeaseLost
-from leasehold.testing import Recorder, check, check_liveness, read
+import dibs
+import dibs.sync
+from dibs.errors import LeaseLost
+from dibs.testing import Recorder, check, check_liveness, read
 
 pytestmark = pytest.mark.once  # these kill processes, and take long
 
@@ -51,12 +51,12 @@ class Worker:
         return time.monotonic() < self.end
 
     async def run_tasks(self) -> None:
-        async with leasehold.connect(self.url) as client:
+        async with dibs.connect(self.url) as client:
 
             async def hand() -> None:
                 while self.goes_on:
                     wanted = self.wanted(client)
-                    both = leasehold.AllOf(*wanted, wait=20)
+                    both = dibs.AllOf(*wanted, wait=20)
                     invoked = [self.recorder.asked(each.key) for each in wanted]
                     leases = await both.acquire()
                     self.granted(leases, invoked)
@@ -67,12 +67,12 @@ class Worker:
             await asyncio.gather(*(hand() for _ in range(HANDS)))
 
     def run_threads(self) -> None:
-        client = leasehold.sync.connect(self.url)
+        client = dibs.sync.connect(self.url)
 
         def hand() -> None:
             while self.goes_on:
                 wanted = self.wanted(client)
-                both = leasehold.sync.AllOf(*wanted, wait=20)
+                both = dibs.sync.AllOf(*wanted, wait=20)
                 invoked = [self.recorder.asked(each.key) for each in wanted]
                 leases = both.acquire()
                 self.granted(leases, invoked)

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from leasehold.errors import AcquireTimeout, LeaseholdError, LeaseLost
-from leasehold.primitives.by_id import Unattended
+from dibs.errors import AcquireTimeout, DibsError, LeaseLost
+from dibs.primitives.by_id import Unattended
 from tests.primitives.worlds import World, in_both_worlds
 
 
@@ -52,7 +52,7 @@ async def test_units_of_several(world: World) -> None:
     assert len(held.slots) == 2
     with pytest.raises(AcquireTimeout):
         await leases.acquire("me", 10.0, units=2, capacity=3)
-    with pytest.raises(LeaseholdError, match="can't be had"):
+    with pytest.raises(DibsError, match="can't be had"):
         await leases.acquire("me", 10.0, units=9, capacity=3, wait=5.0)
 
 

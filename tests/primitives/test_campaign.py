@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold import LeaseLost, NotHeld
-from leasehold.model import Status
-from leasehold.testing import Faults, FaultyStore
+import dibs
+from dibs import LeaseLost, NotHeld
+from dibs.model import Status
+from dibs.testing import Faults, FaultyStore
 from tests.primitives.elections import (
     PATIENCE,
     Diary,
@@ -462,7 +462,7 @@ def test_a_loop_that_ends_takes_its_campaign_along() -> None:
         assert time.monotonic() < end
 
 
-async def test_leaving_by_a_cancellation_hands_over_too(client: leasehold.Client) -> None:
+async def test_leaving_by_a_cancellation_hands_over_too(client: dibs.Client) -> None:
     leader = client.leader_election("main")
     begun = asyncio.Event()
 

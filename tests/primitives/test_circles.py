@@ -3,7 +3,7 @@
 import pickle
 from typing import Any
 
-from leasehold import Deadlock
+from dibs import Deadlock
 from tests.primitives.circles import Crosser, all_done, nothing_left, outcomes, ring
 from tests.primitives.test_on_wait import FullStore
 from tests.primitives.waits import time_passes, until, until_queued

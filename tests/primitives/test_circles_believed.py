@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from leasehold import Deadlock
-from leasehold.core.names import fingerprint, wait_key
-from leasehold.core.waits import Wait, written
-from leasehold.model import MANY, Holder, Inspect, Status, Waiter
-from leasehold.primitives.circles import Detective, _advert, _in_the_way
+from dibs import Deadlock
+from dibs.core.names import fingerprint, wait_key
+from dibs.core.waits import Wait, written
+from dibs.model import MANY, Holder, Inspect, Status, Waiter
+from dibs.primitives.circles import Detective, _advert, _in_the_way
 from tests.primitives.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
 from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
 from tests.primitives.worlds import World, in_both_worlds

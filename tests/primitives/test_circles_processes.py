@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 
 pytestmark = [pytest.mark.once, pytest.mark.multiprocess]
 
@@ -32,24 +32,24 @@ def say(what: str, **more: Any) -> None:
 
 
 async def in_loop(url: str, holds: str, wants: str) -> None:
-    async with leasehold.connect(url) as client, client.lock(holds, label=holds):
+    async with dibs.connect(url) as client, client.lock(holds, label=holds):
         say("holds")
         await asyncio.to_thread(sys.stdin.readline)
         try:
             async with client.lock(wants, wait=PATIENCE) as lease:
                 say("got", token=lease.token)
-        except leasehold.Deadlock as error:
+        except dibs.Deadlock as error:
             say("deadlock", told=str(error))
 
 
 def in_thread(url: str, holds: str, wants: str) -> None:
-    with leasehold.sync.connect(url) as client, client.lock(holds, label=holds):
+    with dibs.sync.connect(url) as client, client.lock(holds, label=holds):
         say("holds")
         sys.stdin.readline()
         try:
             with client.lock(wants, wait=PATIENCE) as lease:
                 say("got", token=lease.token)
-        except leasehold.Deadlock as error:
+        except dibs.Deadlock as error:
             say("deadlock", told=str(error))
 
 
@@ -105,7 +105,7 @@ def test_one_of_each_circle_gives_way(
     url = f"sqlite:///{tmp_path}/leases.db"
     if store in fixtures:
         url = request.getfixturevalue(fixtures[store])
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         assert not list(client.list())  # and the store's tables are there before all come at once
         circles = {circle: start(url, circle) for circle in CIRCLES}
         everybody = [process for circle in circles.values() for process in circle]

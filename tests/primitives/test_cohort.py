@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AcquireTimeout, LockConfig
-from leasehold.backends import store_for
-from leasehold.hub import Hub
-from leasehold.model import Acquire, Release, Renew
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, LockConfig
+from dibs.backends import store_for
+from dibs.hub import Hub
+from dibs.model import Acquire, Release, Renew
 from tests.primitives.crews import Crew, closing
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -199,36 +199,36 @@ async def test_blocks_are_alike(w: World) -> None:
 
 
 def test_it_is_set_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for lock in (leasehold.Lock, leasehold.sync.Lock):
+    for lock in (dibs.Lock, dibs.sync.Lock):
         assert lock("cart").config.cohort is None
         assert lock("cart", cohort=8).config.cohort == 8
         assert lock.from_config("cart", LockConfig(cohort=2))._cohort == 2
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__COHORT", "16")
-    assert leasehold.Lock("cart").config.cohort == 16
-    assert leasehold.Lock("other").config.cohort is None
-    assert leasehold.Lock("cart", cohort=None).config.cohort is None
-    monkeypatch.setenv("LEASEHOLD_COHORT", "4")
-    assert leasehold.Lock("other").config.cohort == 4
-    assert leasehold.Semaphore("pool", 2)._cohort is None, "a setting for all is for all locks"
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__COHORT", "off")
-    assert leasehold.Lock("cart").config.cohort is None
+    monkeypatch.setenv("DIBS_LOCK__CART__COHORT", "16")
+    assert dibs.Lock("cart").config.cohort == 16
+    assert dibs.Lock("other").config.cohort is None
+    assert dibs.Lock("cart", cohort=None).config.cohort is None
+    monkeypatch.setenv("DIBS_COHORT", "4")
+    assert dibs.Lock("other").config.cohort == 4
+    assert dibs.Semaphore("pool", 2)._cohort is None, "a setting for all is for all locks"
+    monkeypatch.setenv("DIBS_LOCK__CART__COHORT", "off")
+    assert dibs.Lock("cart").config.cohort is None
 
 
 @pytest.mark.parametrize("wrong", [1, 0, -8, 1001])
 def test_a_cohort_is_two_or_more(wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="give an int from 2 to 1000, or None"):
-        leasehold.Lock("cart", cohort=wrong)
-    monkeypatch.setenv("LEASEHOLD_COHORT", str(wrong))
-    with pytest.raises(ValueError, match=f"^LEASEHOLD_COHORT is '{wrong}'"):
-        leasehold.Lock("cart")
+        dibs.Lock("cart", cohort=wrong)
+    monkeypatch.setenv("DIBS_COHORT", str(wrong))
+    with pytest.raises(ValueError, match=f"^DIBS_COHORT is '{wrong}'"):
+        dibs.Lock("cart")
 
 
 @pytest.mark.parametrize("wrong", [True, 8.0, "8"])
 def test_a_cohort_is_an_int(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"cohort is .*: give an int"):
-        leasehold.Lock("cart", cohort=wrong)
+        dibs.Lock("cart", cohort=wrong)
 
 
 def test_a_semaphore_has_none() -> None:
     with pytest.raises(TypeError, match="cohort= is for locks, and this is a semaphore"):
-        leasehold.Semaphore("pool", 2, cohort=8)
+        dibs.Semaphore("pool", 2, cohort=8)

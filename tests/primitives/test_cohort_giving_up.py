@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import leasehold.sync
-from leasehold import AcquireTimeout, Client, Lease, Lock
-from leasehold.backends import store_for
-from leasehold.hub import Hub
+import dibs.sync
+from dibs import AcquireTimeout, Client, Lease, Lock
+from dibs.backends import store_for
+from dibs.hub import Hub
 from tests.runtime.stores import TappedStore
 
 TURNS = 60
@@ -224,7 +224,7 @@ async def test_a_thousand_cancellations_at_random_times_under_contention(site: S
 
 def test_threads_that_give_up_at_random_times(tmp_path: Path) -> None:
     """Each gives up at about the time when it would be served."""
-    client = leasehold.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}")
+    client = dibs.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}")
     lock = client.lock("a", cohort=4)
     tokens: list[int] = []
     inside: list[int] = []

@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.backends.memory import MemoryStore
-from leasehold.hub import Hub
-from leasehold.sync import Client, Lease, Lock
-from leasehold.testing import ManualClock
+from dibs.backends.memory import MemoryStore
+from dibs.hub import Hub
+from dibs.sync import Client, Lease, Lock
+from dibs.testing import ManualClock
 from tests.runtime.interrupting import Interrupting
 from tests.runtime.test_interrupts import _heard, no_surprises, pytestmark
 

@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from leasehold import LeaseLost, NotHeld
-from leasehold.model import Acquire
+from dibs import LeaseLost, NotHeld
+from dibs.model import Acquire
 from tests.primitives.crews import TTL, Crew, later, pair, site, until
 from tests.primitives.worlds import World, in_both_worlds
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from leasehold import AcquireTimeout, BackendUnavailable
-from leasehold.model import Acquire, Command, Release
-from leasehold.primitives.cohort import Cohort
+from dibs import AcquireTimeout, BackendUnavailable
+from dibs.model import Acquire, Command, Release
+from dibs.primitives.cohort import Cohort
 from tests.primitives.crews import TRUSTED, TTL, Crew, Hand, later, pair, site
 from tests.primitives.worlds import World, in_both_worlds
 

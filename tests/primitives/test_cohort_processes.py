@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.errors import LeaseLost
-from leasehold.testing import Event, Recorder, check, check_liveness, read
+import dibs
+import dibs.sync
+from dibs.errors import LeaseLost
+from dibs.testing import Event, Recorder, check, check_liveness, read
 from tests.runtime.scripts import run_script
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,7 +48,7 @@ class Worker:
         return time.monotonic() < self.end
 
     async def run_tasks(self) -> None:
-        async with leasehold.connect(self.url) as client:
+        async with dibs.connect(self.url) as client:
             lock = client.lock("a", ttl=TTL, cohort=self.cohort)
 
             async def hand() -> None:
@@ -68,7 +68,7 @@ class Worker:
             await asyncio.gather(*(hand() for _ in range(HANDS)))
 
     def run_threads(self) -> None:
-        client = leasehold.sync.connect(self.url)
+        client = dibs.sync.connect(self.url)
         lock = client.lock("a", ttl=TTL, cohort=self.cohort)
 
         def hand() -> None:
@@ -92,7 +92,7 @@ class Worker:
             thread.join()
         client.close()
 
-    def check(self, lease: leasehold.Lease | leasehold.sync.Lease) -> None:
+    def check(self, lease: dibs.Lease | dibs.sync.Lease) -> None:
         at = self.recorder.now()
         lease.ensure()
         self.recorder.believed(lease, at)
@@ -186,7 +186,7 @@ def test_a_forked_child_passes_nothing_on(tmp_path: Path) -> None:
     lines = run_script(
         """
         import os, sys, threading, time
-        from leasehold.sync import connect
+        from dibs.sync import connect
 
         client = connect(sys.argv[1])
         lock = client.lock("a", cohort=4)
@@ -217,10 +217,10 @@ def test_a_closed_loop_keeps_nothing(tmp_path: Path) -> None:
     lines = run_script(
         """
         import asyncio, logging, os, sys, time
-        import leasehold, leasehold.sync
+        import dibs, dibs.sync
 
-        logging.getLogger("leasehold").disabled = True  # it tells of the loss
-        client = leasehold.connect(sys.argv[1])
+        logging.getLogger("dibs").disabled = True  # it tells of the loss
+        client = dibs.connect(sys.argv[1])
 
         async def main():
             lock = client.lock("a", ttl=1, cohort=4)
@@ -235,7 +235,7 @@ def test_a_closed_loop_keeps_nothing(tmp_path: Path) -> None:
         loop.run_until_complete(main())
         loop._ready.clear()
         loop.close()
-        other = leasehold.sync.connect(sys.argv[1])
+        other = dibs.sync.connect(sys.argv[1])
         began = time.monotonic()
         lease = other.lock("a").acquire(wait=20)
         print(time.monotonic() - began < 12, client.hub.keeper.leases(), lease.release())

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from leasehold.primitives.cohort_turn import Turn
-from leasehold.primitives.kept import KeptLease
+from dibs.primitives.cohort_turn import Turn
+from dibs.primitives.kept import KeptLease
 from tests.torture.simulate import Result, simulate
 
 CYCLES = 6_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold.model import Renew
+from dibs.model import Renew
 from tests.primitives.crews import TRUSTED, TTL, Crew, later, pair, site, until
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore

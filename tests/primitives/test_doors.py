@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from leasehold import BackendUnavailable
-from leasehold.model import Acquire, Gone, Inspect
-from leasehold.primitives.kept import KeptLease
+from dibs import BackendUnavailable
+from dibs.model import Acquire, Gone, Inspect
+from dibs.primitives.kept import KeptLease
 from tests.primitives.circles import ask
 from tests.primitives.waits import pause
 from tests.primitives.worlds import World, in_both_worlds

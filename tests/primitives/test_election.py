@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LeaderConfig, LeaseLost, NotHeld, Reentrant, UnsafeTiming
-from leasehold.core.timing import trusted
-from leasehold.model import Command, Renew
-from leasehold.primitives.complaints import Complaints
-from leasehold.testing import ManualClock
+import dibs
+import dibs.sync
+from dibs import LeaderConfig, LeaseLost, NotHeld, Reentrant, UnsafeTiming
+from dibs.core.timing import trusted
+from dibs.model import Command, Renew
+from dibs.primitives.complaints import Complaints
+from dibs.testing import ManualClock
 from tests.primitives.elections import Diary, away, eventually, moving, outage, site, who_leads
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -169,7 +169,7 @@ async def test_without_a_start_nothing_stops(w: World) -> None:
     store, client = site(w, connect_timeout=0)
     leader = client.leader_election("main", **diary.of("a"))
     store.before = away
-    with pytest.raises(leasehold.BackendUnavailable):
+    with pytest.raises(dibs.BackendUnavailable):
         await w.enter(leader)
     store.before = lambda _: None
     assert diary.told == []
@@ -195,7 +195,7 @@ async def test_resigning_ends_the_term_from_anywhere(w: World) -> None:
 
 
 async def test_the_body_is_cancelled_when_the_term_ends(
-    client: leasehold.Client, clock: ManualClock
+    client: dibs.Client, clock: ManualClock
 ) -> None:
     leader = client.leader_election("main")
     loop = asyncio.get_running_loop()
@@ -211,21 +211,21 @@ async def test_the_body_is_cancelled_when_the_term_ends(
 
 
 async def test_a_stalled_loop_leads_on_since_its_keeper_renews(
-    client: leasehold.Client, clock: ManualClock
+    client: dibs.Client, clock: ManualClock
 ) -> None:
     async with client.leader_election("main") as term:
         clock.advance(60)  # and the loop has no turn meanwhile
         term.ensure(needs=7)
 
 
-async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: leasehold.Client) -> None:
+async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: dibs.Client) -> None:
     told: list[str] = []
 
-    async def started(term: leasehold.Term) -> None:
+    async def started(term: dibs.Term) -> None:
         await asyncio.sleep(0)
         told.append("starts")
 
-    async def stopped(term: leasehold.Term) -> None:
+    async def stopped(term: dibs.Term) -> None:
         await asyncio.sleep(0)
         told.append("stops")
 
@@ -233,13 +233,13 @@ async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: leasehold.
         told.append("body")
     assert told == ["starts", "body", "stops"]
     with pytest.raises(TypeError, match="coroutine function"):
-        leasehold.sync.LeaderElection("main", on_stopped=stopped)
+        dibs.sync.LeaderElection("main", on_stopped=stopped)
     with pytest.raises(TypeError, match="give a function"):
-        leasehold.LeaderElection("main", on_started="start")  # type: ignore[arg-type]
+        dibs.LeaderElection("main", on_started="start")  # type: ignore[arg-type]
 
 
-async def test_cancelled_in_on_started_it_leaves_nothing(client: leasehold.Client) -> None:
-    async def started(term: leasehold.Term) -> None:
+async def test_cancelled_in_on_started_it_leaves_nothing(client: dibs.Client) -> None:
+    async def started(term: dibs.Term) -> None:
         await asyncio.sleep(3600)
 
     leader = client.leader_election("main", on_started=started)
@@ -355,7 +355,7 @@ async def test_run_passes_on_what_is_not_its_own_loss(w: World) -> None:
 
 
 async def test_run_without_a_function_leads_until_it_is_cancelled(
-    client: leasehold.Client,
+    client: dibs.Client,
 ) -> None:
     leader = client.leader_election("main")
     ready = asyncio.get_running_loop().create_future()
@@ -386,12 +386,12 @@ async def test_run_waits_for_an_outage_to_end() -> None:
 
 
 async def test_its_function_is_cancelled_and_called_again(
-    client: leasehold.Client, clock: ManualClock
+    client: dibs.Client, clock: ManualClock
 ) -> None:
     leader = client.leader_election("main")
     seen: list[str] = []
 
-    async def work(term: leasehold.Term) -> str:
+    async def work(term: dibs.Term) -> str:
         if term.number == 2:
             return "done"
         asyncio.get_running_loop().call_soon(leader.resign)
@@ -412,13 +412,13 @@ def test_a_blocking_run_refuses_a_coroutine_function() -> None:
     async def work(term: object) -> None: ...
 
     with pytest.raises(TypeError, match="coroutine function"):
-        leasehold.sync.LeaderElection("main").run(work)
+        dibs.sync.LeaderElection("main").run(work)
 
 
 # -- settings ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 @pytest.mark.parametrize(
     ("timing", "told"),
     [
@@ -440,18 +440,18 @@ def test_timings_that_make_no_sense_are_refused(
 
 
 def test_settings_come_from_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_TTL", "1s")  # for locks
-    monkeypatch.setenv("LEASEHOLD_LEADER__MAIN__TTL", "1m")
-    monkeypatch.setenv("LEASEHOLD_LEADER__MAIN__RETRY", "3s")
-    leader = leasehold.LeaderElection("main")
+    monkeypatch.setenv("DIBS_TTL", "1s")  # for locks
+    monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "1m")
+    monkeypatch.setenv("DIBS_LEADER__MAIN__RETRY", "3s")
+    leader = dibs.LeaderElection("main")
     assert (leader.ttl, leader.renew_deadline, leader.retry) == (60, 10, 3)
-    assert leasehold.LeaderElection("main", retry=1).retry == 1
-    assert leasehold.LeaderElection("main", env_load=False).ttl == 15
-    assert leasehold.LeaderElection("other").ttl == 15
-    assert leasehold.LeaderElection.from_config("main", LeaderConfig(ttl="20s")).ttl == 20
-    monkeypatch.setenv("LEASEHOLD_LEADER__MAIN__TTL", "5s")
-    with pytest.raises(UnsafeTiming, match=r"^LEASEHOLD_LEADER__MAIN__TTL is '5s'; LEASEHOLD_L"):
-        leasehold.LeaderElection("main")
+    assert dibs.LeaderElection("main", retry=1).retry == 1
+    assert dibs.LeaderElection("main", env_load=False).ttl == 15
+    assert dibs.LeaderElection("other").ttl == 15
+    assert dibs.LeaderElection.from_config("main", LeaderConfig(ttl="20s")).ttl == 20
+    monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "5s")
+    with pytest.raises(UnsafeTiming, match=r"^DIBS_LEADER__MAIN__TTL is '5s'; DIBS_L"):
+        dibs.LeaderElection("main")
 
 
 def test_what_goes_on_failing_is_told_again_every_so_often(

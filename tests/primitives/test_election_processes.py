@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 from tests.runtime.scripts import run_script
 from tests.runtime.test_forks import IN_CHILD
 
@@ -26,7 +26,7 @@ TIMING: dict[str, Any] = {"ttl": 0.9, "renew_deadline": 0.6, "retry": 0.15}
 
 def stand(url: str, seconds: float) -> None:
     """Be a candidate for so long."""
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         with client.leader_election("main", **TIMING).campaign():
             time.sleep(seconds)
 
@@ -45,7 +45,7 @@ def start(folder: Path, seconds: float) -> "subprocess.Popen[bytes]":
 def test_who_is_killed_is_followed_within_a_ttl(tmp_path: Path) -> None:
     """And a clean end is followed at once."""
     url = f"sqlite:///{tmp_path / 'leases.db'}"
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         leader = client.leader_election("main", ttl=4, renew_deadline=3, retry=0.5)
         first = start(tmp_path, 60)
         while leader.who() is None:
@@ -77,8 +77,8 @@ def test_a_forked_child_leads_nothing_and_ends_nothing(store: str, tmp_path: Pat
         IN_CHILD
         + """
 import time
-from leasehold import LeaseLost, NotHeld
-from leasehold.sync import connect
+from dibs import LeaseLost, NotHeld
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 told = []

@@ -9,10 +9,10 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold import AcquireTimeout, Client
-from leasehold.backends import store_for
-from leasehold.hub import Hub
-from leasehold.model import Status
+from dibs import AcquireTimeout, Client
+from dibs.backends import store_for
+from dibs.hub import Hub
+from dibs.model import Status
 from tests.runtime.stores import TappedStore
 
 TRIES = 1000

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaseLost, NotHeld, Reentrant
-from leasehold.sync import Client, Lease, connect
+from dibs import LeaseLost, NotHeld, Reentrant
+from dibs.sync import Client, Lease, connect
 from tests.primitives.worlds import World, in_both_worlds
 
 ATTACH = """
 import sys
-from leasehold.sync import connect
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 with client.attach(sys.stdin.read()) as lease:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from leasehold import (
+from dibs import (
     AcquireTimeout,
     LeaseLost,
     MissingCapability,

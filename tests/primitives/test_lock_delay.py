@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AcquireTimeout, LeaderConfig, LeaseLost, LockConfig, UnsafeTiming
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, LeaderConfig, LeaseLost, LockConfig, UnsafeTiming
 from tests.primitives.elections import outage, site
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -138,14 +138,14 @@ async def test_nobody_leads_for_a_while_after_a_leader_that_vanished(w: World) -
     assert not (await w.get(w.client.status("main", "leader"))).holders
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_it_is_set_like_every_other_setting(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert module.Lock("a").config.lock_delay == 0
     assert module.Lock("a", lock_delay="15s").config.lock_delay == 15
     assert module.Lock("a", lock_delay=timedelta(minutes=1)).config.lock_delay == 60
     assert module.LeaderElection("a", lock_delay="15s")._lock_delay == 15
-    monkeypatch.setenv("LEASEHOLD_LOCK__CART__LOCK_DELAY", "20s")
-    monkeypatch.setenv("LEASEHOLD_LOCK_DELAY", "5s")
+    monkeypatch.setenv("DIBS_LOCK__CART__LOCK_DELAY", "20s")
+    monkeypatch.setenv("DIBS_LOCK_DELAY", "5s")
     assert module.Lock("cart").config.lock_delay == 20
     assert module.RWLock("cart").config.lock_delay == 5
     assert module.Lock("cart", env_load=False).config.lock_delay == 0
@@ -172,7 +172,7 @@ def test_what_is_out_of_all_proportion_is_refused(make: Any) -> None:
 @pytest.mark.multiprocess
 def test_a_command_that_was_killed_leaves_it_closed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/leases.db"
-    run = [sys.executable, "-m", "leasehold", "run", "--url", url, "a"]
+    run = [sys.executable, "-m", "dibs", "run", "--url", url, "a"]
     held = subprocess.Popen(
         [*run, "--ttl", "1s", "--lock-delay", "10m", "--", "sh", "-c", "echo up; sleep 60"],
         stdout=subprocess.PIPE,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import Client, Lease, LeaseLost
-from leasehold.testing import ManualClock
+from dibs import Client, Lease, LeaseLost
+from dibs.testing import ManualClock
 
 FOR_EVER = 3600
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from leasehold import Client, LeaseLost
-from leasehold.testing import ManualClock
+from dibs import Client, LeaseLost
+from dibs.testing import ManualClock
 
 FOR_EVER = 3600
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import leasehold.sync
-from leasehold import AcquireTimeout, Lock, LockConfig, Waiting
-from leasehold.backends.memory import MemoryStore
-from leasehold.model import Acquire, Inspect, Queued, Refused
-from leasehold.primitives.watching import Pace
+import dibs.sync
+from dibs import AcquireTimeout, Lock, LockConfig, Waiting
+from dibs.backends.memory import MemoryStore
+from dibs.model import Acquire, Inspect, Queued, Refused
+from dibs.primitives.watching import Pace
 from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -133,7 +133,7 @@ async def test_from_config_takes_it_too(w: World) -> None:
 async def test_an_error_in_it_is_logged_and_ends_no_wait(
     w: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.ERROR, "leasehold")
+    caplog.set_level(logging.ERROR, "dibs")
     calls = 0
 
     def fail(waiting: Waiting) -> None:
@@ -283,13 +283,13 @@ async def no_coroutine(waiting: Waiting) -> None: ...
 @pytest.mark.parametrize("bad", [3, "x", no_coroutine])
 def test_a_thread_wants_a_plain_function(bad: Any) -> None:
     with pytest.raises(TypeError, match="on_wait is "):
-        leasehold.sync.Lock("a", on_wait=bad)
+        dibs.sync.Lock("a", on_wait=bad)
     with pytest.raises(TypeError, match="on_wait is "):
-        leasehold.sync.connect("memory://on-wait").rwlock("a").read().acquire(on_wait=bad)
+        dibs.sync.connect("memory://on-wait").rwlock("a").read().acquire(on_wait=bad)
 
 
 def test_a_decorated_function_can_be_watched_too() -> None:
-    client = leasehold.sync.connect("memory://on-wait-wraps")
+    client = dibs.sync.connect("memory://on-wait-wraps")
     told: list[Waiting] = []
     held = client.lock("a").acquire()
 
@@ -297,7 +297,7 @@ def test_a_decorated_function_can_be_watched_too() -> None:
         told.append(waiting)
         held.release()
 
-    @leasehold.sync.Lock.wraps("a", client=client, on_wait=release, detect_deadlocks=False)
+    @dibs.sync.Lock.wraps("a", client=client, on_wait=release, detect_deadlocks=False)
     def work() -> str:
         return "done"
 
@@ -385,7 +385,7 @@ class FullBackend:
             return replies
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Acquire) and isinstance(reply, Queued):
-                self._backend.apply_now([leasehold.model.Release(command.key, command.id)])
+                self._backend.apply_now([dibs.model.Release(command.key, command.id)])
                 self._store.refused += 1
         return [
             Refused("queue_full", (), self._store.recheck_in)

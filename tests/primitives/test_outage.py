@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from leasehold import AcquireTimeout, BackendUnavailable, LeaseLost
-from leasehold.model import Acquire, Command, Release
-from leasehold.runtime.step import step
+from dibs import AcquireTimeout, BackendUnavailable, LeaseLost
+from dibs.model import Acquire, Command, Release
+from dibs.runtime.step import step
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 from tests.servers.waiting import wait_until
@@ -124,7 +124,7 @@ async def test_leaving_the_block_during_an_outage_never_raises(
     store, client = site(w)
     lock = client.lock("a")
     await w.enter(lock)
-    with caplog.at_level(logging.WARNING, "leasehold"), outage(store):
+    with caplog.at_level(logging.WARNING, "dibs"), outage(store):
         await w.leave(lock)
         client.hub.keeper.flush(5)
     assert any("given up in the background" in record.message for record in caplog.records)

@@ -6,10 +6,10 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold import AcquireTimeout, Client, LeaseholdError, connect
-from leasehold.hub import Hub
-from leasehold.model import Renew
-from leasehold.testing import ManualClock
+from dibs import AcquireTimeout, Client, DibsError, connect
+from dibs.hub import Hub
+from dibs.model import Renew
+from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
 
 
@@ -116,7 +116,7 @@ async def test_a_waiter_whose_request_grew_too_large_is_told(client: Client) -> 
         await asyncio.sleep(0)
     smaller = await client.semaphore("s", 2).acquire(wait=0)
     async with asyncio.timeout(10):
-        with pytest.raises(LeaseholdError, match="capacity"):
+        with pytest.raises(DibsError, match="capacity"):
             await task
     await held.release()
     await smaller.release()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AcquireTimeout, LockConfig, NotHeld, Reentrant
-from leasehold.model import Acquire, Command
-from leasehold.primitives.reentry import NestedLease, _OfTheHold
-from leasehold.primitives.resizing import ResizableLease
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, LockConfig, NotHeld, Reentrant
+from dibs.model import Acquire, Command
+from dibs.primitives.reentry import NestedLease, _OfTheHold
+from dibs.primitives.resizing import ResizableLease
 from tests.primitives.elections import site
 from tests.primitives.reentrant import free, lock_of
 from tests.primitives.worlds import World, in_both_worlds
@@ -131,7 +131,7 @@ async def test_what_was_acquired_plainly_is_not_acquired_again(w: World) -> None
     await w.get(plain.release())
 
 
-async def test_another_task_waits_its_turn(client: leasehold.Client) -> None:
+async def test_another_task_waits_its_turn(client: dibs.Client) -> None:
     lock = client.lock("a", reentrant=True)
     async with lock as outer:
         other = asyncio.create_task(lock.acquire())
@@ -311,7 +311,7 @@ async def test_within_a_transaction_is_refused(w: World) -> None:
     await w.get(lease.release())
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_it_is_refused_where_it_means_nothing(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="another slot"):
         module.Semaphore("a", 2, reentrant=True)
@@ -323,7 +323,7 @@ def test_it_is_refused_where_it_means_nothing(module: Any, monkeypatch: pytest.M
         module.LeaderElection("a", reentrant=True)
     with pytest.raises(TypeError, match="reentrant is 'yes': give True or False"):
         module.Lock("a", reentrant="yes")
-    monkeypatch.setenv("LEASEHOLD_REENTRANT", "yes")
+    monkeypatch.setenv("DIBS_REENTRANT", "yes")
     assert module.Lock("a").config.reentrant
     assert module.RWLock("a").config.reentrant
     assert not module.Lock("a", reentrant=False).config.reentrant
@@ -342,18 +342,18 @@ async def test_a_semaphore_of_one_is_as_a_lock(w: World) -> None:
     assert not await w.get(slot.locked())
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_a_decorated_function_may_call_itself(module: Any) -> None:
-    w = World("async" if module is leasehold else "sync")
+    w = World("async" if module is dibs else "sync")
 
     @module.Lock.wraps("count:{what}", reentrant=True, client=w.client)
     async def down(what: str, number: int) -> list[int]:
-        token = leasehold.current_lease().token
+        token = dibs.current_lease().token
         return [token, *(await down(what, number - 1))] if number else [token]
 
     @module.Lock.wraps("count:{what}", reentrant=True, client=w.client)
     def plain(what: str, number: int) -> list[int]:
-        token = leasehold.current_lease().token
+        token = dibs.current_lease().token
         return [token, *plain(what, number - 1)] if number else [token]
 
     assert len(set(plain("a", 3))) == 1
@@ -364,7 +364,7 @@ def test_a_decorated_function_may_call_itself(module: Any) -> None:
 @pytest.mark.multiprocess
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_holds_nothing_of_it(tmp_path: Path) -> None:
-    with leasehold.sync.connect(f"sqlite:///{tmp_path}/leases.db") as client:
+    with dibs.sync.connect(f"sqlite:///{tmp_path}/leases.db") as client:
         lock = client.lock("a", reentrant=True)
         with lock as outer, lock as inner:
             pid = os.fork()

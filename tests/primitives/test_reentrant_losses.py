@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import LeaseLost, NotHeld
-from leasehold.primitives.roll import Roll
-from leasehold.testing import ManualClock
+import dibs
+import dibs.sync
+from dibs import LeaseLost, NotHeld
+from dibs.primitives.roll import Roll
+from dibs.testing import ManualClock
 from tests.primitives.elections import eventually, outage, site
 from tests.primitives.reentrant import free, lock_of
 from tests.primitives.worlds import World, in_both_worlds
@@ -71,7 +71,7 @@ async def test_whoever_waits_for_the_loss_of_one_hears_of_its_release(w: World) 
 
 
 async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
-    client: leasehold.Client,
+    client: dibs.Client,
 ) -> None:
     lock = client.lock("a", reentrant=True)
     caught: list[str] = []
@@ -94,7 +94,7 @@ async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
     assert await asyncio.sleep(0, "not cancelled") == "not cancelled"
 
 
-async def test_a_lost_hold_lets_the_bodys_own_error_pass(client: leasehold.Client) -> None:
+async def test_a_lost_hold_lets_the_bodys_own_error_pass(client: dibs.Client) -> None:
     lock = client.lock("a", reentrant=True)
     with pytest.raises(LookupError, match="mine") as caught:
         async with lock, lock:
@@ -106,7 +106,7 @@ async def test_a_lost_hold_lets_the_bodys_own_error_pass(client: leasehold.Clien
     assert any("enough" in note for note in caught.value.__notes__)
 
 
-async def test_anothers_cancellation_passes_as_well(client: leasehold.Client) -> None:
+async def test_anothers_cancellation_passes_as_well(client: dibs.Client) -> None:
     lock, inside = client.lock("a", reentrant=True), asyncio.Event()
 
     async def body() -> None:
@@ -122,7 +122,7 @@ async def test_anothers_cancellation_passes_as_well(client: leasehold.Client) ->
         await task
 
 
-async def test_a_block_of_another_task_is_interrupted_too(client: leasehold.Client) -> None:
+async def test_a_block_of_another_task_is_interrupted_too(client: dibs.Client) -> None:
     """Where each has a block of its own, on leases of one hold."""
     lock = client.lock("a", reentrant=True)
     outer, inner = await lock.acquire(), await lock.acquire()
@@ -144,7 +144,7 @@ async def test_a_block_of_another_task_is_interrupted_too(client: leasehold.Clie
 
 
 async def test_an_expiry_interrupts_the_innermost_block(
-    client: leasehold.Client, clock: ManualClock
+    client: dibs.Client, clock: ManualClock
 ) -> None:
     lock = client.lock("a", reentrant=True, auto_renew=False)
     with pytest.raises(LeaseLost, match="auto_renew is off"):

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from leasehold import (
+from dibs import (
     AcquireTimeout,
     Client,
     Deadlock,
     LockConfig,
     Reentrant,
 )
-from leasehold.backends.memory import MemoryBackend
-from leasehold.model import MANY, Command, Failed
-from leasehold.testing import ManualClock, expire, steal
+from dibs.backends.memory import MemoryBackend
+from dibs.model import MANY, Command, Failed
+from dibs.testing import ManualClock, expire, steal
 from tests.primitives.rwlocks import resizes, units
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -170,7 +170,7 @@ async def test_a_test_can_let_it_expire_or_have_it_stolen(w: World) -> None:
 
 
 def test_both_sides_are_described_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_RWLOCK__CART__TTL", "50s")
+    monkeypatch.setenv("DIBS_RWLOCK__CART__TTL", "50s")
     for module in (World("async").module, World("sync").module):
         lock = module.RWLock("cart", wait=5, note="why")
         assert lock.read().config == lock.write().config == lock.config

@@ -10,14 +10,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from leasehold.backends.memory import MemoryStore
-from leasehold.core.names import fingerprint
-from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseholdError, LeaseLost
-from leasehold.hub import Hub
-from leasehold.model import MANY, Resize
-from leasehold.primitives.resizing import ResizableLease
-from leasehold.sync import Client
-from leasehold.testing import Faults, FaultyStore, ManualClock
+from dibs.backends.memory import MemoryStore
+from dibs.core.names import fingerprint
+from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError, LeaseLost
+from dibs.hub import Hub
+from dibs.model import MANY, Resize
+from dibs.primitives.resizing import ResizableLease
+from dibs.sync import Client
+from dibs.testing import Faults, FaultyStore, ManualClock
 
 people = st.integers(0, 3)
 
@@ -301,7 +301,7 @@ def test_a_planted_bug_is_found(
         for seed in range(12):
             try:
                 weather(seed)
-            except LeaseholdError as error:  # told, which is a bug found, too
+            except DibsError as error:  # told, which is a bug found, too
                 raise AssertionError(str(error)) from error
 
     with pytest.raises(AssertionError):

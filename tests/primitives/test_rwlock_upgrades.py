@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from leasehold import (
+from dibs import (
     BackendUnavailable,
     Client,
     LeaseLost,
     NotHeld,
 )
-from leasehold.core.names import fingerprint
-from leasehold.hub import Hub
-from leasehold.model import MANY, Acquire, Command, Release, Resize
-from leasehold.testing import ManualClock
+from dibs.core.names import fingerprint
+from dibs.hub import Hub
+from dibs.model import MANY, Acquire, Command, Release, Resize
+from dibs.testing import ManualClock
 from tests.primitives.rwlocks import failing, heal, resizes, site, units
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leasehold import AcquireTimeout, CapacityWarning, Client
+from dibs import AcquireTimeout, CapacityWarning, Client
 from tests.primitives.worlds import World, in_both_worlds
 
 

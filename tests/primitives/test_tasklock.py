@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AcquireTimeout, LeaseLost, TaskLockConfig, UnsafeTiming
-from leasehold.model import Release
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, LeaseLost, TaskLockConfig, UnsafeTiming
+from dibs.model import Release
 from tests.primitives.elections import eventually, outage, site
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -194,7 +194,7 @@ async def test_what_a_task_lease_is_not_for_is_refused(w: World) -> None:
 
 
 async def test_asked_to_it_cancels_the_body_in_time(
-    client: leasehold.Client, clock: leasehold.testing.ManualClock
+    client: dibs.Client, clock: dibs.testing.ManualClock
 ) -> None:
     lock = client.task_lock("a", 0, 60, cancel=True)
     with pytest.raises(LeaseLost) as caught:
@@ -205,7 +205,7 @@ async def test_asked_to_it_cancels_the_body_in_time(
 
 
 async def test_unasked_it_cancels_nobody_but_a_revocation_does(
-    client: leasehold.Client, clock: leasehold.testing.ManualClock
+    client: dibs.Client, clock: dibs.testing.ManualClock
 ) -> None:
     async with client.task_lock("a", 0, 60) as lease:
         clock.advance(70)
@@ -225,7 +225,7 @@ def test_in_a_thread_cancel_tells_on_leaving() -> None:
     assert caught.value.reason == "max_hold"
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_timings_that_make_no_sense_are_refused(module: Any) -> None:
     for wrong in ((2, 1), (0, 0), (0, float("inf")), ("1h", "59m")):
         with pytest.raises(UnsafeTiming, match="max_hold"):
@@ -240,15 +240,15 @@ def test_timings_that_make_no_sense_are_refused(module: Any) -> None:
     assert (lock.min_hold, lock.max_hold) == (60, 3600)
 
 
-@pytest.mark.parametrize("module", [leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
 def test_a_decorated_function_that_may_not_start_is_skipped_or_refused(module: Any) -> None:
-    w = World("async" if module is leasehold else "sync")
+    w = World("async" if module is dibs else "sync")
     options = {"min_hold": 10, "max_hold": 60, "client": w.client}
     ran: list[str] = []
 
     @module.TaskLock.wraps("report:{day}", on_busy="skip", default="skipped", **options)
     def skips(day: str) -> str:
-        ran.append(leasehold.current_lease().key.decode())
+        ran.append(dibs.current_lease().key.decode())
         return "done"
 
     @module.TaskLock.wraps("report:{day}", **options)

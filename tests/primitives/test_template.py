@@ -2,7 +2,7 @@
 
 import pytest
 
-from leasehold import NameTemplate
+from dibs import NameTemplate
 
 
 def test_a_template_without_a_function_is_filled_by_name() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import AcquireTimeout, LeaseLost, NotHeld, current_lease
-from leasehold.primitives.template import NameTemplate
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, LeaseLost, NotHeld, current_lease
+from dibs.primitives.template import NameTemplate
 
 DAY = datetime.date(2026, 3, 1)
 
@@ -23,7 +23,7 @@ class Colour(enum.Enum):
     RED = 1
 
 
-@pytest.fixture(params=[leasehold, leasehold.sync], ids=["async", "sync"])
+@pytest.fixture(params=[dibs, dibs.sync], ids=["async", "sync"])
 def module(request: pytest.FixtureRequest) -> Any:
     """Both worlds' decorators do the same for both kinds of function."""
     return request.param
@@ -37,12 +37,12 @@ def client(module: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def looks(client: Any) -> leasehold.sync.Client:
-    return leasehold.sync.connect(client.url)
+def looks(client: Any) -> dibs.sync.Client:
+    return dibs.sync.connect(client.url)
 
 
 def test_a_plain_function_holds_the_lock_while_it_runs(
-    module: Any, client: Any, looks: leasehold.sync.Client
+    module: Any, client: Any, looks: dibs.sync.Client
 ) -> None:
     @module.Lock.wraps("report:{day}", client=client)
     def report(day: datetime.date, *, pages: int = 3) -> tuple[int, str]:
@@ -58,9 +58,7 @@ def test_a_plain_function_holds_the_lock_while_it_runs(
     assert not looks.lock("report:2026-03-01").locked()
 
 
-async def test_a_coroutine_function_too(
-    module: Any, client: Any, looks: leasehold.sync.Client
-) -> None:
+async def test_a_coroutine_function_too(module: Any, client: Any, looks: dibs.sync.Client) -> None:
     @module.Lock.wraps("report:{day}", client=client)
     async def report(day: datetime.date) -> str:
         assert await asyncio.to_thread(looks.lock("report:2026-03-01").locked)
@@ -71,8 +69,8 @@ async def test_a_coroutine_function_too(
     assert not await asyncio.to_thread(looks.lock("report:2026-03-01").locked)
 
 
-async def test_a_loss_reaches_the_coroutine(client: Any, looks: leasehold.sync.Client) -> None:
-    @leasehold.Lock.wraps("a", client=client)
+async def test_a_loss_reaches_the_coroutine(client: Any, looks: dibs.sync.Client) -> None:
+    @dibs.Lock.wraps("a", client=client)
     async def work() -> None:
         await asyncio.to_thread(looks.lock("a").revoke, reason="a test")
         await asyncio.sleep(60)
@@ -82,7 +80,7 @@ async def test_a_loss_reaches_the_coroutine(client: Any, looks: leasehold.sync.C
 
 
 def test_a_busy_lock_raises_or_is_skipped(
-    module: Any, client: Any, looks: leasehold.sync.Client
+    module: Any, client: Any, looks: dibs.sync.Client
 ) -> None:
     def work() -> str:
         return "done"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
-from leasehold.runtime.step import step
+from dibs.runtime.step import step
 from tests.primitives.worlds import World
 
 PATIENCE = 30.0

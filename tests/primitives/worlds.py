@@ -9,12 +9,12 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.backends.memory import MemoryStore
-from leasehold.hub import Hub
-from leasehold.runtime.step import step
-from leasehold.testing import ManualClock
+import dibs
+import dibs.sync
+from dibs.backends.memory import MemoryStore
+from dibs.hub import Hub
+from dibs.runtime.step import step
+from dibs.testing import ManualClock
 
 
 class World:
@@ -23,7 +23,7 @@ class World:
     def __init__(self, name: str) -> None:
         self.name = name
         self.is_async = name == "async"
-        self.module: Any = leasehold if self.is_async else leasehold.sync
+        self.module: Any = dibs if self.is_async else dibs.sync
         self.clock = ManualClock()
         self.store: Any = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
         self.client = self.another()

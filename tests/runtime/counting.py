@@ -1,6 +1,6 @@
 """Children of multiprocessing's that count under a lock which their parent made, used, and pickled.
 
-Run as a program: `METHOD`, with the store in $LEASEHOLD_URL. Prints what each child saw, and what the
+Run as a program: `METHOD`, with the store in $DIBS_URL. Prints what each child saw, and what the
 parent did. With $WARM, whoever imports this uses the store: with `forkserver` that is the server, before it
 forks.
 """
@@ -11,8 +11,8 @@ import os
 import sys
 from typing import Any
 
-from leasehold import LeaseLost
-from leasehold.sync import Lease, Lock
+from dibs import LeaseLost
+from dibs.sync import Lease, Lock
 
 TURNS, CHILDREN = 15, 3
 inherited: list[Lease] = []

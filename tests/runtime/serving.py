@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 
 COUNTER = Path(os.environ["COUNTER"])
-client = leasehold.sync.connect(os.environ["LEASES"])
-tasks = leasehold.Client(client.hub)
+client = dibs.sync.connect(os.environ["LEASES"])
+tasks = dibs.Client(client.hub)
 counter, counter_of_tasks = client.lock("counter", ttl=5), tasks.lock("counter", ttl=5)
 
 
@@ -31,7 +31,7 @@ if os.environ.get("MASTER"):
     master = client.lock("master", ttl=1).acquire()
 
 
-def served(lease: "leasehold.Lease | leasehold.sync.Lease") -> bytes:
+def served(lease: "dibs.Lease | dibs.sync.Lease") -> bytes:
     """Count, and tell who did it; reading and writing are apart, so only the lock keeps it right."""
     COUNTER.write_text(str(int(COUNTER.read_text()) + 1))
     lost = None if master is None else master.lost

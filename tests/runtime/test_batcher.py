@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from leasehold import BackendUnavailable, Client
-from leasehold.backends.port import MAX_BATCH
-from leasehold.hub import Hub
-from leasehold.model import Acquire, Command, Inspect, Release
+from dibs import BackendUnavailable, Client
+from dibs.backends.port import MAX_BATCH
+from dibs.hub import Hub
+from dibs.model import Acquire, Command, Inspect, Release
 from tests.runtime.stores import TappedStore
 
 

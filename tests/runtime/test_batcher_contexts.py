@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from leasehold.backends.port import Land
-from leasehold.clock import SystemClock
-from leasehold.model import Command, Inspect, Reply, Unknown
-from leasehold.runtime.batcher import Batcher
+from dibs.backends.port import Land
+from dibs.clock import SystemClock
+from dibs.model import Command, Inspect, Reply, Unknown
+from dibs.runtime.batcher import Batcher
 
 caller: ContextVar[str] = ContextVar("caller", default="nobody")
 

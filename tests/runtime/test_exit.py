@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.sync import Client, connect
+from dibs.sync import Client, connect
 from tests.runtime.scripts import run_script
 
 pytestmark = pytest.mark.multiprocess
 
 HOLD = """
 import asyncio, logging, sys, time
-logging.getLogger("leasehold").setLevel(logging.CRITICAL)
+logging.getLogger("dibs").setLevel(logging.CRITICAL)
 url, how = sys.argv[1:]
 if how == "async":
-    import leasehold
+    import dibs
 
     async def main():
-        return await leasehold.connect(url).lock("a", ttl=30).acquire()
+        return await dibs.connect(url).lock("a", ttl=30).acquire()
 
     lease = asyncio.run(main())
 else:
-    import leasehold.sync
+    import dibs.sync
 
-    lease = leasehold.sync.connect(url).lock("a", ttl=30).acquire()
+    lease = dibs.sync.connect(url).lock("a", ttl=30).acquire()
     if how == "after a renewal":
         lease.renew()
         time.sleep(1.2)  # the keeper is at work by now

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-import leasehold
-from leasehold import BackendUnavailable
-from leasehold.backends.memory import MemoryStore
-from leasehold.clock import SystemClock
-from leasehold.model import Inspect
-from leasehold.runtime.batcher import Batcher
+import dibs
+from dibs import BackendUnavailable
+from dibs.backends.memory import MemoryStore
+from dibs.clock import SystemClock
+from dibs.model import Inspect
+from dibs.runtime.batcher import Batcher
 from tests.servers.redis import RedisServer
 
 MANY = 40
@@ -21,7 +21,7 @@ MANY = 40
 async def test_flights_that_are_late_together_end_once_each(tmp_path: Path) -> None:
     with RedisServer(tmp_path) as server:
         async with asyncio.timeout(30):
-            async with leasehold.connect(server.url, call_timeout=0.3) as client:
+            async with dibs.connect(server.url, call_timeout=0.3) as client:
                 locks = [client.lock(f"key-{number}") for number in range(MANY)]
                 for lease in await asyncio.gather(*(lock.acquire() for lock in locks)):
                     await lease.release()
@@ -55,7 +55,7 @@ async def test_a_wait_is_bounded_also_by_a_store_that_stands_still(
     tmp_path: Path, wait: float
 ) -> None:
     with RedisServer(tmp_path) as server:
-        async with leasehold.connect(server.url, call_timeout=60) as client:
+        async with dibs.connect(server.url, call_timeout=60) as client:
             lock = client.lock("a")
             await (await lock.acquire()).release()
             server.pause()

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.multiprocess
 
 IN_CHILD = """
 import logging, os, sys, traceback
-logging.getLogger("leasehold").setLevel(logging.ERROR)
+logging.getLogger("dibs").setLevel(logging.ERROR)
 
 def in_child(action):
     "Run something in a forked child, and print what it returns."
@@ -39,8 +39,8 @@ def test_a_child_of_a_blocking_holder(url: str) -> None:
     lines = run_script(
         IN_CHILD
         + """
-from leasehold import LeaseLost
-from leasehold.sync import connect
+from dibs import LeaseLost
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 told = []
@@ -76,9 +76,9 @@ def test_a_child_that_leaves_the_block(url: str) -> None:
     lines = run_script(
         """
 import logging, os, sys
-logging.getLogger("leasehold").setLevel(logging.ERROR)
-from leasehold import LeaseLost
-from leasehold.sync import connect
+logging.getLogger("dibs").setLevel(logging.ERROR)
+from dibs import LeaseLost
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 lock = client.lock("a")
@@ -105,7 +105,7 @@ def test_a_child_of_an_async_holder(url: str) -> None:
         IN_CHILD
         + """
 import asyncio
-from leasehold import LeaseLost, connect
+from dibs import LeaseLost, connect
 
 async def main():
     client = connect(sys.argv[1])
@@ -145,7 +145,7 @@ def test_forks_amid_the_work_of_other_threads(url: str) -> None:
         IN_CHILD
         + """
 import threading
-from leasehold.sync import connect
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 over = threading.Event()
@@ -175,7 +175,7 @@ def test_multiprocessing_workers_share_what_was_made_before_the_fork(tmp_path: P
     lines = run_script(
         """
 import multiprocessing, sys
-from leasehold.sync import connect
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 lock = client.lock("counter")

@@ -6,9 +6,9 @@ import threading
 from typing import Any
 from weakref import ref
 
-from leasehold.primitives.circles import Detective
-from leasehold.primitives.lookout import Lookout
-from leasehold.runtime.holdings import SPARE, Holdings
+from dibs.primitives.circles import Detective
+from dibs.primitives.lookout import Lookout
+from dibs.runtime.holdings import SPARE, Holdings
 from tests.primitives.waits import pause
 from tests.primitives.worlds import World
 

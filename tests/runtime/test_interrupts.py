@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.backends.memory import MemoryStore
-from leasehold.hub import Hub
-from leasehold.sync import Client, Lease, Lock
-from leasehold.testing import ManualClock
+from dibs.backends.memory import MemoryStore
+from dibs.hub import Hub
+from dibs.sync import Client, Lease, Lock
+from dibs.testing import ManualClock
 from tests.runtime.interrupting import Interrupting
 
 TTL = 3.0
@@ -158,7 +158,7 @@ def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     Nothing is logged: an interrupt within `logging` leaves its handlers locked, for this whole process.
     """
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
-    monkeypatch.setattr(logging.getLogger("leasehold"), "disabled", True)
+    monkeypatch.setattr(logging.getLogger("dibs"), "disabled", True)
     gc.collect()
     gc.disable()
     yield

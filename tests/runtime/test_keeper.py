@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from leasehold import BackendUnavailable, Forbidden, LeaseLost
-from leasehold.hub import Hub
-from leasehold.model import Command, Release, Renew
-from leasehold.sync import Client
-from leasehold.testing import ManualClock
+from dibs import BackendUnavailable, Forbidden, LeaseLost
+from dibs.hub import Hub
+from dibs.model import Command, Release, Renew
+from dibs.sync import Client
+from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
 
 TTL = 30.0
@@ -209,7 +209,7 @@ def test_who_closes_waits_once_for_a_store_that_hangs(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a program does that closes its client, and then ends."""
-    monkeypatch.setattr("leasehold.runtime.keeper.DRAIN", 2.0)
+    monkeypatch.setattr("dibs.runtime.keeper.DRAIN", 2.0)
     hanging, go_on = threading.Event(), threading.Event()
 
     def hang(_: Sequence[Command]) -> None:
@@ -295,7 +295,7 @@ def test_a_connection_that_is_made_anew_at_once_stands_in_no_log(
 def test_that_leases_cannot_be_renewed_is_logged_once_in_an_outage(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "leasehold")
+    caplog.set_level(logging.WARNING, "dibs")
     lease = site.client.lock("a", ttl=TTL).acquire()
 
     def away(_: Sequence[Command]) -> None:

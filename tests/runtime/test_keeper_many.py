@@ -6,11 +6,11 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.backends.memory import MemoryStore
-from leasehold.hub import Hub
-from leasehold.model import Renew
-from leasehold.sync import Client, Lease
-from leasehold.testing import ManualClock
+from dibs.backends.memory import MemoryStore
+from dibs.hub import Hub
+from dibs.model import Renew
+from dibs.sync import Client, Lease
+from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
 
 MANY = 100_000

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import Client, LeaseLost
-from leasehold.hub import Hub
+import dibs
+import dibs.sync
+from dibs import Client, LeaseLost
+from dibs.hub import Hub
 from tests.runtime.stores import TappedStore
 
 
@@ -28,17 +28,17 @@ def url() -> str:
 
 @pytest.fixture
 def client(url: str) -> Iterator[Client]:
-    client = leasehold.connect(url)
+    client = dibs.connect(url)
     yield client
     client.hub.close()
 
 
-def looks(url: str) -> leasehold.sync.Client:
+def looks(url: str) -> dibs.sync.Client:
     """Another client, which only looks."""
-    return leasehold.sync.connect(url)
+    return dibs.sync.connect(url)
 
 
-def free_soon(client: leasehold.sync.Client, name: str, within: float = 5.0) -> bool:
+def free_soon(client: dibs.sync.Client, name: str, within: float = 5.0) -> bool:
     """The key comes free within so many seconds."""
     lease = client.lock(name).acquire(wait=within)
     return lease.release()
@@ -59,7 +59,7 @@ def test_one_client_serves_loop_after_loop(client: Client, url: str) -> None:
 @pytest.mark.parametrize("scheme", ["memory", "sqlite"])
 def test_loops_that_were_closed_are_not_kept(scheme: str, tmp_path: Path) -> None:
     path = tmp_path / "leases.db"
-    client = leasehold.connect(f"memory://{uuid4()}" if scheme == "memory" else f"sqlite:///{path}")
+    client = dibs.connect(f"memory://{uuid4()}" if scheme == "memory" else f"sqlite:///{path}")
 
     async def cycle() -> weakref.ref[Any]:
         async with client.lock("a"):
@@ -116,7 +116,7 @@ def test_a_loop_that_is_closed_under_its_tasks_orphans_no_lease_for_ever(
     """Nobody cancels them: the loop is just gone, as after `loop.stop()` and `loop.close()`."""
     store = TappedStore(turns=turns)
     client = Client(Hub(store))
-    other = leasehold.sync.Client(Hub(store))
+    other = dibs.sync.Client(Hub(store))
     lock = client.lock("a", ttl=0.5)
     entered = asyncio.Event()
 
@@ -187,8 +187,8 @@ def test_who_held_the_interpreters_lock_past_the_deadline_is_told_right_after(
 
 
 def test_many_loops_and_threads_share_one_hub(url: str) -> None:
-    client = leasehold.connect(url)
-    blocking = leasehold.sync.Client(client.hub)
+    client = dibs.connect(url)
+    blocking = dibs.sync.Client(client.hub)
     lock, same = client.lock("counter"), blocking.lock("counter")
     total = 0
     inside = 0

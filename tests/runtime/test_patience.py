@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import AcquireTimeout, BackendUnavailable
-from leasehold.sync import connect
-from leasehold.testing.proxy import FaultProxy
+from dibs import AcquireTimeout, BackendUnavailable
+from dibs.sync import connect
+from dibs.testing.proxy import FaultProxy
 from tests.server.world import World
 from tests.servers.redis import RedisServer
 
@@ -58,8 +58,8 @@ def test_so_does_who_waits_in_line(
     way: tuple[FaultProxy, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for who is in the way, which it asks, and its leave, which it takes."""
-    monkeypatch.setattr("leasehold.primitives.lookout.ASIDE", 0.3)
-    monkeypatch.setattr("leasehold.primitives.asking.ASIDE", 0.3)
+    monkeypatch.setattr("dibs.primitives.lookout.ASIDE", 0.3)
+    monkeypatch.setattr("dibs.primitives.asking.ASIDE", 0.3)
     proxy, url, around = way
     with connect(url) as client, connect(around) as other:
         held = other.lock("patient").acquire()

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.port import Backend
-from leasehold.backends.sqlite import SqliteStore
-from leasehold.runtime import pool as pools
-from leasehold.runtime.pool import Pool
-from leasehold.runtime.step import step
+from dibs.backends.port import Backend
+from dibs.backends.sqlite import SqliteStore
+from dibs.runtime import pool as pools
+from dibs.runtime.pool import Pool
+from dibs.runtime.step import step
 
 
 class Made:

@@ -9,9 +9,9 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.testing import Recorder, check, check_liveness, read
+import dibs
+import dibs.sync
+from dibs.testing import Recorder, check, check_liveness, read
 from tests.runtime.real_stores import SHARED, url_of
 
 LOOPS, ROUNDS, TASKS, THREADS, TURNS = 3, 2, 4, 4, 12
@@ -29,8 +29,8 @@ class Crowd:
     """Threads and tasks that share primitives, and a history of what each of them held."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self.client = leasehold.connect(url)  # made outside of any loop, used in all
-        self.blocking = leasehold.sync.Client(self.client.hub)
+        self.client = dibs.connect(url)  # made outside of any loop, used in all
+        self.blocking = dibs.sync.Client(self.client.hub)
         self.history = folder / "history"
         self.recorder = Recorder(self.history)
         self.failures: list[BaseException] = []
@@ -92,7 +92,7 @@ class Crowd:
     def _held(self, lease: Any, asked: float, capacity: int) -> None:
         self.recorder.granted(lease, asked, capacity=capacity)
         self.tokens.append(lease.token)
-        if isinstance(lease, leasehold.sync.Lease):
+        if isinstance(lease, dibs.sync.Lease):
             lease.ensure()
             self.recorder.releasing(lease)
 
@@ -114,11 +114,11 @@ def test_threads_and_loops_exclude_each_other_on_one_client(url: str, tmp_path: 
 @pytest.mark.multiprocess
 def test_a_lease_of_one_loop_is_seen_lost_and_given_up_by_others(url: str) -> None:
     """What is a plain call works anywhere; a thread may wait for what a loop holds."""
-    client = leasehold.connect(url)
-    blocking = leasehold.sync.Client(client.hub)
+    client = dibs.connect(url)
+    blocking = dibs.sync.Client(client.hub)
     lock, same = client.lock("a"), blocking.lock("a")
     held, done = threading.Event(), threading.Event()
-    leases: list[leasehold.Lease] = []
+    leases: list[dibs.Lease] = []
 
     async def hold() -> None:
         async with lock as lease:

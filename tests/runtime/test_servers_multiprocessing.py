@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.primitives.ids import DRAWN
+import dibs
+import dibs.sync
+from dibs.primitives.ids import DRAWN
 from tests.runtime.counting import CHILDREN, TURNS
 from tests.runtime.real_stores import SHARED, url_of
 from tests.runtime.scripts import run_script
@@ -41,7 +41,7 @@ def test_children_take_turns_and_hold_nothing_of_their_parents(url: str, method:
             method,
         ],
         cwd=ROOT,
-        env=os.environ | {"LEASEHOLD_URL": url, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        env=os.environ | {"DIBS_URL": url, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=100,
@@ -69,7 +69,7 @@ def test_no_two_processes_draw_the_same_id() -> None:
     lines = run_script(
         """
         import os
-        from leasehold.primitives.ids import DRAWN, new_id
+        from dibs.primitives.ids import DRAWN, new_id
 
         new_id()
         for child in range(3):
@@ -84,7 +84,7 @@ def test_no_two_processes_draw_the_same_id() -> None:
     assert len(ids) == len(set(ids)) == 4 * DRAWN
 
 
-WORLDS: Any = [leasehold, leasehold.sync]
+WORLDS: Any = [dibs, dibs.sync]
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -111,7 +111,7 @@ def test_what_names_no_client_can_be_sent(world: Any) -> None:
 
 def test_a_lease_can_not_be_sent() -> None:
     with (
-        leasehold.sync.connect("memory://sent") as client,
+        dibs.sync.connect("memory://sent") as client,
         client.lock("a") as lease,
         pytest.raises(TypeError, match=r"send lease\.detach\(\)"),
     ):

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-import leasehold.sync
+import dibs.sync
 from tests.runtime.real_stores import SHARED, url_of
 from tests.servers.ports import HOST, free_port
 from tests.servers.process import ServerFailed, ServerProcess
@@ -42,7 +42,7 @@ class Site:
         self.folder = folder
         self.counter = folder / "counter"
         self.counter.write_text("0")
-        self.client = leasehold.sync.connect(leases)
+        self.client = dibs.sync.connect(leases)
         self._asked = 0
         for name, value in {
             "LEASES": leases,

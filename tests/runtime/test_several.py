@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from leasehold.backends.port import MAX_BATCH
-from leasehold.errors import BackendUnavailable
-from leasehold.hub import Hub
-from leasehold.model import Acquire, Command, Granted, Release, Released
-from leasehold.runtime.port import Answer
-from leasehold.runtime.step import step
+from dibs.backends.port import MAX_BATCH
+from dibs.errors import BackendUnavailable
+from dibs.hub import Hub
+from dibs.model import Acquire, Command, Granted, Release, Released
+from dibs.runtime.port import Answer
+from dibs.runtime.step import step
 from tests.runtime.stores import TappedStore
 
 

@@ -2,14 +2,14 @@
 
 from uuid import uuid4
 
-from leasehold.runtime.asyncio import AsyncRuntime
-from leasehold.server.placing.atlas import Atlas
-from leasehold.server.placing.guards import Guards
-from leasehold.server.placing.listing import Listed, Listing
-from leasehold.server.placing.runtime import PlacedRuntime
-from leasehold.server.placing.table import Table
-from leasehold.server.placing.ways import Ways
-from leasehold.server.records import records_for
+from dibs.runtime.asyncio import AsyncRuntime
+from dibs.server.placing.atlas import Atlas
+from dibs.server.placing.guards import Guards
+from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placing.table import Table
+from dibs.server.placing.ways import Ways
+from dibs.server.records import records_for
 
 
 def alone(store: AsyncRuntime) -> PlacedRuntime:

@@ -9,20 +9,20 @@ from typing import Any
 
 import psycopg
 
-from leasehold.server.records import records_for
-from leasehold.server.records.port import Records
+from dibs.server.records import records_for
+from dibs.server.records.port import Records
 
 SQLITE_SPOILT = {
-    "format": "UPDATE leasehold_service SET format = 'x'",
-    "newer": "UPDATE leasehold_service SET format = 99",
-    "value": "UPDATE leasehold_records SET version = 'x', value = 17",
-    "gone": "DROP TABLE leasehold_records",
+    "format": "UPDATE dibs_service SET format = 'x'",
+    "newer": "UPDATE dibs_service SET format = 99",
+    "value": "UPDATE dibs_records SET version = 'x', value = 17",
+    "gone": "DROP TABLE dibs_records",
 }
 POSTGRES_SPOILT = {
-    "format": "DELETE FROM leasehold.service_state",
-    "newer": "UPDATE leasehold.service_state SET format = 99",
-    "value": "ALTER TABLE leasehold.service_records ALTER value TYPE text USING 'x'",
-    "gone": "DROP TABLE leasehold.service_records",
+    "format": "DELETE FROM dibs.service_state",
+    "newer": "UPDATE dibs.service_state SET format = 99",
+    "value": "ALTER TABLE dibs.service_records ALTER value TYPE text USING 'x'",
+    "gone": "DROP TABLE dibs.service_records",
 }
 
 
@@ -49,7 +49,7 @@ def sqlite_place(folder: Path) -> Place:
 
 
 def redis_place(url: str, client: Callable[[], Any]) -> Place:
-    state, keys = b"lh:service:{lh}:state", b"lh:service:{lh}:records:key"
+    state, keys = b"dibs:service:{dibs}:state", b"dibs:service:{dibs}:records:key"
 
     def spoil(what: str) -> None:
         with client() as db:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from leasehold.model import Acquire, Command, Granted, Reply
-from leasehold.server.principal import Principal
+from dibs.model import Acquire, Command, Granted, Reply
+from dibs.server.principal import Principal
 from tests.server.test_api_locks import acquired
 from tests.server.world import World
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from leasehold.backends.http.names import decoded
-from leasehold.model import Acquire, Command
-from leasehold.runtime.port import Answer
+from dibs.backends.http.names import decoded
+from dibs.model import Acquire, Command
+from dibs.runtime.port import Answer
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 

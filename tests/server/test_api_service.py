@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import AcquireTimeout
-from leasehold.model import Acquire, Granted, Release, Released
-from leasehold.sync import connect
+from dibs import AcquireTimeout
+from dibs.model import Acquire, Granted, Release, Released
+from dibs.sync import connect
 from tests.server.world import LONG, World, b64
 
 

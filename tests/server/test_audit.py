@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.server.audit import DENIED_ALL, DENIED_EACH, WINDOW, Audit, common_directory
-from leasehold.server.keys import KeyRing, UnknownKey
-from leasehold.server.keys_desk import Beyond, Desk
-from leasehold.server.keys_shapes import NewKey
-from leasehold.server.principal import Principal, Scope
-from leasehold.server.records import records_for
-from leasehold.server.records.port import Records
-from leasehold.server.scopes import EVERYTHING, with_implied
-from leasehold.testing import ManualClock
+from dibs.errors import BackendUnavailable
+from dibs.server.audit import DENIED_ALL, DENIED_EACH, WINDOW, Audit, common_directory
+from dibs.server.keys import KeyRing, UnknownKey
+from dibs.server.keys_desk import Beyond, Desk
+from dibs.server.keys_shapes import NewKey
+from dibs.server.principal import Principal, Scope
+from dibs.server.records import records_for
+from dibs.server.records.port import Records
+from dibs.server.scopes import EVERYTHING, with_implied
+from dibs.testing import ManualClock
 
 
 def principal(name: str, scope: Scope = Scope.ADMIN, *prefixes: bytes) -> Principal:

@@ -7,12 +7,12 @@ import httpx2
 import msgspec
 import pytest
 
-import leasehold.sync
-from leasehold.backends.http import wire
-from leasehold.backends.http.names import encoded
-from leasehold.core.waits import Wait, written
-from leasehold.errors import LeaseholdError
-from leasehold.server.limits import Limits
+import dibs.sync
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.core.waits import Wait, written
+from dibs.errors import DibsError
+from dibs.server.limits import Limits
 from tests.server.world import World, b64
 
 ID = "an-id-of-enough-letters-"
@@ -66,7 +66,7 @@ def test_msgpack_too(world: World) -> None:
     )
     found = msgspec.msgpack.decode(answer.content, type=wire.BatchAnswer)
     assert found.replies == (wire.Status(key("x"), 0),)
-    assert answer.headers["leasehold-server"] == world.server.service.server_id
+    assert answer.headers["dibs-server"] == world.server.service.server_id
 
 
 def advert_of(name: str) -> str:
@@ -161,10 +161,10 @@ def test_a_cohort_that_is_too_large_for_a_service_is_told_so(
     (reply,) = post(world.client(), too_many)
     assert reply.reason == "invalid"
     assert reply.detail.endswith("a lock's cohort= is 64 at most here")
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
     with (
-        leasehold.sync.connect(world.url) as client,
-        pytest.raises(LeaseholdError, match="cohort= is 64 at most here"),
+        dibs.sync.connect(world.url) as client,
+        pytest.raises(DibsError, match="cohort= is 64 at most here"),
     ):
         client.lock("z", cohort=65).acquire()
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import pytest
 
-from leasehold.cli.serve import serve
-from leasehold.server.config import VARIABLE, ServerConfig, read_config
-from leasehold.server.routes import ROUTES
+from dibs.cli.serve import serve
+from dibs.server.config import VARIABLE, ServerConfig, read_config
+from dibs.server.routes import ROUTES
 from tests.servers.discovery import Discovery
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SPARE = 5.0
 """Seconds that a server may take to end, besides those in which requests do."""
-CREDENTIALS = "/run/credentials/leasehold.service"
+CREDENTIALS = "/run/credentials/dibs.service"
 
 
 def takes(config: ServerConfig) -> float:
@@ -43,7 +43,7 @@ class Unit(ConfigParser):
 
     def __init__(self) -> None:
         super().__init__(strict=False, interpolation=None, delimiters="=", comment_prefixes="#")
-        text = (DEPLOY / "leasehold.service").read_text("utf-8")
+        text = (DEPLOY / "dibs.service").read_text("utf-8")
         self.read_string(text)
         self.loaded = dict(re.findall(r"^#?LoadCredential=([\w.]+):(\S+)$", text, re.MULTILINE))
 
@@ -83,10 +83,10 @@ def test_so_is_what_it_proposes_for_others(unit: Unit, tmp_path: Path) -> None:
 
 def test_what_the_unit_runs(unit: Unit) -> None:
     program, verb, *options = unit["Service"]["ExecStart"].split()
-    assert Path(program).name == "leasehold"
+    assert Path(program).name == "dibs"
     assert verb == serve.name
     assert options == ["--config", "${CREDENTIALS_DIRECTORY}/server.toml"]
-    assert unit.loaded["server.toml"] == "/etc/leasehold/server.toml"
+    assert unit.loaded["server.toml"] == "/etc/dibs/server.toml"
 
 
 @pytest.mark.parametrize(
@@ -107,10 +107,10 @@ def test_how_it_runs(unit: Unit, setting: str, value: str) -> None:
 @pytest.mark.once
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd here")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    text = (DEPLOY / "leasehold.service").read_text("utf-8")
-    file = tmp_path / "leasehold.service"
-    program = Path(sys.executable).with_name("leasehold")
-    file.write_text(text.replace("/opt/leasehold/bin/leasehold", str(program)), "utf-8")
+    text = (DEPLOY / "dibs.service").read_text("utf-8")
+    file = tmp_path / "dibs.service"
+    program = Path(sys.executable).with_name("dibs")
+    file.write_text(text.replace("/opt/dibs/bin/dibs", str(program)), "utf-8")
     done = _run("systemd-analyze", "verify", str(file))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     found = _run("systemd-analyze", "security", "--offline=true", "--threshold=20", str(file))
@@ -146,13 +146,13 @@ def served(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Serv
     """The settings that a server there would have."""
     file = tmp_path_factory.mktemp("config") / "server.toml"
     file.write_text(manifest.config_map["data"]["server.toml"], "utf-8")
-    environ = {each["name"]: "postgresql://db/leasehold" for each in manifest.container["env"]}
+    environ = {each["name"]: "postgresql://db/dibs" for each in manifest.container["env"]}
     assert all(name.startswith(VARIABLE) for name in environ)
     return read_config(str(file), {}, environ)
 
 
 def test_the_servers_settings(manifest: Manifest, served: ServerConfig) -> None:
-    assert manifest.container["args"] == [serve.name, "--config", "/etc/leasehold/server.toml"]
+    assert manifest.container["args"] == [serve.name, "--config", "/etc/dibs/server.toml"]
     assert served.store, "it comes from a secret"
     assert "store" not in tomllib.loads(manifest.config_map["data"]["server.toml"])
     assert "sqlite" not in manifest.config_map["data"]["server.toml"]
@@ -164,11 +164,11 @@ def test_every_file_that_is_named_is_mounted(manifest: Manifest, served: ServerC
     mounts = {
         each["mountPath"]: volumes[each["name"]] for each in manifest.container["volumeMounts"]
     }
-    of_config = mounts["/etc/leasehold"]["configMap"]["name"]
+    of_config = mounts["/etc/dibs"]["configMap"]["name"]
     assert of_config == manifest.config_map["metadata"]["name"]
     for path, name in ((served.tls_cert, "tls.crt"), (served.tls_key, "tls.key")):
         folder, _, file = path.rpartition("/")
-        assert (mounts[folder]["secret"]["secretName"], file) == ("leasehold-tls", name)
+        assert (mounts[folder]["secret"]["secretName"], file) == ("dibs-tls", name)
 
 
 @pytest.mark.parametrize("probe", ["startupProbe", "livenessProbe", "readinessProbe"])
@@ -247,9 +247,7 @@ def test_kubectl_knows_every_field_of_the_deployment(manifest: Manifest, tmp_pat
     """It drops those that there are none of."""
     file = tmp_path / "deployment.json"
     file.write_text(json.dumps(manifest.deployment), "utf-8")
-    done = _run(
-        "kubectl", "set", "image", "--local", "-f", str(file), "leasehold=new", "-o", "json"
-    )
+    done = _run("kubectl", "set", "image", "--local", "-f", str(file), "dibs=new", "-o", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert _lacks(found, manifest.deployment) == ["/spec/template/spec/containers/0/image"]

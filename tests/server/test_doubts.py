@@ -2,9 +2,9 @@
 
 import pytest
 
-from leasehold.model import Acquire, Command, Inspect, Release, Renew
-from leasehold.server import doubts as module
-from leasehold.server.doubts import Doubts
+from dibs.model import Acquire, Command, Inspect, Release, Renew
+from dibs.server import doubts as module
+from dibs.server.doubts import Doubts
 
 pytestmark = pytest.mark.once
 

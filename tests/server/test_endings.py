@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.server.call import Call
-from leasehold.server.endings import End, ends_of
-from leasehold.server.routes.events import ROUTES
-from leasehold.server.ui.seal import new_session
+from dibs.server.call import Call
+from dibs.server.endings import End, ends_of
+from dibs.server.routes.events import ROUTES
+from dibs.server.ui.seal import new_session
 from tests.server.world import LONG, World
 
 pytestmark = pytest.mark.once

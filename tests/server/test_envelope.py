@@ -4,9 +4,9 @@ from sys import getrefcount
 
 import pytest
 
-from leasehold.core.names import fingerprint
-from leasehold.core.notes import mark_in, shown_note
-from leasehold.server.envelope import Envelope
+from dibs.core.names import fingerprint
+from dibs.core.notes import mark_in, shown_note
+from dibs.server.envelope import Envelope
 
 ID, MARK = "an-id-of-enough-letters-", "m" * 32
 

@@ -10,12 +10,12 @@ from typing import Any
 import httpx2
 import pytest
 
-import leasehold.sync
-from leasehold.errors import BackendUnavailable
-from leasehold.server import endless, routes
-from leasehold.server.limits import Limits
-from leasehold.server.observatory import events as events_of
-from leasehold.server.observatory.ring import Ring
+import dibs.sync
+from dibs.errors import BackendUnavailable
+from dibs.server import endless, routes
+from dibs.server.limits import Limits
+from dibs.server.observatory import events as events_of
+from dibs.server.observatory.ring import Ring
 from tests.server.world import World, b64
 
 
@@ -120,7 +120,7 @@ def test_what_is_done_in_the_store_itself_is_found(tmp_path: Path) -> None:
     try:
         with (
             following(world.client()) as news,
-            leasehold.sync.connect(world.config.store) as there,
+            dibs.sync.connect(world.config.store) as there,
         ):
             next(news)
             with there.lock("x", note="another").acquire(wait=30):
@@ -138,7 +138,7 @@ def test_a_watched_lock_that_changes_in_the_store_itself(tmp_path: Path) -> None
     try:
         with (
             following(world.client(), f"/v1/watch/locks/{b64('x')}") as news,
-            leasehold.sync.connect(world.config.store) as there,
+            dibs.sync.connect(world.config.store) as there,
         ):
             next(news)
             with there.lock("x").acquire(wait=30):

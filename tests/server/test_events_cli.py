@@ -1,4 +1,4 @@
-"""`leasehold events` and `leasehold watch`: over the service's streams, and by looking at a store."""
+"""`dibs events` and `dibs watch`: over the service's streams, and by looking at a store."""
 
 import json
 import os
@@ -15,9 +15,9 @@ from typing import IO, Any
 
 import pytest
 
-import leasehold.sync
-from leasehold.cli.events import line
-from leasehold.server.observatory.events import Event
+import dibs.sync
+from dibs.cli.events import line
+from dibs.server.observatory.events import Event
 from tests.cli.processes import Cli
 from tests.server.test_events import acquire, release
 from tests.server.world import LONG, World, b64
@@ -40,8 +40,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def service(world: World, key: str = "") -> dict[str, str]:
     """The environment of somebody with a key."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "LEASEHOLD_"))}
-    return clean | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": key or world.admin_key}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("LEASE_", "DIBS_"))}
+    return clean | {"DIBS_URL": world.url, "DIBS_API_KEY": key or world.admin_key}
 
 
 def read(process: "subprocess.Popen[str]") -> str:
@@ -122,7 +122,7 @@ def _break_streams(world: World) -> None:
 def test_events_of_another_store(cli: Cli, tmp_path: Path) -> None:
     tail = cli.start("events", "--json", "--every", "0.1")
     names, told = (f"x{number}" for number in count()), dict[str, Any](what="")
-    with leasehold.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
+    with dibs.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
         while told["what"] != "granted":  # until it looks; what it tells may be of a lock before
             with client.lock(next(names)):
                 if _has_line(tail, 0.3):
@@ -140,9 +140,9 @@ def _has_line(process: "subprocess.Popen[str]", seconds: float) -> bool:
 
 @pytest.mark.parametrize("verb", [("events",), ("watch", "x")], ids=lambda verb: verb[0])
 def test_who_is_not_let_in_is_told(cli: Cli, world: World, verb: tuple[str, ...]) -> None:
-    done = cli(*verb, env=service(world, "lh_000000000000_0123456789012345678901"))
+    done = cli(*verb, env=service(world, "dibs_000000000000_0123456789012345678901"))
     assert done.returncode == 77
-    assert "LEASEHOLD_API_KEY" in done.stderr
+    assert "DIBS_API_KEY" in done.stderr
 
 
 def test_a_revoked_key_ends_it(cli: Cli, world: World) -> None:
@@ -226,7 +226,7 @@ def test_top_on_a_terminal(cli: Cli, world: World) -> None:
 
 
 def test_top_says_of_a_task_that_nobody_has_that_it_is_kept(cli: Cli, tmp_path: Path) -> None:
-    with leasehold.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
+    with dibs.sync.connect(f"sqlite:///{tmp_path / 'leases.db'}") as client:
         with client.task_lock("sales", "10m", "1h", note="why").acquire():
             pass
     (_, row) = cli("top", "--once").stdout.splitlines()

@@ -11,11 +11,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from leasehold.server.answers import Answer, text
-from leasehold.server.express import FEW
-from leasehold.server.express import MANY as MOST
-from leasehold.server.limits import Limits
-from leasehold.server.protocol import OFTEN, SWEEP, BoundedProtocol, bounded, sweep_every
+from dibs.server.answers import Answer, text
+from dibs.server.express import FEW
+from dibs.server.express import MANY as MOST
+from dibs.server.limits import Limits
+from dibs.server.protocol import OFTEN, SWEEP, BoundedProtocol, bounded, sweep_every
 from tests.server.test_limits import connected, said
 from tests.server.world import LONG, World
 
@@ -210,7 +210,7 @@ def test_every_answer_says_whose_it_is(world: World) -> None:
         line.sendall(asks("/livez"))
         fast = line.recv(1 << 16)
     for answer in (refused, slow, fast):
-        assert b"\r\nleasehold-server: " in answer, answer
+        assert b"\r\ndibs-server: " in answer, answer
         assert b"\r\nx-content-type-options: nosniff\r\n" in answer
 
 

@@ -9,11 +9,11 @@ from typing import Any, Literal
 import httpx2
 import pytest
 
-from leasehold.backends.http.names import encoded
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Command, Gone
-from leasehold.runtime.port import Answer, Told
-from leasehold.server.own_ids import is_own
+from dibs.backends.http.names import encoded
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Command, Gone
+from dibs.runtime.port import Answer, Told
+from dibs.server.own_ids import is_own
 from tests.server.test_api_locks import acquire
 from tests.server.test_api_retries import Forsaken
 from tests.server.world import LONG, World, b64

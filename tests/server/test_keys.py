@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.server import keys as keys_module
-from leasehold.server import keys_document, keys_known
-from leasehold.server.keys import KEPT, KeyRing, Unauthenticated, UnknownKey
-from leasehold.server.principal import Principal, Scope
-from leasehold.server.records import records_for
-from leasehold.server.records.port import Record, Records
-from leasehold.testing import ManualClock
+from dibs.errors import BackendUnavailable
+from dibs.server import keys as keys_module
+from dibs.server import keys_document, keys_known
+from dibs.server.keys import KEPT, KeyRing, Unauthenticated, UnknownKey
+from dibs.server.principal import Principal, Scope
+from dibs.server.records import records_for
+from dibs.server.records.port import Record, Records
+from dibs.testing import ManualClock
 
 EVERY = frozenset(Scope)
 
@@ -90,7 +90,7 @@ async def test_a_text_has_128_random_bits_and_names_its_key(ring: KeyRing) -> No
     assert len(texts) == 20
     for principal, text in made:
         mark, key_id, bits = text.split("_", 2)
-        assert (mark, key_id, len(bits)) == ("lh", principal.key_id, 22)
+        assert (mark, key_id, len(bits)) == ("dibs", principal.key_id, 22)
 
 
 async def test_what_lies_in_the_records_lets_nobody_in(ring: KeyRing, records: Records) -> None:
@@ -98,7 +98,7 @@ async def test_what_lies_in_the_records_lets_nobody_in(ring: KeyRing, records: R
     (record,) = await records.all("key")
     assert text.split("_", 2)[2].encode() not in record.value
     digest = ring.key(principal.key_id).digest
-    for guess in (digest.hex(), f"lh_{principal.key_id}_{digest.hex()[:22]}"):
+    for guess in (digest.hex(), f"dibs_{principal.key_id}_{digest.hex()[:22]}"):
         assert refusal(ring, bearer(guess)) in ("unknown", "malformed")
 
 
@@ -110,12 +110,12 @@ async def test_what_lies_in_the_records_lets_nobody_in(ring: KeyRing, records: R
         ("Bearer", "malformed"),
         ("Bearer ", "malformed"),
         ("Basic dXNlcjpwYXNz", "malformed"),
-        ("lh_000000000000_0123456789012345678901", "malformed"),
+        ("dibs_000000000000_0123456789012345678901", "malformed"),
         ("Bearer nonsense", "malformed"),
         ("Bearer \xff\xfe", "malformed"),
-        ("Bearer lh_", "unknown"),
-        ("Bearer lh_000000000000_0123456789012345678901", "unknown"),
-        ("Bearer lh_000000000000_0123456789012345678901x", "unknown"),
+        ("Bearer dibs_", "unknown"),
+        ("Bearer dibs_000000000000_0123456789012345678901", "unknown"),
+        ("Bearer dibs_000000000000_0123456789012345678901x", "unknown"),
         ("Bearer a.b.c", "unknown"),
     ],
 )
@@ -144,7 +144,7 @@ async def test_an_unknown_id_is_compared_like_a_known_one(
 
     monkeypatch.setattr(keys_module, "compare_digest", watched)
     _, text = await ring.create("ci", {Scope.READ}, [])
-    refusal(ring, bearer("lh_000000000000_" + text.split("_", 2)[2]))
+    refusal(ring, bearer("dibs_000000000000_" + text.split("_", 2)[2]))
     refusal(ring, bearer(text[:-1] + ("A" if text[-1] != "A" else "Q")))
     ring.authenticate(bearer(text))
     assert [(len(a), len(b)) for a, b in compared] == [(32, 32)] * 3
@@ -264,7 +264,7 @@ async def test_unknown_keys_make_nobody_read_the_records_all_the_time(
 
     async def bring_one() -> None:
         with pytest.raises(Unauthenticated, match="no such key"):
-            await rings[0].admit("Bearer lh_000000000000_0123456789012345678901")
+            await rings[0].admit("Bearer dibs_000000000000_0123456789012345678901")
 
     monkeypatch.setattr(records, "revision", counted)
     await asyncio.gather(*(bring_one() for _ in range(200)))
@@ -355,7 +355,7 @@ async def test_keys_are_as_they_were_known_while_the_records_are_away(
     clock.advance(5)
     assert ring.stale_for >= 5
     with pytest.raises(Unauthenticated, match="no such key"):
-        await ring.admit("Bearer lh_000000000000_0123456789012345678901")
+        await ring.admit("Bearer dibs_000000000000_0123456789012345678901")
     complaints = [each for each in caplog.records if "can't be looked up" in each.message]
     assert len(complaints) == len(rings)
 

@@ -1,4 +1,4 @@
-"""`leasehold keys`: beside the records, and through a running server."""
+"""`dibs keys`: beside the records, and through a running server."""
 
 import json
 import re
@@ -13,10 +13,10 @@ import click
 import httpx2
 import pytest
 
-from leasehold.cli.app import app
-from leasehold.cli.keys_local import LocalOffice
-from leasehold.cli.needing import needing
-from leasehold.errors import BackendUnavailable, Forbidden, LeaseholdError, NotConfigured
+from dibs.cli.app import app
+from dibs.cli.keys_local import LocalOffice
+from dibs.cli.needing import needing
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from tests.server.world import World
 from tests.servers.ports import free_port
 
@@ -32,7 +32,7 @@ class Line:
     def __call__(self, *args: str) -> str:
         """What is on stdout; the rest can be looked at."""
         self._capsys.readouterr()
-        self.code = app.main(["keys", *args], "leasehold", standalone_mode=False) or 0
+        self.code = app.main(["keys", *args], "dibs", standalone_mode=False) or 0
         self.out, self.err = self._capsys.readouterr()
         return self.out
 
@@ -52,11 +52,11 @@ class Line:
 def _no_settings_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor a store of this machine's user."""
     for name in ("STORE", "RECORDS", "CONFIG"):
-        monkeypatch.delenv(f"LEASEHOLD_SERVER_{name}", raising=False)
+        monkeypatch.delenv(f"DIBS_SERVER_{name}", raising=False)
     for name in ("API_KEY", "API_KEY_FILE", "URL", "CONFIG"):
-        monkeypatch.delenv(f"LEASEHOLD_{name}", raising=False)
+        monkeypatch.delenv(f"DIBS_{name}", raising=False)
     own = f"sqlite:///{tmp_path / 'own.db'}"
-    monkeypatch.setattr("leasehold.server.config.implicit_url", lambda: own)
+    monkeypatch.setattr("dibs.server.config.implicit_url", lambda: own)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def line(capsys: pytest.CaptureFixture[str]) -> Line:
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URL of records that the environment names."""
     url = f"sqlite:///{tmp_path / 'records.db'}"
-    monkeypatch.setenv("LEASEHOLD_SERVER_RECORDS", url)
+    monkeypatch.setenv("DIBS_SERVER_RECORDS", url)
     return url
 
 
@@ -85,7 +85,7 @@ def place(
 ) -> tuple[str, str]:
     """The option that says where keys are given out."""
     if request.param == "through a server":
-        monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+        monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
         return ("--server", world.url)
     return ("--records", f"sqlite:///{tmp_path / 'records.db'}")
 
@@ -97,7 +97,7 @@ def test_a_key_is_made_listed_and_revoked(line: Line, place: tuple[str, str]) ->
     made = line.json("create", "--name", "ci", "--scope", "acquire", "--prefix", "shop/", *place)
     assert set(made) == {"id", "key", "name", "scopes", "prefixes", "expires_at", "url"}
     assert made["url"] == place[1]
-    assert made["key"].startswith(f"lh_{made['id']}_")
+    assert made["key"].startswith(f"dibs_{made['id']}_")
     assert (made["scopes"], made["prefixes"]) == (["read", "acquire"], ["shop/"])
     (listed,) = [key for key in line.json("list", *place) if key["id"] == made["id"]]
     assert (listed["name"], listed["good"], listed["revoked_at"]) == ("ci", True, None)
@@ -112,9 +112,9 @@ def test_people_are_told_that_it_is_shown_once_and_how_to_use_it(
     line: Line, place: tuple[str, str]
 ) -> None:
     out = line("create", "--name", "people", "--scope", "read", "--prefix", "shop", *place)
-    assert out.startswith("lh_")
+    assert out.startswith("dibs_")
     assert len(out.split()) == 1
-    for told in ("shown this once", "LEASEHOLD_API_KEY_FILE", "shop/", f"made in {place[1]}:"):
+    for told in ("shown this once", "DIBS_API_KEY_FILE", "shop/", f"made in {place[1]}:"):
         assert told in line.err
     assert "--prefix shop is the directory shop/: the slash was added" in line.err
     assert out.strip() not in line.err
@@ -158,7 +158,7 @@ def test_the_last_administrator_is_warned_of(line: Line, tmp_path: Path) -> None
     assert line.err == ""
     line("revoke", "other", *place)
     assert "this was the last key of an administrator of everything" in line.err
-    assert "leasehold keys create --name admin --scope admin --records URL" in line.err
+    assert "dibs keys create --name admin --scope admin --records URL" in line.err
     line("revoke", "in shop", *place)
     assert line.err == ""
 
@@ -224,15 +224,15 @@ def test_nonsense_is_refused(
 def test_the_service_that_the_settings_name_is_asked(
     line: Line, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
-    monkeypatch.setenv("LEASEHOLD_URL", world.url)
+    monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
+    monkeypatch.setenv("DIBS_URL", world.url)
     made = line.json("create", "--name", "by its variable", "--scope", "read")
     assert (made["url"], line.err) == (world.url, "")
     assert made["id"] in {key["id"] for key in line.json("list", "--server", world.url)}
     assert line("revoke", made["id"]).startswith("revoked ")
-    monkeypatch.delenv("LEASEHOLD_URL")
-    (tmp_path / "leasehold.toml").write_text(f'url = "{world.url}"\n')
-    monkeypatch.setenv("LEASEHOLD_CONFIG", str(tmp_path / "leasehold.toml"))
+    monkeypatch.delenv("DIBS_URL")
+    (tmp_path / "dibs.toml").write_text(f'url = "{world.url}"\n')
+    monkeypatch.setenv("DIBS_CONFIG", str(tmp_path / "dibs.toml"))
     line("create", "--name", "by the file", "--scope", "read")
     assert f"made in {world.url}:" in line.err
 
@@ -240,18 +240,18 @@ def test_the_service_that_the_settings_name_is_asked(
 def test_url_is_another_word_for_server(
     line: Line, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
     url = ("--url", world.url)
     assert line.json("create", "--name", "url", "--scope", "read", *url)["url"] == world.url
-    assert app.main(["restrict", "list", *url], "leasehold", standalone_mode=False) == 0
+    assert app.main(["restrict", "list", *url], "dibs", standalone_mode=False) == 0
 
 
 def test_what_serve_has_here_comes_before_a_service_somewhere(
     line: Line, records: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("DIBS_URL", f"http://127.0.0.1:{free_port()}")
     assert line.json("create", "--name", "here", "--scope", "read")["url"] == records
-    monkeypatch.delenv("LEASEHOLD_SERVER_RECORDS")
+    monkeypatch.delenv("DIBS_SERVER_RECORDS")
     for option in ("--records", "--store"):
         assert line.json("list", option, records)[0]["name"] == "here"
 
@@ -260,7 +260,7 @@ def test_where_nobody_says_where_it_is_said(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
-    monkeypatch.setenv("LEASEHOLD_URL", f"sqlite:///{tmp_path / 'leases.db'}")
+    monkeypatch.setenv("DIBS_URL", f"sqlite:///{tmp_path / 'leases.db'}")
     assert line.json("create", "--name", "a", "--scope", "read")["url"] == url
     for verb in (("list",), ("revoke", "a")):
         line(*verb)
@@ -271,24 +271,24 @@ def test_where_nobody_says_where_it_is_said(
 def test_a_service_that_only_a_setting_names_may_not_be_meant(
     line: Line, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_URL", world.url)
+    monkeypatch.setenv("DIBS_URL", world.url)
     told = line.fails(Forbidden, "create", "--name", "a", "--scope", "read")
     assert "wants an API key" in told
-    assert "LEASEHOLD_URL names this service; beside its records --records URL" in told
+    assert "DIBS_URL names this service; beside its records --records URL" in told
     assert "names this service" not in line.fails(Forbidden, "list", "--server", world.url)
-    monkeypatch.setenv("LEASEHOLD_URL", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("DIBS_URL", f"http://127.0.0.1:{free_port()}")
     assert "--records URL" in line.fails(BackendUnavailable, "list")
 
 
 def test_a_store_by_its_name(line: Line, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
-    monkeypatch.setenv("LEASEHOLD_SERVER_RECORDS", "sqlite:///never.db")
-    monkeypatch.setenv("LEASEHOLD_STORES__SERVICE__URL", world.url)
-    monkeypatch.setenv("LEASEHOLD_STORES__FILE__URL", "sqlite:///never.db")
+    monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
+    monkeypatch.setenv("DIBS_SERVER_RECORDS", "sqlite:///never.db")
+    monkeypatch.setenv("DIBS_STORES__SERVICE__URL", world.url)
+    monkeypatch.setenv("DIBS_STORES__FILE__URL", "sqlite:///never.db")
 
     def create(store: str, *place: str) -> int:
         words = ("keys", "create", "--name", "named", "--scope", "read", *place)
-        return app.main(["--store", store, *words], "leasehold", standalone_mode=False) or 0
+        return app.main(["--store", store, *words], "dibs", standalone_mode=False) or 0
 
     assert create("service") == 0
     assert "named" in {key["name"] for key in line.json("list", "--server", world.url)}
@@ -325,11 +325,11 @@ def test_the_records_are_those_of_serve(
     assert name_of("--config", str(config)) == "a"
     assert name_of("--config", str(config), "--records", urls["c"]) == "c"
     assert name_of("--store", urls["b"]) == "b"
-    monkeypatch.setenv("LEASEHOLD_SERVER_STORE", urls["c"])
+    monkeypatch.setenv("DIBS_SERVER_STORE", urls["c"])
     assert name_of() == "c"
-    monkeypatch.setenv("LEASEHOLD_SERVER_CONFIG", str(config))
+    monkeypatch.setenv("DIBS_SERVER_CONFIG", str(config))
     assert name_of() == "a"
-    monkeypatch.setenv("LEASEHOLD_SERVER_RECORDS", urls["b"])
+    monkeypatch.setenv("DIBS_SERVER_RECORDS", urls["b"])
     assert name_of() == "b"
 
 
@@ -343,9 +343,7 @@ def test_the_records_are_those_of_serve(
         ("postgresql://app:hunter2@127.0.0.1:{port}/x", "can't be reached", BackendUnavailable),
     ],
 )
-def test_a_place_without_records(
-    line: Line, url: str, told: str, kind: type[LeaseholdError]
-) -> None:
+def test_a_place_without_records(line: Line, url: str, told: str, kind: type[DibsError]) -> None:
     said = line.fails(kind, "list", "--records", url.format(port=free_port()))
     assert told in said
     assert "hunter2" not in said
@@ -389,7 +387,7 @@ def test_the_key_may_stand_in_a_file(
     line: Line, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "key").write_text(f"{world.admin_key}\n")
-    monkeypatch.setenv("LEASEHOLD_API_KEY_FILE", str(tmp_path / "key"))
+    monkeypatch.setenv("DIBS_API_KEY_FILE", str(tmp_path / "key"))
     assert line.json("list", "--server", world.url)
 
 
@@ -397,10 +395,10 @@ def test_whoever_may_not_is_told_what_is_missing(
     line: Line, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create = ("create", "--name", "a", "--scope", "read", "--server", world.url)
-    assert "LEASEHOLD_API_KEY" in line.fails(Forbidden, *create)
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.key("acquire"))
+    assert "DIBS_API_KEY" in line.fails(Forbidden, *create)
+    monkeypatch.setenv("DIBS_API_KEY", world.key("acquire"))
     assert "admin" in line.fails(Forbidden, *create)
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.key("admin", prefixes=[b"shop/"]))
+    monkeypatch.setenv("DIBS_API_KEY", world.key("admin", prefixes=[b"shop/"]))
     assert "prefixes" in line.fails(Forbidden, *create)
     assert "other/" in line.fails(Forbidden, *create, "--prefix", "other")
     assert line.json(*create, "--prefix", "shop/a")["prefixes"] == ["shop/a/"]
@@ -415,7 +413,7 @@ def test_whoever_may_not_is_told_what_is_missing(
         ("nonsense", "looks like https://", NotConfigured),
     ],
 )
-def test_a_server_that_is_none(line: Line, url: str, told: str, kind: type[LeaseholdError]) -> None:
+def test_a_server_that_is_none(line: Line, url: str, told: str, kind: type[DibsError]) -> None:
     assert told in line.fails(kind, "list", "--server", url.format(port=free_port()))
 
 
@@ -427,12 +425,12 @@ def test_one_place_at_a_time(line: Line, other: str) -> None:
 
 def test_a_missing_package_is_said_with_what_installs_it() -> None:
     with (
-        pytest.raises(NotConfigured, match=r"pip install 'leasehold\[server\]'"),
+        pytest.raises(NotConfigured, match=r"pip install 'dibs\[server\]'"),
         needing("server"),
     ):
         raise ModuleNotFoundError("no msgspec", name="msgspec")
     with pytest.raises(ModuleNotFoundError), needing("server"):
-        raise ModuleNotFoundError("a bug of ours", name="leasehold.nothing")
+        raise ModuleNotFoundError("a bug of ours", name="dibs.nothing")
 
 
 # ---- the process ----------------------------------------------------------------------------------
@@ -441,7 +439,7 @@ def test_a_missing_package_is_said_with_what_installs_it() -> None:
 def test_failures_are_told_as_everywhere(records: str) -> None:
     def run(*args: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "leasehold", "keys", *args],
+            [sys.executable, "-m", "dibs", "keys", *args],
             capture_output=True,
             text=True,
             timeout=60,
@@ -453,6 +451,6 @@ def test_failures_are_told_as_everywhere(records: str) -> None:
     assert json.loads(made.stdout)["scopes"] == ["read", "acquire", "force", "admin"]
     wrong = run("create", "--name", "ci", "--scope", "god")
     assert (wrong.returncode, wrong.stdout) == (64, "")
-    assert wrong.stderr.startswith("leasehold: ")
+    assert wrong.stderr.startswith("dibs: ")
     assert run("list", "--records", "temporal://x").returncode == 64
     assert run("revoke", "nothing", "--json").returncode == 1

@@ -2,10 +2,10 @@
 
 import pytest
 
-from leasehold.server.keys import KeyRing
-from leasehold.server.keys_document import KIND
-from leasehold.server.principal import Scope
-from leasehold.server.records import records_for
+from dibs.server.keys import KeyRing
+from dibs.server.keys_document import KIND
+from dibs.server.principal import Scope
+from dibs.server.records import records_for
 
 
 async def test_keys_that_a_newer_release_has_written_are_not_called_gone(

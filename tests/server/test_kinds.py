@@ -10,16 +10,16 @@ import httpx2
 import msgspec
 import pytest
 
-from leasehold.backends.http import wire
-from leasehold.backends.http.names import encoded
-from leasehold.core.names import KINDS, fingerprint
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Command, Failed, Release, Reply
-from leasehold.runtime.port import Answer, Told
-from leasehold.server.config import Placement
-from leasehold.server.limits import Limits
-from leasehold.server.principal import Principal
-from leasehold.server.service import Service
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.core.names import KINDS, fingerprint
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Command, Failed, Release, Reply
+from dibs.runtime.port import Answer, Told
+from dibs.server.config import Placement
+from dibs.server.limits import Limits
+from dibs.server.principal import Principal
+from dibs.server.service import Service
 from tests.server.placing import asking
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import World, b64

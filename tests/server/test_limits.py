@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from leasehold.backends.http.names import encoded
-from leasehold.server.accounts import CENSUS_EVERY, FEW, Accounts, Tally
-from leasehold.server.limits import Limits
+from dibs.backends.http.names import encoded
+from dibs.server.accounts import CENSUS_EVERY, FEW, Accounts, Tally
+from dibs.server.limits import Limits
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -303,7 +303,7 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
         client = world.client()
 
         async def away(*_: object) -> None:
-            from leasehold.errors import BackendUnavailable
+            from dibs.errors import BackendUnavailable
 
             raise BackendUnavailable("it is away")
 

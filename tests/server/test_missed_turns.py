@@ -7,8 +7,8 @@ from secrets import token_urlsafe
 
 import pytest
 
-from leasehold.model import Acquire, Command, Wakeup
-from leasehold.runtime.port import Answer
+from dibs.model import Acquire, Command, Wakeup
+from dibs.runtime.port import Answer
 from tests.server.test_api_locks import acquire, acquired, waiting
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until

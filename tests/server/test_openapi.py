@@ -15,9 +15,9 @@ from schemathesis import Case, GenerationMode
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
-from leasehold.server.limits import Limits
-from leasehold.server.openapi import described
-from leasehold.server.routes import ROUTES
+from dibs.server.limits import Limits
+from dibs.server.openapi import described
+from dibs.server.routes import ROUTES
 from tests.server.world import LONG, World, b64
 
 NOT_FUZZED = {route.path for route in ROUTES if route.media == "text/event-stream"}

@@ -16,16 +16,16 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leasehold.backends.http import wire
-from leasehold.backends.http.names import encoded
-from leasehold.cli import main
-from leasehold.errors import NotConfigured
-from leasehold.model import Command
-from leasehold.runtime.port import Answer
-from leasehold.server import health
-from leasehold.server.config import Placement, read_config
-from leasehold.server.limits import Limits
-from leasehold.server.logs import Writer
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.cli import main
+from dibs.errors import NotConfigured
+from dibs.model import Command
+from dibs.runtime.port import Answer
+from dibs.server import health
+from dibs.server.config import Placement, read_config
+from dibs.server.limits import Limits
+from dibs.server.logs import Writer
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until
@@ -185,21 +185,21 @@ def test_what_is_counted(world: World, anybody: httpx2.Client) -> None:
     found = Measured(anybody)
     route = {"method": "POST", "route": "/v1/locks/{name}"}
     for status, count in (("200", 1), ("409", 1), ("401", 1)):
-        assert found.of("leasehold_requests_total", **route, status=status) == count
-    assert found.of("leasehold_requests_total", route="", status="404") == 1
-    assert found.of("leasehold_request_seconds_count", **route) == 3
+        assert found.of("dibs_requests_total", **route, status=status) == count
+    assert found.of("dibs_requests_total", route="", status="404") == 1
+    assert found.of("dibs_request_seconds_count", **route) == 3
     lock = {"kind": "lock"}
-    assert found.of("leasehold_commands_total", **lock, command="acquire", reply="granted") == 1
-    assert found.of("leasehold_commands_total", **lock, command="acquire", reply="refused") == 1
-    assert found.of("leasehold_commands_total", **lock, command="renew", reply="lost") == 1
-    assert found.of("leasehold_leases") == 1
-    assert found.of("leasehold_keys_age_seconds") < LONG
-    assert found.of("leasehold_draining") == 0
+    assert found.of("dibs_commands_total", **lock, command="acquire", reply="granted") == 1
+    assert found.of("dibs_commands_total", **lock, command="acquire", reply="refused") == 1
+    assert found.of("dibs_commands_total", **lock, command="renew", reply="lost") == 1
+    assert found.of("dibs_leases") == 1
+    assert found.of("dibs_keys_age_seconds") < LONG
+    assert found.of("dibs_draining") == 0
     assert found.of("process_resident_memory_bytes") > 0
     secrets = (SECRET_NAME, b64(SECRET_NAME), held["id"], world.admin_key, "nowhere")
     assert not [secret for secret in secrets if secret in found.text]
     assert client.delete(path, params={"id": held["id"]}).status_code == 200
-    assert Measured(anybody).of("leasehold_leases") == 0
+    assert Measured(anybody).of("dibs_leases") == 0
 
 
 def test_batches_streams_and_those_who_wait(world: World, anybody: httpx2.Client) -> None:
@@ -208,11 +208,11 @@ def test_batches_streams_and_those_who_wait(world: World, anybody: httpx2.Client
     answer = client.post("/v1/batch", content=msgspec.json.encode(looks))
     assert answer.status_code == 200, answer.text
     found = Measured(anybody)
-    assert found.of("leasehold_batch_commands_sum") == 3
-    assert found.of("leasehold_batch_commands_count") == 1
+    assert found.of("dibs_batch_commands_sum") == 3
+    assert found.of("dibs_batch_commands_count") == 1
     with client.stream("GET", "/v1/stream"):
-        assert Measured(anybody).of("leasehold_streams") == 1
-    wait_until(lambda: Measured(anybody).of("leasehold_streams") == 0, "the stream is closed")
+        assert Measured(anybody).of("dibs_streams") == 1
+    wait_until(lambda: Measured(anybody).of("dibs_streams") == 0, "the stream is closed")
     held = client.post(path, params={"ttl": 60}).json()
     waiter = threading.Thread(target=lambda: world.client().post(path, params={"wait": 30}))
     waiter.start()
@@ -220,15 +220,15 @@ def test_batches_streams_and_those_who_wait(world: World, anybody: httpx2.Client
     assert client.delete(path, params={"id": held["id"]}).status_code == 200
     waiter.join(LONG)
     found = Measured(anybody)
-    assert found.of("leasehold_commands_total", command="acquire", reply="granted") == 2
-    assert found.of("leasehold_request_seconds_count", route="/v1/stream") == 0
+    assert found.of("dibs_commands_total", command="acquire", reply="granted") == 2
+    assert found.of("dibs_request_seconds_count", route="/v1/stream") == 0
 
 
 def test_the_page_names_every_metric(world: World, anybody: httpx2.Client) -> None:
     page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text("utf-8")
     families = text_string_to_metric_families(Measured(anybody).text)
-    ours = {each.name for each in families if each.name.startswith("leasehold_")}
-    told = {name.removesuffix("_total") for name in re.findall(r"`(leasehold_\w+)", page)}
+    ours = {each.name for each in families if each.name.startswith("dibs_")}
+    told = {name.removesuffix("_total") for name in re.findall(r"`(dibs_\w+)", page)}
     assert told == ours
 
 
@@ -247,7 +247,7 @@ def test_commands_by_placement_and_by_the_directories_that_are_told_apart(tmp_pa
         found = Measured(client)
         acquires = {"command": "acquire", "placement": "here"}
         told = {
-            directory: found.of("leasehold_commands_total", **acquires, directory=directory)
+            directory: found.of("dibs_commands_total", **acquires, directory=directory)
             for directory in ("jobs/", "jobs/nightly/", "pay/", "")
         }
         assert told == {"jobs/": 1, "jobs/nightly/": 2, "pay/": 0, "": 2}
@@ -283,8 +283,8 @@ def test_whom_the_front_refuses_is_counted_once(hasty: World, said: bytes, statu
 
     def ended() -> float:
         found = Measured(client)
-        return found.of("leasehold_requests_total", method="", status=status) + found.of(
-            "leasehold_requests_total", route="/v1/batch", status=status
+        return found.of("dibs_requests_total", method="", status=status) + found.of(
+            "dibs_requests_total", route="/v1/batch", status=status
         )
 
     before = ended()
@@ -297,7 +297,7 @@ def test_whom_the_front_refuses_is_counted_once(hasty: World, said: bytes, statu
     assert answer.startswith(b"HTTP/1.1 " + status.encode())
     wait_until(lambda: ended() > before, "it is counted")
     assert ended() == before + 1
-    assert Measured(client).of("leasehold_requests_total", status="499") == 0, "nobody has left"
+    assert Measured(client).of("dibs_requests_total", status="499") == 0, "nobody has left"
 
 
 def test_where_nothing_is_to_be_measured() -> None:
@@ -361,14 +361,14 @@ def test_without_a_format_requests_are_not_logged(capfd: pytest.CaptureFixture[s
 def test_without_a_format_lines_have_their_time(capfd: pytest.CaptureFixture[str]) -> None:
     world = World.over()
     try:
-        logging.getLogger("leasehold.server").warning("it rains")
-        logging.getLogger("leasehold.server").info("it does not")
+        logging.getLogger("dibs.server").warning("it rains")
+        logging.getLogger("dibs.server").info("it does not")
     finally:
         world.close()
     told = set(capfd.readouterr().err.splitlines())  # each server of this process logs it
     assert told
     for line in told:
-        assert re.fullmatch(r"\S+T\S+Z warning leasehold\.server: it rains", line)
+        assert re.fullmatch(r"\S+T\S+Z warning dibs\.server: it rains", line)
 
 
 def test_a_folder_that_was_not_there_is_told(
@@ -397,7 +397,7 @@ def test_what_goes_wrong_is_in_the_same_log(
     told = capfd.readouterr().err.splitlines()
     # other servers of this process log it too, as text
     wrong, request = (json.loads(line) for line in told if line.startswith("{"))
-    assert (wrong["level"], wrong["logger"]) == ("error", "leasehold.server")
+    assert (wrong["level"], wrong["logger"]) == ("error", "dibs.server")
     assert wrong["message"].startswith("/readyz failed: ZeroDivisionError\n")
     assert SECRET_NAME not in wrong["message"]
     assert (request["route"], request["status"]) == ("/readyz", 500)
@@ -423,9 +423,9 @@ def test_a_log_that_nobody_reads_holds_nobody_up() -> None:
 def test_a_format_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--log-format", "xml"]) == 64
     assert "--log-format" in capsys.readouterr().err
-    with pytest.raises(NotConfigured, match="LEASEHOLD_SERVER_LOG_FORMAT: give one of json, text"):
-        read_config(None, {}, {"LEASEHOLD_SERVER_LOG_FORMAT": "xml"})
-    config = read_config(None, {}, {"LEASEHOLD_SERVER_LOG_FORMAT": "json"})
+    with pytest.raises(NotConfigured, match="DIBS_SERVER_LOG_FORMAT: give one of json, text"):
+        read_config(None, {}, {"DIBS_SERVER_LOG_FORMAT": "xml"})
+    config = read_config(None, {}, {"DIBS_SERVER_LOG_FORMAT": "json"})
     assert (config.log_format, config.metrics) == ("json", True)
-    off = read_config(None, {}, {"LEASEHOLD_SERVER_METRICS": "false"})
+    off = read_config(None, {}, {"DIBS_SERVER_METRICS": "false"})
     assert not off.metrics

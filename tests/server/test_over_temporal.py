@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from leasehold.sync import connect
+from dibs.sync import connect
 from tests.backends.temporal.serving import brokers_for
 from tests.server.world import LONG, World, b64
 from tests.servers.temporal import TemporalServer

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leasehold.server.parameters import read
-from leasehold.server.problems import Problem
-from leasehold.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
+from dibs.server.parameters import read
+from dibs.server.problems import Problem
+from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
 
 
 @pytest.mark.parametrize(

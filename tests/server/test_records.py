@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from leasehold.errors import BackendUnavailable, Corrupt, IncompatibleVersion, LeaseholdError
-from leasehold.server.records.bounds import MAX_NAME, MAX_PAGE, MAX_VALUE
-from leasehold.server.records.port import Conflict, Entry, Record, Records
+from dibs.errors import BackendUnavailable, Corrupt, DibsError, IncompatibleVersion
+from dibs.server.records.bounds import MAX_NAME, MAX_PAGE, MAX_VALUE
+from dibs.server.records.port import Conflict, Entry, Record, Records
 from tests.server.records_places import (
     Place,
     postgres_place,
@@ -328,7 +328,7 @@ async def test_garbage_is_refused(place: Place, records: Records, what: str) -> 
     await records.put("key", "a", b"", 0)
     place.spoil(what)
     for read in (records.get("key", "a"), records.all("key")):
-        with pytest.raises(LeaseholdError) as caught:
+        with pytest.raises(DibsError) as caught:
             await read
         assert isinstance(caught.value, Corrupt | BackendUnavailable)
 

@@ -13,12 +13,12 @@ import psycopg
 import pytest
 import redis
 
-import leasehold.sync
-from leasehold.backends.redis.trouble import RIGHTS
-from leasehold.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
-from leasehold.server.records import postgres as postgres_module
-from leasehold.server.records import records_for
-from leasehold.server.records.port import Conflict, Record, Records
+import dibs.sync
+from dibs.backends.redis.trouble import RIGHTS
+from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
+from dibs.server.records import postgres as postgres_module
+from dibs.server.records import records_for
+from dibs.server.records.port import Conflict, Record, Records
 from tests.server.world import World
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.ports import free_port
@@ -85,7 +85,7 @@ async def test_nobody_there_is_unavailable(scheme: str) -> None:
 
 async def test_records_lie_in_the_file_of_the_leases(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/leases.db"
-    async with at(url) as records, leasehold.connect(url) as client:
+    async with at(url) as records, dibs.connect(url) as client:
         await records.put("key", "a", b"before", 0)
         async with client.lock("x"):
             await records.put("key", "a", b"after", 1)
@@ -143,7 +143,7 @@ async def test_the_log_in_a_file_is_only_added_to(tmp_path: Path) -> None:
     async with at(f"sqlite:///{tmp_path}/records.db") as records:
         await records.append(b"line")
     with closing(sqlite3.connect(tmp_path / "records.db")) as db:
-        for statement in ("DELETE FROM leasehold_log", "UPDATE leasehold_log SET value = ''"):
+        for statement in ("DELETE FROM dibs_log", "UPDATE dibs_log SET value = ''"):
             with pytest.raises(sqlite3.IntegrityError, match="only added to"):
                 db.execute(statement)
 
@@ -315,7 +315,7 @@ async def test_a_row_that_another_transaction_keeps_is_given_up_in_time(
     async with at(postgres_url) as records:
         await records.put("key", "a", b"kept", 0)
         with psycopg.connect(postgres_url) as other:
-            other.execute("UPDATE leasehold.service_records SET value = 'theirs', version = 2")
+            other.execute("UPDATE dibs.service_records SET value = 'theirs', version = 2")
             with pytest.raises(BackendUnavailable, match="did not answer"):
                 await records.put("key", "a", b"ours", 1)
             other.commit()
@@ -329,7 +329,7 @@ async def test_records_and_leases_share_a_schema_whichever_is_first(
     postgres_server: PostgresServer, postgres_url: str
 ) -> None:
     def lease(url: str) -> None:
-        with leasehold.sync.connect(url) as client, client.lock("x"):
+        with dibs.sync.connect(url) as client, client.lock("x"):
             pass
 
     async with at(postgres_url) as records:
@@ -351,7 +351,7 @@ def role(postgres_url: str) -> Iterator[str]:
     name = f"r_{uuid.uuid4().hex}"
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute(f"CREATE ROLE {name} LOGIN".encode())
-    yield postgres_url.replace("leasehold@", f"{name}@")
+    yield postgres_url.replace("dibs@", f"{name}@")
     with psycopg.connect(postgres_url, autocommit=True) as db:
         db.execute(f"DROP OWNED BY {name}".encode())
         db.execute(f"DROP ROLE {name}".encode())
@@ -368,9 +368,9 @@ async def test_a_role_that_may_make_no_tables_is_told_who_may(postgres_url: str,
             await records.revision()
     name = role.partition("//")[2].partition("@")[0]
     with psycopg.connect(postgres_url, autocommit=True) as db:
-        db.execute(f"GRANT USAGE ON SCHEMA leasehold TO {name}".encode())
+        db.execute(f"GRANT USAGE ON SCHEMA dibs TO {name}".encode())
         for table in ("records", "log", "state"):
-            rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.service_{table} TO {name}"
+            rights = f"GRANT SELECT, INSERT, UPDATE, DELETE ON dibs.service_{table} TO {name}"
             db.execute(rights.encode())
     async with at(role) as records:
         await records.put("key", "a", b"", 0)
@@ -384,7 +384,7 @@ async def test_the_log_in_a_database_is_only_added_to(postgres_url: str) -> None
     with psycopg.connect(postgres_url, autocommit=True) as db:
         for statement in (b"DELETE FROM", b"TRUNCATE"):
             with pytest.raises(psycopg.errors.RaiseException, match="only added to"):
-                db.execute(statement + b" leasehold.service_log")
+                db.execute(statement + b" dibs.service_log")
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])
@@ -422,4 +422,4 @@ def test_records_work_in_any_loop_one_after_the_other(tmp_path: Path) -> None:
 
     for expected in range(3):
         asyncio.run(once(expected))
-    assert not [t for t in threading.enumerate() if t.name.startswith("leasehold-records")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("dibs-records")]

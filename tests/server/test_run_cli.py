@@ -1,4 +1,4 @@
-"""`leasehold run` over a service that goes away: what it says before the loss, and of it."""
+"""`dibs run` over a service that goes away: what it says before the loss, and of it."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_it_says_why_it_is_not_renewed_at_once_and_again_with_the_loss(
 ) -> None:
     cli, world = Cli(tmp_path), World.over(tmp_path)
     key = world.key("acquire")
-    env = cli.environment | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": key}
+    env = cli.environment | {"DIBS_URL": world.url, "DIBS_API_KEY": key}
     try:
         command = ("sh", "-c", "echo held; exec sleep 60")
         run = cli.start("run", "x", "--ttl", "3s", "--json", "--", *command, env=env)
@@ -43,7 +43,7 @@ def test_it_says_why_it_is_not_renewed_at_once_and_again_with_the_loss(
 @pytest.mark.once
 def test_what_the_service_never_grants_is_wrong_usage(tmp_path: Path) -> None:
     cli, world = Cli(tmp_path), World.over(tmp_path)
-    env = cli.environment | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": world.admin_key}
+    env = cli.environment | {"DIBS_URL": world.url, "DIBS_API_KEY": world.admin_key}
     try:
         for asked in (
             ("run", "x", "--ttl", "2d", "--", "true"),
@@ -62,7 +62,7 @@ def test_an_outage_is_told_to_those_in_line_and_the_end_of_their_wait_keeps_who_
     tmp_path: Path,
 ) -> None:
     cli, world = Cli(tmp_path), World.over(tmp_path)
-    env = cli.environment | {"LEASEHOLD_URL": world.url, "LEASEHOLD_API_KEY": world.admin_key}
+    env = cli.environment | {"DIBS_URL": world.url, "DIBS_API_KEY": world.admin_key}
     try:
         holder = cli.hold("x", stdin=PIPE)  # in the store itself, which goes on
         wait = ("--wait", "7s", "--json")
@@ -91,7 +91,7 @@ def test_an_outage_is_told_to_those_in_line_and_the_end_of_their_wait_keeps_who_
 @pytest.mark.once
 def test_acquire_says_that_nobody_is_there_while_it_tries_on(tmp_path: Path) -> None:
     cli = Cli(tmp_path)
-    env = cli.environment | {"LEASEHOLD_URL": f"http://127.0.0.1:{free_port()}"}
+    env = cli.environment | {"DIBS_URL": f"http://127.0.0.1:{free_port()}"}
     waiter = cli.start("acquire", "x", "--ttl", "30s", "--wait", "5m", "--json", env=env)
     try:
         assert waiter.stderr is not None

@@ -1,4 +1,4 @@
-"""`leasehold serve`: how it starts, what it refuses, how it ends."""
+"""`dibs serve`: how it starts, what it refuses, how it ends."""
 
 import json
 import os
@@ -16,12 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 
-from leasehold.cli import main
-from leasehold.cli.serve import _tell, _tell_json
-from leasehold.errors import NotConfigured
-from leasehold.server.config import ServerConfig, read_config
-from leasehold.server.listening import CannotListen
-from leasehold.server.tls import context_for
+from dibs.cli import main
+from dibs.cli.serve import _tell, _tell_json
+from dibs.errors import NotConfigured
+from dibs.server.config import ServerConfig, read_config
+from dibs.server.listening import CannotListen
+from dibs.server.tls import context_for
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until
@@ -31,10 +31,10 @@ class Served:
     """A server in a process."""
 
     def __init__(self, folder: Path, *options: str, **environ: str) -> None:
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "leasehold", "serve", *options],
-            env=clean | {"LEASEHOLD_SERVER_LISTEN": "127.0.0.1:0"} | environ,
+            [sys.executable, "-m", "dibs", "serve", *options],
+            env=clean | {"DIBS_SERVER_LISTEN": "127.0.0.1:0"} | environ,
             cwd=folder,
             text=True,
             stdout=subprocess.PIPE,
@@ -67,7 +67,7 @@ def started() -> Iterator[list[Served]]:
 def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) -> None:
     store = f"sqlite:///{tmp_path / 'l.db'}"
     started.append(served := Served(tmp_path, "--store", store))
-    first = re.fullmatch(r"There was no key.*shown this once: (lh_\w+_[\w-]{22})", served.line())
+    first = re.fullmatch(r"There was no key.*shown this once: (dibs_\w+_[\w-]{22})", served.line())
     where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", served.line())
     link = re.fullmatch(
         r"The dashboard, for one sign-in .*: (http\S+)/#ticket=([\w-]{22})", served.line()
@@ -166,12 +166,12 @@ def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
         'store = "memory://a"\ndrain_time = "5s"\n[limits]\nmax_ttl = "1h"\nwaiters = 7\n'
     )
     environ = {
-        "LEASEHOLD_SERVER_CONFIG": str(file),
-        "LEASEHOLD_SERVER_STORE": "memory://b",
-        "LEASEHOLD_SERVER_LIMITS__MAX_TTL": "2h",
-        "LEASEHOLD_SERVER_LIMITS__WAITERS_PER_KEY": "9",
-        "LEASEHOLD_SERVER_TRUSTED_PROXIES": "10.0.0.1, 10.1.0.0/16",
-        "LEASEHOLD_SERVER_ALLOW_PLAIN_HTTP": "true",
+        "DIBS_SERVER_CONFIG": str(file),
+        "DIBS_SERVER_STORE": "memory://b",
+        "DIBS_SERVER_LIMITS__MAX_TTL": "2h",
+        "DIBS_SERVER_LIMITS__WAITERS_PER_KEY": "9",
+        "DIBS_SERVER_TRUSTED_PROXIES": "10.0.0.1, 10.1.0.0/16",
+        "DIBS_SERVER_ALLOW_PLAIN_HTTP": "true",
     }
     config = read_config(None, {}, environ)
     limits = config.limits
@@ -291,7 +291,7 @@ def test_the_first_key_is_not_made_in_vain(tmp_path: Path) -> None:
         with pytest.raises(CannotListen):
             World(settings)
     world = World.over(tmp_path)
-    assert world.admin_key.startswith("lh_")
+    assert world.admin_key.startswith("dibs_")
     world.close()
 
 
@@ -302,7 +302,7 @@ def test_a_first_key_that_nobody_has_seen_is_none(tmp_path: Path, started: list[
     options = ("--store", f"sqlite:///{tmp_path / 'l.db'}")
     with open("/dev/full", "w") as full:
         vain = subprocess.run(
-            [sys.executable, "-m", "leasehold", "serve", *options, "--listen", "127.0.0.1:0"],
+            [sys.executable, "-m", "dibs", "serve", *options, "--listen", "127.0.0.1:0"],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -323,7 +323,7 @@ def test_where_stdout_is_closed_the_first_key_is_none_either(
     tmp_path: Path, started: list[Served]
 ) -> None:
     options = ("--store", f"sqlite:///{tmp_path / 'l.db'}")
-    command = [sys.executable, "-m", "leasehold", "serve", *options, "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "dibs", "serve", *options, "--listen", "127.0.0.1:0"]
     closed = subprocess.run(
         ["sh", "-c", 'exec "$@" >&-', "sh", *command],
         stderr=subprocess.PIPE,
@@ -343,7 +343,7 @@ def test_where_nobody_said_where_leases_go_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, elsewhere = (f"sqlite:///{tmp_path / name}.db" for name in ("leases", "keys"))
-    monkeypatch.setattr("leasehold.server.config.implicit_url", lambda: url)
+    monkeypatch.setattr("dibs.server.config.implicit_url", lambda: url)
     for records, told in (("", f"Leases and keys: {url}"), (elsewhere, f"Leases: {url}")):
         world = World(ServerConfig(listen="127.0.0.1:0", records=records))
         _tell(world.server)
@@ -358,11 +358,11 @@ def test_where_nobody_said_where_leases_go_it_is_told(
 def test_without_its_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for module in [each for each in sys.modules if each.startswith("leasehold.server")]:
+    for module in [each for each in sys.modules if each.startswith("dibs.server")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["serve"]) == 64
-    assert "pip install 'leasehold[server]'" in capsys.readouterr().err
+    assert "pip install 'dibs[server]'" in capsys.readouterr().err
 
 
 def test_where_a_request_came_from_behind_a_proxy(tmp_path: Path) -> None:
@@ -382,8 +382,8 @@ def test_types_of_asgi_need_no_framework() -> None:
     program = (
         "import importlib, pkgutil, sys\n"
         "sys.modules['starlette'] = None\n"
-        "import leasehold.server\n"
-        "for each in pkgutil.walk_packages(leasehold.server.__path__, 'leasehold.server.'):\n"
+        "import dibs.server\n"
+        "for each in pkgutil.walk_packages(dibs.server.__path__, 'dibs.server.'):\n"
         "    importlib.import_module(each.name)\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=LONG)

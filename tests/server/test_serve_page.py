@@ -15,11 +15,11 @@ import click
 import msgspec
 import pytest
 
-from leasehold.cli.demo.verb import MOST, demo
-from leasehold.cli.serve import serve
-from leasehold.server.config import VARIABLE, Placement, ServerConfig, read_config
-from leasehold.server.limits import FIXED, Limits
-from leasehold.server.records import records_for
+from dibs.cli.demo.verb import MOST, demo
+from dibs.cli.serve import serve
+from dibs.server.config import VARIABLE, Placement, ServerConfig, read_config
+from dibs.server.limits import FIXED, Limits
+from dibs.server.records import records_for
 from tests.pages import DOCS, blocks
 from tests.server.test_serve import Served
 from tests.servers.certificates import self_signed
@@ -141,7 +141,7 @@ def test_the_file_of_the_example(tmp_path: Path) -> None:
 def test_the_first_start(tmp_path: Path, started: list[Served]) -> None:
     """As it stands there, but for the port."""
     self_signed(tmp_path / "tls.crt")
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
     store = {f"{VARIABLE}STORE": f"sqlite:///{tmp_path / 'leases.db'}"}
     _, example = blocks(PAGE, "console")
     commands = [shlex.split(line[2:]) for line in example.splitlines() if line.startswith("$ ")]
@@ -158,9 +158,9 @@ def test_the_first_start(tmp_path: Path, started: list[Served]) -> None:
         ).stdout
         for each in keys
     ]
-    assert re.fullmatch(r"lh_\S+\n", said[0])
+    assert re.fullmatch(r"dibs_\S+\n", said[0])
     assert said[0].split("_")[1] in said[1]
-    assert (program, verb) == ("leasehold", "serve")
+    assert (program, verb) == ("dibs", "serve")
     served[served.index("0.0.0.0:5327")] = "0.0.0.0:0"
     started.append(server := Served(tmp_path, *served, **store))
     assert re.fullmatch(r"Listening on https://0\.0\.0\.0:\d+", server.line())
@@ -202,4 +202,4 @@ def test_the_first_key_in_a_cluster() -> None:
     assert container["args"][:2] == ["keys", "create"]
     (variable,) = container["env"]
     assert variable["name"] == f"{VARIABLE}STORE"
-    assert variable["valueFrom"]["secretKeyRef"] == {"name": "leasehold", "key": "store"}
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "dibs", "key": "store"}

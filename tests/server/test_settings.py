@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import NotConfigured
-from leasehold.server.config import read_config
+from dibs.errors import NotConfigured
+from dibs.server.config import read_config
 
-PREFIX = "LEASEHOLD_SERVER_"
+PREFIX = "DIBS_SERVER_"
 PASSWORD = "hunter2"
 
 
@@ -66,7 +66,7 @@ def test_in_the_environment(name: str, meant: str | None) -> None:
 
 
 def test_what_kubernetes_makes_of_a_service_is_left_alone() -> None:
-    """Else a Service that is called leasehold-server would keep servers from starting."""
+    """Else a Service that is called dibs-server would keep servers from starting."""
     address = "tcp://10.0.0.1:5327"
     links = {
         "SERVICE_HOST": "10.0.0.1",
@@ -91,9 +91,7 @@ def test_a_limit_that_is_fixed() -> None:
 
 
 def test_variables_of_the_library_are_none_of_the_service() -> None:
-    assert read_config(None, {}, {"LEASEHOLD_SERVE": "x", "LEASEHOLD_TTL": "5s"}) == read_config(
-        None, {}, {}
-    )
+    assert read_config(None, {}, {"DIBS_SERVE": "x", "DIBS_TTL": "5s"}) == read_config(None, {}, {})
 
 
 @pytest.mark.parametrize(

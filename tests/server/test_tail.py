@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.cli import tail as tails
-from leasehold.cli.tail import Tail
+from dibs.cli import tail as tails
+from dibs.cli.tail import Tail
 from tests.backends.http.serving import Served
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import self_signed
@@ -38,7 +38,7 @@ def test_it_stands_again_after_the_service_does(
     monkeypatch.setattr(tails, "FIRST_PAUSE", 0.05)
     monkeypatch.setattr(tails, "LONGEST_PAUSE", 0.05)
     world = World.over(tmp_path)
-    monkeypatch.setenv("LEASEHOLD_API_KEY", world.admin_key)
+    monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
     port = int(world.url.rpartition(":")[2])
     with closing(Tail(world.url, path)) as tail:
         until(tail, first)
@@ -59,7 +59,7 @@ def test_over_tls_too_it_hangs_up_while_it_listens(tmp_path: Path) -> None:
         with closing(Tail(served.url, "/events")) as tail:
             until(tail, "hello")
         wait_until(
-            lambda: "leasehold tail" not in [each.name for each in threading.enumerate()],
+            lambda: "dibs tail" not in [each.name for each in threading.enumerate()],
             "the end of what reads it",
         )
     finally:

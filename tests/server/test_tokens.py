@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 import jwt
 import pytest
 
-from leasehold.server import tokens as tokens_module
-from leasehold.server.keys import KeyRing, Unauthenticated
-from leasehold.server.principal import Principal, Scope
-from leasehold.server.records import records_for
-from leasehold.server.secrets import derived
-from leasehold.server.tokens import LEEWAY, LIFETIME, Tokens
-from leasehold.testing import ManualClock
+from dibs.server import tokens as tokens_module
+from dibs.server.keys import KeyRing, Unauthenticated
+from dibs.server.principal import Principal, Scope
+from dibs.server.records import records_for
+from dibs.server.secrets import derived
+from dibs.server.tokens import LEEWAY, LIFETIME, Tokens
+from dibs.testing import ManualClock
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_no_other_algorithm_counts(
 ) -> None:
     secret = derived(ring.secret, "tokens") * 2
     now = clock.stamp() / 1e6
-    claims = {"iss": "leasehold", "sub": owner.key_id, "iat": int(now), "exp": int(now) + 60}
+    claims = {"iss": "dibs", "sub": owner.key_id, "iat": int(now), "exp": int(now) + 60}
     forged = jwt.encode(claims, None if algorithm == "none" else secret, algorithm)
     assert refusal(ring, forged) == "unknown"
 
@@ -92,9 +92,9 @@ async def test_no_other_algorithm_counts(
         {"exp": 1e12},
         {"sub": "KEY", "exp": 1e12},
         {"sub": "KEY", "exp": 1e12, "iss": "somebody"},
-        {"sub": ["KEY"], "exp": 1e12, "iss": "leasehold"},
-        {"sub": "KEY", "exp": "never", "iss": "leasehold"},
-        {"sub": "nobody", "exp": 1e12, "iss": "leasehold"},
+        {"sub": ["KEY"], "exp": 1e12, "iss": "dibs"},
+        {"sub": "KEY", "exp": "never", "iss": "dibs"},
+        {"sub": "nobody", "exp": 1e12, "iss": "dibs"},
     ],
 )
 async def test_claims_of_others_do_not_count(

@@ -12,10 +12,10 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from leasehold.backends.http import wire
-from leasehold.backends.http.names import encoded
-from leasehold.core.marks import mark_of
-from leasehold.core.notes import marked
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.core.marks import mark_of
+from dibs.core.notes import marked
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
@@ -79,9 +79,9 @@ def test_what_a_span_says(traces: Traces, world: World, client: httpx2.Client) -
         "network.protocol.version": "1.1",
         "server.address": "127.0.0.1",
         "server.port": port,
-        "leasehold.command": "acquire",
-        "leasehold.kind": "lock",
-        "leasehold.reply": "granted",
+        "dibs.command": "acquire",
+        "dibs.kind": "lock",
+        "dibs.reply": "granted",
     }
     assert client.delete(path, params={"id": held["id"]}).status_code == 200
     assert client.get(f"/{SECRET_NAME}").status_code == 404
@@ -108,7 +108,7 @@ def test_whoever_is_refused_is_linked_to_the_holder(traces: Traces, client: http
     assert [each["note"] for each in refused.json()["holders"]] == ["mine"], "no mark is shown"
     first, second = traces.some(f"POST {LOCK}", 2)
     assert links(second) == [ids(first)]
-    assert about(second)["leasehold.reply"] == "refused"
+    assert about(second)["dibs.reply"] == "refused"
     assert (links(first), second.status.status_code) == ([], StatusCode.UNSET)
 
 
@@ -123,10 +123,10 @@ def test_whoever_waits_is_linked_too_and_says_how_long(
     assert client.delete(path, params={"id": held["id"]}).status_code == 200
     waiter.join(LONG)
     first, second = traces.some(f"POST {LOCK}", 2)
-    wait = traces.one("leasehold.wait")
+    wait = traces.one("dibs.wait")
     assert (parent(wait), links(second)) == (ids(second), [ids(first)])
-    assert 0 < about(second)["leasehold.waited"] < LONG
-    assert about(second)["leasehold.reply"] == "granted"
+    assert 0 < about(second)["dibs.waited"] < LONG
+    assert about(second)["dibs.reply"] == "granted"
 
 
 def test_whoever_waits_and_leaves(traces: Traces, client: httpx2.Client, world: World) -> None:
@@ -171,7 +171,7 @@ def test_a_batch(traces: Traces, client: httpx2.Client) -> None:
     assert asked(one(b"b1", "a", marked("why", mark)), one(b"b2", "b")) == ["granted"] * 2
     assert asked(one(b"b3", "c")) == ["granted"]
     first, alone = traces.some("POST /v1/batch", 2)
-    assert about(first)["leasehold.commands"] == 2
+    assert about(first)["dibs.commands"] == 2
     waits = [one(name, "d", queue=True) for name in (b"b1", b"b2", b"b3")]
     assert asked(*waits) == ["queued"] * 3
     assert asked(*waits) == ["queued"] * 3
@@ -231,8 +231,8 @@ def test_a_server_runs_where_it_is_not_installed() -> None:
     code = (
         "import asyncio, sys\n"
         "sys.modules['opentelemetry'] = None\n"
-        "from leasehold.server.config import ServerConfig\n"
-        "from leasehold.server.serve import Server\n"
+        "from dibs.server.config import ServerConfig\n"
+        "from dibs.server.serve import Server\n"
         "async def main():\n"
         "    server = Server(ServerConfig(listen='127.0.0.1:0', store='memory://x', records='memory://y'))\n"
         "    await server.start()\n"

@@ -10,10 +10,10 @@ from uuid import uuid4
 
 import httpx2
 
-from leasehold.server.config import ServerConfig
-from leasehold.server.limits import Limits
-from leasehold.server.principal import Scope
-from leasehold.server.serve import Server
+from dibs.server.config import ServerConfig
+from dibs.server.limits import Limits
+from dibs.server.principal import Scope
+from dibs.server.serve import Server
 
 LONG = 30.0
 """Seconds within which everything that is to happen at once has happened, on a busy machine too."""

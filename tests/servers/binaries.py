@@ -1,7 +1,7 @@
 """Which server programs this machine has, and what to do where one is missing.
 
-In this order: what an environment variable names (`LEASEHOLD_REDIS_SERVER`, `LEASEHOLD_TEMPORAL` and
-`LEASEHOLD_BROWSER`, programs, and `LEASEHOLD_POSTGRES_BIN`, a folder), what is installed, what
+In this order: what an environment variable names (`DIBS_REDIS_SERVER`, `DIBS_TEMPORAL` and
+`DIBS_BROWSER`, programs, and `DIBS_POSTGRES_BIN`, a folder), what is installed, what
 `tools/servers.py` fetched to `.tools/servers/`, or installed. `make env` calls that.
 """
 
@@ -53,7 +53,7 @@ def redis_programs() -> tuple[Program, ...]:
 
 
 def _redis_paths() -> Iterator[Path]:
-    named = os.environ.get("LEASEHOLD_REDIS_SERVER")
+    named = os.environ.get("DIBS_REDIS_SERVER")
     if named:
         yield Path(named)
         return
@@ -101,7 +101,7 @@ def postgres_programs() -> tuple[Program, ...]:
 
 
 def _postgres_folders() -> Iterator[Path]:
-    named = os.environ.get("LEASEHOLD_POSTGRES_BIN")
+    named = os.environ.get("DIBS_POSTGRES_BIN")
     if named:
         yield Path(named)
         return
@@ -131,7 +131,7 @@ def pgbouncer_program() -> Program:
 
 def temporal_program() -> Program:
     """The command line tool of Temporal that is here, with its server for development."""
-    named = os.environ.get("LEASEHOLD_TEMPORAL") or shutil.which("temporal")
+    named = os.environ.get("DIBS_TEMPORAL") or shutil.which("temporal")
     paths = [Path(named)] if named else sorted(FETCHED.glob("temporal-*/bin/temporal"))
     for path in paths:
         program = _probe(path)
@@ -142,7 +142,7 @@ def temporal_program() -> Program:
 
 def browser_program() -> Program:
     """The Chromium, or the browser made from it, that is here."""
-    named = os.environ.get("LEASEHOLD_BROWSER")
+    named = os.environ.get("DIBS_BROWSER")
     installed = [named] if named else map(shutil.which, BROWSERS)
     for path in installed:
         program = _probe(Path(path)) if path else None

@@ -16,7 +16,7 @@ from tests.servers.postgres_files import new_cluster, not_root
 from tests.servers.process import ServerProcess, children, until_gone
 from tests.servers.server import Server
 
-SUPERUSER = "leasehold"
+SUPERUSER = "dibs"
 
 
 class PostgresServer(Server):
@@ -42,7 +42,7 @@ class PostgresServer(Server):
 
     @property
     def url(self) -> str:
-        """The database `postgres`, as the superuser `leasehold`."""
+        """The database `postgres`, as the superuser `dibs`."""
         return self.url_of("postgres")
 
     def url_of(self, database: str, *, user: str = SUPERUSER) -> str:

@@ -32,7 +32,7 @@ def test_a_named_redis_comes_first_and_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = program(tmp_path / "mine" / "redis-server", REDIS)
-    monkeypatch.setenv("LEASEHOLD_REDIS_SERVER", str(named))
+    monkeypatch.setenv("DIBS_REDIS_SERVER", str(named))
     assert binaries.redis_programs() == (binaries.Program(named, "redis", (7, 4, 1)),)
     assert binaries.redis_program().label == "redis-7.4.1"
 
@@ -40,7 +40,7 @@ def test_a_named_redis_comes_first_and_alone(
 def test_an_installed_redis_comes_before_a_fetched_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("LEASEHOLD_REDIS_SERVER", raising=False)
+    monkeypatch.delenv("DIBS_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setattr(binaries, "FETCHED", tmp_path / "fetched")
     with pytest.raises(binaries.MissingServer, match="make env"):
@@ -53,14 +53,14 @@ def test_an_installed_redis_comes_before_a_fetched_one(
 
 
 def test_a_browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEASEHOLD_BROWSER", raising=False)
+    monkeypatch.delenv("DIBS_BROWSER", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     with pytest.raises(binaries.MissingServer, match="no chromium"):
         binaries.browser_program()
     program(tmp_path / "bin" / "chromium-browser", "Chromium 156.0.8078.79 built on Debian")
     assert binaries.browser_program().label == "chromium-browser-156.0.8078.79"
     named = program(tmp_path / "mine" / "chrome", "Google Chrome 160.1.2.3 ")
-    monkeypatch.setenv("LEASEHOLD_BROWSER", str(named))
+    monkeypatch.setenv("DIBS_BROWSER", str(named))
     assert binaries.browser_program() == binaries.Program(named, "chrome", (160, 1, 2, 3))
 
 
@@ -69,14 +69,14 @@ def test_a_program_that_does_not_run_is_passed_over(
 ) -> None:
     broken = tmp_path / "redis-server"
     broken.write_text("not a program")
-    monkeypatch.setenv("LEASEHOLD_REDIS_SERVER", str(broken))
+    monkeypatch.setenv("DIBS_REDIS_SERVER", str(broken))
     assert binaries.redis_programs() == ()
 
 
 def test_one_postgres_of_each_version_from_14_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_POSTGRES_BIN", str(tmp_path))
+    monkeypatch.setenv("DIBS_POSTGRES_BIN", str(tmp_path))
     program(tmp_path / "postgres", "postgres (PostgreSQL) 16.3 (Debian 16.3-1)")
     assert binaries.postgres_versions() == ("16",)
     assert binaries.postgres_program("16").version == (16, 3)

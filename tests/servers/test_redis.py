@@ -7,7 +7,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from leasehold.testing import FaultProxy
+from dibs.testing import FaultProxy
 from tests.servers import ports
 from tests.servers.binaries import MissingServer, Program, redis_programs
 from tests.servers.process import ServerFailed

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
 
-import leasehold
-from leasehold.backends.memory import MemoryStore
-from leasehold.hub import Hub
-from leasehold.tasks import Tasks
-from leasehold.tasks.moments import SECOND
-from leasehold.testing import ManualClock
+import dibs
+from dibs.backends.memory import MemoryStore
+from dibs.hub import Hub
+from dibs.tasks import Tasks
+from dibs.tasks.moments import SECOND
+from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
 
 PATIENCE = 20.0
@@ -41,10 +41,10 @@ class Cluster:
         self.store: Any = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
         self.clients: list[Any] = []
 
-    def client(self) -> tuple[TappedStore, leasehold.Client]:
+    def client(self) -> tuple[TappedStore, dibs.Client]:
         """One of another process, and what travels from it."""
         store = TappedStore(store=self.store)
-        client = leasehold.Client(Hub(store, clock=self.clock))
+        client = dibs.Client(Hub(store, clock=self.clock))
         self.clients.append(client)
         return store, client
 

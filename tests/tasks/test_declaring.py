@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold import InvalidName, LeaderElection, UnsafeTiming
-from leasehold.tasks import TaskRouter, Tasks
+import dibs
+import dibs.sync
+from dibs import InvalidName, LeaderElection, UnsafeTiming
+from dibs.tasks import TaskRouter, Tasks
 
 
 def job() -> None:
@@ -66,7 +66,7 @@ def test_names_are_unique() -> None:
 
 def test_a_script_s_tasks_are_not_called_main(tmp_path: Path) -> None:
     (tmp_path / "nightly.py").write_text(
-        "from leasehold.tasks import Tasks\n"
+        "from dibs.tasks import Tasks\n"
         "tasks = Tasks()\n"
         "@tasks.every(60)\n"
         "def job(): pass\n"
@@ -133,8 +133,8 @@ def test_a_forgotten_period_is_told() -> None:
         ({"cancel": 1}, TypeError, "True or False"),
         ({"everywhere": 1}, TypeError, "True or False"),
         ({"everywhere": True, "max_hold": 5}, ValueError, "max_hold would mean nothing"),
-        ({"leader": "main"}, TypeError, "give a leasehold.LeaderElection"),
-        ({"leader": leasehold.sync.LeaderElection("main")}, TypeError, "leasehold.LeaderElection"),
+        ({"leader": "main"}, TypeError, "give a dibs.LeaderElection"),
+        ({"leader": dibs.sync.LeaderElection("main")}, TypeError, "dibs.LeaderElection"),
     ],
 )
 def test_what_can_t_be_is_refused_where_it_is_written(
@@ -145,8 +145,8 @@ def test_what_can_t_be_is_refused_where_it_is_written(
 
 
 def test_what_tasks_can_t_be_given() -> None:
-    with pytest.raises(TypeError, match=r"what leasehold\.connect\(\) returned"):
-        Tasks(client=leasehold.sync.connect("memory://"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"what dibs\.connect\(\) returned"):
+        Tasks(client=dibs.sync.connect("memory://"))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="name"):
         Tasks(client="re ports")
     with pytest.raises(ValueError, match="doesn't know"):
@@ -205,6 +205,6 @@ def test_a_lasting_task_is_a_coroutine_function_or_an_election() -> None:
 
 def test_without_cronsim_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cronsim", None)
-    with pytest.raises(ImportError, match=r"pip install 'leasehold\[tasks\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'dibs\[tasks\]'"):
         Tasks().cron("* * * * *")
     Tasks().every(60)(job)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import LeaderElection, LeaseLost
-from leasehold.tasks import Tasks
+from dibs import LeaderElection, LeaseLost
+from dibs.tasks import Tasks
 from tests.tasks.places import Cluster, eventually, turn
 from tests.tasks.test_ticks import Job, counts, status
 

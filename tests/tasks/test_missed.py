@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.tasks import Tasks
+from dibs.tasks import Tasks
 from tests.tasks.places import Cluster, turn
 from tests.tasks.test_ticks import Job, counts
 

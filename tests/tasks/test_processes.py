@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import leasehold
-from leasehold import current_lease
-from leasehold.tasks import Tasks
-from leasehold.testing import ManualClock
+import dibs
+from dibs import current_lease
+from dibs.tasks import Tasks
+from dibs.testing import ManualClock
 from tests.tasks.places import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ class Run(NamedTuple):
 async def schedule(url: str, path: str, missed: Any, takes: float) -> None:
     """Run a task once a second until told to end, and write down each start and end."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         tasks = Tasks(client=client, shutdown_timeout="20s")
 
         @tasks.every("1s", name="job", missed=missed, grace="30s", max_hold=MAX_HOLD)
@@ -170,7 +170,7 @@ def test_over_a_restart_all_ticks_are_run_and_none_twice(start: Start, tmp_path:
 async def test_on_a_server_too(server: str, request: pytest.FixtureRequest) -> None:
     url, clock = request.getfixturevalue(server), ManualClock()
     ran: list[int] = []
-    clients = [leasehold.connect(url) for _ in range(2)]
+    clients = [dibs.connect(url) for _ in range(2)]
     schedulers = [Tasks(client=client, clock=clock) for client in clients]
 
     async def job() -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.multiprocess
 ALONE = """
 import asyncio
 import signal
-from leasehold.tasks import Tasks
+from dibs.tasks import Tasks
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
 
@@ -52,7 +52,7 @@ except KeyboardInterrupt:
 APPLICATION = """
 from contextlib import asynccontextmanager
 from fastapi import FastAPI
-from leasehold.tasks import Tasks
+from dibs.tasks import Tasks
 
 tasks = Tasks(shutdown_timeout=0.2)
 
@@ -81,7 +81,7 @@ def program(tmp_path: Path, *command: str) -> "Generator[subprocess.Popen[str]]"
     with subprocess.Popen(
         [sys.executable, *command],
         cwd=tmp_path,
-        env=os.environ | {"LEASEHOLD_URL": f"sqlite:///{tmp_path}/leases.db"},
+        env=os.environ | {"DIBS_URL": f"sqlite:///{tmp_path}/leases.db"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -129,7 +129,7 @@ def test_in_an_application_s_lifespan(tmp_path: Path) -> None:
 def test_a_thread_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> None:
     code = """
 import asyncio, threading
-from leasehold.tasks import Tasks
+from dibs.tasks import Tasks
 
 tasks = Tasks(shutdown_timeout=0.1)
 
@@ -149,6 +149,6 @@ print("ended")
 
 
 def test_importing_it_imports_no_cron(tmp_path: Path) -> None:
-    code = "import sys, leasehold.tasks; print('cronsim' in sys.modules)"
+    code = "import sys, dibs.tasks; print('cronsim' in sys.modules)"
     with program(tmp_path, "-c", code) as process:
         assert process.communicate(timeout=60) == ("False\n", "")

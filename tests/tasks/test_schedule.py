@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from leasehold.tasks.cron import Cron
-from leasehold.tasks.moments import SECOND, moment_of, time_of, written
-from leasehold.tasks.schedule import Every, ticks_between
+from dibs.tasks.cron import Cron
+from dibs.tasks.moments import SECOND, moment_of, time_of, written
+from dibs.tasks.schedule import Every, ticks_between
 
 BERLIN = ZoneInfo("Europe/Berlin")
 HOUR, DAY = 3600 * SECOND, 86400 * SECOND

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from leasehold import TaskLock
-from leasehold.tasks import TaskFailure, TaskRouter, Tasks
+from dibs import TaskLock
+from dibs.tasks import TaskFailure, TaskRouter, Tasks
 from tests.tasks.places import Cluster, cluster, eventually, turn
 from tests.tasks.test_ticks import Job, counts, status
 

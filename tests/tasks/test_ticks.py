@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from leasehold import NotConfigured, NotHeld, TaskLock, current_lease, override
-from leasehold.model import Acquire
-from leasehold.tasks import TaskFailure, Tasks, TaskStatus
+from dibs import NotConfigured, NotHeld, TaskLock, current_lease, override
+from dibs.model import Acquire
+from dibs.tasks import TaskFailure, Tasks, TaskStatus
 from tests.tasks.places import Cluster, Skewed, eventually, turn
 
 
@@ -141,7 +141,7 @@ async def test_cron_ticks_are_run_too(place: Cluster) -> None:
 async def test_jitter_moves_a_start_but_never_past_the_next_tick(
     place: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.tasks.runner.uniform", lambda low, high: high)
+    monkeypatch.setattr("dibs.tasks.runner.uniform", lambda low, high: high)
     job = Job(place)
     async with job.on(place.tasks(), jitter="20s"):
         await place.advance(170)
@@ -178,7 +178,7 @@ async def test_jitter_longer_than_the_grace_runs_no_tick_twice(
         task = asyncio.current_task()
         return high * drawn["prompt" if task is prompt else "tardy"]
 
-    monkeypatch.setattr("leasehold.tasks.runner.uniform", draw)
+    monkeypatch.setattr("dibs.tasks.runner.uniform", draw)
     async with schedulers["prompt"] as scheduler:
         [prompt] = scheduler._session._loops  # type: ignore[union-attr]
         async with schedulers["tardy"]:
@@ -278,7 +278,7 @@ async def test_a_plain_function_runs_in_a_thread_and_holds_its_lock_to_its_end(
         may_end.set()
         await eventually(lambda: status(tasks).last_outcome == "done")
         assert not await TaskLock("job", 0, 60, client=other).locked()
-    assert seen == [("leasehold-job", holder.token)]
+    assert seen == [("dibs-job", holder.token)]
 
 
 async def test_a_plain_function_that_returns_a_coroutine_is_told(place: Cluster) -> None:
@@ -410,7 +410,7 @@ async def test_an_overrun_is_cancelled_if_asked_for(
         job.may_end.set()
         await place.advance(30)
     assert job.seconds == [60, 180]
-    assert next(r.message for r in caplog.records if r.name == "leasehold.tasks").startswith(
+    assert next(r.message for r in caplog.records if r.name == "dibs.tasks").startswith(
         "task job was stopped"
     )
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from leasehold import BackendUnavailable, MissingCapability, NotConfigured
-from leasehold.model import Acquire, Command
-from leasehold.tasks import Tasks
+from dibs import BackendUnavailable, MissingCapability, NotConfigured
+from dibs.model import Acquire, Command
+from dibs.tasks import Tasks
 from tests.runtime.stores import TappedStore
 from tests.tasks.places import Cluster, eventually, turn
 from tests.tasks.test_ticks import Job, counts, status
@@ -130,7 +130,7 @@ async def test_an_older_tick_makes_room_for_the_next(place: Cluster) -> None:
 async def test_where_there_is_no_store_it_does_not_start(
     place: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("LEASEHOLD_URL", raising=False)
+    monkeypatch.delenv("DIBS_URL", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     tasks = Job(place).on(Tasks())
     with pytest.raises(NotConfigured):

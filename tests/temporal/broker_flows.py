@@ -5,10 +5,10 @@ from typing import Any
 
 from temporalio import workflow
 
-from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox, MailboxInput
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import (
+from dibs.backends.temporal.broker.mailbox import DibsMailbox, MailboxInput
+from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import (
     BrokerInput,
     Call,
     News,
@@ -16,11 +16,11 @@ from leasehold.backends.temporal.protocol.wire import (
     unpack_reply,
     unpack_wakeup,
 )
-from leasehold.model import Acquire, Release, Reply, Wakeup
+from dibs.model import Acquire, Release, Reply, Wakeup
 
 
 @workflow.defn(name=ids.BROKER)
-class HastyBroker(LeaseholdBroker):
+class HastyBroker(DibsBroker):
     """Leaves its history behind often, and ends soon."""
 
     EVENTS = 60
@@ -36,7 +36,7 @@ class HastyBroker(LeaseholdBroker):
 
 
 @workflow.defn(name=ids.BROKER)
-class BriskBroker(LeaseholdBroker):
+class BriskBroker(DibsBroker):
     """Leaves its history behind now and then."""
 
     EVENTS = 300
@@ -70,7 +70,7 @@ class LaterBroker(HastyBroker):
         super()._work()
 
     def _may_tell(self) -> bool:
-        return workflow.patched("leasehold-tells")
+        return workflow.patched("dibs-tells")
 
 
 @workflow.defn(name=ids.BROKER)
@@ -90,7 +90,7 @@ class RashBroker(LaterBroker):
 
 
 @workflow.defn(name=ids.MAILBOX)
-class HastyMailbox(LeaseholdMailbox):
+class HastyMailbox(DibsMailbox):
     """Leaves its history behind often, and ends soon."""
 
     EVENTS = 40

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from temporalio.client import WorkflowHistory
 
-from leasehold.backends.temporal.broker.backlog import Backlog
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import News
-from leasehold.model import Release, Renew
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import News
+from dibs.model import Release, Renew
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,

@@ -14,11 +14,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.owners import inbox_of
-from leasehold.backends.temporal.protocol.wire import (
+from dibs.backends.temporal.broker.mailbox import DibsMailbox
+from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.owners import inbox_of
+from dibs.backends.temporal.protocol.wire import (
     Answer,
     BrokerInput,
     Call,
@@ -26,7 +26,7 @@ from leasehold.backends.temporal.protocol.wire import (
     text_of,
     unpack_reply,
 )
-from leasehold.model import Acquire, Command, Reply, Status
+from dibs.model import Acquire, Command, Reply, Status
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import (
     BriskBroker,
@@ -138,14 +138,14 @@ class Brokered:
 
 
 QUICK = SandboxedWorkflowRunner(
-    restrictions=SandboxRestrictions.default.with_passthrough_modules("leasehold", "tests")
+    restrictions=SandboxRestrictions.default.with_passthrough_modules("dibs", "tests")
 )
 """The sandbox, without the half second in which it imports everything anew for each workflow."""
 
 PASSING = (RPCStatusCode.FAILED_PRECONDITION, RPCStatusCode.ABORTED, RPCStatusCode.UNAVAILABLE)
 """A run that was about to end had to do its last task again, and its updates have to be sent again."""
 
-SERVED: Sequence[type] = (LeaseholdBroker, LeaseholdMailbox, Waiter)
+SERVED: Sequence[type] = (DibsBroker, DibsMailbox, Waiter)
 
 
 @asynccontextmanager

@@ -6,9 +6,9 @@ from typing import Any
 
 from temporalio import workflow
 
-from leasehold.temporal.failures import AcquireTimedOut, AlreadyHeld
-from leasehold.temporal.permits.permit import Permit
-from leasehold.temporal.semaphore import Semaphore
+from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld
+from dibs.temporal.permits.permit import Permit
+from dibs.temporal.semaphore import Semaphore
 
 
 @dataclass

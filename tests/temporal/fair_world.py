@@ -8,10 +8,10 @@ from typing import Any
 
 from temporalio.client import Client, WorkflowHandle
 
-from leasehold.model import Inspect, Status
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.worker.liveness import owner_closed
-from leasehold.temporal.worker.sandbox import passing_ours
+from dibs.model import Inspect, Status
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.worker.liveness import owner_closed
+from dibs.temporal.worker.sandbox import passing_ours
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import SERVED, Brokered
 from tests.temporal.fair_flows import FLOWS, Held, Holding, Wish

@@ -5,9 +5,9 @@ import asyncio
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-import leasehold
-from leasehold import AllOf, LeaderElection, Lock, RWLock, Semaphore, TaskLock, connect, sync
-from leasehold.errors import InvalidName
+import dibs
+from dibs import AllOf, LeaderElection, Lock, RWLock, Semaphore, TaskLock, connect, sync
+from dibs.errors import InvalidName
 
 # As in a module that has activities as well: none of it may keep the workflow from being loaded.
 CLIENT = connect("sqlite:////nowhere/leases.db")
@@ -43,7 +43,7 @@ async def _attempt(way: str) -> None:
         case "client":
             await CLIENT.status("x")
         case "connect":
-            async with leasehold.connect("memory://") as client, client.lock("x"):
+            async with dibs.connect("memory://") as client, client.lock("x"):
                 pass
         case "bound":
             async with CLIENT.lock("x"):

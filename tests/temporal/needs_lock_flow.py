@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from temporalio import activity, workflow
 
-from leasehold.temporal import current_lock, needs_lock
+from dibs.temporal import current_lock, needs_lock
 
 
 @activity.defn

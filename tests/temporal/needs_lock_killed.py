@@ -7,7 +7,7 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from leasehold.temporal import LockInterceptor, needs_lock
+from dibs.temporal import LockInterceptor, needs_lock
 
 
 @activity.defn(name="work")

@@ -8,8 +8,8 @@ from typing import Any
 import redis
 from temporalio.worker import Interceptor
 
-import leasehold
-from leasehold.temporal import LockInterceptor, current_lock, needs_lock
+import dibs
+from dibs.temporal import LockInterceptor, current_lock, needs_lock
 from tests.temporal import document
 from tests.temporal.needs_lock_world import World, working
 
@@ -72,7 +72,7 @@ class Way:
         if not self.ours:
             with redis.Redis.from_url(self.url) as client:
                 return len(list(client.scan_iter(f"{name}:*")))
-        async with leasehold.connect(self.url) as client:
+        async with dibs.connect(self.url) as client:
             return len((await client.status(name, "semaphore")).holders)
 
     async def end(self, name: str) -> None:
@@ -81,7 +81,7 @@ class Way:
             with redis.Redis.from_url(self.url) as client:
                 client.delete(*client.scan_iter(f"{name}:*"))
             return
-        async with leasehold.connect(self.url) as client:
+        async with dibs.connect(self.url) as client:
             await client.revoke(name, kind="semaphore", reason="ended by the test")
 
     def remaining(self, key: str) -> float:

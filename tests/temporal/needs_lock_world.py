@@ -20,8 +20,8 @@ from temporalio.worker import (
     Worker,
 )
 
-import leasehold
-from leasehold.temporal import LockInterceptor
+import dibs
+from dibs.temporal import LockInterceptor
 
 WAIT = 60.0
 """Nothing in these tests may take longer, on however loaded a machine."""
@@ -167,7 +167,7 @@ class _Counting(ActivityInboundInterceptor):
         return await super().execute_activity(input)
 
 
-async def waits_for(store: leasehold.Client, name: str, count: int) -> None:
+async def waits_for(store: dibs.Client, name: str, count: int) -> None:
     """Wait until so many wait for it."""
     async with asyncio.timeout(WAIT):
         while (await store.status(name, "semaphore")).waiting != count:

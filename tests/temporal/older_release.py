@@ -17,9 +17,9 @@ CODE = RECORDED / "older-release.zip"
 WHAT_IT_TAKES = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from leasehold.temporal.worker.served import WORKFLOWS
+from dibs.temporal.worker.served import WORKFLOWS
 for name, module in list(sys.modules.items()):
-    if name.partition(".")[0] == "leasehold":
+    if name.partition(".")[0] == "dibs":
         print(module.__file__)
 """
 
@@ -27,14 +27,14 @@ SERVE = """
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
 
-import leasehold
-assert leasehold.__file__.startswith(sys.argv[1])
+import dibs
+assert dibs.__file__.startswith(sys.argv[1])
 
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
-from leasehold.temporal.served import ACTIVITIES, WORKFLOWS, LeaseholdBroker  # where it had them
+from dibs.temporal.served import ACTIVITIES, WORKFLOWS, DibsBroker  # where it had them
 
-LeaseholdBroker.EVENTS = 60
+DibsBroker.EVENTS = 60
 
 async def main():
     client = await Client.connect(sys.argv[2])

@@ -12,8 +12,8 @@ from typing import Any
 
 from temporalio.client import WorkflowHandle, WorkflowHistory
 
-from leasehold.backends.temporal.protocol.permits import PermitSlotInput
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_flows import Relay as FairRelay

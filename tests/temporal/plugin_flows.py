@@ -4,7 +4,7 @@ import sys
 
 from temporalio import workflow
 
-from leasehold.temporal import Semaphore
+from dibs.temporal import Semaphore
 
 
 @workflow.defn
@@ -15,7 +15,7 @@ class Holds:
     async def run(self, resource: str, queue: str) -> tuple[str, int]:
         """The slot, and which copy of our module this is."""
         async with Semaphore(resource, capacity=1, task_queue=queue).acquire() as permit:
-            return permit.slot, id(sys.modules["leasehold.temporal.semaphore"])
+            return permit.slot, id(sys.modules["dibs.temporal.semaphore"])
 
 
 @workflow.defn(name="PermitSlotWorkflow", sandboxed=False)

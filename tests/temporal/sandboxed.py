@@ -10,7 +10,7 @@ import sys
 
 from temporalio.client import Client
 
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.temporal.histories import history_of, replay
 from tests.temporal.slot_workflows import Relay, Spec
 from tests.temporal.workers import unique, worker

@@ -11,11 +11,11 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ApplicationError
 
-from leasehold.errors import LeaseLost
-from leasehold.temporal.failures import PermitLost
-from leasehold.temporal.lock import Lock
-from leasehold.temporal.permits.permit import Permit
-from leasehold.temporal.semaphore import Semaphore
+from dibs.errors import LeaseLost
+from dibs.temporal.failures import PermitLost
+from dibs.temporal.lock import Lock
+from dibs.temporal.permits.permit import Permit
+from dibs.temporal.semaphore import Semaphore
 from tests.temporal.guide import GuideSemaphore
 
 

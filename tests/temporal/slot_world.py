@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.temporal.guide import GuidePermit
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import (

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from leasehold.core.timing import WINDOW
-from leasehold.model import Granted, Queued, Refused, Release, Released
+from dibs.core.timing import WINDOW
+from dibs.model import Granted, Queued, Refused, Release, Released
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import BriskBroker, HastyBroker, Waiter, serving
 

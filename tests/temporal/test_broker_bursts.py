@@ -9,13 +9,13 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from leasehold.backends.temporal.broker import leaving as broker_leaving
-from leasehold.backends.temporal.broker.backlog import Backlog
-from leasehold.backends.temporal.broker.letters import call_in
-from leasehold.backends.temporal.broker.room import MESSAGE
-from leasehold.backends.temporal.protocol import wire
-from leasehold.backends.temporal.protocol.wire import Call, unpack_call
-from leasehold.model import Queued
+from dibs.backends.temporal.broker import leaving as broker_leaving
+from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.backends.temporal.broker.letters import call_in
+from dibs.backends.temporal.broker.room import MESSAGE
+from dibs.backends.temporal.protocol import wire
+from dibs.backends.temporal.protocol.wire import Call, unpack_call
+from dibs.model import Queued
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,

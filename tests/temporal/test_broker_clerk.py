@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from leasehold.backends.temporal.broker.clerk import Clerk
-from leasehold.backends.temporal.broker.clock import BrokerClock
-from leasehold.backends.temporal.broker.desk import Desk
-from leasehold.backends.temporal.broker.sharing import Sharing
-from leasehold.backends.temporal.broker.telling import Telling
-from leasehold.backends.temporal.protocol.owners import inbox_of
-from leasehold.backends.temporal.protocol.wire import Call, pack_command
-from leasehold.model import Acquire
+from dibs.backends.temporal.broker.clerk import Clerk
+from dibs.backends.temporal.broker.clock import BrokerClock
+from dibs.backends.temporal.broker.desk import Desk
+from dibs.backends.temporal.broker.sharing import Sharing
+from dibs.backends.temporal.broker.telling import Telling
+from dibs.backends.temporal.protocol.owners import inbox_of
+from dibs.backends.temporal.protocol.wire import Call, pack_command
+from dibs.model import Acquire
 
 KEY = b"lock:a"
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from leasehold.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
-from leasehold.backends.temporal.broker.flaws import MOST_TOKENS
-from leasehold.backends.temporal.protocol.bounds import AGES
-from leasehold.backends.temporal.protocol.owners import inbox_of, owner_of
-from leasehold.backends.temporal.protocol.wire import pack_command, pack_reply, unpack_command
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.core.timing import WINDOW
-from leasehold.model import (
+from dibs.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
+from dibs.backends.temporal.broker.flaws import MOST_TOKENS
+from dibs.backends.temporal.protocol.bounds import AGES
+from dibs.backends.temporal.protocol.owners import inbox_of, owner_of
+from dibs.backends.temporal.protocol.wire import pack_command, pack_reply, unpack_command
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.core.timing import WINDOW
+from dibs.model import (
     Acquire,
     Command,
     Failed,

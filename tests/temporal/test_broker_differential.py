@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.backends.temporal.broker.desk import QUEUE_LIMIT
-from leasehold.backends.temporal.protocol.wire import pack_reply, unpack_reply
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.backends.temporal.broker.desk import QUEUE_LIMIT
+from dibs.backends.temporal.protocol.wire import pack_reply, unpack_reply
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.core.names import fingerprint
+from dibs.model import (
     MANY,
     Acquire,
     Command,

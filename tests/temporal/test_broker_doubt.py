@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from leasehold.backends.temporal.broker.claims.claims import Claims
-from leasehold.backends.temporal.broker.claims.doubt import Standing, doubtful
-from leasehold.backends.temporal.broker.claims.permits import Permits
-from leasehold.backends.temporal.broker.claims.slots import Slots
-from leasehold.backends.temporal.broker.desk import Desk
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
-from leasehold.model import Acquire, Command, Granted, Lost, Refused, Release, Renew, Resize, Revoke
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.broker.claims.claims import Claims
+from dibs.backends.temporal.broker.claims.doubt import Standing, doubtful
+from dibs.backends.temporal.broker.claims.permits import Permits
+from dibs.backends.temporal.broker.claims.slots import Slots
+from dibs.backends.temporal.broker.desk import Desk
+from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.model import Acquire, Command, Granted, Lost, Refused, Release, Renew, Resize, Revoke
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import HastyBroker, serving
 from tests.temporal.test_broker_sharing import Pool
@@ -41,7 +41,7 @@ async def test_a_permit_whose_lease_ended_while_no_worker_was_there_is_not_grant
     """What is asked meanwhile is handled before the news of its end."""
     monkeypatch.setattr(Permits, "LEASE", 1.5)
     monkeypatch.setattr(Claims, "LINGER", 60.0)
-    served = (LeaseholdBroker, PermitSlotWorkflow)
+    served = (DibsBroker, PermitSlotWorkflow)
     more: dict[str, Any] = {"activities": [owner_closed]}
     async with serving(temporal_server.address, *served, **more) as here:
         pool = Pool(here, capacity=1)
@@ -99,7 +99,7 @@ async def test_the_end_of_one_permit_frees_no_other_slot_of_its_holder(
     temporal_server: TemporalServer,
 ) -> None:
     """What it began may go on until it has heard of it, or until its ttl ends."""
-    served = (LeaseholdBroker, PermitSlotWorkflow)
+    served = (DibsBroker, PermitSlotWorkflow)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         pool = Pool(here)
         assert isinstance(await pool.try_for("a", units=2), Granted)

@@ -3,12 +3,12 @@
 import pytest
 from temporalio import workflow
 
-from leasehold.backends.temporal.broker import leaving as broker_leaving
-from leasehold.backends.temporal.broker.backlog import Backlog
-from leasehold.backends.temporal.broker.leaving import Leaving
-from leasehold.backends.temporal.broker.parts import size_of
-from leasehold.backends.temporal.protocol.owners import inbox_of
-from leasehold.model import Acquire
+from dibs.backends.temporal.broker import leaving as broker_leaving
+from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.backends.temporal.broker.leaving import Leaving
+from dibs.backends.temporal.broker.parts import size_of
+from dibs.backends.temporal.protocol.owners import inbox_of
+from dibs.model import Acquire
 from tests.temporal.test_broker_clerk import KEY, RUN, Office
 
 

@@ -9,12 +9,12 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from leasehold.backends.temporal.broker.desk import Desk
-from leasehold.backends.temporal.broker.mailbox import MailboxInput
-from leasehold.backends.temporal.broker.watch import Watch
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import (
+from dibs.backends.temporal.broker.desk import Desk
+from dibs.backends.temporal.broker.mailbox import MailboxInput
+from dibs.backends.temporal.broker.watch import Watch
+from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import (
     FORMAT,
     WITH_BACKLOG,
     BrokerInput,
@@ -22,8 +22,8 @@ from leasehold.backends.temporal.protocol.wire import (
     pack_command,
     text_of,
 )
-from leasehold.errors import LeaseholdError
-from leasehold.model import (
+from dibs.errors import DibsError
+from dibs.model import (
     Failed,
     Granted,
     Inspect,
@@ -34,7 +34,7 @@ from leasehold.model import (
     Status,
     Wakeup,
 )
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,
@@ -96,7 +96,7 @@ async def test_a_closed_run_that_asked_for_it_frees_what_it_held(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Watch, "EVERY", 0.2)
-    served = (LeaseholdBroker, Waiter)
+    served = (DibsBroker, Waiter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(Inspect(here.key))
         holder = await here.waiter("w1", hold=-1, ttl=600, fast=True)
@@ -112,7 +112,7 @@ async def test_without_asking_for_it_a_lease_stands_when_its_run_closes(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Watch, "EVERY", 0.1)
-    served = (LeaseholdBroker, Waiter)
+    served = (DibsBroker, Waiter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(Inspect(here.key))
         holder = await here.waiter("w1", hold=-1, ttl=2)
@@ -131,7 +131,7 @@ async def test_a_workflow_that_ended_is_in_nobodys_way_though_it_does_not_fit(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Watch, "EVERY", 0.2)
-    served = (LeaseholdBroker, Waiter)
+    served = (DibsBroker, Waiter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(here.acquire("a", ttl=600.0, capacity=2))
         wide = await here.waiter("wide", capacity=2, units=2)
@@ -231,7 +231,7 @@ async def test_what_nobody_of_ours_would_send_does_no_harm(temporal_server: Temp
 
 async def test_it_runs_in_the_sandbox_as_temporal_has_it(temporal_server: TemporalServer) -> None:
     runner = SandboxedWorkflowRunner()
-    async with serving(temporal_server.address, LeaseholdBroker, workflow_runner=runner) as here:
+    async with serving(temporal_server.address, DibsBroker, workflow_runner=runner) as here:
         assert isinstance(await here.ask(here.acquire("a")), Granted)
         assert len((await here.status()).holders) == 1
 
@@ -287,7 +287,7 @@ async def test_an_error_of_ours_fails_its_task_and_not_the_broker(
     temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended it would have lost all that is held; so its task is tried again, until it is mended."""
-    really, planted = Desk.settle, [LeaseholdError("a defect")]
+    really, planted = Desk.settle, [DibsError("a defect")]
 
     def broken(desk: Desk, now: float, stamp: int) -> list[Wakeup]:
         if planted:

@@ -7,13 +7,13 @@ import pytest
 from temporalio import workflow
 from temporalio.testing import ActivityEnvironment
 
-from leasehold.backends.temporal.broker import watch as broker_watch
-from leasehold.backends.temporal.broker.watch import WAITS, Watch
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import Call, pack_command
-from leasehold.model import Acquire, Inspect, Release
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.broker import watch as broker_watch
+from dibs.backends.temporal.broker.watch import WAITS, Watch
+from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import Call, pack_command
+from dibs.model import Acquire, Inspect, Release
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
 from tests.temporal.workers import unique, until
@@ -50,7 +50,7 @@ async def test_a_head_that_continued_as_new_waits_no_longer(
 ) -> None:
     """What it held it might hold on, as permits are handed over; so the run counts as ended for one only."""
     monkeypatch.setattr(Watch, "EVERY", 0.2)
-    served = (LeaseholdBroker, Waiter, Quitter)
+    served = (DibsBroker, Waiter, Quitter)
     async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
         await here.ask(here.acquire("a", ttl=600.0, capacity=2))
         head = await here.client.start_workflow(

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
-from leasehold.backends.temporal.broker import post as broker_post
-from leasehold.backends.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
-from leasehold.backends.temporal.broker.post import AT_ONCE, Post
-from leasehold.backends.temporal.protocol.owners import inbox_of
-from leasehold.backends.temporal.protocol.wire import Answer, Call, News, pack_command
-from leasehold.core.names import fingerprint
-from leasehold.model import Acquire, Inspect, Release, Status, Waiter
+from dibs.backends.temporal.broker import post as broker_post
+from dibs.backends.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
+from dibs.backends.temporal.broker.post import AT_ONCE, Post
+from dibs.backends.temporal.protocol.owners import inbox_of
+from dibs.backends.temporal.protocol.wire import Answer, Call, News, pack_command
+from dibs.core.names import fingerprint
+from dibs.model import Acquire, Inspect, Release, Status, Waiter
 from tests.temporal.test_broker_clerk import KEY, RUN, Office
 
 LONG = "n" * 1_000
@@ -37,7 +37,7 @@ class Addressee:
 def addressee(monkeypatch: pytest.MonkeyPatch) -> Addressee:
     found = Addressee()
     monkeypatch.setattr(broker_post, "_addressee", lambda inbox: found)
-    monkeypatch.setattr(workflow, "logger", logging.getLogger("leasehold"))
+    monkeypatch.setattr(workflow, "logger", logging.getLogger("dibs"))
     monkeypatch.setattr(workflow, "patched", lambda name: True)
     return found
 

@@ -7,10 +7,10 @@ import pytest
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from leasehold.backends.temporal.broker import post as broker_post
-from leasehold.backends.temporal.broker.parts import Bundle
-from leasehold.backends.temporal.broker.post import A_PORTION, MOST, Post
-from leasehold.backends.temporal.protocol.owners import inbox_of
+from dibs.backends.temporal.broker import post as broker_post
+from dibs.backends.temporal.broker.parts import Bundle
+from dibs.backends.temporal.broker.post import A_PORTION, MOST, Post
+from dibs.backends.temporal.protocol.owners import inbox_of
 
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
 
@@ -25,7 +25,7 @@ class Nowhere:
 @pytest.fixture
 def landed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     monkeypatch.setattr(broker_post, "_addressee", lambda inbox: Nowhere())
-    monkeypatch.setattr(workflow, "logger", logging.getLogger("leasehold"))
+    monkeypatch.setattr(workflow, "logger", logging.getLogger("dibs"))
     return []
 
 

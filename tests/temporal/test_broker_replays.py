@@ -16,8 +16,8 @@ from temporalio.worker import (
     WorkflowOutboundInterceptor,
 )
 
-from leasehold.backends.temporal.broker.backlog import Backlog
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.backends.temporal.broker.workflow import DibsBroker
 from tests.temporal import broker_histories
 from tests.temporal.broker_flows import HastyBroker
 from tests.temporal.histories import load, recorded
@@ -68,7 +68,7 @@ async def test_it_tells_the_same_ones_in_the_same_order(
         monkeypatch.setattr(Backlog, "PORTION", broker_histories.PORTION)
     history, listener = load(name), Listener()
     replayer = Replayer(
-        workflows=[LeaseholdBroker if name.startswith("missed") else HastyBroker],
+        workflows=[DibsBroker if name.startswith("missed") else HastyBroker],
         workflow_runner=UnsandboxedWorkflowRunner(),
         interceptors=[listener],
     )

@@ -10,13 +10,13 @@ from temporalio.client import WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-from leasehold.backends.temporal.broker.claims.claims import Claims
-from leasehold.backends.temporal.broker.watch import Watch
-from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
-from leasehold.backends.temporal.protocol import ids
-from leasehold.model import Failed, Granted, Lost, Queued, Refused, Release, Released, Renew, Reply
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.broker.claims.claims import Claims
+from dibs.backends.temporal.broker.watch import Watch
+from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.backends.temporal.protocol import ids
+from dibs.model import Failed, Granted, Lost, Queued, Refused, Release, Released, Renew, Reply
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered, HastyBroker, Waiter, serving
 from tests.temporal.workers import status_of
@@ -24,7 +24,7 @@ from tests.temporal.workers import status_of
 pytestmark = [pytest.mark.once]
 
 SHARED = {"start": {"share": True}}
-WORKFLOWS = (LeaseholdBroker, PermitSlotWorkflow, Waiter)
+WORKFLOWS = (DibsBroker, PermitSlotWorkflow, Waiter)
 
 
 class Pool(Brokered):

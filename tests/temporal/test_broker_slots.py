@@ -2,12 +2,12 @@
 
 import pytest
 
-from leasehold.backends.temporal.broker.claims.slots import Slots, shareable
-from leasehold.backends.temporal.broker.desk import Desk
-from leasehold.backends.temporal.protocol.bounds import MOST_SLOTS
-from leasehold.backends.temporal.protocol.ids import LONGEST, permit_id
-from leasehold.errors import InvalidName
-from leasehold.model import Acquire, Failed, Granted
+from dibs.backends.temporal.broker.claims.slots import Slots, shareable
+from dibs.backends.temporal.broker.desk import Desk
+from dibs.backends.temporal.protocol.bounds import MOST_SLOTS
+from dibs.backends.temporal.protocol.ids import LONGEST, permit_id
+from dibs.errors import InvalidName
+from dibs.model import Acquire, Failed, Granted
 
 KEY = b"semaphore:pool"
 NOW, STAMP = 1_000.0, 1_700_000_000_000_000

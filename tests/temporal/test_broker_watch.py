@@ -5,10 +5,10 @@ from itertools import count
 
 import pytest
 
-from leasehold.backends.temporal.broker.watch import Watch
-from leasehold.model import Lost, Release, Renew
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.broker.watch import Watch
+from dibs.model import Lost, Release, Renew
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import HastyBroker, serving
 from tests.temporal.test_broker_sharing import Pool

@@ -1,4 +1,4 @@
-"""`leasehold temporal …` as a command line: what it refuses, and what it leaves alone."""
+"""`dibs temporal …` as a command line: what it refuses, and what it leaves alone."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def script(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("line", [["version"], ["temporal", "worker", "--help"], ["--help"]])
 def test_temporal_is_not_loaded_for_nothing(line: list[str]) -> None:
     done = script(
-        "import sys; from leasehold.cli import main\n"
+        "import sys; from dibs.cli import main\n"
         f"main({line!r})\n"
         "print([name for name in sys.modules if name.startswith('temporalio')])"
     )
@@ -34,20 +34,20 @@ def test_temporal_is_not_loaded_for_nothing(line: list[str]) -> None:
 def test_without_temporal_it_says_what_to_install() -> None:
     done = script(
         "import sys; sys.modules['temporalio'] = None\n"
-        "from leasehold.cli import main\n"
+        "from dibs.cli import main\n"
         "sys.exit(main(['temporal', 'worker']))"
     )
     assert done.returncode == 64
-    assert "needs the package temporalio: pip install 'leasehold[temporal]'" in done.stderr
+    assert "needs the package temporalio: pip install 'dibs[temporal]'" in done.stderr
 
 
 def test_without_temporal_the_package_says_so_too() -> None:
     done = script(
         "import sys; sys.modules['temporalio'] = None\n"
-        "try: from leasehold.temporal import Semaphore\n"
+        "try: from dibs.temporal import Semaphore\n"
         "except ImportError as error: print(error)"
     )
-    needs = "leasehold.temporal needs the package temporalio: pip install 'leasehold[temporal]'\n"
+    needs = "dibs.temporal needs the package temporalio: pip install 'dibs[temporal]'\n"
     assert (done.stdout, done.stderr) == (needs, "")
 
 
@@ -80,12 +80,12 @@ def test_a_verb_is_wanted() -> None:
 
 
 def test_the_stores_url_is_where_it_serves() -> None:
-    """LEASEHOLD_URL, or `--store`, where that is Temporal."""
+    """DIBS_URL, or `--store`, where that is Temporal."""
     nobody = free_address()
     env = environment(
-        LEASEHOLD_URL=f"temporal://{nobody}/orders",
-        LEASEHOLD_STORES__FLEET__URL=f"temporal://{nobody}/fleet",
-        LEASEHOLD_STORES__CACHE__URL="redis://localhost",
+        DIBS_URL=f"temporal://{nobody}/orders",
+        DIBS_STORES__FLEET__URL=f"temporal://{nobody}/fleet",
+        DIBS_STORES__CACHE__URL="redis://localhost",
     )
     assert f"{nobody}/orders can't be reached" in run("temporal", "worker", env=env).stderr
     fleet = run("--store", "fleet", "temporal", "worker", env=env)

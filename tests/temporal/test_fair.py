@@ -7,8 +7,8 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from leasehold.model import Revoke
-from leasehold.temporal.fair import place as brokered_place
+from dibs.model import Revoke
+from dibs.temporal.fair import place as brokered_place
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     Held,

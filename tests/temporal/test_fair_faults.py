@@ -11,10 +11,10 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from leasehold.backends.temporal.broker.watch import Watch
-from leasehold.model import Revoke
-from leasehold.temporal.fair import place as brokered_place
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.broker.watch import Watch
+from dibs.model import Revoke
+from dibs.temporal.fair import place as brokered_place
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     FLOWS,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from leasehold.core.timing import trusted
-from leasehold.model import Gone, Granted, Lost, Queued, Refused, Renewed, Wakeup
-from leasehold.temporal.fair.lease import BrokeredLease, pause
+from dibs.core.timing import trusted
+from dibs.model import Gone, Granted, Lost, Queued, Refused, Renewed, Wakeup
+from dibs.temporal.fair.lease import BrokeredLease, pause
 
 KEY = b"lock:x"
 

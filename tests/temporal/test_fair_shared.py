@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from temporalio.client import WorkflowFailureError
 
-import leasehold
+import dibs
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_world import fair_world
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.once]
 async def test_plain_python_and_workflows_take_turns(temporal_server: TemporalServer) -> None:
     async with fair_world(temporal_server) as world:
         url = f"{temporal_server.url}?task_queue={world.queue}"
-        async with leasehold.connect(url) as client:
+        async with dibs.connect(url) as client:
             semaphore = client.semaphore(world.resource, capacity=1)
             async with semaphore.acquire() as lease:
                 flow = await world.waiting()
@@ -45,7 +45,7 @@ async def test_plain_python_revokes_what_a_workflow_holds(temporal_server: Tempo
     async with fair_world(temporal_server) as world:
         url = f"{temporal_server.url}?task_queue={world.queue}"
         holder = await world.holding()
-        async with leasehold.connect(url) as client:
+        async with dibs.connect(url) as client:
             semaphore = client.semaphore(world.resource, capacity=1)
             (held,) = (await semaphore.status()).holders
             assert held.owner.startswith(f"{holder.id}/")

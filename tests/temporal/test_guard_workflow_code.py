@@ -8,9 +8,9 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from leasehold import Lock
-from leasehold.faces.loops import refuse_in_workflow
-from leasehold.temporal import LeaseholdPlugin
+from dibs import Lock
+from dibs.faces.loops import refuse_in_workflow
+from dibs.temporal import DibsPlugin
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Tries, Uses
 from tests.temporal.workers import connected, unique, worker
@@ -18,23 +18,23 @@ from tests.temporal.workers import connected, unique, worker
 pytestmark = pytest.mark.once
 
 NAMED = {
-    "Lock": "`from leasehold.temporal import Lock`",
-    "Semaphore": "`from leasehold.temporal import Semaphore`",
-    "wraps": "`from leasehold.temporal import Lock`",
-    "bound": "`from leasehold.temporal import Lock`",
-    "blocking": "`from leasehold.temporal import Lock`",
-    "blocking wraps": "`from leasehold.temporal import Lock`",
-    "AllOf": "`from leasehold.temporal import Lock`",
-    "RWLock": "leasehold's RWLock",
-    "TaskLock": "leasehold's TaskLock",
-    "LeaderElection": "leasehold's LeaderElection",
-    "client": "leasehold's Client",
-    "connect": "leasehold's Client",
+    "Lock": "`from dibs.temporal import Lock`",
+    "Semaphore": "`from dibs.temporal import Semaphore`",
+    "wraps": "`from dibs.temporal import Lock`",
+    "bound": "`from dibs.temporal import Lock`",
+    "blocking": "`from dibs.temporal import Lock`",
+    "blocking wraps": "`from dibs.temporal import Lock`",
+    "AllOf": "`from dibs.temporal import Lock`",
+    "RWLock": "dibs's RWLock",
+    "TaskLock": "dibs's TaskLock",
+    "LeaderElection": "dibs's LeaderElection",
+    "client": "dibs's Client",
+    "connect": "dibs's Client",
 }
 
 MODES: dict[str, dict[str, Any]] = {
     "sandboxed": {},
-    "with the plugin": {"plugins": [LeaseholdPlugin()]},
+    "with the plugin": {"plugins": [DibsPlugin()]},
     "unsandboxed": {"workflow_runner": UnsandboxedWorkflowRunner()},
 }
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from leasehold import NotConfigured
-from leasehold.temporal.worker.health import LONGEST, HealthServer, host_port
+from dibs import NotConfigured
+from dibs.temporal.worker.health import LONGEST, HealthServer, host_port
 
 
 async def ask(server: HealthServer, request: bytes) -> str:

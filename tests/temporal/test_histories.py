@@ -14,8 +14,8 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from leasehold.backends.temporal.broker.backlog import Backlog
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.temporal import broker_histories, fair_flows, slot_workflows
 from tests.temporal.broker_flows import HastyBroker, HastyMailbox
 from tests.temporal.histories import kinds, load, recorded

@@ -10,11 +10,11 @@ from temporalio.client import WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from leasehold.backends.temporal.broker.mailbox import LeaseholdMailbox
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import News, text_of
-from leasehold.core.names import fingerprint
-from leasehold.model import Queued, Release
+from dibs.backends.temporal.broker.mailbox import DibsMailbox
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import News, text_of
+from dibs.core.names import fingerprint
+from dibs.model import Queued, Release
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import PASSING, QUICK, Brokered, HastyMailbox, serving
 
@@ -146,7 +146,7 @@ async def test_it_ends_when_nobody_comes_to_take_it(temporal_server: TemporalSer
 
 
 async def test_it_keeps_the_newest(here: Brokered, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LeaseholdMailbox, "KEPT", 2)
+    monkeypatch.setattr(DibsMailbox, "KEPT", 2)
     box = Box(here)
     await box.start()
     for note in ("one", "two", "three"):

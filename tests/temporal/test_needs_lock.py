@@ -13,9 +13,9 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import SharedStateManager, UnsandboxedWorkflowRunner, Worker
 
-import leasehold
-from leasehold.temporal import (
-    LeaseholdPlugin,
+import dibs
+from dibs.temporal import (
+    DibsPlugin,
     LockInterceptor,
     TemporalWorker,
     current_lock,
@@ -38,9 +38,9 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[leasehold.Client]:
+async def store() -> AsyncIterator[dibs.Client]:
     """A store in memory, of its own."""
-    async with leasehold.connect("memory://") as client:
+    async with dibs.connect("memory://") as client:
         yield client
 
 
@@ -79,7 +79,7 @@ def until_cancelled() -> str:
     activity.heartbeat()
     activity.wait_for_cancelled_sync(30)
     assert lock.lost
-    with pytest.raises(leasehold.LeaseLost):
+    with pytest.raises(dibs.LeaseLost):
         lock.ensure()
     return "too late"
 
@@ -129,9 +129,7 @@ async def test_in_tasks_threads_and_methods_over_any_store(
         assert not each["lost"]
 
 
-async def test_in_a_pool_of_processes(
-    temporal_server: TemporalServer, store: leasehold.Client
-) -> None:
+async def test_in_a_pool_of_processes(temporal_server: TemporalServer, store: dibs.Client) -> None:
     spawning = multiprocessing.get_context("spawn")
     with spawning.Manager() as manager, ProcessPoolExecutor(1, mp_context=spawning) as pool:
         shared = SharedStateManager.create_from_multiprocessing(manager, ThreadPoolExecutor(1))
@@ -174,7 +172,7 @@ async def test_who_holds_it_is_seen_in_redis(
             assert len(keys) == 1
             assert redis.type(keys[0]) == b"string"  # the form of one lone holder
             assert f"shop:{handle.result_run_id}:1" in str(redis.get(keys[0]))
-        async with leasehold.connect(redis_url) as client:
+        async with dibs.connect(redis_url) as client:
             (seen,) = [each async for each in client.list("shop:")]
         go.set()
         assert await handle.result() == ["shop:database_access:0"]
@@ -191,7 +189,7 @@ async def test_the_application_is_named_by_the_environment(
     ours = LockInterceptor(backend="memory://")
     async with working(temporal_server.address, [in_task], interceptors=[ours]) as world:
         (found,) = await world.run(Step("in_task", ["x"]))
-        monkeypatch.setenv("LEASEHOLD_APPLICATION", "shop")
+        monkeypatch.setenv("DIBS_APPLICATION", "shop")
         (other,) = await world.run(Step("in_task", ["x"]))
     assert found["key"] == "crawler:in-x:0"
     assert other["key"] == "shop:in-x:0"
@@ -241,7 +239,7 @@ async def test_an_argument_that_makes_no_name_fails_it_for_good(
 
 
 async def test_1_once_installed_at_the_client_it_is_on_in_its_workers(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     ours = LockInterceptor(backend=store)
     client = await Client.connect(temporal_server.address, interceptors=[ours])
@@ -262,7 +260,7 @@ async def test_1_once_installed_at_the_client_it_is_on_in_its_workers(
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
 async def test_9_who_waits_can_be_cancelled(
-    kind: str, temporal_server: TemporalServer, store: leasehold.Client
+    kind: str, temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn(name="work")
     @needs_lock("x", backend=store)
@@ -286,7 +284,7 @@ async def test_9_who_waits_can_be_cancelled(
 
 
 async def test_a_local_activity_has_its_lock_and_keeps_its_place(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     held = store.semaphore("in-x", 1)
     other = store.semaphore("in-x", 1)
@@ -316,12 +314,12 @@ async def test_a_local_activity_has_its_lock_and_keeps_its_place(
     assert attempt > 1
 
 
-async def _acquired(lock: leasehold.Semaphore) -> leasehold.Lease:
+async def _acquired(lock: dibs.Semaphore) -> dibs.Lease:
     return await lock.acquire()
 
 
 async def test_a_sandboxed_workflow_takes_its_activities_in(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """The decorator does no I/O, so no module of a workflow has to pass it through."""
     client = await Client.connect(temporal_server.address)
@@ -340,14 +338,14 @@ async def test_a_sandboxed_workflow_takes_its_activities_in(
 
 
 async def test_who_has_it_is_told_who_asks_for_it_again(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store)
     async def work() -> str:
         try:
             await store.semaphore("x", 1).acquire()
-        except leasehold.Reentrant as error:
+        except dibs.Reentrant as error:
             return str(error)
         return "waited for itself"
 
@@ -357,11 +355,11 @@ async def test_who_has_it_is_told_who_asks_for_it_again(
 
 
 async def test_the_plugin_is_one_line_and_the_default_store_is_the_default(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
-    client = await Client.connect(temporal_server.address, plugins=[LeaseholdPlugin()])
+    client = await Client.connect(temporal_server.address, plugins=[DibsPlugin()])
     queue = f"q-{uuid4()}"
-    with leasehold.override(store):
+    with dibs.override(store):
         async with Worker(client, task_queue=queue, workflows=[Reports], activities=[report]):
             told = await client.execute_workflow(
                 Reports.run, "monday", id=f"w-{uuid4()}", task_queue=queue
@@ -383,7 +381,7 @@ async def test_over_temporal_itself(temporal_server: TemporalServer) -> None:
 
     async with (
         TemporalWorker(client, task_queue=queue),
-        leasehold.connect(url) as store,
+        dibs.connect(url) as store,
         working(temporal_server.address, [work]) as world,
     ):
         async with store.semaphore(name, 1).acquire() as lease:

@@ -8,10 +8,10 @@ import pytest
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError
 
-from leasehold.errors import NotConfigured, NotHeld, UnsafeTiming
-from leasehold.temporal import LeaseholdPlugin, LockInterceptor, current_lock, needs_lock
-from leasehold.temporal.activity import backend as needs_lock_backend
-from leasehold.temporal.activity.decorator import Need, need_of, refuse_locked_workflows
+from dibs.errors import NotConfigured, NotHeld, UnsafeTiming
+from dibs.temporal import DibsPlugin, LockInterceptor, current_lock, needs_lock
+from dibs.temporal.activity import backend as needs_lock_backend
+from dibs.temporal.activity.decorator import Need, need_of, refuse_locked_workflows
 
 
 async def plain(day: str = "monday") -> str:
@@ -106,7 +106,7 @@ async def test_without_the_interceptor_it_does_not_run(order: Callable[..., Any]
     async def work() -> None:
         raise AssertionError("it ran")
 
-    with pytest.raises(ApplicationError, match="install LeaseholdPlugin") as caught:
+    with pytest.raises(ApplicationError, match="install DibsPlugin") as caught:
         await order(work)()
     assert caught.value.non_retryable
 
@@ -132,7 +132,7 @@ class Child:
 
 def test_a_workflow_is_refused_and_told_of_semaphore() -> None:
     for wrong in (Child, Child.run, Child.stop):
-        with pytest.raises(TypeError, match=r"is a .*workflow.*leasehold\.temporal\.Semaphore"):
+        with pytest.raises(TypeError, match=r"is a .*workflow.*dibs\.temporal\.Semaphore"):
             needs_lock("x")(wrong)
 
 
@@ -146,7 +146,7 @@ class Early:
 
 def test_a_workflow_decorated_too_early_is_refused_by_its_worker() -> None:
     early = workflow.defn(Early)
-    with pytest.raises(TypeError, match=r"Early is a workflow.*leasehold\.temporal\.Semaphore"):
+    with pytest.raises(TypeError, match=r"Early is a workflow.*dibs\.temporal\.Semaphore"):
         refuse_locked_workflows([Child, early])
 
 
@@ -166,7 +166,7 @@ def test_a_lock_that_is_kept_nowhere_is_refused_before_the_worker_starts(
     bare, told = needs_lock("x")(plain), needs_lock("x", backend="memory://told")(plain)
     LockInterceptor().check([told, plain])
     LockInterceptor(backend="memory://all").check([bare])
-    with pytest.raises(NotConfigured, match=r"plain is kept.*set LEASEHOLD_URL"):
+    with pytest.raises(NotConfigured, match=r"plain is kept.*set DIBS_URL"):
         LockInterceptor().check([told, bare])
     monkeypatch.setattr(needs_lock_backend, "default_is_named", lambda: True)
     LockInterceptor().check([bare])
@@ -182,7 +182,7 @@ def test_a_lock_that_is_kept_nowhere_is_refused_before_the_worker_starts(
 )
 def test_what_the_plugin_refuses(options: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        LeaseholdPlugin(**options)
+        DibsPlugin(**options)
 
 
 def numbers() -> Generator[int]:

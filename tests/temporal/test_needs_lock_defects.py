@@ -16,8 +16,8 @@ from temporalio.worker import (
     UnsandboxedWorkflowRunner,
 )
 
-import leasehold
-from leasehold.testing import FaultProxy
+import dibs
+from dibs.testing import FaultProxy
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal import needs_lock_world, workers
@@ -83,7 +83,7 @@ async def test_1_where_nobody_has_installed_it(way: Way, address: str) -> None:
         return
     for each in found:
         assert each.startswith("LockNotInstalled: ")
-        assert "install LeaseholdPlugin" in each
+        assert "install DibsPlugin" in each
 
 
 async def test_2_what_it_returned_reaches_its_workflow(way: Way, address: str) -> None:
@@ -273,7 +273,7 @@ async def test_7_who_came_first_is_served_first(way: Way, address: str) -> None:
         begun.set()
         await go.wait()
 
-    async with way.working(address, work) as world, leasehold.connect(way.url) as client:
+    async with way.working(address, work) as world, dibs.connect(way.url) as client:
         first = await world.start(Step("work", [0]))
         await begun.wait()
         patient = await world.start(Step("work", [1], schedule_to_close=300.0))

@@ -12,13 +12,13 @@ import pytest
 from temporalio import activity
 from temporalio.testing import ActivityEnvironment
 
-import leasehold
-from leasehold.core.timing import trusted
-from leasehold.temporal import current_lock, needs_lock
-from leasehold.temporal.activity.decorator import need_of
-from leasehold.temporal.activity.slots import slots_for
-from leasehold.temporal.activity.terms import longest_hold, times_of, ttl_for, whole
-from leasehold.testing import FaultProxy, expire
+import dibs
+from dibs.core.timing import trusted
+from dibs.temporal import current_lock, needs_lock
+from dibs.temporal.activity.decorator import need_of
+from dibs.temporal.activity.slots import slots_for
+from dibs.temporal.activity.terms import longest_hold, times_of, ttl_for, whole
+from dibs.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, until, waits_for, working
@@ -27,14 +27,14 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[leasehold.Client]:
+async def store() -> AsyncIterator[dibs.Client]:
     """A store in memory, of its own."""
-    async with leasehold.connect("memory://") as client:
+    async with dibs.connect("memory://") as client:
         yield client
 
 
 async def test_7_a_revoked_lock_cancels_the_activity_for_good(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     begun, seen = asyncio.Event(), []
 
@@ -60,7 +60,7 @@ async def test_7_a_revoked_lock_cancels_the_activity_for_good(
 
 
 async def test_7_a_revoked_lock_interrupts_a_thread(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     begun, seen = threading.Event(), []
 
@@ -85,7 +85,7 @@ async def test_7_a_revoked_lock_interrupts_a_thread(
 
 
 async def test_7_what_was_done_after_the_loss_is_no_success(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """It is tried again, in turn, as nobody meant it to end."""
     begun = threading.Event()
@@ -110,7 +110,7 @@ async def test_7_what_was_done_after_the_loss_is_no_success(
 
 
 async def test_7_a_body_of_its_own_mind_is_not_a_success_either(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """Whoever swallows the cancellation has its result thrown away all the same."""
     begun: list[int] = []
@@ -135,7 +135,7 @@ async def test_7_a_body_of_its_own_mind_is_not_a_success_either(
 
 
 async def test_the_activitys_own_error_passes_and_the_slot_is_free(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store)
@@ -154,7 +154,7 @@ async def test_the_activitys_own_error_passes_and_the_slot_is_free(
 
 
 async def test_a_cancelled_activity_frees_its_slot(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     begun = asyncio.Event()
 
@@ -218,7 +218,7 @@ def test_4_a_lease_outlasts_the_attempt(given: dict[str, Any], left: float) -> N
 def test_4_it_is_short_and_renewed_or_one_for_the_whole_time() -> None:
     async def work() -> None: ...
 
-    client = leasehold.connect("memory://")
+    client = dibs.connect("memory://")
     about = info(schedule_to_close_timeout=3600)
     renewed, short, whole_time = (
         slots_for(need, (), each, "", client)
@@ -258,7 +258,7 @@ async def test_it_is_renewed_while_the_activity_runs(
 
 
 async def test_an_activity_that_sends_no_heartbeats_loses_its_lock(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """The server has given up on it, and may have begun another attempt."""
     seen: list[Any] = []
@@ -274,7 +274,7 @@ async def test_an_activity_that_sends_no_heartbeats_loses_its_lock(
             return int(await asyncio.Event().wait())
         finally:
             seen.append((current_lock().lost, current_lock().reason))
-            with pytest.raises(leasehold.LeaseLost, match="no heartbeat"):
+            with pytest.raises(dibs.LeaseLost, match="no heartbeat"):
                 current_lock().ensure()
 
     async with working(temporal_server.address, [work]) as world:
@@ -294,21 +294,21 @@ async def test_5_a_lost_reply_leaks_no_slot(
         @activity.defn
         @needs_lock(max_locks=2, lock_name="x", backend=proxy.url_for(redis_url))
         async def work() -> int:
-            async with leasehold.connect(redis_url) as client:
+            async with dibs.connect(redis_url) as client:
                 return len((await client.status("x", "semaphore")).holders)
 
         async with working(temporal_server.address, [work]) as world:
             assert await world.run(Step("work")) == [1]
             proxy.drop_replies()
             handle = await world.start(Step("work"))
-            async with leasehold.connect(redis_url) as client:
+            async with dibs.connect(redis_url) as client:
                 await until_async(lambda: _holders(client), 1)
                 proxy.heal()
                 assert await handle.result() == [1]
                 await until_async(lambda: _holders(client), 0)
 
 
-async def _holders(client: leasehold.Client) -> int:
+async def _holders(client: dibs.Client) -> int:
     return len((await client.status("x", "semaphore")).holders)
 
 
@@ -333,7 +333,7 @@ async def test_6_siblings_of_a_run_never_release_each_others_lock(
         return current_lock().owner
 
     async with (
-        leasehold.connect(redis_url) as client,
+        dibs.connect(redis_url) as client,
         working(temporal_server.address, [work]) as world,
     ):
         handle = await world.start(Step("work", [0]), Step("work", [1]))
@@ -353,7 +353,7 @@ async def test_8_a_store_that_is_away_for_a_while_fails_no_workflow(
     step = Step("work") if bounded else Step("work", schedule_to_close=None, start_to_close=60.0)
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         url = proxy.url_for(redis_url)
-        client = leasehold.connect(url, connect_timeout="200ms", call_timeout="200ms")
+        client = dibs.connect(url, connect_timeout="200ms", call_timeout="200ms")
 
         @activity.defn
         @needs_lock("x", backend=client)
@@ -397,7 +397,7 @@ async def test_a_worker_killed_while_it_holds_lets_the_next_run(
             killed = await world.start(Step("work", [1], queue=queue, heartbeat=1.0))
             assert child.stdout is not None
             assert await asyncio.wait_for(child.stdout.readline(), WAIT) == b"held\n"
-            async with leasehold.connect(redis_url) as client:
+            async with dibs.connect(redis_url) as client:
                 handle = await world.start(Step("work", [2]))
                 await waits_for(client, "x", 1)
         finally:

@@ -13,8 +13,8 @@ from temporalio import activity
 from temporalio.client import AsyncActivityHandle
 from temporalio.service import RPCError, RPCStatusCode
 
-import leasehold
-from leasehold.temporal import LockInterceptor, current_lock, needs_lock
+import dibs
+from dibs.temporal import LockInterceptor, current_lock, needs_lock
 from tests.servers.temporal import TemporalServer
 from tests.temporal import workers
 from tests.temporal.needs_lock_world import RunsSteps, Step, until, waits_for, working
@@ -26,9 +26,9 @@ HEARTBEAT = 2.5
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[leasehold.Client]:
+async def store() -> AsyncIterator[dibs.Client]:
     """A store in memory, of its own."""
-    async with leasehold.connect("memory://") as client:
+    async with dibs.connect("memory://") as client:
         yield client
 
 
@@ -46,7 +46,7 @@ async def test_3_with_1_of_5_slots_free_the_next_runs_at_once(
         took.append(time.monotonic())
 
     async with (
-        leasehold.connect(redis_url) as client,
+        dibs.connect(redis_url) as client,
         working(temporal_server.address, [work]) as world,
     ):
         lock = client.semaphore("api", 5)
@@ -67,7 +67,7 @@ async def test_3_with_1_of_5_slots_free_the_next_runs_at_once(
 
 @pytest.mark.parametrize("wait_in_slot", [None, 0.2], ids=["in slot", "without slot"])
 async def test_7_they_are_served_in_the_order_in_which_they_came(
-    wait_in_slot: float | None, temporal_server: TemporalServer, store: leasehold.Client
+    wait_in_slot: float | None, temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     order: list[int] = []
 
@@ -90,7 +90,7 @@ async def test_7_they_are_served_in_the_order_in_which_they_came(
 
 
 async def test_who_has_a_higher_priority_comes_first(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     order: list[str] = []
 
@@ -116,7 +116,7 @@ async def test_who_has_a_higher_priority_comes_first(
 
 
 async def test_12_a_long_wait_keeps_no_slot_and_costs_no_other_activity_one(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     ran: list[int] = []
 
@@ -144,7 +144,7 @@ async def test_12_a_long_wait_keeps_no_slot_and_costs_no_other_activity_one(
 
 
 async def test_8_a_wait_may_have_an_end_of_its_own(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store, wait=0.3, wait_in_slot=None)
@@ -165,7 +165,7 @@ async def test_8_a_wait_may_have_an_end_of_its_own(
 
 
 async def test_8_without_an_end_of_its_own_it_ends_with_the_activity(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store, wait_in_slot=0.1)
@@ -180,7 +180,7 @@ async def test_8_without_an_end_of_its_own_it_ends_with_the_activity(
 
 
 async def test_a_wait_longer_than_an_attempt_keeps_its_place(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """An attempt may take less than a second, and that is not enough."""
     order: list[int] = []
@@ -209,7 +209,7 @@ async def test_a_wait_longer_than_an_attempt_keeps_its_place(
 
 
 async def test_a_limit_of_attempts_is_the_users_alone(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """Two attempts are asked for, and the function has two, after a wait that took one more."""
     ran: list[int] = []
@@ -231,7 +231,7 @@ async def test_a_limit_of_attempts_is_the_users_alone(
 
 
 async def test_the_progress_of_an_earlier_attempt_is_still_told_after_a_wait(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     details: list[Any] = []
     first = asyncio.Event()
@@ -257,7 +257,7 @@ async def test_the_progress_of_an_earlier_attempt_is_still_told_after_a_wait(
 
 @pytest.mark.parametrize("wait_in_slot", [None, 0.0], ids=["in slot", "without slot"])
 async def test_who_waits_sends_heartbeats(
-    wait_in_slot: float | None, temporal_server: TemporalServer, store: leasehold.Client
+    wait_in_slot: float | None, temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store, wait_in_slot=wait_in_slot)
@@ -286,7 +286,7 @@ async def test_who_waits_sends_heartbeats(
 
 @pytest.mark.parametrize("wait_in_slot", [None, 0.0], ids=["in slot", "without slot"])
 async def test_a_workflow_that_ends_leaves_no_place_behind(
-    wait_in_slot: float | None, temporal_server: TemporalServer, store: leasehold.Client
+    wait_in_slot: float | None, temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store, wait_in_slot=wait_in_slot)
@@ -305,7 +305,7 @@ async def test_a_workflow_that_ends_leaves_no_place_behind(
 
 
 async def test_a_worker_that_shuts_down_leaves_its_waits_to_the_next(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     ran = asyncio.Event()
 
@@ -326,7 +326,7 @@ async def test_a_worker_that_shuts_down_leaves_its_waits_to_the_next(
 
 
 async def test_who_waits_without_a_slot_may_go_on_in_another_worker(
-    temporal_server: TemporalServer, store: leasehold.Client
+    temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
     """The lease goes along: it is the one that was granted while nobody had a slot for it."""
     where: list[str] = []
@@ -367,7 +367,7 @@ async def test_who_waits_without_a_slot_may_go_on_in_another_worker(
 async def test_an_attempt_keeps_what_it_was_handed_though_the_reply_to_that_was_lost(
     lost: BaseException,
     temporal_server: TemporalServer,
-    store: leasehold.Client,
+    store: dibs.Client,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running, told, looked = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -400,7 +400,7 @@ async def test_an_attempt_keeps_what_it_was_handed_though_the_reply_to_that_was_
 
 
 async def test_what_could_not_be_handed_on_is_freed_where_the_server_has_refused_it(
-    temporal_server: TemporalServer, store: leasehold.Client, monkeypatch: pytest.MonkeyPatch
+    temporal_server: TemporalServer, store: dibs.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refused(*_given: Any, **_more: Any) -> None:
         raise RPCError("the details are too large", RPCStatusCode.INVALID_ARGUMENT, b"")
@@ -446,7 +446,7 @@ async def test_never_more_than_there_are_slots(
     async with (
         working(temporal_server.address, [work], max_concurrent_activities=4) as world,
         working(temporal_server.address, [work], queue=world.queue, max_concurrent_activities=4),
-        leasehold.connect(redis_url) as client,
+        dibs.connect(redis_url) as client,
     ):
         steps = [Step("work", [number], attempts=2) for number in range(16)]
         found = await world.run(*steps)

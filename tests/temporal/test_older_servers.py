@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
-import leasehold
-from leasehold.backends.temporal.client.updating import starts_apart
-from leasehold.backends.temporal.protocol.ids import broker_id
+import dibs
+from dibs.backends.temporal.client.updating import starts_apart
+from dibs.backends.temporal.protocol.ids import broker_id
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import serving
 from tests.temporal.older_servers import older_server
@@ -22,7 +22,7 @@ async def test_a_broker_is_started_and_then_called(temporal_server: TemporalServ
         older_server(temporal_server.address) as old,
     ):
         url = f"temporal://{old.address}/default?task_queue={here.queue}"
-        async with leasehold.connect(url) as client:
+        async with dibs.connect(url) as client:
             name = unique("lock")
             async with client.lock(name) as lease:
                 first = lease.token
@@ -61,6 +61,6 @@ async def test_an_old_server_s_refusal_is_told_from_others(
     assert starts_apart(RPCError(said, status, b"")) is apart
 
 
-async def _token(client: leasehold.Client, name: str) -> int:
+async def _token(client: dibs.Client, name: str) -> int:
     async with client.lock(name) as lease:
         return lease.token

@@ -24,11 +24,11 @@ import asyncio
 from temporalio.client import Client
 from temporalio.envconfig import ClientConfig
 from temporalio.worker import Worker
-from leasehold.temporal import LeaseholdPlugin
+from dibs.temporal import DibsPlugin
 
 async def main():
     settings = ClientConfig.load_client_connect_config()
-    client = await Client.connect(**settings, plugins=[LeaseholdPlugin()])
+    client = await Client.connect(**settings, plugins=[DibsPlugin()])
     async with Worker(client, task_queue="relays", workflows=[Relay]):
         print(await client.execute_workflow(Relay.run, 2, id="relay", task_queue="relays"))
 
@@ -50,9 +50,9 @@ def settings(
         "PATH": os.defpath,
         "TEMPORAL_ADDRESS": temporal_server.address,
         "TEMPORAL_TASK_QUEUE": QUEUE,
-        "LEASEHOLD_URL": f"sqlite:///{folder}/leases.db",
+        "DIBS_URL": f"sqlite:///{folder}/leases.db",
     }
-    command: list[str | Path] = [sys.executable, "-m", "leasehold", "temporal", "worker"]
+    command: list[str | Path] = [sys.executable, "-m", "dibs", "temporal", "worker"]
     log = folder / "worker.log"
     with pytest.MonkeyPatch.context() as patch:
         for name, value in found.items():

@@ -8,14 +8,14 @@ import pytest_asyncio
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.permits import (
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.permits import (
     FORMAT,
     Adoption,
     PermitSlotInput,
     PermitStatus,
 )
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import count, history_of, replay
 from tests.temporal.workers import connected, unique, until_closed, worker

@@ -14,18 +14,18 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from leasehold.errors import LeaseholdError
-from leasehold.temporal import (
-    LeaseholdBroker,
-    LeaseholdMailbox,
-    LeaseholdPlugin,
+from dibs.errors import DibsError
+from dibs.temporal import (
+    DibsBroker,
+    DibsMailbox,
+    DibsPlugin,
     LockInterceptor,
     PermitSlotWorkflow,
     TemporalWorker,
 )
-from leasehold.temporal.worker.beside import ServedBeside, _running
-from leasehold.temporal.worker.selfcheck import warn_if_unserved
-from leasehold.temporal.worker.served import WORKFLOWS
+from dibs.temporal.worker.beside import ServedBeside, _running
+from dibs.temporal.worker.selfcheck import warn_if_unserved
+from dibs.temporal.worker.served import WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Raises
 from tests.temporal.plugin_flows import Holds, OwnPermit
@@ -34,8 +34,8 @@ from tests.temporal.workers import PATIENCE, connected, unique, until
 pytestmark = pytest.mark.once
 
 
-async def with_plugin(server: TemporalServer, plugin: LeaseholdPlugin | None = None) -> Client:
-    return await Client.connect(server.address, plugins=[plugin or LeaseholdPlugin()])
+async def with_plugin(server: TemporalServer, plugin: DibsPlugin | None = None) -> Client:
+    return await Client.connect(server.address, plugins=[plugin or DibsPlugin()])
 
 
 def types_of(worker: Worker) -> list[type]:
@@ -54,7 +54,7 @@ def ours_in(worker: Worker) -> list[Any]:
 
 
 def test_all_three_are_served() -> None:
-    assert set(WORKFLOWS) == {PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox}
+    assert set(WORKFLOWS) == {PermitSlotWorkflow, DibsBroker, DibsMailbox}
 
 
 async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
@@ -64,10 +64,10 @@ async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
     config = worker.config(active_config=True)
     assert types_of(worker) == [Holds]
     assert len(ours_in(worker)) == 1
-    assert LeaseholdError in config["workflow_failure_exception_types"]
+    assert DibsError in config["workflow_failure_exception_types"]
     runner = config["workflow_runner"]
     assert isinstance(runner, SandboxedWorkflowRunner)
-    assert "leasehold" in runner.restrictions.passthrough_modules
+    assert "dibs" in runner.restrictions.passthrough_modules
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
         ([], [*WORKFLOWS]),
         ([Holds], [Holds, *WORKFLOWS]),
         ([PermitSlotWorkflow], [*WORKFLOWS]),
-        ([OwnPermit], [OwnPermit, LeaseholdBroker, LeaseholdMailbox]),
+        ([OwnPermit], [OwnPermit, DibsBroker, DibsMailbox]),
     ],
 )
 async def test_a_worker_of_the_permit_queue(
@@ -95,13 +95,13 @@ async def test_a_worker_of_the_permit_queue(
 async def test_twice_is_once(temporal_server: TemporalServer) -> None:
     """At the client, and at the worker; Temporal itself warns of it."""
     queue = unique("queue")
-    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=queue))
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=queue))
     with pytest.warns(UserWarning, match="The same plugin type"):
-        worker = Worker(client, task_queue=queue, plugins=[LeaseholdPlugin(task_queue=queue)])
+        worker = Worker(client, task_queue=queue, plugins=[DibsPlugin(task_queue=queue)])
     assert types_of(worker) == [*WORKFLOWS]
     assert len(ours_in(worker)) == 1
     types = worker.config(active_config=True)["workflow_failure_exception_types"]
-    assert list(types).count(LeaseholdError) == 1
+    assert list(types).count(DibsError) == 1
     async with worker:
 
         async def runs() -> bool:
@@ -113,7 +113,7 @@ async def test_twice_is_once(temporal_server: TemporalServer) -> None:
 async def test_an_interceptor_of_the_clients_own_stays(temporal_server: TemporalServer) -> None:
     own = LockInterceptor(application="shop")
     client = await Client.connect(
-        temporal_server.address, plugins=[LeaseholdPlugin()], interceptors=[own]
+        temporal_server.address, plugins=[DibsPlugin()], interceptors=[own]
     )
     worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
     assert ours_in(worker) == [own]
@@ -121,7 +121,7 @@ async def test_an_interceptor_of_the_clients_own_stays(temporal_server: Temporal
 
 async def test_it_takes_what_activities_are_locked_with(temporal_server: TemporalServer) -> None:
     client = await with_plugin(
-        temporal_server, LeaseholdPlugin(application="shop", backend="memory://shop")
+        temporal_server, DibsPlugin(application="shop", backend="memory://shop")
     )
     worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
     [interceptor] = ours_in(worker)
@@ -129,7 +129,7 @@ async def test_it_takes_what_activities_are_locked_with(temporal_server: Tempora
 
 
 def test_a_replayer_knows_our_workflows() -> None:
-    config = Replayer(workflows=[Holds], plugins=[LeaseholdPlugin()]).config(active_config=True)
+    config = Replayer(workflows=[Holds], plugins=[DibsPlugin()]).config(active_config=True)
     assert list(config["workflows"]) == [Holds, *WORKFLOWS]
 
 
@@ -139,7 +139,7 @@ def test_a_replayer_knows_our_workflows() -> None:
 async def test_one_line_serves_everything(temporal_server: TemporalServer) -> None:
     """`serve=True`: permits are served beside the application's worker, in its process."""
     permits, queue = unique("permits"), unique("queue")
-    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits, serve=True))
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits, serve=True))
     async with Worker(client, task_queue=queue, workflows=[Holds]):
         slot, same = await client.execute_workflow(
             Holds.run,
@@ -149,13 +149,13 @@ async def test_one_line_serves_everything(temporal_server: TemporalServer) -> No
             execution_timeout=timedelta(seconds=PATIENCE),
         )
     assert slot == "0"
-    assert same == id(sys.modules["leasehold.temporal.semaphore"]), "it was taken in anew"
+    assert same == id(sys.modules["dibs.temporal.semaphore"]), "it was taken in anew"
 
 
 async def test_several_share_one_beside(temporal_server: TemporalServer) -> None:
     """Temporal has one worker a queue and client; it ends with the last that needs it."""
     permits = unique("permits")
-    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits, serve=True))
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits, serve=True))
     async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
         queue = unique("queue")
         async with Worker(client, task_queue=queue, workflows=[Holds]):
@@ -226,7 +226,7 @@ async def test_one_that_serves_already_is_enough(
     temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     permits = unique("permits")
-    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits, serve=True))
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits, serve=True))
     async with TemporalWorker(client, task_queue=permits):
         async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
             pass
@@ -237,7 +237,7 @@ async def test_an_error_of_ours_fails_the_workflow(temporal_server: TemporalServ
     queue = unique("queue")
     client = await connected(temporal_server)
     async with Worker(
-        client, task_queue=queue, workflows=[Raises], plugins=[LeaseholdPlugin(task_queue=queue)]
+        client, task_queue=queue, workflows=[Raises], plugins=[DibsPlugin(task_queue=queue)]
     ):
         with pytest.raises(WorkflowFailureError) as failed:
             await client.execute_workflow(
@@ -257,16 +257,16 @@ async def test_it_says_that_nobody_serves(
     temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     permits = unique("permits")
-    client = await with_plugin(temporal_server, LeaseholdPlugin(task_queue=permits))
+    client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits))
     async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
 
         async def warned() -> bool:
             return permits in caplog.text
 
         await until(warned)
-    [record] = [each for each in caplog.records if each.name == "leasehold.temporal"]
+    [record] = [each for each in caplog.records if each.name == "dibs.temporal"]
     assert record.levelno == logging.WARNING
-    assert f"run `leasehold temporal worker --task-queue {permits}`" in record.getMessage()
+    assert f"run `dibs temporal worker --task-queue {permits}`" in record.getMessage()
 
 
 async def test_it_says_nothing_where_somebody_does(
@@ -321,7 +321,7 @@ async def test_workflows_of_the_users_own_are_sandboxed(
     runner = worker._worker.config(active_config=True)["workflow_runner"]
     assert isinstance(runner, SandboxedWorkflowRunner) is sandboxed
     if isinstance(runner, SandboxedWorkflowRunner):
-        assert "leasehold" in runner.restrictions.passthrough_modules
+        assert "dibs" in runner.restrictions.passthrough_modules
 
 
 async def test_readiness_follows_its_life(temporal_server: TemporalServer) -> None:
@@ -352,7 +352,7 @@ async def test_it_sits_out_a_restart_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not ready while the server is away, and among those who poll again by itself. It says both."""
-    monkeypatch.setattr("leasehold.temporal.worker.worker._LOOKS_EVERY", 0.2)
+    monkeypatch.setattr("dibs.temporal.worker.worker._LOOKS_EVERY", 0.2)
     with TemporalServer(tmp_path, on_file=True) as server:
         worker = TemporalWorker(await connected(server), task_queue=unique("permits"))
 

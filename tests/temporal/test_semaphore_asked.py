@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from leasehold.core.names import key_of
-from leasehold.errors import InvalidName
-from leasehold.temporal import Lock, Semaphore
-from leasehold.temporal.failures import Misused
-from leasehold.temporal.fair.delivery import Broker
-from leasehold.temporal.fair.refusals import unanswered
-from leasehold.temporal.permits.terms import terms
+from dibs.core.names import key_of
+from dibs.errors import InvalidName
+from dibs.temporal import Lock, Semaphore
+from dibs.temporal.failures import Misused
+from dibs.temporal.fair.delivery import Broker
+from dibs.temporal.fair.refusals import unanswered
+from dibs.temporal.permits.terms import terms
 
 pytestmark = pytest.mark.once
 
@@ -116,7 +116,7 @@ def test_a_broker_that_does_not_answer_is_named_and_so_is_its_end() -> None:
     found = str(unanswered(broker, 5.0, was_there=True))
     started = str(unanswered(broker, 5.0, was_there=False))
     for each in (found, started):
-        assert "temporal workflow terminate --workflow-id leasehold:semaphore:x%20y" in each
+        assert "temporal workflow terminate --workflow-id dibs:semaphore:x%20y" in each
         assert "for 5 s" in each
     assert "the task queue 'typo-queue', or whichever it is on" in found
     assert "nobody serves the task queue 'typo-queue', on which it has just been started" in started

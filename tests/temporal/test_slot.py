@@ -13,14 +13,14 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from leasehold.backends.temporal.workflows.permit_runs import PermitRun
-from leasehold.temporal.failures import Misused
-from leasehold.temporal.permits.pool import Pool
-from leasehold.temporal.permits.unfinished import may_run_on
-from leasehold.temporal.semaphore import Semaphore
-from leasehold.temporal.slot import acquiring as slot_acquiring
-from leasehold.temporal.slot import arming as slot_arming
-from leasehold.temporal.slot.permit import SlotPermit
+from dibs.backends.temporal.workflows.permit_runs import PermitRun
+from dibs.temporal.failures import Misused
+from dibs.temporal.permits.pool import Pool
+from dibs.temporal.permits.unfinished import may_run_on
+from dibs.temporal.semaphore import Semaphore
+from dibs.temporal.slot import acquiring as slot_acquiring
+from dibs.temporal.slot import arming as slot_arming
+from dibs.temporal.slot.permit import SlotPermit
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import count, history_of, kinds, replay
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
@@ -285,7 +285,7 @@ async def test_reset_to_before_its_acquire_meets_its_own_permit_and_waits_for_it
 
 
 async def test_outside_of_a_workflow_it_names_the_right_class(world: SlotWorld) -> None:
-    with pytest.raises(ValueError, match=r"elsewhere use leasehold\.Semaphore"):
+    with pytest.raises(ValueError, match=r"elsewhere use dibs\.Semaphore"):
         async with Semaphore("x", capacity=1).acquire():
             pass
 

@@ -11,7 +11,7 @@ import pytest_asyncio
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from leasehold.temporal.slot.probing import AT_ONCE
+from dibs.temporal.slot.probing import AT_ONCE
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Curious, GuideRelay, Held, Interrupted, Relay, TwoTasks
@@ -66,7 +66,7 @@ async def test_2_an_expired_lease_and_a_permit_without_a_worker_are_told_apart(
 async def test_3_a_released_permit_has_ended_as_released(world: SlotWorld, way: str) -> None:
     """The permits' worker is away while the holder releases and returns."""
     queue = unique("queue")
-    from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+    from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
     from tests.temporal.guide import GuidePermit
 
     kind = GuidePermit if way == "guide" else PermitSlotWorkflow
@@ -338,7 +338,7 @@ async def test_14_nobody_serves_the_permits(world: SlotWorld) -> None:
             await handle.result()
         said = str(caught.value.cause)
         assert f"nobody serves the task queue '{spec.queue}'" in said
-        assert "leasehold temporal worker" in said
+        assert "dibs temporal worker" in said
         assert (
             f"`temporal workflow terminate --workflow-id {world.permit(spec).id}` frees it" in said
         )

@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.client import WorkflowHandle
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
-import leasehold
+import dibs
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import Holding
 from tests.temporal.fair_world import fair_world
@@ -127,7 +127,7 @@ async def take(world: SlotWorld, spec: Spec) -> WorkflowHandle[GuidePermit, str]
 async def test_20_ours_released_late_is_nobody_else_s(temporal_server: TemporalServer) -> None:
     async with fair_world(temporal_server) as world:
         url = f"{temporal_server.url}?task_queue={world.queue}"
-        async with leasehold.connect(url) as client:
+        async with dibs.connect(url) as client:
             lease = await client.semaphore(world.resource, 1, ttl="1s", auto_renew=False).acquire()
             next_one = await world.holding()  # once its lease is over
             assert lease.lost

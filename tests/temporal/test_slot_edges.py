@@ -8,13 +8,13 @@ import pytest
 import pytest_asyncio
 from temporalio.client import WorkflowHandle
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.permits import ARMED, PermitNews, PermitSlotInput
-from leasehold.temporal import defaults
-from leasehold.temporal.failures import Misused
-from leasehold.temporal.permits.handoff import FORMAT, Handoff
-from leasehold.temporal.slot.here import MOST_UNHEARD, Here
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.permits import ARMED, PermitNews, PermitSlotInput
+from dibs.temporal import defaults
+from dibs.temporal.failures import Misused
+from dibs.temporal.permits.handoff import FORMAT, Handoff
+from dibs.temporal.slot.here import MOST_UNHEARD, Here
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Held, Holder, Relay, Spec

@@ -6,10 +6,10 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.permits import PermitSlotInput
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.slot.probing import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.slot.probing import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 from tests.temporal.histories import count, history_of, replay
 from tests.temporal.slot_workflows import Holder, Spec

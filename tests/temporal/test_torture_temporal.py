@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.testing.history import Event
+from dibs.testing.history import Event
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.judging import Judgement, judge
 from tests.temporal.torture.marks import LeaseName, cleared, killed, lost

@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
-import leasehold
-from leasehold.backends.temporal.client import attendance
-from leasehold.backends.temporal.client.attendance import Attendance
-from leasehold.backends.temporal.client.connecting import Connection
-from leasehold.backends.temporal.client.updating import Update
-from leasehold.backends.temporal.client.url import read_url
-from leasehold.backends.temporal.store import TemporalStore
-from leasehold.model import Inspect, Renew
-from leasehold.primitives import acquire, asking
-from leasehold.testing.proxy import FaultProxy
+import dibs
+from dibs.backends.temporal.client import attendance
+from dibs.backends.temporal.client.attendance import Attendance
+from dibs.backends.temporal.client.connecting import Connection
+from dibs.backends.temporal.client.updating import Update
+from dibs.backends.temporal.client.url import read_url
+from dibs.backends.temporal.store import TemporalStore
+from dibs.model import Inspect, Renew
+from dibs.primitives import acquire, asking
+from dibs.testing.proxy import FaultProxy
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
 from tests.temporal.workers import unique
@@ -55,8 +55,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_call_to_a_queue_that_nobody_serves(temporal_server: TemporalServer) -> None:
     async with without_complaints():
         url = f"{temporal_server.url}?task_queue={unique('nobody')}"
-        async with leasehold.connect(url) as client:
-            with pytest.raises(leasehold.BackendUnavailable, match="nobody serves"):
+        async with dibs.connect(url) as client:
+            with pytest.raises(dibs.BackendUnavailable, match="nobody serves"):
                 await client.lock(unique("lock"), ttl=30).acquire(wait=0)
 
 
@@ -64,8 +64,8 @@ async def test_a_call_to_a_queue_that_nobody_serves(temporal_server: TemporalSer
 async def test_a_call_that_is_not_served(temporal_server: TemporalServer) -> None:
     """There is a worker, but of something else."""
     async with without_complaints(), serving(temporal_server.address, Waiter) as here:
-        async with leasehold.connect(f"{temporal_server.url}?task_queue={here.queue}") as client:
-            with pytest.raises(leasehold.BackendUnavailable, match="did not answer"):
+        async with dibs.connect(f"{temporal_server.url}?task_queue={here.queue}") as client:
+            with pytest.raises(dibs.BackendUnavailable, match="did not answer"):
                 await client.lock(unique("lock"), ttl=3).acquire(wait=0)
 
 
@@ -94,6 +94,6 @@ async def test_a_call_whose_time_is_over_before_it_is_made(temporal_server: Temp
         found = read_url(f"{temporal_server.url}?task_queue={here.queue}")
         connection = Connection(found)
         call = Update(connection, b"lock:late", [Inspect(b"lock:late"), here.acquire("a")], None)
-        unanswered = (leasehold.BackendUnavailable, WorkflowUpdateRPCTimeoutOrCancelledError)
+        unanswered = (dibs.BackendUnavailable, WorkflowUpdateRPCTimeoutOrCancelledError)
         with pytest.raises(unanswered):
             await Attendance(connection).watched(call, time.monotonic() - 1.0, 1.0)

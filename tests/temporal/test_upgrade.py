@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.permits import PermitSlotInput
-from leasehold.model import Granted, Release, Renew, Renewed
-from leasehold.temporal.slot.permit_workflow import PermitSlotWorkflow
-from leasehold.temporal.worker.liveness import owner_closed
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.model import Granted, Release, Renew, Renewed
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
+from dibs.temporal.worker.liveness import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK, Brokered, HastyBroker, Waiter
 from tests.temporal.older_release import OlderWorker

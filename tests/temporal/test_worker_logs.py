@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leasehold.cli.temporal_logs import LOGGERS, TimedVoice, tell_logs
+from dibs.cli.temporal_logs import LOGGERS, TimedVoice, tell_logs
 
 pytestmark = pytest.mark.once
 
@@ -33,8 +33,8 @@ def test_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     voice.say("ready", "ready")
     fail()
     first, second, *trace = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{12}\+00:00 leasehold: ready", first)
-    assert second.endswith(" leasehold: A task failed")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]{12}\+00:00 dibs: ready", first)
+    assert second.endswith(" dibs: A task failed")
     assert (trace[0], trace[-1]) == (
         "Traceback (most recent call last):",
         "ValueError: no such slot",

@@ -11,9 +11,9 @@ from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 
-from leasehold.model import Granted
-from leasehold.temporal import LeaseholdBroker, TemporalWorker
-from leasehold.temporal.worker.served import VERSIONED
+from dibs.model import Granted
+from dibs.temporal import DibsBroker, TemporalWorker
+from dibs.temporal.worker.served import VERSIONED
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered
 from tests.temporal.workers import connected, unique, until
@@ -82,5 +82,5 @@ async def test_a_worker_with_versions_takes_no_workflow_that_says_nothing_of_the
     client, place = await connected(temporal_server), unique("deployment")
     config = build(place, uuid4().hex, VersioningBehavior.UNSPECIFIED)
     with pytest.raises(ValueError, match="must specify a versioning behavior"):
-        Worker(client, task_queue=place, workflows=[LeaseholdBroker], deployment_config=config)
+        Worker(client, task_queue=place, workflows=[DibsBroker], deployment_config=config)
     Worker(client, task_queue=place, workflows=VERSIONED, deployment_config=config)

@@ -1,4 +1,4 @@
-"""`leasehold temporal worker` as a process."""
+"""`dibs temporal worker` as a process."""
 
 import json
 import os
@@ -22,14 +22,14 @@ ANY_PORT = "127.0.0.1:0"
 
 def environment(**more: str) -> dict[str, str]:
     """Ours, without anything that names a server or a store."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("LEASEHOLD_", "TEMPORAL_"))}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DIBS_", "TEMPORAL_"))}
     return {**kept, "TEMPORAL_CONFIG_FILE": os.devnull, **more}
 
 
 def run(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """A command line, to its end."""
     return subprocess.run(
-        [sys.executable, "-m", "leasehold", *arguments],
+        [sys.executable, "-m", "dibs", *arguments],
         env=environment() if env is None else env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -44,7 +44,7 @@ class WorkerProcess:
 
     def __init__(self, *arguments: str, env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "leasehold", "temporal", "worker", "--json", *arguments],
+            [sys.executable, "-m", "dibs", "temporal", "worker", "--json", *arguments],
             env=environment() if env is None else env,
             stdin=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing import Event, check, merge
+from dibs.testing import Event, check, merge
 
 KEY = "lock:a"
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from leasehold.runtime.timers import timers_for
-from leasehold.testing import ManualClock
+from dibs.runtime.timers import timers_for
+from dibs.testing import ManualClock
 
 
 def test_stands_until_it_is_advanced() -> None:

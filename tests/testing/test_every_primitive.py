@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.testing import Torture, TorturePlan, Verdict
-from leasehold.testing.torture.naming import PRIMITIVES
-from leasehold.testing.torture.worlds import WORLDS, WorldName
+from dibs.testing import Torture, TorturePlan, Verdict
+from dibs.testing.torture.naming import PRIMITIVES
+from dibs.testing.torture.worlds import WORLDS, WorldName
 from tests.torture.planted import announce
 
 pytestmark = [
@@ -28,7 +28,7 @@ STORES = ["sqlite", "redis", "postgresql"]
 @pytest.fixture(autouse=True)
 def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
-    monkeypatch.setattr("leasehold.testing.torture.namespace.LINGER", 0.0)
+    monkeypatch.setattr("dibs.testing.torture.namespace.LINGER", 0.0)
 
 
 @pytest.fixture(params=STORES)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends import store_for
-from leasehold.backends.port import Backend
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Granted, Inspect, Release, Released, Renew, Status, Unknown
-from leasehold.testing import Faults, FaultyStore, ManualClock
+from dibs.backends import store_for
+from dibs.backends.port import Backend
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Granted, Inspect, Release, Released, Renew, Status, Unknown
+from dibs.testing import Faults, FaultyStore, ManualClock
 
 KEY = b"lock:a"
 TAKE = Acquire(KEY, "a", "me", ttl=10)

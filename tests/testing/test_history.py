@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.testing import Event, Recorder, check, read
+from dibs.testing import Event, Recorder, check, read
 
 
 @dataclass(eq=False)
@@ -118,7 +118,7 @@ def test_a_torn_last_line_is_left_out_and_any_other_refused(tmp_path: Path) -> N
 
 WRITER = """
 import sys
-from leasehold.testing import Event, Recorder
+from dibs.testing import Event, Recorder
 recorder = Recorder(sys.argv[1])
 number = 0
 while True:

@@ -1,6 +1,6 @@
 """Waiting too long for something free is found; waiting for a good reason is not."""
 
-from leasehold.testing import Event, check_liveness, merge
+from dibs.testing import Event, check_liveness, merge
 
 KEY = "lock:a"
 

@@ -8,13 +8,13 @@ import pytest
 
 pytest_plugins = ["pytester"]
 
-INSTALLED = bool([point for point in entry_points(group="pytest11") if point.name == "leasehold"])
+INSTALLED = bool([point for point in entry_points(group="pytest11") if point.name == "dibs"])
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A project with the plugin on, in which pytest runs apart from us."""
-    options = "" if INSTALLED else "-p leasehold.testing.plugin"
+    options = "" if INSTALLED else "-p dibs.testing.plugin"
     pytester.makeini(
         f"[pytest]\naddopts = {options}\nasyncio_mode = auto\n"
         "asyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
@@ -37,19 +37,19 @@ def test_bare_locks_of_both_worlds_use_the_client(project: pytest.Pytester) -> N
     passed(
         project,
         """
-        import leasehold, leasehold.sync
+        import dibs, dibs.sync
 
-        async def test_async(leasehold_client):
-            async with leasehold.Lock("a") as lease:
-                assert await leasehold_client.lock("a").locked()
+        async def test_async(dibs_client):
+            async with dibs.Lock("a") as lease:
+                assert await dibs_client.lock("a").locked()
                 assert lease.token
 
-        def test_blocking(leasehold_client):
-            with leasehold.sync.Lock("a"):
-                assert leasehold.sync.Lock("a").try_acquire() is None
+        def test_blocking(dibs_client):
+            with dibs.sync.Lock("a"):
+                assert dibs.sync.Lock("a").try_acquire() is None
 
-        def test_stores_are_fresh(leasehold_client):
-            assert not leasehold.sync.Lock("a").locked()
+        def test_stores_are_fresh(dibs_client):
+            assert not dibs.sync.Lock("a").locked()
         """,
         3,
     )
@@ -59,20 +59,20 @@ def test_the_clock_steps_the_keeper_too(project: pytest.Pytester) -> None:
     passed(
         project,
         """
-        from leasehold.sync import Lock
+        from dibs.sync import Lock
 
-        def test_renewed(leasehold_client, leasehold_clock):
+        def test_renewed(dibs_client, dibs_clock):
             with Lock("a", ttl=30) as lease:
-                leasehold_clock.advance(600)
+                dibs_clock.advance(600)
                 assert not lease.lost
                 assert lease.remaining > 10
 
-        def test_not_renewed(leasehold_client, leasehold_clock):
+        def test_not_renewed(dibs_client, dibs_clock):
             lease = Lock("a", ttl=30, auto_renew=False).acquire()
-            leasehold_clock.advance(29)
+            dibs_clock.advance(29)
             assert lease.lost
             assert lease.reason == "expired"
-            leasehold_clock.advance(2)
+            dibs_clock.advance(2)
             assert not Lock("a").locked()
         """,
         2,
@@ -84,25 +84,25 @@ def test_expire_reaches_the_holder(project: pytest.Pytester) -> None:
         project,
         """
         import asyncio, pytest
-        from leasehold import Lock, LeaseLost
-        import leasehold.sync
+        from dibs import Lock, LeaseLost
+        import dibs.sync
 
-        async def test_async(leasehold_client, leasehold_expire):
+        async def test_async(dibs_client, dibs_expire):
             lock = Lock("a")
             with pytest.raises(LeaseLost):
                 async with lock:
-                    assert leasehold_expire(lock) == 1
+                    assert dibs_expire(lock) == 1
                     await asyncio.sleep(10)
             assert not await lock.locked()
 
-        def test_blocking(leasehold_client, leasehold_expire):
+        def test_blocking(dibs_client, dibs_expire):
             lost = []
-            lease = leasehold.sync.Lock("a", on_lost=lost.append).acquire()
-            leasehold_expire(lease)
+            lease = dibs.sync.Lock("a", on_lost=lost.append).acquire()
+            dibs_expire(lease)
             assert lease.lost and lost == [lease]
             with pytest.raises(LeaseLost):
                 lease.ensure()
-            assert leasehold_expire(lease) == 0
+            assert dibs_expire(lease) == 0
         """,
         2,
     )
@@ -113,13 +113,13 @@ def test_steal_puts_somebody_else_in(project: pytest.Pytester) -> None:
         project,
         """
         import pytest
-        from leasehold.sync import Lock
+        from dibs.sync import Lock
 
-        @pytest.mark.leasehold_may_leak
-        def test_blocking(leasehold_client, leasehold_steal):
+        @pytest.mark.dibs_may_leak
+        def test_blocking(dibs_client, dibs_steal):
             lock = Lock("a")
             lease = lock.acquire()
-            token = leasehold_steal(lock)
+            token = dibs_steal(lock)
             assert token > lease.token
             assert lease.lost
             assert lock.try_acquire() is None
@@ -130,17 +130,17 @@ def test_steal_puts_somebody_else_in(project: pytest.Pytester) -> None:
 
 
 LEAK = """
-    import leasehold, leasehold.sync, pytest
+    import dibs, dibs.sync, pytest
 
     kept = []
 
     {mark}
-    def test_blocking(leasehold_client):
-        kept.append(leasehold.sync.Lock("forgotten").acquire())
+    def test_blocking(dibs_client):
+        kept.append(dibs.sync.Lock("forgotten").acquire())
 
     {mark}
-    async def test_async(leasehold_client):
-        kept.append(await leasehold.Lock("forgotten").acquire())
+    async def test_async(dibs_client):
+        kept.append(await dibs.Lock("forgotten").acquire())
 """
 
 
@@ -151,7 +151,7 @@ def test_a_leak_fails_the_test(project: pytest.Pytester) -> None:
 
 
 def test_a_marked_test_may_leak(project: pytest.Pytester) -> None:
-    passed(project, LEAK.format(mark="@pytest.mark.leasehold_may_leak"), 2)
+    passed(project, LEAK.format(mark="@pytest.mark.dibs_may_leak"), 2)
 
 
 def test_a_failure_is_not_hidden_by_its_leak(project: pytest.Pytester) -> None:
@@ -162,8 +162,8 @@ def test_a_failure_is_not_hidden_by_its_leak(project: pytest.Pytester) -> None:
 
 def test_loading_the_plugin_imports_no_client() -> None:
     code = (
-        "import sys, leasehold.testing.plugin;"
-        "print([m for m in sys.modules if m.startswith('leasehold.testing.')])"
+        "import sys, dibs.testing.plugin;"
+        "print([m for m in sys.modules if m.startswith('dibs.testing.')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "['leasehold.testing.plugin']"
+    assert done.stdout.strip() == "['dibs.testing.plugin']"

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from leasehold.testing import FaultProxy
+from dibs.testing import FaultProxy
 
 PATIENCE = 10.0  # none of these tests needs a second
 
@@ -354,7 +354,7 @@ def test_closing_ends_everything_and_may_be_repeated(rig: Rig) -> None:
     assert is_closed(server)
     with pytest.raises(ConnectionRefusedError):
         rig.client()
-    assert "leasehold-fault-proxy" not in {thread.name for thread in threading.enumerate()}
+    assert "dibs-fault-proxy" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_wait_for_gives_up(rig: Rig) -> None:

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from leasehold.testing import Torture, TorturePlan, TortureProgress, Violation
+from dibs.testing import Torture, TorturePlan, TortureProgress, Violation
 from tests.torture.bugs import BUGS
 from tests.torture.simulate import RUN, Result, simulate
 

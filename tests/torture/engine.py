@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from leasehold.testing import ManualClock
-from leasehold.testing.clock import EPOCH
+from dibs.testing import ManualClock
+from dibs.testing.clock import EPOCH
 from tests.torture.tasks import Task
 
 type Call = Callable[[Any], None]

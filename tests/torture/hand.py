@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from leasehold.errors import AcquireTimeout, BackendUnavailable, Deadlock, LeaseholdError, LeaseLost
-from leasehold.model import MANY
+from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
+from dibs.model import MANY
 from tests.torture.tasks import Cancelled, Task
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Hand:
             lease = await primitive._acquire(units, wait, None, note)
         except BaseException as error:
             if self.process.alive:
-                if isinstance(error, LeaseholdError):
+                if isinstance(error, DibsError):
                     self.record("gave_up", key, invoked=invoked)
                 if note is not None:
                     self.world.look_for(self.process, primitive.key, note, primitive._ttl)
@@ -146,7 +146,7 @@ class Hand:
         """Whether it may go on; sometimes it stands still right after it was told."""
         try:
             lease.ensure()
-        except LeaseholdError:
+        except DibsError:
             return False
         self.believed(lease)
         if self.draw.random() < 0.01 and not self.world.closing:

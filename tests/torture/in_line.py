@@ -3,8 +3,8 @@
 import os
 from typing import Any
 
-from leasehold.testing.history import Event
-from leasehold.testing.torture.hands import Hand
+from dibs.testing.history import Event
+from dibs.testing.torture.hands import Hand
 
 IN_LINE = "in line"
 """Of a call that began at `invoked`: the store has said how many are ahead, so it knows of its place."""

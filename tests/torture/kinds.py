@@ -2,21 +2,21 @@
 
 from typing import Any
 
-from leasehold.primitives.allof import AllOfBase
-from leasehold.primitives.allof_leases import LeasesBase
-from leasehold.primitives.campaign import CampaignBase
-from leasehold.primitives.election import ElectionBase
-from leasehold.primitives.guarded import GuardedBase
-from leasehold.primitives.lease import LeaseBase
-from leasehold.primitives.lock import LockBase
-from leasehold.primitives.primitive import PrimitiveBase
-from leasehold.primitives.resizing import ResizableLease
-from leasehold.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
-from leasehold.primitives.semaphore import SemaphoreBase
-from leasehold.primitives.stoppable import Stoppable
-from leasehold.primitives.tasklease import TaskLeaseBase
-from leasehold.primitives.tasklock import TaskLockBase
-from leasehold.primitives.term import TermBase
+from dibs.primitives.allof import AllOfBase
+from dibs.primitives.allof_leases import LeasesBase
+from dibs.primitives.campaign import CampaignBase
+from dibs.primitives.election import ElectionBase
+from dibs.primitives.guarded import GuardedBase
+from dibs.primitives.lease import LeaseBase
+from dibs.primitives.lock import LockBase
+from dibs.primitives.primitive import PrimitiveBase
+from dibs.primitives.resizing import ResizableLease
+from dibs.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
+from dibs.primitives.semaphore import SemaphoreBase
+from dibs.primitives.stoppable import Stoppable
+from dibs.primitives.tasklease import TaskLeaseBase
+from dibs.primitives.tasklock import TaskLockBase
+from dibs.primitives.term import TermBase
 from tests.torture.simruntime import SimRuntime
 
 

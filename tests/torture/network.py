@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from leasehold.backends import store_for
-from leasehold.backends.port import Backend
-from leasehold.core.names import fingerprint
-from leasehold.model import Acquire, Command, Inspect, Reply, Status, Wakeup
-from leasehold.runtime.step import step
+from dibs.backends import store_for
+from dibs.backends.port import Backend
+from dibs.core.names import fingerprint
+from dibs.model import Acquire, Command, Inspect, Reply, Status, Wakeup
+from dibs.runtime.step import step
 from tests.torture.engine import Engine
 from tests.torture.simruntime import SimRuntime
 from tests.torture.tasks import SimSignal

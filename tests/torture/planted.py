@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from leasehold.backends.port import Backend
-from leasehold.backends.sqlite import SqliteStore
-from leasehold.clock import Clock
-from leasehold.model import (
+from dibs.backends.port import Backend
+from dibs.backends.sqlite import SqliteStore
+from dibs.clock import Clock
+from dibs.model import (
     Acquire,
     Command,
     Granted,
@@ -34,7 +34,7 @@ def announce(folder: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[leasehold.backends]\nplanted = tests.torture.planted:PlantedStore\n"
+        "[dibs.backends]\nplanted = tests.torture.planted:PlantedStore\n"
     )
 
 

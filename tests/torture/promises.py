@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from leasehold.testing import Event, Violation
+from dibs.testing import Event, Violation
 from tests.torture.deeds.locks import DELAY
 from tests.torture.deeds.starts import TASKS
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
-from leasehold.core.timing import trusted
-from leasehold.errors import BackendUnavailable, LeaseholdError
-from leasehold.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
-from leasehold.runtime.holdings import Holdings
-from leasehold.runtime.mail import Mailroom
-from leasehold.runtime.port import Answer, Told, Watched
+from dibs.core.timing import trusted
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
+from dibs.runtime.holdings import Holdings
+from dibs.runtime.mail import Mailroom
+from dibs.runtime.port import Answer, Told, Watched
 from tests.torture.engine import Process
 from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
 
@@ -50,15 +50,15 @@ class SimKeeper:
             self._process.spawn(self._renew(reference, lease._renewal()))
 
     async def _renew(self, reference: Callable[[], Watched | None], command: Command) -> None:
-        answer: Answer | LeaseholdError
+        answer: Answer | DibsError
         try:
             answer = await self._runtime.call(command)
-        except LeaseholdError as error:
+        except DibsError as error:
             answer = error
         lease = reference()
         if lease is None:
             return
-        if isinstance(answer, LeaseholdError):
+        if isinstance(answer, DibsError):
             lease._not_renewed(answer)
         else:
             lease._renewed(answer)

@@ -13,9 +13,9 @@ from hashlib import sha256
 from itertools import count
 from unittest.mock import patch
 
-from leasehold.errors import CapacityWarning
-from leasehold.testing import Event, Violation, check, check_liveness
-from leasehold.testing.checker import check_writes
+from dibs.errors import CapacityWarning
+from dibs.testing import Event, Violation, check, check_liveness
+from dibs.testing.checker import check_writes
 from tests.torture.bugs import BUGS, Bug
 from tests.torture.deeds import DEEDS
 from tests.torture.engine import Process
@@ -182,7 +182,7 @@ def quiet() -> Generator[None]:
 
     Nor does the garbage collector end leases at a time of its own.
     """
-    log = logging.getLogger("leasehold")
+    log = logging.getLogger("dibs")
     level, collects = log.level, gc.isenabled()
     log.setLevel(logging.CRITICAL + 1)
     gc.disable()
@@ -213,9 +213,9 @@ def repeatable(seed: int, simulation: Simulation) -> Generator[None]:
     """What the product draws at random is drawn from the simulation's dice."""
     drawn = simulation.draw.uniform
     with ExitStack() as stack:
-        stack.enter_context(patch("leasehold.primitives.ids._drawn", Numbered(seed)))
+        stack.enter_context(patch("dibs.primitives.ids._drawn", Numbered(seed)))
         for name, module in sorted(sys.modules.items()):
-            if name.startswith("leasehold.") and hasattr(module, "uniform"):
+            if name.startswith("dibs.") and hasattr(module, "uniform"):
                 stack.enter_context(patch(f"{name}.uniform", drawn))
         yield
 

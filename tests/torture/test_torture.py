@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.testing import Torture, TorturePlan
+from dibs.testing import Torture, TorturePlan
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.testing import Torture, TorturePlan, Verdict
+from dibs.testing import Torture, TorturePlan, Verdict
 from tests.torture.planted import announce
 
 pytestmark = [
@@ -20,7 +20,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _do_not_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store is thrown away afterwards: no need to see that it drops the places of the dead."""
-    monkeypatch.setattr("leasehold.testing.torture.namespace.LINGER", 0.0)
+    monkeypatch.setattr("dibs.testing.torture.namespace.LINGER", 0.0)
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def verdict_on(url: str, seconds: float) -> Verdict:
 def test_a_planted_bug_is_named(
     planted: str, bug: str, rule: str, words: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.testing.torture.crew.PATIENCE", 2.0)  # some wait for ever
+    monkeypatch.setattr("dibs.testing.torture.crew.PATIENCE", 2.0)  # some wait for ever
     if bug == "the-dead-hold-on":  # so there must be some
-        monkeypatch.setattr("leasehold.testing.torture.rounds.KILLS", 0.8)
+        monkeypatch.setattr("dibs.testing.torture.rounds.KILLS", 0.8)
     verdict = verdict_on(planted + bug, seconds)
     assert rule in {violation.rule for violation in verdict.violations}
     assert verdict.outcome == "violation"

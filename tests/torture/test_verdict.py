@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import UnsafeTiming
-from leasehold.testing import Event, TorturePlan, Verdict, Violation
-from leasehold.testing.torture.handoffs import handoffs
-from leasehold.testing.torture.judging import Judge
+from dibs.errors import UnsafeTiming
+from dibs.testing import Event, TorturePlan, Verdict, Violation
+from dibs.testing.torture.handoffs import handoffs
+from dibs.testing.torture.judging import Judge
 
 HIT = Counter({"kill": 20, "pause 3": 30})
 EACH = Counter({"lock": 30, "semaphore": 20})
@@ -123,7 +123,7 @@ def test_many_of_one_rule_do_not_hide_another() -> None:
 
 
 def test_each_primitive_has_an_outcome_of_its_own() -> None:
-    found = Violation("overlap", "rwlock:leasehold-verify-1/rwlock-2", "a writer was not alone", ())
+    found = Violation("overlap", "rwlock:dibs-verify-1/rwlock-2", "a writer was not alone", ())
     some = {"lock": 1, "rwlock": 2, "leader": 1}
     verdict = clean(violations=[found], resources=some, hit_by=Counter(lock=3, rwlock=4))
     assert [verdict.outcome_of(each) for each in some] == ["clean", "violation", "inconclusive"]
@@ -147,7 +147,7 @@ def test_each_primitive_has_an_outcome_of_its_own() -> None:
 
 
 def test_a_set_of_locks_is_told_from_locks() -> None:
-    found = Violation("overlap", "lock:leasehold-verify-1/allof-2-b", "2 units held of 1", ())
+    found = Violation("overlap", "lock:dibs-verify-1/allof-2-b", "2 units held of 1", ())
     verdict = clean(violations=[found], resources={"lock": 1, "allof": 1})
     assert verdict.broken("allof") == [found]
     assert verdict.broken("lock") == []
@@ -196,7 +196,7 @@ def test_a_dead_holder_s_time_ends_at_its_deadline() -> None:
 
 
 def write(folder: Path, *events: Event) -> None:
-    from leasehold.testing import Recorder
+    from dibs.testing import Recorder
 
     folder.mkdir()
     with Recorder(folder / "history-0.jsonl") as recorder:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from leasehold.testing import check, check_liveness, read
-from leasehold.testing.torture import worker as working
-from leasehold.testing.torture.board import Board
-from leasehold.testing.torture.hands import Hand
-from leasehold.testing.torture.naming import PRIMITIVES, names_of
-from leasehold.testing.torture.orders import Orders
-from leasehold.testing.torture.turns.turns import Turns
-from leasehold.testing.torture.worker import Worker
-from leasehold.testing.torture.worlds import WORLDS
+from dibs.testing import check, check_liveness, read
+from dibs.testing.torture import worker as working
+from dibs.testing.torture.board import Board
+from dibs.testing.torture.hands import Hand
+from dibs.testing.torture.naming import PRIMITIVES, names_of
+from dibs.testing.torture.orders import Orders
+from dibs.testing.torture.turns.turns import Turns
+from dibs.testing.torture.worker import Worker
+from dibs.testing.torture.worlds import WORLDS
 
 TURNS = 90
 

@@ -3,10 +3,10 @@
 from collections import Counter
 from typing import Any
 
-from leasehold.core.timing import END_OF_TIME
-from leasehold.model import Release, Released, Reply
-from leasehold.testing import Event
-from leasehold.testing.clock import EPOCH
+from dibs.core.timing import END_OF_TIME
+from dibs.model import Release, Released, Reply
+from dibs.testing import Event
+from dibs.testing.clock import EPOCH
 from tests.torture.engine import Engine, Process
 from tests.torture.network import Message, Network, Weather
 

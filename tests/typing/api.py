@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Literal, assert_type
 
-import leasehold
-import leasehold.sync
-from leasehold import (
+import dibs
+import dibs.sync
+from dibs import (
     AllOf,
     Campaign,
     LeaderConfig,
@@ -28,8 +28,8 @@ from leasehold import (
     override,
     set_default,
 )
-from leasehold.fencing import FileFence
-from leasehold.model import Holder, Status
+from dibs.fencing import FileFence
+from dibs.model import Holder, Status
 
 
 async def asynchronous() -> None:
@@ -55,7 +55,7 @@ async def asynchronous() -> None:
         with FileFence("a").guard(("lock:a", lease.token, lease.slot)) as path:
             assert_type(path, Path)
     async with connect("memory://") as client:
-        assert_type(client, leasehold.Client)
+        assert_type(client, dibs.Client)
         assert_type(client.lock("a", max_hold="1h", require={"durable"}), Lock)
         assert_type(client.semaphore("s", 4), Semaphore)
         assert_type(await client.status("a"), Status)
@@ -65,7 +65,7 @@ async def asynchronous() -> None:
         with override(client), override(client, name="reports"):
             pass
     async with connect("memory://", name="reports") as client, connect(name="reports") as client:
-        assert_type(client, leasehold.Client)
+        assert_type(client, dibs.Client)
         assert_type(Lock("a", client="reports"), Lock)
     status = await Lock("a").status()
     assert_type(status.mine, tuple[Holder, ...])
@@ -83,7 +83,7 @@ async def told_later(waiting: Waiting) -> None:
     assert_type(waiting.waited, float)
 
 
-async def readers_and_writers(client: leasehold.Client) -> None:
+async def readers_and_writers(client: dibs.Client) -> None:
     lock = client.rwlock("r", ttl="10s")
     assert_type(lock, RWLock)
     async with lock.read() as lease:
@@ -99,18 +99,18 @@ async def readers_and_writers(client: leasehold.Client) -> None:
     assert_type(RWLock.from_config("r", LockConfig()), RWLock)
 
 
-def blocking_readers_and_writers(client: leasehold.sync.Client) -> None:
+def blocking_readers_and_writers(client: dibs.sync.Client) -> None:
     lock = client.rwlock("r")
-    assert_type(lock, leasehold.sync.RWLock)
+    assert_type(lock, dibs.sync.RWLock)
     with lock.read() as lease:
-        assert_type(lease, leasehold.sync.RWLease)
+        assert_type(lease, dibs.sync.RWLease)
         assert_type(lease.upgrade(wait=0), None)
-    assert_type(lock.write().acquire(), leasehold.sync.RWLease)
-    assert_type(lock.write().try_acquire(), leasehold.sync.RWLease | None)
+    assert_type(lock.write().acquire(), dibs.sync.RWLease)
+    assert_type(lock.write().try_acquire(), dibs.sync.RWLease | None)
     assert_type(lock.locked(), bool)
 
 
-async def several(client: leasehold.Client) -> None:
+async def several(client: dibs.Client) -> None:
     gpus, catalogue = client.semaphore("gpu", 4), client.rwlock("r")
     job = AllOf(client.lock("a"), (gpus, 2), catalogue.read(), wait="5s", ttl=30)
     async with job as leases:
@@ -127,16 +127,16 @@ async def several(client: leasehold.Client) -> None:
     assert_type(await job.try_acquire(priority=3), Leases | None)
 
 
-def blocking_several(client: leasehold.sync.Client) -> None:
-    both = leasehold.sync.AllOf(client.lock("a"), (client.semaphore("gpu", 4), 2))
+def blocking_several(client: dibs.sync.Client) -> None:
+    both = dibs.sync.AllOf(client.lock("a"), (client.semaphore("gpu", 4), 2))
     with both as leases:
-        assert_type(leases, leasehold.sync.Leases)
-        assert_type(leases[1], leasehold.sync.Lease)
-    assert_type(both.acquire(), leasehold.sync.Leases)
-    assert_type(both.try_acquire(), leasehold.sync.Leases | None)
+        assert_type(leases, dibs.sync.Leases)
+        assert_type(leases[1], dibs.sync.Lease)
+    assert_type(both.acquire(), dibs.sync.Leases)
+    assert_type(both.try_acquire(), dibs.sync.Leases | None)
 
 
-async def tasks_and_leaders(client: leasehold.Client) -> None:
+async def tasks_and_leaders(client: dibs.Client) -> None:
     task = client.task_lock("t", "10s", max_hold="1m", cancel=True)
     assert_type(task, TaskLock)
     assert_type(TaskLock("t"), TaskLock)
@@ -169,15 +169,15 @@ async def lead(term: Term) -> int:
     return term.token
 
 
-def blocking_tasks_and_leaders(client: leasehold.sync.Client) -> None:
+def blocking_tasks_and_leaders(client: dibs.sync.Client) -> None:
     with client.task_lock("t", 1, 2) as hold:
-        assert_type(hold, leasehold.sync.TaskLease)
-    assert_type(client.task_lock("t", 1, 2).acquire(), leasehold.sync.TaskLease)
+        assert_type(hold, dibs.sync.TaskLease)
+    assert_type(client.task_lock("t", 1, 2).acquire(), dibs.sync.TaskLease)
     leader = client.leader_election("l")
     with leader as term:
-        assert_type(term, leasehold.sync.Term)
+        assert_type(term, dibs.sync.Term)
     with leader.campaign() as campaign, campaign.guard() as term:
-        assert_type(term, leasehold.sync.Term)
+        assert_type(term, dibs.sync.Term)
         assert_type(campaign.wait(1), bool)
         assert_type(campaign.is_leader(), bool)
     assert_type(leader.who(), Holder | None)
@@ -189,18 +189,18 @@ def once(day: datetime.date) -> int:
 
 
 def blocking() -> None:
-    with leasehold.sync.Lock("a") as lease:
-        assert_type(lease, leasehold.sync.Lease)
+    with dibs.sync.Lock("a") as lease:
+        assert_type(lease, dibs.sync.Lease)
         assert_type(lease.renew("1m"), None)
         assert_type(lease.release(), bool)
-    with leasehold.sync.Lock("a").acquire(units=1) as lease:
+    with dibs.sync.Lock("a").acquire(units=1) as lease:
         assert_type(lease.owner, str)
-    leasehold.sync.Lock("a").acquire().release(within=object())
-    assert_type(leasehold.sync.Lock("a").try_acquire(), leasehold.sync.Lease | None)
-    with leasehold.sync.connect() as client:
+    dibs.sync.Lock("a").acquire().release(within=object())
+    assert_type(dibs.sync.Lock("a").try_acquire(), dibs.sync.Lease | None)
+    with dibs.sync.connect() as client:
         assert_type(client.list(), Iterator[Status])
         assert_type(client.lock("a").locked(), bool)
-        assert_type(client.attach("handle"), leasehold.sync.Lease)
+        assert_type(client.attach("handle"), dibs.sync.Lease)
 
 
 @Lock.wraps("report:{day}", on_busy="skip", ttl="1m")
@@ -208,7 +208,7 @@ async def report(day: datetime.date) -> int:
     return day.year
 
 
-@leasehold.sync.Lock.wraps("report:{day}")
+@dibs.sync.Lock.wraps("report:{day}")
 def plain_report(day: datetime.date) -> int:
     return day.year
 
@@ -223,5 +223,5 @@ async def wrong() -> None:
     Lock("a", ttl=[])  # type: ignore[arg-type]
     Lock("a", timeout=3)  # type: ignore[arg-type]
     Lock("a").acquire(5)  # type: ignore[call-arg]
-    await leasehold.sync.Lock("a").acquire()  # type: ignore[misc]
+    await dibs.sync.Lock("a").acquire()  # type: ignore[misc]
     await report("today")  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 """Slips that type checkers must find; each line with one says so, and a test counts them."""
 
-import leasehold
-import leasehold.sync
-from leasehold import (
+import dibs
+import dibs.sync
+from dibs import (
     AllOf,
     Client,
     LeaderElection,
@@ -21,13 +21,13 @@ def the_wrong_with() -> None:
     with Lock("a").acquire():  # type: ignore[attr-defined]
         pass
     Lock("a").release()  # type: ignore[attr-defined]
-    leasehold.sync.Lock("a").release()  # type: ignore[attr-defined]
+    dibs.sync.Lock("a").release()  # type: ignore[attr-defined]
 
 
-async def the_wrong_async_with(lease: leasehold.Lease, other: leasehold.sync.Lease) -> None:
-    async with leasehold.sync.Lock("a"):  # type: ignore[attr-defined]
+async def the_wrong_async_with(lease: dibs.Lease, other: dibs.sync.Lease) -> None:
+    async with dibs.sync.Lock("a"):  # type: ignore[attr-defined]
         pass
-    async with leasehold.sync.Semaphore("a", 2).acquire():  # type: ignore[attr-defined]
+    async with dibs.sync.Semaphore("a", 2).acquire():  # type: ignore[attr-defined]
         pass
     async with other:  # type: ignore[attr-defined]
         pass
@@ -35,7 +35,7 @@ async def the_wrong_async_with(lease: leasehold.Lease, other: leasehold.sync.Lea
         pass
 
 
-async def the_wrong_side(client: Client, blocking: leasehold.sync.Client) -> None:
+async def the_wrong_side(client: Client, blocking: dibs.sync.Client) -> None:
     async with RWLock("a"):  # type: ignore[attr-defined]
         pass
     with client.rwlock("a").read():  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ async def the_wrong_side(client: Client, blocking: leasehold.sync.Client) -> Non
     await (await Lock("a").acquire()).upgrade()  # type: ignore[attr-defined]
 
 
-async def of_task_locks_and_leaders(client: Client, blocking: leasehold.sync.Client) -> None:
+async def of_task_locks_and_leaders(client: Client, blocking: dibs.sync.Client) -> None:
     TaskLock("a", 1, 2, wait=3)  # type: ignore[call-arg]
     client.task_lock("a", 1, 2, cancle=True)  # type: ignore[call-arg]
     await TaskLock("a", 1, 2).acquire(wait=3)  # type: ignore[call-arg]
@@ -62,7 +62,7 @@ async def of_task_locks_and_leaders(client: Client, blocking: leasehold.sync.Cli
         pass
 
 
-async def several_at_once(client: Client, blocking: leasehold.sync.Client) -> None:
+async def several_at_once(client: Client, blocking: dibs.sync.Client) -> None:
     AllOf("a")  # type: ignore[arg-type]
     AllOf(blocking.lock("a"))  # type: ignore[arg-type]
     AllOf(client.rwlock("a"))  # type: ignore[arg-type]
@@ -71,19 +71,19 @@ async def several_at_once(client: Client, blocking: leasehold.sync.Client) -> No
     AllOf(client.lock("a"), timeout=3)  # type: ignore[arg-type]
     with AllOf(client.lock("a")):  # type: ignore[attr-defined]
         pass
-    async with leasehold.sync.AllOf(blocking.lock("a")):  # type: ignore[attr-defined]
+    async with dibs.sync.AllOf(blocking.lock("a")):  # type: ignore[attr-defined]
         pass
     AllOf(client.lock("a")).release()  # type: ignore[attr-defined]
 
 
-def misspelt(client: Client, blocking: leasehold.sync.Client) -> None:
+def misspelt(client: Client, blocking: dibs.sync.Client) -> None:
     Lock("a", tll=3)  # type: ignore[call-arg]
     Semaphore("a", 2, tll=3)  # type: ignore[call-arg]
     client.lock("a", wiat=3)  # type: ignore[call-arg]
     client.semaphore("a", 2, wiat=3)  # type: ignore[call-arg]
     blocking.lock("a", wiat=3)  # type: ignore[call-arg]
     connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
-    leasehold.sync.connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
+    dibs.sync.connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
     connect("memory://", nam="reports")  # type: ignore[call-arg]
     Lock.wraps("a", on_bsuy="skip")  # type: ignore[call-arg]
     Lock.wraps("a", timeout=3)  # type: ignore[call-arg]
@@ -99,10 +99,10 @@ def of_the_wrong_type(client: Client) -> None:
     Lock.wraps("a", on_busy="wait")  # type: ignore[arg-type]
     Lock("a").acquire(timeout=3)  # type: ignore[arg-type]
     client.lock("a", client=client)  # type: ignore[call-arg]
-    leasehold.set_default(3)  # type: ignore[arg-type]
+    dibs.set_default(3)  # type: ignore[arg-type]
     connect("memory://", name=3)  # type: ignore[arg-type]
-    leasehold.override(client, name=3)  # type: ignore[arg-type]
-    leasehold.override("memory://")  # type: ignore[arg-type]
+    dibs.override(client, name=3)  # type: ignore[arg-type]
+    dibs.override("memory://")  # type: ignore[arg-type]
     Lock.wraps("a", client=3)  # type: ignore[arg-type]
     print(current_lease().tokens)  # type: ignore[union-attr]
 

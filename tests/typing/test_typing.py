@@ -41,4 +41,4 @@ def test_pyright_is_content() -> None:
 
 
 def test_the_package_says_that_it_is_typed() -> None:
-    assert (ROOT / "src" / "leasehold" / "py.typed").exists()
+    assert (ROOT / "src" / "dibs" / "py.typed").exists()

@@ -7,7 +7,7 @@ from typing import Self
 
 import msgspec
 
-from leasehold.backends.http import wire, wire_service
+from dibs.backends.http import wire, wire_service
 
 ABOUT = wire_service.About(
     server="s1",
@@ -75,7 +75,7 @@ class Peer:
         self.heads: list[bytes] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self.url = f"http://lh_k_secret@127.0.0.1:{self.port}"
+        self.url = f"http://dibs_k_secret@127.0.0.1:{self.port}"
         self._threads = [threading.Thread(target=self._accept)]
         self.links: list[socket.socket] = []
 

@@ -15,11 +15,11 @@ from tests.servers.ports import HOST
 from tests.servers.process import ServerProcess
 from tests.servers.server import Server
 
-_KEY = re.compile(r"lh_[\w-]+")
+_KEY = re.compile(r"dibs_[\w-]+")
 
 
-class LeaseholdServer(Server):
-    """`leasehold serve`. Those of one `store` are servers of one service; the first is told the first key.
+class DibsServer(Server):
+    """`dibs serve`. Those of one `store` are servers of one service; the first is told the first key.
 
     `options` are further ones of that command, `program` is what runs it in another way than it is installed.
     """
@@ -33,7 +33,7 @@ class LeaseholdServer(Server):
         key: str = "",
         *,
         options: Sequence[str | Path] = (),
-        program: Sequence[str | Path] = ("-m", "leasehold"),
+        program: Sequence[str | Path] = ("-m", "dibs"),
     ) -> None:
         super().__init__(folder)
         self.store = store

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from leasehold.clock import Clock
-from leasehold.hub import hub_for
-from leasehold.server.placing.runtime import PlacedRuntime
-from leasehold.server.post import TappedMail
+from dibs.clock import Clock
+from dibs.hub import hub_for
+from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.post import TappedMail
 from tests.server.alone import alone
 from tests.server.world import World
 from tests.servers.certificates import key_of

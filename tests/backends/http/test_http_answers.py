@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-import leasehold.sync
-from leasehold import connect
-from leasehold.backends import store_for
-from leasehold.backends.http import wire
-from leasehold.backends.http.names import encoded
-from leasehold.backends.http.settings import IDLE
-from leasehold.errors import (
+import dibs.sync
+from dibs import connect
+from dibs.backends import store_for
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.backends.http.settings import IDLE
+from dibs.errors import (
     BackendUnavailable,
+    DibsError,
     Forbidden,
     IncompatibleVersion,
-    LeaseholdError,
     MissingCapability,
     NotConfigured,
 )
-from leasehold.model import Failed, Granted, Inspect, Status
+from dibs.model import Failed, Granted, Inspect, Status
 from tests.backends.http.peers import Peer, about, answer, batch, problem, service
 from tests.backends.redis.both_worlds import Side, acquire
 
@@ -34,14 +34,14 @@ def side(request: pytest.FixtureRequest) -> Side:
     return Side(request.param)
 
 
-def failure(side: Side, said: bytes | None, *, listen: bool = False) -> LeaseholdError:
+def failure(side: Side, said: bytes | None, *, listen: bool = False) -> DibsError:
     """What a batch that is answered so raises."""
-    found: list[LeaseholdError] = []
+    found: list[DibsError] = []
 
     async def case() -> None:
         with Peer(service(batch=said)) as peer:
             backend = await side.open(store_for(peer.url), listen=listen)
-            with pytest.raises(LeaseholdError) as raised:
+            with pytest.raises(DibsError) as raised:
                 await backend.apply([acquire()])
             assert "secret" not in str(raised.value)
             assert f"127.0.0.1:{peer.port}" in str(raised.value)
@@ -60,33 +60,33 @@ def failure(side: Side, said: bytes | None, *, listen: bool = False) -> Leasehol
         (problem(404), NotConfigured, "is the path in the URL right"),
         (problem(503, "the store is away"), BackendUnavailable, "the store is away"),
         (problem(429, "too many"), BackendUnavailable, "too many"),
-        (problem(400, "the batch: nonsense"), LeaseholdError, "the batch: nonsense"),
+        (problem(400, "the batch: nonsense"), DibsError, "the batch: nonsense"),
         (answer(500, b"<html>"), BackendUnavailable, "status 500"),
         (
             answer(502, b"<html>", server=None),
             BackendUnavailable,
             "before the service answered 502",
         ),
-        (answer(200, b"hi", server=None), NotConfigured, "is no Leasehold service"),
-        (answer(404, b"hi", server=None), NotConfigured, "is no Leasehold service"),
-        (answer(401, b"hi", server=None), NotConfigured, "is no Leasehold service"),
+        (answer(200, b"hi", server=None), NotConfigured, "is no Dibs service"),
+        (answer(404, b"hi", server=None), NotConfigured, "is no Dibs service"),
+        (answer(401, b"hi", server=None), NotConfigured, "is no Dibs service"),
         (answer(400, b"hi", server=None), NotConfigured, "want TLS"),
         (
             answer(308, server=None, location="https://elsewhere/"),
             NotConfigured,
             "redirects to https://elsewhere/",
         ),
-        (batch(GRANTED, leasehold_format="2"), IncompatibleVersion, "format 2"),
+        (batch(GRANTED, dibs_format="2"), IncompatibleVersion, "format 2"),
         (batch(), BackendUnavailable, "0 replies to 1 commands"),
         (batch(GRANTED, GRANTED), BackendUnavailable, "2 replies to 1 commands"),
         (answer(200, b"\xc1"), BackendUnavailable, "can't be read"),
         (batch(wire.Status("b?d", 1)), BackendUnavailable, "can't be read"),
-        (b"SSH-2.0-OpenSSH_9\r\n", NotConfigured, "is no Leasehold service"),
+        (b"SSH-2.0-OpenSSH_9\r\n", NotConfigured, "is no Dibs service"),
         (None, BackendUnavailable, "hung up"),
     ],
 )
 def test_what_an_answer_means(
-    said: bytes | None, kind: type[LeaseholdError], told: str, side: Side
+    said: bytes | None, kind: type[DibsError], told: str, side: Side
 ) -> None:
     error = failure(side, said)
     assert type(error) is kind
@@ -100,11 +100,11 @@ def test_when_to_try_again(side: Side) -> None:
 
 
 def test_a_missing_key_is_asked_for(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LEASEHOLD_API_KEY", raising=False)
+    monkeypatch.delenv("DIBS_API_KEY", raising=False)
 
     async def case() -> None:
         with Peer(service(about=problem(401, "this needs a key"))) as peer:
-            with pytest.raises(Forbidden, match="wants an API key: set LEASEHOLD_API_KEY"):
+            with pytest.raises(Forbidden, match="wants an API key: set DIBS_API_KEY"):
                 await side.open(store_for(f"http://127.0.0.1:{peer.port}"))
             assert b"authorization" not in peer.heads[0]
 
@@ -113,7 +113,7 @@ def test_a_missing_key_is_asked_for(side: Side, monkeypatch: pytest.MonkeyPatch)
 
 def test_a_refused_key_is_looked_for_again(side: Side, tmp_path: Path) -> None:
     file = tmp_path / "key"
-    file.write_text("lh_old")
+    file.write_text("dibs_old")
 
     async def case() -> None:
         with Peer(lambda path, body: about()) as peer:
@@ -121,12 +121,12 @@ def test_a_refused_key_is_looked_for_again(side: Side, tmp_path: Path) -> None:
             peer.say = known
             store = store_for(f"http://127.0.0.1:{peer.port}?key_file={file}")
             backend = await side.open(store, listen=False)
-            file.write_text("lh_new")
+            file.write_text("dibs_new")
             with pytest.raises(Forbidden, match="revoked"):
                 await backend.apply([acquire()])
             peer.say = service(batch=batch(GRANTED))
             assert await backend.apply([acquire()]) == [Granted(7, (0,), 30.0)]
-            assert [b"lh_new" in head for head in peer.heads] == [False, False, True]
+            assert [b"dibs_new" in head for head in peer.heads] == [False, False, True]
 
     side.run(case)
 
@@ -194,7 +194,7 @@ def test_a_connection_that_was_idle_for_long_is_not_used(
 ) -> None:
     assert IDLE < 60  # what many a balancer waits
     for world in ("loop_link", "socket_link"):
-        monkeypatch.setattr(f"leasehold.backends.http.{world}.IDLE", 0.2)
+        monkeypatch.setattr(f"dibs.backends.http.{world}.IDLE", 0.2)
 
     async def case() -> None:
         with Peer(service(batch=batch(GRANTED))) as peer:
@@ -266,7 +266,7 @@ async def test_what_is_required_is_judged_by_the_service_s_word(word: str, kept:
 
 @pytest.mark.parametrize(("word", "kept"), [("durable", True), ("power-loss", False)])
 def test_likewise_for_threads(word: str, kept: bool) -> None:
-    with Peer(service(batch=batch(GRANTED))) as peer, leasehold.sync.connect(peer.url) as client:
+    with Peer(service(batch=batch(GRANTED))) as peer, dibs.sync.connect(peer.url) as client:
         lock = client.lock("a", require={word})
         if kept:
             lease = lock.acquire()

@@ -14,12 +14,12 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
 
 
 def cli(served: Served, key: str, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("LEASEHOLD_")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("DIBS_")}
     if key:
-        env["LEASEHOLD_API_KEY"] = key
+        env["DIBS_API_KEY"] = key
     return subprocess.run(
-        [sys.executable, "-m", "leasehold", *words],
-        env=env | {"LEASEHOLD_URL": served.world.url},
+        [sys.executable, "-m", "dibs", *words],
+        env=env | {"DIBS_URL": served.world.url},
         capture_output=True,
         text=True,
         timeout=60,
@@ -29,7 +29,7 @@ def cli(served: Served, key: str, *words: str) -> subprocess.CompletedProcess[st
 
 def test_run_list_and_doctor(served: Served) -> None:
     key = served.world.key("acquire", prefixes=[b"cli/"])
-    command = [sys.executable, "-m", "leasehold", "list", "--json"]
+    command = [sys.executable, "-m", "dibs", "list", "--json"]
     done = cli(served, key, "run", "cli/a", "--", *command)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["name"] == "cli/a"
@@ -44,10 +44,10 @@ def test_run_list_and_doctor(served: Served) -> None:
 @pytest.mark.parametrize(
     ("key", "code", "told"),
     [
-        ("", 77, "wants an API key: set LEASEHOLD_API_KEY"),
-        ("lh_no_0123456789012345678901", 77, "does not accept the API key from LEASEHOLD_API_KEY"),
+        ("", 77, "wants an API key: set DIBS_API_KEY"),
+        ("dibs_no_0123456789012345678901", 77, "does not accept the API key from DIBS_API_KEY"),
         ("two words", 64, "is no API key"),
-        ("nonsense", 77, "what LEASEHOLD_API_KEY has is no API key: one begins with lh_"),
+        ("nonsense", 77, "what DIBS_API_KEY has is no API key: one begins with dibs_"),
     ],
 )
 def test_a_key_that_is_none(served: Served, key: str, code: int, told: str) -> None:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.backends import store_for
-from leasehold.errors import BackendUnavailable, Forbidden, NotConfigured
-from leasehold.model import Failed, Granted, Refused, Revoke, Status
-from leasehold.server.principal import Scope
-from leasehold.testing.conformance.world import step
+import dibs
+import dibs.sync
+from dibs.backends import store_for
+from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
+from dibs.model import Failed, Granted, Refused, Revoke, Status
+from dibs.server.principal import Scope
+from dibs.testing.conformance.world import step
 from tests.backends.http.serving import Served
 from tests.backends.redis.both_worlds import Side, acquire, granted, release
 
@@ -118,20 +118,20 @@ def test_what_is_too_large_for_one_request_is_sent_as_several(served: Served, si
 
 async def test_who_may_not_is_told(served: Served) -> None:
     secret = served.world.key("read", prefixes=[b"jobs/"])
-    async with leasehold.connect(served.url_with(secret)) as client:
+    async with dibs.connect(served.url_with(secret)) as client:
         with pytest.raises(Forbidden, match="scope acquire for the directory jobs/"):
             await client.lock("jobs/a").acquire()
         assert not await client.lock("other/a").locked()
         found = {finding.about: finding for finding in await client.examine()}
     assert "may read below jobs/" in found["key"].told
     assert found["encryption"].level == "note"
-    assert "Leasehold" in found["server"].told
+    assert "Dibs" in found["server"].told
 
 
 def test_a_wrong_key(served: Served, side: Side) -> None:
     async def case() -> None:
         with pytest.raises(Forbidden, match="from the URL: there is no such key") as raised:
-            await side.open(store_for(served.url_with("lh_no_" + "x" * 22)))
+            await side.open(store_for(served.url_with("dibs_no_" + "x" * 22)))
         assert "xxx" not in str(raised.value)
 
     side.run(case)
@@ -178,7 +178,7 @@ def test_a_fork_leaves_the_parent_s_connections_alone(
 
 
 def test_a_child_goes_on_by_connections_of_its_own(served: Served, key: bytes) -> None:
-    client = leasehold.sync.connect(served.url)
+    client = dibs.sync.connect(served.url)
     lease = client.lock(key).acquire()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -200,7 +200,7 @@ def test_a_loop_that_ends_leaves_no_socket_behind(served: Served) -> None:
     """Nobody has closed the client: warnings are errors here."""
 
     async def main() -> Status:
-        client = leasehold.connect(served.url)
+        client = dibs.connect(served.url)
         async with client.lock("left-open") as lease:
             assert not lease.lost
         return await client.lock("left-open").status()
@@ -213,7 +213,7 @@ def test_under_another_event_loop(served: Served) -> None:
     uvloop = pytest.importorskip("uvloop")
 
     async def main() -> None:
-        async with leasehold.connect(served.url) as client:
+        async with dibs.connect(served.url) as client:
             async with client.lock("uv"):
                 waiter = asyncio.create_task(client.lock("uv").acquire(wait=10))
                 await asyncio.sleep(0.05)

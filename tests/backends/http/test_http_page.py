@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.http.apikey import FILE_VARIABLE, VARIABLE
-from leasehold.backends.http.url import OPTIONS
+from dibs.backends.http.apikey import FILE_VARIABLE, VARIABLE
+from dibs.backends.http.url import OPTIONS
 from tests.backends.http.serving import Served
 from tests.pages import DOCS, blocks, run
 
@@ -21,7 +21,7 @@ TOLD = ("order 42 is paid, with token ", "slot 0 is ours\nlatency ")
 @pytest.mark.parametrize("number", range(2))
 def test_an_example_works(number: int, served: Served, tmp_path: Path) -> None:
     key = served.world.key("acquire", prefixes=[b"jobs/"])
-    settings = {"LEASEHOLD_URL": served.world.url, VARIABLE: key}
+    settings = {"DIBS_URL": served.world.url, VARIABLE: key}
     assert run(blocks(PAGE)[number], tmp_path, **settings).startswith(TOLD[number])
 
 
@@ -47,7 +47,7 @@ def test_what_curl_is_answered(served: Served, tmp_path: Path) -> None:
         input=f"{acquiring}\n{other}{rest}",
         env={
             "PATH": os.environ["PATH"],
-            "LEASEHOLD_URL": served.world.url,
+            "DIBS_URL": served.world.url,
             VARIABLE: served.world.key("acquire", "read", prefixes=[b"jobs/"]),
         },
         cwd=tmp_path,

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.testing.proxy import FaultProxy
-from tests.backends.http.processes import Balancer, LeaseholdServer
+import dibs
+import dibs.sync
+from dibs.testing.proxy import FaultProxy
+from tests.backends.http.processes import Balancer, DibsServer
 from tests.backends.redis.test_redis_connections_processes import CYCLES, USERS, WORKER
 from tests.servers.ports import HOST
 from tests.servers.waiting import wait_until
@@ -25,25 +25,25 @@ LONG = 20.0
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[LeaseholdServer]:
-    with LeaseholdServer(tmp_path, f"sqlite:///{tmp_path}/leases.db") as server:
+def server(tmp_path: Path) -> Iterator[DibsServer]:
+    with DibsServer(tmp_path, f"sqlite:///{tmp_path}/leases.db") as server:
         yield server
 
 
-async def until_queued(lock: leasehold.Lock) -> None:
+async def until_queued(lock: dibs.Lock) -> None:
     """Somebody waits for it."""
     async with asyncio.timeout(LONG):
         while True:
             try:
                 if (await lock.status()).waiting:
                     return
-            except leasehold.BackendUnavailable:
+            except dibs.BackendUnavailable:
                 pass
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_server_costs_no_lease_and_no_waiter(server: LeaseholdServer) -> None:
-    async with leasehold.connect(server.url) as one, leasehold.connect(server.url) as two:
+async def test_a_killed_server_costs_no_lease_and_no_waiter(server: DibsServer) -> None:
+    async with dibs.connect(server.url) as one, dibs.connect(server.url) as two:
         held = await one.lock("a", ttl=12).acquire()
         waiter = asyncio.create_task(two.lock("a").acquire(wait=60))
         await until_queued(one.lock("a"))
@@ -60,9 +60,9 @@ async def test_a_killed_server_costs_no_lease_and_no_waiter(server: LeaseholdSer
         await lease.release()
 
 
-def test_likewise_for_threads(server: LeaseholdServer) -> None:
-    granted: list[leasehold.sync.Lease] = []
-    with leasehold.sync.connect(server.url) as one, leasehold.sync.connect(server.url) as two:
+def test_likewise_for_threads(server: DibsServer) -> None:
+    granted: list[dibs.sync.Lease] = []
+    with dibs.sync.connect(server.url) as one, dibs.sync.connect(server.url) as two:
         held = one.lock("a", ttl=12).acquire()
         waiter = threading.Thread(target=lambda: granted.append(two.lock("a").acquire(wait=60)))
         waiter.start()
@@ -78,9 +78,9 @@ def test_likewise_for_threads(server: LeaseholdServer) -> None:
 
 
 @pytest.mark.parametrize("fault", ["cut", "hang"])
-async def test_a_lease_is_kept_through_a_short_outage(server: LeaseholdServer, fault: str) -> None:
+async def test_a_lease_is_kept_through_a_short_outage(server: DibsServer, fault: str) -> None:
     with FaultProxy(HOST, server.port) as proxy:
-        async with leasehold.connect(proxy.url_for(server.url)) as client:
+        async with dibs.connect(proxy.url_for(server.url)) as client:
             async with client.lock("a", ttl=9) as lease:
                 getattr(proxy, fault)()
                 await asyncio.sleep(3.2)  # until after a renewal that fails
@@ -94,12 +94,12 @@ async def test_a_lease_is_kept_through_a_short_outage(server: LeaseholdServer, f
                 pass
 
 
-async def test_a_waiter_outlives_a_cut_and_is_granted_soon(server: LeaseholdServer) -> None:
+async def test_a_waiter_outlives_a_cut_and_is_granted_soon(server: DibsServer) -> None:
     """Its push may be lost with the connection: it asks again once there is another stream."""
     with FaultProxy(HOST, server.port) as proxy:
         async with (
-            leasehold.connect(server.url) as holder,
-            leasehold.connect(proxy.url_for(server.url)) as client,
+            dibs.connect(server.url) as holder,
+            dibs.connect(proxy.url_for(server.url)) as client,
         ):
             held = await holder.lock("a").acquire()
             waiter = asyncio.create_task(client.lock("a").acquire(wait=30))
@@ -111,12 +111,12 @@ async def test_a_waiter_outlives_a_cut_and_is_granted_soon(server: LeaseholdServ
             await lease.release()
 
 
-async def test_one_of_two_servers_dies(server: LeaseholdServer, tmp_path: Path) -> None:
+async def test_one_of_two_servers_dies(server: DibsServer, tmp_path: Path) -> None:
     """Who holds and who waits goes on at the other one."""
-    with LeaseholdServer(tmp_path, server.store, server.key) as other:
+    with DibsServer(tmp_path, server.store, server.key) as other:
         with Balancer([server.port, other.port]) as balancer:
             url = f"http://{server.key}@{HOST}:{balancer.port}"
-            async with leasehold.connect(url) as one, leasehold.connect(url) as two:
+            async with dibs.connect(url) as one, dibs.connect(url) as two:
                 held = await one.lock("a", ttl=12).acquire()
                 waiter = asyncio.create_task(two.lock("a").acquire(wait=60))
                 await until_queued(one.lock("a"))
@@ -126,7 +126,7 @@ async def test_one_of_two_servers_dies(server: LeaseholdServer, tmp_path: Path) 
                         try:
                             await held.renew()
                             break
-                        except leasehold.BackendUnavailable:
+                        except dibs.BackendUnavailable:
                             await asyncio.sleep(0.02)
                     assert not waiter.done()
                     await held.release()
@@ -137,9 +137,7 @@ async def test_one_of_two_servers_dies(server: LeaseholdServer, tmp_path: Path) 
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("worlds", ["async blocking"])
-def test_processes_contend_for_one_lock(
-    server: LeaseholdServer, tmp_path: Path, worlds: str
-) -> None:
+def test_processes_contend_for_one_lock(server: DibsServer, tmp_path: Path, worlds: str) -> None:
     arguments = [server.url, str(tmp_path / "marker")]
     workers = [
         subprocess.Popen(

@@ -6,14 +6,14 @@ import time
 import msgspec
 import pytest
 
-from leasehold.backends import store_for
-from leasehold.backends.http import wire
-from leasehold.backends.http.following import Following
-from leasehold.backends.http.names import encoded
-from leasehold.backends.http.reading import Answer
-from leasehold.backends.http.spread import MOST_SPREAD, SPREAD, Spread
-from leasehold.errors import Forbidden, LeaseholdError, NotConfigured
-from leasehold.model import Wakeup
+from dibs.backends import store_for
+from dibs.backends.http import wire
+from dibs.backends.http.following import Following
+from dibs.backends.http.names import encoded
+from dibs.backends.http.reading import Answer
+from dibs.backends.http.spread import MOST_SPREAD, SPREAD, Spread
+from dibs.errors import DibsError, Forbidden, NotConfigured
+from dibs.model import Wakeup
 from tests.backends.http.peers import Peer, answer, batch, problem, service, stream
 from tests.backends.redis.both_worlds import Side, acquire, release
 
@@ -92,7 +92,7 @@ def test_a_stream_that_ends_comes_again_as_another_inbox(side: Side) -> None:
 
 
 def test_a_silent_stream_is_given_up(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.backends.http.stream.SLACK", 0.1)
+    monkeypatch.setattr("dibs.backends.http.stream.SLACK", 0.1)
 
     async def case() -> None:
         with Peer(service(stream=stream(beat=0.1))) as peer:
@@ -111,11 +111,11 @@ def test_a_silent_stream_is_given_up(side: Side, monkeypatch: pytest.MonkeyPatch
     ("said", "kind", "told"),
     [
         (problem(401, "revoked"), Forbidden, "revoked"),
-        (answer(200, b"hi", server=None), NotConfigured, "is no Leasehold service"),
+        (answer(200, b"hi", server=None), NotConfigured, "is no Dibs service"),
         (stream(inbox="").replace(b'"inbox"', b'"box"'), NotConfigured, "can't be read"),
     ],
 )
-def test_what_is_no_stream(said: bytes, kind: type[LeaseholdError], told: str, side: Side) -> None:
+def test_what_is_no_stream(said: bytes, kind: type[DibsError], told: str, side: Side) -> None:
     async def case() -> None:
         with Peer(service(stream=said)) as peer:
             with pytest.raises(kind, match=told) as raised:
@@ -130,7 +130,7 @@ def test_without_a_stream_all_else_goes_on(
     said: bytes | None, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing depends on pushes, least of all a renewal."""
-    monkeypatch.setattr("leasehold.backends.http.spread.SPREAD", 0.05)
+    monkeypatch.setattr("dibs.backends.http.spread.SPREAD", 0.05)
 
     async def case() -> None:
         with Peer(service(stream=said, batch=RELEASED)) as peer:
@@ -194,7 +194,7 @@ def test_commands_follow_the_stream(side: Side) -> None:
 
 def test_tries_to_follow_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     now, tried = 1000.0, list[float]()
-    monkeypatch.setattr("leasehold.backends.http.following.time.monotonic", lambda: now)
+    monkeypatch.setattr("dibs.backends.http.following.time.monotonic", lambda: now)
     elsewhere = Answer(200, {wire.SERVER_HEADER: "s2"}, b"", lasts=True)
     here = Answer(200, {wire.SERVER_HEADER: "s1"}, b"", lasts=True)
     follows, waits = Following(), (release(), acquire(inbox="s1.x"))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.backends.http.events import MAX_EVENT, Events
-from leasehold.backends.http.reading import MAX_HEAD, Answer, NotHttp, Reader
+from dibs.backends.http.events import MAX_EVENT, Events
+from dibs.backends.http.reading import MAX_HEAD, Answer, NotHttp, Reader
 
 TWO = (
     b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-A: b\r\n\r\nabc"
@@ -53,7 +53,7 @@ def test_what_is_no_http(data: bytes) -> None:
 
 
 def test_a_body_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("leasehold.backends.http.reading.MAX_BODY", 10)
+    monkeypatch.setattr("dibs.backends.http.reading.MAX_BODY", 10)
     reader = Reader()
     reader.feed(b"HTTP/1.1 200 OK\r\n\r\n0123456789")
     with pytest.raises(NotHttp, match="too large"):

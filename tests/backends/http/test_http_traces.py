@@ -11,11 +11,11 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan
 
-import leasehold
-import leasehold.sync
-from leasehold.backends.http.traces import trace_lines
-from leasehold.contrib import otel
-from leasehold.errors import AcquireTimeout
+import dibs
+import dibs.sync
+from dibs.backends.http.traces import trace_lines
+from dibs.contrib import otel
+from dibs.errors import AcquireTimeout
 from tests.backends.http.serving import Served
 from tests.traced import Traces, about, ids, links, parent, traces_kept
 
@@ -54,11 +54,11 @@ def within(traces: Traces, span: ReadableSpan) -> list[ReadableSpan]:
 
 
 def test_a_thread(traces: Traces, traced: Served, name: str) -> None:
-    def refused(client: leasehold.sync.Client) -> None:
+    def refused(client: dibs.sync.Client) -> None:
         with traces.tracer.start_as_current_span("other"), pytest.raises(AcquireTimeout):
             client.lock(name).acquire(wait=0)
 
-    with leasehold.sync.connect(traced.url) as client, ThreadPoolExecutor(1) as elsewhere:
+    with dibs.sync.connect(traced.url) as client, ThreadPoolExecutor(1) as elsewhere:
         with traces.tracer.start_as_current_span("mine"):
             held = client.lock(name).acquire()
         elsewhere.submit(refused, client).result()
@@ -71,7 +71,7 @@ def test_a_thread(traces: Traces, traced: Served, name: str) -> None:
 
 
 async def test_a_task(traces: Traces, traced: Served, name: str) -> None:
-    async with leasehold.connect(traced.url) as client:
+    async with dibs.connect(traced.url) as client:
         with traces.tracer.start_as_current_span("mine"):
             held = await client.lock(name).acquire()
             await client.lock(name).status()
@@ -84,13 +84,13 @@ async def test_tasks_whose_commands_have_gathered(
 ) -> None:
     """A batch belongs to the first of them; never to whoever has opened the connection."""
 
-    async def one(client: leasehold.Client, number: int) -> None:
+    async def one(client: dibs.Client, number: int) -> None:
         with traces.tracer.start_as_current_span(f"task {number}"):
             for turn in range(5):
                 async with client.lock(f"{name}/{number}/{turn}"):
                     pass
 
-    async with leasehold.connect(traced.url) as client:
+    async with dibs.connect(traced.url) as client:
         with traces.tracer.start_as_current_span("opened it"):
             await client.lock(name).status()
         traces.one(BATCH)
@@ -110,7 +110,7 @@ async def test_whose_hold_it_is_where_acquires_have_travelled_together(
     """Each has a mark of its own, where their process traces its holds."""
     otel.instrument(names=True, tracer_provider=traces.provider)
     try:
-        async with leasehold.connect(traced.url) as client:
+        async with dibs.connect(traced.url) as client:
             await client.lock(name).status()  # the connection is there
             locks = [client.lock(f"{name}/{number}", note="mine") for number in range(20)]
             leases = await asyncio.gather(*(lock.acquire() for lock in locks))
@@ -123,12 +123,12 @@ async def test_whose_hold_it_is_where_acquires_have_travelled_together(
                 await lease.release()
     finally:
         otel.uninstrument()
-    acquires = traces.some("leasehold.acquire", 21)
-    first, second = [each for each in acquires if about(each)["leasehold.name"] == f"{name}/7"]
+    acquires = traces.some("dibs.acquire", 21)
+    first, second = [each for each in acquires if about(each)["dibs.name"] == f"{name}/7"]
     assert parent(second) == ids(traces.one("other"))
     (request,) = within(traces, second)
     assert links(request) == [ids(first)]
-    sizes = [about(each).get("leasehold.commands", 1) for each in traces.named(BATCH)]
+    sizes = [about(each).get("dibs.commands", 1) for each in traces.named(BATCH)]
     assert max(sizes) > 1, "they did travel together"
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold import model
-from leasehold.backends.http import translation, wire
-from leasehold.backends.http.names import decoded, encoded
+from dibs import model
+from dibs.backends.http import translation, wire
+from dibs.backends.http.names import decoded, encoded
 
 COMMANDS = get_args(model.Command.__value__)
 REPLIES = get_args(model.Reply.__value__)

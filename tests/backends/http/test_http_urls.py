@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import connect
-from leasehold.backends import store_for
-from leasehold.backends.http.apikey import FILE_VARIABLE, VARIABLE
-from leasehold.backends.http.url import read_url
-from leasehold.backends.redact import redacted
-from leasehold.errors import NotConfigured
+from dibs import connect
+from dibs.backends import store_for
+from dibs.backends.http.apikey import FILE_VARIABLE, VARIABLE
+from dibs.backends.http.url import read_url
+from dibs.backends.redact import redacted
+from dibs.errors import NotConfigured
 
-SECRET = "lh_4711_s3cret-S3CRET_s3cret"
+SECRET = "dibs_4711_s3cret-S3CRET_s3cret"
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from typing import Any, Literal, Self
 import psycopg
 import pytest
 
-from leasehold.backends.postgres import PostgresStore
-from leasehold.backends.postgres.wire import Wire
-from leasehold.model import Acquire, Command, Reply
-from leasehold.runtime.step import step
+from dibs.backends.postgres import PostgresStore
+from dibs.backends.postgres.wire import Wire
+from dibs.model import Acquire, Command, Reply
+from dibs.runtime.step import step
 
 type Mode = Literal["async", "blocking"]
 type Body = Callable[["Room"], Coroutine[Any, Any, None]]

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from leasehold.core.names import fingerprint
-from leasehold.model import MANY, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
+from dibs.core.names import fingerprint
+from dibs.model import MANY, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 
 OWN, OTHERS = "own", ("here", "there")
 """The inbox of whoever asks, and those of others."""

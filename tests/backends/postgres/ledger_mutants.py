@@ -4,8 +4,8 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "a token may be used again": ("greatest(last + 1, floor + 1,", "greatest(last, floor + 1,"),
     "reserved tokens are not": ("t.granted + amount - 1", "t.granted"),
     "an easy grant forgets what it reserved": (
-        "leasehold.next_token(k.last, now_stamp, c.floor) + c.tokens - 1",
-        "leasehold.next_token(k.last, now_stamp, c.floor)",
+        "dibs.next_token(k.last, now_stamp, c.floor) + c.tokens - 1",
+        "dibs.next_token(k.last, now_stamp, c.floor)",
     ),
     "an easy release forgets the waiters": (
         "AND k.due > now\n            AND k.waiting = 0 AND k.holds",
@@ -39,8 +39,8 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "the head is not woken": ("(t.head).id IS DISTINCT FROM old_id", "false"),
     "who is answered is also pushed": ("e.id IS NOT DISTINCT FROM t.caller OR", ""),
     "a capacity that grows lets nobody in": (
-        "(t.book).waiting > 0 THEN\n        t := leasehold.settle",
-        "false THEN\n        t := leasehold.settle",
+        "(t.book).waiting > 0 THEN\n        t := dibs.settle",
+        "false THEN\n        t := dibs.settle",
     ),
     "slots are dealt twice": ("AS s WHERE s <> ALL (taken)", "AS s WHERE true"),
     "one key's order in a batch is lost": (
@@ -78,16 +78,16 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "was.id = c.id\n            AND was.state IN",
     ),
     "a flaw is let pass": (
-        "AND c.units <= c.capacity\n            AND leasehold.flaw(c) IS NULL",
+        "AND c.units <= c.capacity\n            AND dibs.flaw(c) IS NULL",
         "AND c.units <= c.capacity",
     ),
     "a silent head is handed to": (
-        "OR leasehold.silent(head, t.now) OR was.waiting > 1",
+        "OR dibs.silent(head, t.now) OR was.waiting > 1",
         "OR was.waiting > 1",
     ),
     "who fits beside the head is not let in": (
-        "OR head.units + next.units <= was.capacity OR leasehold",
-        "OR leasehold",
+        "OR head.units + next.units <= was.capacity OR dibs",
+        "OR dibs",
     ),
     "the next head is told nothing": (
         "IF was.waiting > 1 AND next.inbox <> ''",
@@ -110,7 +110,7 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "AND (head.units",
     ),
     "who is next and silent keeps others out": (
-        "OR head.units + next.units <= was.capacity OR leasehold.silent(next, t.now))",
+        "OR head.units + next.units <= was.capacity OR dibs.silent(next, t.now))",
         "OR head.units + next.units <= was.capacity)",
     ),
     "a hand-over forgets the lock_delay": (

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 
-from leasehold.backends.postgres import migrations, script, script_alone
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
+from dibs.backends.postgres import migrations, script, script_alone
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
 from tests.backends.postgres.ledger_commands import KEYS, OTHERS, OWN
 
 type Outcome = tuple[list[Reply], list[Wakeup]]
@@ -113,14 +113,14 @@ class Database:
 
     def throw_out(self, time: Time) -> None:
         """A sweep, as if what is idle had been so for long."""
-        self.execute("UPDATE leasehold.keys SET touched = 0")
-        self.execute("SELECT leasehold.sweep(100, %s, %s)", [time.now, time.stamp])
-        assert self.execute("SELECT swept FROM leasehold.meta") == [(b"",)]
+        self.execute("UPDATE dibs.keys SET touched = 0")
+        self.execute("SELECT dibs.sweep(100, %s, %s)", [time.now, time.stamp])
+        assert self.execute("SELECT swept FROM dibs.meta") == [(b"",)]
 
     def empty(self) -> None:
         for table in ("keys", "holds", "places", "tombs", "fences"):
-            self.execute(f"DELETE FROM leasehold.{table}")
-        self.execute("UPDATE leasehold.meta SET floor = 0, swept = ''")
+            self.execute(f"DELETE FROM dibs.{table}")
+        self.execute("UPDATE dibs.meta SET floor = 0, swept = ''")
 
     def close(self) -> None:
         self.connection.close()
@@ -217,13 +217,13 @@ def counted(wakeups: Sequence[Wakeup]) -> Counter[Wakeup]:
 def check_counts(subject: Database) -> None:
     """What the keys' rows tell of other rows is so: how many, and that none ends earlier."""
     wrong = subject.execute(
-        """SELECT k.key FROM leasehold.keys AS k,
+        """SELECT k.key FROM dibs.keys AS k,
             LATERAL (SELECT count(*) AS n, min(expires) AS due, coalesce(sum(units), 0) AS units
-                FROM leasehold.holds AS x WHERE x.key = k.key) AS h,
+                FROM dibs.holds AS x WHERE x.key = k.key) AS h,
             LATERAL (SELECT count(*) AS n, min(expires) AS due
-                FROM leasehold.places AS x WHERE x.key = k.key) AS p,
+                FROM dibs.places AS x WHERE x.key = k.key) AS p,
             LATERAL (SELECT count(*) AS n, min(expires) AS due
-                FROM leasehold.tombs AS x WHERE x.key = k.key) AS b
+                FROM dibs.tombs AS x WHERE x.key = k.key) AS b
         WHERE (k.holds, k.waiting, k.tombs) <> (h.n, p.n, b.n)
             OR k.used <> h.units + coalesce(k.units, 0)
             OR k.due > least(k.expires, h.due, p.due, b.due)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.postgres import PostgresStore
-from leasehold.backends.postgres.statements import Statement
-from leasehold.errors import BackendUnavailable
-from leasehold.model import (
+from dibs.backends.postgres import PostgresStore
+from dibs.backends.postgres.statements import Statement
+from dibs.errors import BackendUnavailable
+from dibs.model import (
     Acquire,
     Command,
     Granted,
@@ -25,7 +25,7 @@ from leasehold.model import (
     Released,
     Status,
 )
-from leasehold.runtime.step import step
+from dibs.runtime.step import step
 from tests.backends.postgres.connections_help import (
     KEY,
     Mode,
@@ -82,7 +82,7 @@ def test_a_batch_is_one_transaction(mode: Mode, postgres_url: str) -> None:
             def committed() -> int:
                 """By others than us: what a session did is counted once it is told to."""
                 [(count,)] = connection.execute(
-                    "SELECT count(DISTINCT xmin::text) FROM leasehold.keys"
+                    "SELECT count(DISTINCT xmin::text) FROM dibs.keys"
                 ).fetchall()
                 return int(count)
 
@@ -323,7 +323,7 @@ def test_a_schema_that_vanished_is_made_anew(mode: Mode, postgres_url: str) -> N
     async def body(room: Room) -> None:
         backend = await room.connect(listen=False)
         with admin(postgres_url) as connection:
-            connection.execute("DROP SCHEMA leasehold CASCADE")
+            connection.execute("DROP SCHEMA dibs CASCADE")
         assert isinstance(await say(backend, acquire("a")), Granted)
 
     Room(mode, postgres_url).run(body)
@@ -423,7 +423,7 @@ def test_dropping_a_backend_closes_it_without_a_warning(postgres_url: str) -> No
 
 
 def assert_nobody_is_connected(url: str) -> None:
-    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'"
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dibs'"
     with admin(url) as connection:
         end = time.monotonic() + 5
         while (count := connection.execute(query).fetchone()) != (0,):
@@ -449,16 +449,16 @@ def test_a_session_has_what_it_needs(mode: Mode, postgres_url: str) -> None:
 def test_idle_keys_are_thrown_out_in_time(
     mode: Mode, pooler: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasehold.backends.postgres.upkeep.EVERY", 50)
+    monkeypatch.setattr("dibs.backends.postgres.upkeep.EVERY", 50)
 
     async def body(room: Room) -> None:
         backend = await room.connect(url=f"{postgres_url}?pooler={pooler}")
         with admin(postgres_url) as connection:
             connection.execute("CREATE SEQUENCE sweeps")
-            connection.execute("ALTER FUNCTION leasehold.sweep RENAME TO real_sweep")
+            connection.execute("ALTER FUNCTION dibs.sweep RENAME TO real_sweep")
             connection.execute("""
-                CREATE FUNCTION leasehold.sweep(integer) RETURNS bigint LANGUAGE sql
-                AS $$ SELECT nextval('leasehold.sweeps') $$""")
+                CREATE FUNCTION dibs.sweep(integer) RETURNS bigint LANGUAGE sql
+                AS $$ SELECT nextval('dibs.sweeps') $$""")
             for number in range(120):
                 key = b"lock:%d" % number
                 status = await say(backend, Inspect(key))
@@ -487,7 +487,7 @@ def test_commands_are_values(postgres_url: str) -> None:
 
     async def body(room: Room) -> None:
         backend = await room.connect()
-        evil = "'; DROP SCHEMA leasehold CASCADE; -- {}\"\\%s%(a)s$1"
+        evil = "'; DROP SCHEMA dibs CASCADE; -- {}\"\\%s%(a)s$1"
         command = Acquire(evil.encode(), evil, evil, 30.0, note=evil, inbox=evil)
         assert isinstance(await say(backend, command), Granted)
         status = await say(backend, Inspect(evil.encode()))

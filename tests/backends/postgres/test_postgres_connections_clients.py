@@ -15,20 +15,20 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
+import dibs
+import dibs.sync
 from tests.backends.postgres.connections_help import admin
 from tests.servers.postgres import PostgresServer
 
 LISTENERS = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE application_name = 'leasehold' AND query LIKE 'LISTEN%'"""
+    WHERE application_name = 'dibs' AND query LIKE 'LISTEN%'"""
 ALL = """
     SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
-    WHERE application_name = 'leasehold'"""
+    WHERE application_name = 'dibs'"""
 
 
-async def until_queued(client: leasehold.Client, waiters: int) -> None:
+async def until_queued(client: dibs.Client, waiters: int) -> None:
     while (await client.status("x")).waiting < waiters:
         await asyncio.sleep(0.005)
 
@@ -37,8 +37,8 @@ async def until_queued(client: leasehold.Client, waiters: int) -> None:
 def test_a_waiter_is_served_though_connections_end(whom: str, postgres_url: str) -> None:
     async def body() -> float:
         async with (
-            leasehold.connect(postgres_url) as holder,
-            leasehold.connect(postgres_url) as other,
+            dibs.connect(postgres_url) as holder,
+            dibs.connect(postgres_url) as other,
         ):
             lease = await holder.lock("x").acquire()
             waiting = asyncio.create_task(other.lock("x").acquire())
@@ -61,11 +61,11 @@ def test_a_waiter_is_served_though_connections_end(whom: str, postgres_url: str)
 @pytest.mark.parametrize("whom", [LISTENERS, ALL])
 def test_a_waiting_thread_is_served_though_connections_end(whom: str, postgres_url: str) -> None:
     with (
-        leasehold.sync.connect(postgres_url) as holder,
-        leasehold.sync.connect(postgres_url) as other,
+        dibs.sync.connect(postgres_url) as holder,
+        dibs.sync.connect(postgres_url) as other,
     ):
         lease = holder.lock("x").acquire()
-        got: list[leasehold.sync.Lease] = []
+        got: list[dibs.sync.Lease] = []
         thread = threading.Thread(target=lambda: got.append(other.lock("x").acquire(wait=30)))
         thread.start()
         while holder.status("x").waiting < 1:
@@ -86,7 +86,7 @@ def test_a_waiting_thread_is_served_though_connections_end(whom: str, postgres_u
 def test_a_lease_outlives_a_crash_of_the_server(tmp_path: Path) -> None:
     """It is renewed again as soon as the server is back, and nobody else got it meanwhile."""
     with PostgresServer(tmp_path / "server") as server:
-        with leasehold.sync.connect(server.url) as client:
+        with dibs.sync.connect(server.url) as client:
             with client.lock("x", ttl=6) as lease:
                 server.kill()
                 server.start()
@@ -94,13 +94,13 @@ def test_a_lease_outlives_a_crash_of_the_server(tmp_path: Path) -> None:
                 while time.monotonic() < end:
                     lease.ensure()
                     time.sleep(0.05)
-                with leasehold.sync.connect(server.url) as other:
+                with dibs.sync.connect(server.url) as other:
                     assert other.lock("x").try_acquire() is None
 
 
 CHILD = """
 import asyncio, json, sys, threading, time
-import leasehold, leasehold.sync
+import dibs, dibs.sync
 
 url, world, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
 clock = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
@@ -121,13 +121,13 @@ def thread(client):
             held.append((lease.token, began, clock()))
 
 async def tasks():
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         await asyncio.gather(*(task(client) for _ in range(4)))
 
 if world == "async":
     asyncio.run(tasks())
 else:
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         threads = [threading.Thread(target=thread, args=(client,)) for _ in range(4)]
         for each in threads: each.start()
         for each in threads: each.join()
@@ -169,7 +169,7 @@ def test_processes_contend_and_exclude_each_other(
 
 
 def test_a_child_has_connections_of_its_own(postgres_url: str) -> None:
-    with leasehold.sync.connect(postgres_url) as client:
+    with dibs.sync.connect(postgres_url) as client:
         lease = client.lock("x").acquire()
         time.sleep(0.05)
         pid = os.fork()
@@ -189,7 +189,7 @@ def test_a_child_has_connections_of_its_own(postgres_url: str) -> None:
 
 
 def test_many_threads_need_few_connections(postgres_url: str) -> None:
-    with leasehold.sync.connect(postgres_url) as client:
+    with dibs.sync.connect(postgres_url) as client:
 
         def cycle(number: int) -> None:
             for _ in range(5):
@@ -203,7 +203,7 @@ def test_many_threads_need_few_connections(postgres_url: str) -> None:
             thread.join()
         with admin(postgres_url) as connection:
             [(count,)] = connection.execute(
-                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'"
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'dibs'"
             ).fetchall()
     assert count <= 12
 
@@ -212,7 +212,7 @@ def test_loops_that_end_without_a_word(postgres_url: str) -> None:
     """A client that nobody closes may be used in one loop after the other, and warns of nothing."""
 
     def tokens() -> list[int]:
-        client = leasehold.connect(postgres_url)
+        client = dibs.connect(postgres_url)
 
         async def cycle() -> int:
             async with client.lock("x") as lease:

@@ -7,9 +7,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold.backends.postgres import PostgresStore
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Failed, Granted, Inspect, Refused, Release, Released, Status
+from dibs.backends.postgres import PostgresStore
+from dibs.errors import BackendUnavailable
+from dibs.model import Failed, Granted, Inspect, Refused, Release, Released, Status
 from tests.backends.postgres.connections_help import KEY, acquire, wire_of
 from tests.backends.runway import Landed, Runway
 
@@ -64,7 +64,7 @@ async def test_what_breaks_under_way_lands_as_an_error_and_can_be_asked_again(
         again.append(asyncio.ensure_future(backend.apply([Inspect(KEY)])))
 
     with psycopg.connect(postgres_url) as blocker:
-        blocker.execute("LOCK TABLE leasehold.keys IN ACCESS EXCLUSIVE MODE")
+        blocker.execute("LOCK TABLE dibs.keys IN ACCESS EXCLUSIVE MODE")
         give_up = backend.launch([acquire("a")], land)
         backend.launch([acquire("b"), acquire("c")], land)
         give_up()
@@ -89,7 +89,7 @@ async def test_an_error_of_the_database_has_to_be_applied(postgres_url: str) -> 
     backend, runway = await opened(postgres_url), Runway()
     await backend.apply([acquire("a")])
     with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute("UPDATE leasehold.keys SET used = 7")
+        admin.execute("UPDATE dibs.keys SET used = 7")
     backend.launch([acquire("b")], runway.land)
     assert await runway.wait(1) == [None]
     [reply] = await backend.apply([acquire("b")])
@@ -105,7 +105,7 @@ async def test_what_can_not_be_read_lands_as_an_error(
         raise KeyError("what is this")
 
     backend, runway = await opened(postgres_url), Runway()
-    monkeypatch.setattr("leasehold.backends.postgres.launching.rows_of", stumble)
+    monkeypatch.setattr("dibs.backends.postgres.launching.rows_of", stumble)
     backend.launch([acquire("a")], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.backends.postgres import PostgresStore
-from leasehold.model import Granted, Inspect, Release, Released
+import dibs
+import dibs.sync
+from dibs.backends.postgres import PostgresStore
+from dibs.model import Granted, Inspect, Release, Released
 from tests.backends.postgres.connections_help import (
     KEY,
     Mode,
@@ -53,7 +53,7 @@ def test_behind_a_transaction_pooler_nobody_listens(
             backend.nudge()
             assert list(await backend.wakeups(30)) == []
 
-    with caplog.at_level(logging.WARNING, "leasehold"):
+    with caplog.at_level(logging.WARNING, "dibs"):
         Room(mode, pooled).run(body)
     assert len([line for line in caplog.messages if "transaction pooler" in line]) == 1
 
@@ -86,7 +86,7 @@ def test_strangers_sessions_are_left_as_they_are(mode: Mode, pooled: str) -> Non
             shown = connection.execute(
                 "SELECT current_setting('statement_timeout'), current_setting('jit'),"
                 " (SELECT count(*) FROM pg_listening_channels()),"
-                " (SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'leasehold%')"
+                " (SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'dibs%')"
             ).fetchone()
             assert shown == ("0", "on", 0, 0)
 
@@ -95,13 +95,13 @@ def test_waiters_behind_a_pooler_are_served_in_turn(pooled: str) -> None:
     """Both worlds wait for one key, by asking."""
     order: list[str] = []
 
-    async def wait(client: leasehold.Client, name: str) -> None:
+    async def wait(client: dibs.Client, name: str) -> None:
         async with client.lock("x", ttl=10):
             order.append(name)
             await asyncio.sleep(0.05)
 
     async def body() -> None:
-        async with leasehold.connect(pooled) as client:
+        async with dibs.connect(pooled) as client:
             lease = await client.lock("x", ttl=10).acquire()
             tasks = []
             for name in "abc":
@@ -117,7 +117,7 @@ def test_waiters_behind_a_pooler_are_served_in_turn(pooled: str) -> None:
             await asyncio.to_thread(thread.join)
 
     def in_thread() -> None:
-        with leasehold.sync.connect(pooled) as client, client.lock("x", ttl=10):
+        with dibs.sync.connect(pooled) as client, client.lock("x", ttl=10):
             order.append("thread")
 
     asyncio.run(asyncio.wait_for(body(), 30))

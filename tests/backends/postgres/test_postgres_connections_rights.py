@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.postgres import PostgresStore
-from leasehold.backends.postgres.migrations import FORMAT, NEWEST
-from leasehold.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
-from leasehold.model import Granted
-from leasehold.runtime.step import step
+from dibs.backends.postgres import PostgresStore
+from dibs.backends.postgres.migrations import FORMAT, NEWEST
+from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.model import Granted
+from dibs.runtime.step import step
 from tests.backends.postgres.connections_help import Mode, Room, acquire, admin, both, say
 from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
@@ -40,7 +40,7 @@ def role(postgres_server: PostgresServer, postgres_url: str) -> Iterator[str]:
     name = f"r_{uuid.uuid4().hex}"
     with admin(postgres_url) as connection:
         connection.execute(f"CREATE ROLE {name} LOGIN".encode())
-    yield postgres_url.replace("leasehold@", f"{name}@")
+    yield postgres_url.replace("dibs@", f"{name}@")
     with admin(postgres_url) as connection:
         connection.execute(f"DROP OWNED BY {name}".encode())
         connection.execute(f"DROP ROLE {name}".encode())
@@ -98,7 +98,7 @@ def test_no_connection_is_left(mode: Mode, postgres_url: str) -> None:
         connection.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 0".encode())
         connection.execute("CREATE ROLE little LOGIN")
         try:
-            url = postgres_url.replace("leasehold@", "little@")
+            url = postgres_url.replace("dibs@", "little@")
             assert "too many connections" in str(refusal(mode, url, BackendUnavailable))
         finally:
             connection.execute("DROP ROLE little")
@@ -113,11 +113,11 @@ def test_a_role_that_may_not_migrate_names_the_command(
 ) -> None:
     error = refusal(mode, role, Forbidden)
     place = postgres_url.partition("@")[2]
-    assert f"leasehold migrate --url postgresql://OWNER@{place}" in str(error)
+    assert f"dibs migrate --url postgresql://OWNER@{place}" in str(error)
     refused = refusal(mode, f"{postgres_url}?migrate=no", Forbidden)
-    assert "leasehold migrate" in str(refused)
+    assert "dibs migrate" in str(refused)
     with admin(postgres_url) as connection:
-        assert connection.execute("SELECT to_regnamespace('leasehold')").fetchone() == (None,)
+        assert connection.execute("SELECT to_regnamespace('dibs')").fetchone() == (None,)
 
 
 @both
@@ -126,14 +126,12 @@ def test_a_role_without_rights_is_forbidden_and_with_them_it_works(
 ) -> None:
     PostgresStore(postgres_url).migrate()
     name = role.partition("//")[2].partition("@")[0]
-    assert "GRANT USAGE ON SCHEMA leasehold" in str(refusal(mode, role, Forbidden))
+    assert "GRANT USAGE ON SCHEMA dibs" in str(refusal(mode, role, Forbidden))
     with admin(postgres_url) as connection:
-        connection.execute(f"GRANT USAGE ON SCHEMA leasehold TO {name}".encode())
+        connection.execute(f"GRANT USAGE ON SCHEMA dibs TO {name}".encode())
         for what in ("TABLES", "FUNCTIONS"):
             right = "SELECT, INSERT, UPDATE, DELETE" if what == "TABLES" else "EXECUTE"
-            connection.execute(
-                f"GRANT {right} ON ALL {what} IN SCHEMA leasehold TO {name}".encode()
-            )
+            connection.execute(f"GRANT {right} ON ALL {what} IN SCHEMA dibs TO {name}".encode())
 
     async def body(room: Room) -> None:
         assert isinstance(await say(await room.connect(), acquire("a")), Granted)
@@ -144,9 +142,9 @@ def test_a_role_without_rights_is_forbidden_and_with_them_it_works(
 @both
 def test_a_newer_format_is_not_touched(mode: Mode, postgres_url: str) -> None:
     PostgresStore(postgres_url).migrate()
-    newer = f"Leasehold: migration {NEWEST + 7}, format {FORMAT + 1}"
+    newer = f"Dibs: migration {NEWEST + 7}, format {FORMAT + 1}"
     with admin(postgres_url) as connection:
-        connection.execute(f"COMMENT ON SCHEMA leasehold IS '{newer}'".encode())
+        connection.execute(f"COMMENT ON SCHEMA dibs IS '{newer}'".encode())
     error = refusal(mode, postgres_url, IncompatibleVersion)
     assert f"has format {FORMAT + 1}" in str(error)
     assert f"reads format {FORMAT}" in str(error)
@@ -160,10 +158,10 @@ def test_a_format_that_changes_under_us_is_noticed(mode: Mode, postgres_url: str
         backend = await room.connect()
         with admin(postgres_url) as connection:
             connection.execute("""
-                CREATE OR REPLACE FUNCTION leasehold.must_be(format integer)
+                CREATE OR REPLACE FUNCTION dibs.must_be(format integer)
                 RETURNS void LANGUAGE plpgsql AS $$ BEGIN
                     RAISE EXCEPTION 'this database has format 2, and was asked for format %', format
-                        USING ERRCODE = 'LHV01';
+                        USING ERRCODE = 'ZDV01';
                 END $$""")
         for batch in ([acquire("a")], [acquire("a"), acquire("b")]):
             with pytest.raises(IncompatibleVersion, match="has format 2"):
@@ -175,9 +173,9 @@ def test_a_format_that_changes_under_us_is_noticed(mode: Mode, postgres_url: str
 @both
 def test_a_newer_migration_of_our_format_is_fine(mode: Mode, postgres_url: str) -> None:
     PostgresStore(postgres_url).migrate()
-    newer = f"Leasehold: migration {NEWEST + 7}, format {FORMAT}"
+    newer = f"Dibs: migration {NEWEST + 7}, format {FORMAT}"
     with admin(postgres_url) as connection:
-        connection.execute(f"COMMENT ON SCHEMA leasehold IS '{newer}'".encode())
+        connection.execute(f"COMMENT ON SCHEMA dibs IS '{newer}'".encode())
 
     async def body(room: Room) -> None:
         assert isinstance(await say(await room.connect(), acquire("a")), Granted)

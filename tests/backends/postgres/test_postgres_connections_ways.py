@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Command, Granted, Inspect, Release, Released, Reply, Status
-from leasehold.testing import FaultProxy
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Command, Granted, Inspect, Release, Released, Reply, Status
+from dibs.testing import FaultProxy
 from tests.backends.postgres.connections_help import KEY, Mode, Room, acquire, both, say, wire_of
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.postgres import PostgresServer
@@ -66,7 +66,7 @@ def test_a_socket_in_the_file_system(mode: Mode, tmp_path: Path) -> None:
 
     options = {"unix_socket_directories": str(folder)}
     with PostgresServer(tmp_path / "server", options=options) as server:
-        url = f"postgresql:///postgres?host={folder}&port={server.port}&user=leasehold"
+        url = f"postgresql:///postgres?host={folder}&port={server.port}&user=dibs"
         Room(mode, url).run(body)
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from leasehold.backends.postgres import PostgresStore
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Failed, Granted, Inspect, Refused, Release, Released, Status
-from leasehold.runtime.step import step
+from dibs.backends.postgres import PostgresStore
+from dibs.errors import BackendUnavailable
+from dibs.model import Failed, Granted, Inspect, Refused, Release, Released, Status
+from dibs.runtime.step import step
 from tests.backends.postgres.connections_help import KEY, Room, acquire, say
 
 

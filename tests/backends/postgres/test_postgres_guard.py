@@ -23,7 +23,7 @@ def another(postgres_url: str, subject: Database) -> Iterator[Database]:
 
 
 def guard(database: Database, token: int, key: str | bytes = "order:42", slot: int = 0) -> None:
-    database.execute("SELECT leasehold.guard(%s, %s, %s)", [key, token, slot])
+    database.execute("SELECT dibs.guard(%s, %s, %s)", [key, token, slot])
 
 
 def test_tokens_may_rise_and_repeat_but_not_fall(subject: Database) -> None:
@@ -31,7 +31,7 @@ def test_tokens_may_rise_and_repeat_but_not_fall(subject: Database) -> None:
         guard(subject, token)
     with pytest.raises(psycopg.Error, match="order:42 is no longer yours") as raised:
         guard(subject, 9)
-    assert raised.value.sqlstate == "LHF01"
+    assert raised.value.sqlstate == "ZDF01"
 
 
 def test_keys_and_slots_are_apart(subject: Database) -> None:
@@ -49,7 +49,7 @@ def test_a_text_is_its_bytes(subject: Database) -> None:
     with pytest.raises(psycopg.Error, match=r"\\377"):
         guard(subject, 9, b"\xff")
         guard(subject, 8, b"\xff")
-    subject.execute("SELECT leasehold.guard('literal', 3)")
+    subject.execute("SELECT dibs.guard('literal', 3)")
 
 
 def test_a_write_with_an_old_token_is_undone(subject: Database) -> None:
@@ -84,8 +84,8 @@ def test_others_wait_until_the_guarded_transaction_ends(
 def test_a_role_needs_no_more_than_the_page_says(subject: Database, postgres_url: str) -> None:
     subject.execute("DROP ROLE IF EXISTS guarded")
     subject.execute("CREATE ROLE guarded")
-    subject.execute("GRANT USAGE ON SCHEMA leasehold TO guarded")
-    subject.execute("GRANT SELECT, INSERT, UPDATE ON leasehold.fences TO guarded")
+    subject.execute("GRANT USAGE ON SCHEMA dibs TO guarded")
+    subject.execute("GRANT SELECT, INSERT, UPDATE ON dibs.fences TO guarded")
     try:
         subject.execute("SET ROLE guarded")
         guard(subject, 9)

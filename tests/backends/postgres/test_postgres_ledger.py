@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leasehold.backends.postgres.script_values import escaped
-from leasehold.core import timing
-from leasehold.core.names import fingerprint
-from leasehold.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
+from dibs.backends.postgres.script_values import escaped
+from dibs.core import timing
+from dibs.core.names import fingerprint
+from dibs.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
 from tests.backends.postgres.ledger_commands import crowds, plans
 from tests.backends.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
 from tests.backends.told_plans import TOLD
@@ -52,8 +52,8 @@ def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
     [found] = subject.execute(
-        "SELECT leasehold.many(), leasehold.burial(), leasehold.front(), leasehold.claim_window(60),"
-        " leasehold.claim_window(2), leasehold.sign_of_life_after(5)"
+        "SELECT dibs.many(), dibs.burial(), dibs.front(), dibs.claim_window(60),"
+        " dibs.claim_window(2), dibs.sign_of_life_after(5)"
     )
     assert found == (
         MANY,
@@ -74,13 +74,13 @@ def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
 def test_tokens_are_those_of_the_ledger(
     subject: Database, last: int, stamp: int, floor: int
 ) -> None:
-    [(token,)] = subject.execute("SELECT leasehold.next_token(%s, %s, %s)", [last, stamp, floor])
+    [(token,)] = subject.execute("SELECT dibs.next_token(%s, %s, %s)", [last, stamp, floor])
     assert token == timing.next_token(last, stamp, floor)
 
 
 def test_a_fingerprint_is_that_of_the_ledger(subject: Database) -> None:
     for lease in ("", "id1", "hö\u20ac", "\\", "\0", "\x10\0", "\x100\\000\x101é\0"):
-        [(found,)] = subject.execute("SELECT leasehold.fingerprint(%s)", [escaped(lease)])
+        [(found,)] = subject.execute("SELECT dibs.fingerprint(%s)", [escaped(lease)])
         assert found == fingerprint(lease), lease
 
 
@@ -122,11 +122,11 @@ def test_a_session_whose_plans_are_old_reads_no_long_queue(
         pytest.skip("PostgreSQL 14 can't be told to count what was read by now")
     subject.empty()
     time = Time()
-    subject.execute("ALTER TABLE leasehold.places SET (autovacuum_enabled = off)")
+    subject.execute("ALTER TABLE dibs.places SET (autovacuum_enabled = off)")
     if vacuumed:
-        subject.execute("VACUUM leasehold.places")
-        subject.execute("VACUUM leasehold.tombs")
-    subject.execute("ANALYZE leasehold.keys, leasehold.places, leasehold.tombs")
+        subject.execute("VACUUM dibs.places")
+        subject.execute("VACUUM dibs.tombs")
+    subject.execute("ANALYZE dibs.keys, dibs.places, dibs.tombs")
     for turn in range(10):
         queue_up(subject, time, f"early {turn}", 3)
         subject.apply([Release(b"q", f"early {turn} {n}", bury=5.0) for n in range(3)], time)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from leasehold.backends.postgres import migrations, script
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.backends.postgres import migrations, script
+from dibs.core.names import fingerprint
+from dibs.model import (
     Acquire,
     Command,
     Failed,
@@ -74,10 +74,10 @@ def test_a_command_that_no_row_can_hold_fails_alone(subject: Database, bad: Comm
 @pytest.mark.parametrize(
     "damage",
     [
-        "UPDATE leasehold.keys SET waiting = 3 WHERE key = 'bad'",
-        "UPDATE leasehold.keys SET used = 1 WHERE key = 'bad'",
-        "UPDATE leasehold.keys SET used = 1, waiting = 1 WHERE key = 'bad'",
-        "UPDATE leasehold.keys SET last = 9223372036854775807 WHERE key = 'bad'",
+        "UPDATE dibs.keys SET waiting = 3 WHERE key = 'bad'",
+        "UPDATE dibs.keys SET used = 1 WHERE key = 'bad'",
+        "UPDATE dibs.keys SET used = 1, waiting = 1 WHERE key = 'bad'",
+        "UPDATE dibs.keys SET last = 9223372036854775807 WHERE key = 'bad'",
     ],
 )
 def test_a_corrupt_row_fails_its_key_alone(subject: Database, damage: str) -> None:
@@ -85,7 +85,7 @@ def test_a_corrupt_row_fails_its_key_alone(subject: Database, damage: str) -> No
     subject.execute(damage)
     replies, _ = subject.apply([take(b"a"), take(b"bad"), take(b"z"), take(b"bad", "other")])
     assert [type(reply) for reply in replies] == [Granted, Failed, Granted, Failed]
-    subject.execute("UPDATE leasehold.keys SET used = 0, waiting = 0, last = 5 WHERE key = 'bad'")
+    subject.execute("UPDATE dibs.keys SET used = 0, waiting = 0, last = 5 WHERE key = 'bad'")
     [reply], _ = subject.apply([take(b"bad")])
     assert isinstance(reply, Granted)
 
@@ -93,7 +93,7 @@ def test_a_corrupt_row_fails_its_key_alone(subject: Database, damage: str) -> No
 @pytest.mark.parametrize("damage", ["state = 'nonsense'", "owner = NULL", "used = -1", "id = NULL"])
 def test_a_hold_that_makes_no_sense_fails_its_key_alone(subject: Database, damage: str) -> None:
     subject.apply([take(b"bad")])
-    subject.execute(f"UPDATE leasehold.keys SET {damage}")
+    subject.execute(f"UPDATE dibs.keys SET {damage}")
     for batch in ([take(b"bad", "other")], [take(b"bad", "other"), take(b"a")]):
         replies, _ = subject.apply(batch)
         assert isinstance(replies[0], Failed)
@@ -121,7 +121,7 @@ def test_another_format_is_refused(subject: Database) -> None:
     newer = script.statement().replace(f"({migrations.FORMAT},", f"({migrations.FORMAT + 1},")
     with pytest.raises(psycopg.Error) as raised:
         subject.apply([take(b"a")], statement=newer)
-    assert raised.value.sqlstate == "LHV01"
+    assert raised.value.sqlstate == "ZDV01"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from leasehold.model import (
+from dibs.model import (
     Command,
     Failed,
     Granted,
@@ -165,7 +165,7 @@ def test_batches_in_opposite_orders_never_deadlock(subject: Database, postgres_u
     ) as errors:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            subject.execute("SELECT leasehold.sweep(100, date_part('epoch', now()) + 61)")
+            subject.execute("SELECT dibs.sweep(100, date_part('epoch', now()) + 61)")
     assert errors == []
     assert sum(counts) > 1000
     subject.execute("SELECT pg_stat_force_next_flush()") if server_version(subject) >= 15 else None

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from leasehold.backends.postgres import migrations
+from dibs.backends.postgres import migrations
 from tests.backends.postgres.ledger_commands import crowds, plans
 from tests.backends.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
 from tests.backends.postgres.ledger_subject import Database, database, follow

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leasehold.backends.postgres import script
-from leasehold.model import (
+from dibs.backends.postgres import script
+from dibs.model import (
     Granted,
     Release,
     Renew,
@@ -34,13 +34,13 @@ def test_idle_keys_are_thrown_out_a_part_at_a_time(subject: Database) -> None:
     keys = [b"k%d" % n for n in range(10)]
     subject.apply([take(key) for key in keys], clock)
     subject.apply([Release(key, "id") for key in keys[2:]], clock)
-    sweep = "SELECT leasehold.sweep(4, %s, %s)"
+    sweep = "SELECT dibs.sweep(4, %s, %s)"
     assert subject.execute(sweep, [clock.now + 50, clock.stamp]) == [(0,)], "not idle for long"
     at = [70, 70, 70, 140, 140, 140]
     rounds = [subject.execute(sweep, [clock.now + s, clock.stamp])[0][0] for s in at]
     assert sum(rounds[:3]) == 8
     assert sum(rounds[3:]) == 2, "what had expired was settled, and goes a minute later"
-    assert subject.execute("SELECT key FROM leasehold.keys") == []
+    assert subject.execute("SELECT key FROM dibs.keys") == []
     clock.stamp -= 3_600_000_000
     [reply], _ = subject.apply([take(b"k5")], clock)
     assert isinstance(reply, Granted)
@@ -53,7 +53,7 @@ def test_a_sweep_hands_over_what_has_expired(subject: Database) -> None:
     clock.pass_by(29)
     subject.apply([Renew(b"a", "next", 30.0)], clock)
     clock.pass_by(2)
-    subject.execute("SELECT leasehold.sweep(10, %s, %s)", [clock.now, clock.stamp])
+    subject.execute("SELECT dibs.sweep(10, %s, %s)", [clock.now, clock.stamp])
     _, wakeups = subject.apply([])
     assert [(wakeup.inbox, wakeup.event) for wakeup in wakeups] == [("here", "granted")]
 
@@ -63,8 +63,8 @@ def test_one_sweeps_at_a_time(subject: Database, another: Database) -> None:
     subject.apply([take(b"a", ttl=1.0)], clock)
     clock.pass_by(100)
     with another.connection.transaction():
-        another.execute("SELECT FROM leasehold.meta FOR UPDATE")
-        swept = subject.execute("SELECT leasehold.sweep(10, %s, %s)", [clock.now, clock.stamp])
+        another.execute("SELECT FROM dibs.meta FOR UPDATE")
+        swept = subject.execute("SELECT dibs.sweep(10, %s, %s)", [clock.now, clock.stamp])
         assert swept == [(0,)]
 
 

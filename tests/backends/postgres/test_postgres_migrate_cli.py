@@ -1,4 +1,4 @@
-"""`leasehold migrate`, as a person at a prompt has it."""
+"""`dibs migrate`, as a person at a prompt has it."""
 
 import json
 import os
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.postgres.migrations import FORMAT, NEWEST, migrations
-from leasehold.errors import Forbidden
-from leasehold.sync import connect
+from dibs.backends.postgres.migrations import FORMAT, NEWEST, migrations
+from dibs.errors import Forbidden
+from dibs.sync import connect
 from tests.backends.postgres.connections_help import admin
 from tests.servers.postgres import PostgresServer
 
 
 def migrate(*words: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("LEASEHOLD_")}
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("DIBS_")}
     return subprocess.run(
-        [sys.executable, "-m", "leasehold", "migrate", *words],
+        [sys.executable, "-m", "dibs", "migrate", *words],
         env=clean,
         capture_output=True,
         text=True,
@@ -29,7 +29,7 @@ def migrate(*words: str) -> subprocess.CompletedProcess[str]:
 
 def is_there(url: str) -> bool:
     with admin(url) as connection:
-        return connection.execute("SELECT to_regnamespace('leasehold')").fetchone() != (None,)
+        return connection.execute("SELECT to_regnamespace('dibs')").fetchone() != (None,)
 
 
 def test_a_dry_run_changes_nothing(postgres_url: str) -> None:
@@ -58,12 +58,12 @@ def test_what_it_says_to_grant_is_enough(
 ) -> None:
     told = migrate("--url", postgres_url).stdout
     grants = [line.strip() for line in told.splitlines() if line.startswith("  ")]
-    theirs = postgres_url.replace("leasehold@", "clerk@")
+    theirs = postgres_url.replace("dibs@", "clerk@")
     with admin(postgres_url) as connection:
         connection.execute("CREATE ROLE clerk LOGIN")
         try:
             with connect(theirs) as client:
-                with pytest.raises(Forbidden, match="GRANT USAGE ON SCHEMA leasehold TO ROLE"):
+                with pytest.raises(Forbidden, match="GRANT USAGE ON SCHEMA dibs TO ROLE"):
                     client.lock("x").acquire(wait=0)
                 for grant in grants:
                     connection.execute(grant.replace("ROLE", "clerk").encode())
@@ -75,12 +75,12 @@ def test_what_it_says_to_grant_is_enough(
 
 
 def test_json(postgres_url: str) -> None:
-    secret = postgres_url.replace("leasehold@", "leasehold:hunter2@")
+    secret = postgres_url.replace("dibs@", "dibs:hunter2@")
     for dry_run in (["--dry-run"], []):
         done = migrate("--url", secret, "--json", *dry_run)
         assert (done.returncode, done.stderr) == (0, "")
         found = json.loads(done.stdout)
-        assert found["url"] == postgres_url.replace("leasehold@", "leasehold:***@")
+        assert found["url"] == postgres_url.replace("dibs@", "dibs:***@")
         assert found["dry_run"] is bool(dry_run)
         assert [each["number"] for each in found["migrations"]] == [*range(1, NEWEST + 1)]
     assert json.loads(migrate("--url", postgres_url, "--json").stdout)["migrations"] == []
@@ -90,7 +90,7 @@ def test_whoever_may_not_is_told(postgres_server: PostgresServer, postgres_url: 
     with admin(postgres_url) as connection:
         connection.execute("CREATE ROLE stranger LOGIN")
         try:
-            url = postgres_url.replace("leasehold@", "stranger@")
+            url = postgres_url.replace("dibs@", "stranger@")
             done, dry = migrate("--url", url), migrate("--url", url, "--dry-run")
         finally:
             connection.execute("DROP ROLE stranger")
@@ -98,15 +98,15 @@ def test_whoever_may_not_is_told(postgres_server: PostgresServer, postgres_url: 
     assert "permission denied" in done.stderr
     assert dry.returncode == 77
     assert dry.stdout.startswith("would apply 0001 ")
-    assert dry.stderr == "leasehold: this role may not do that\n"
+    assert dry.stderr == "dibs: this role may not do that\n"
     assert not is_there(postgres_url)
 
 
 def test_a_newer_format_is_left_alone(postgres_url: str) -> None:
     assert migrate("--url", postgres_url).returncode == 0
     with admin(postgres_url) as connection:
-        newer = f"Leasehold: migration 99, format {FORMAT + 1}"
-        connection.execute(f"COMMENT ON SCHEMA leasehold IS '{newer}'".encode())
+        newer = f"Dibs: migration 99, format {FORMAT + 1}"
+        connection.execute(f"COMMENT ON SCHEMA dibs IS '{newer}'".encode())
     done = migrate("--url", postgres_url)
     assert done.returncode == 69
     assert f"format {FORMAT + 1}" in done.stderr

@@ -7,9 +7,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from leasehold.backends.postgres import migrations
-from leasehold.backends.postgres.migrations import FORMAT, NEWEST, VERSION_QUERY, Version
-from leasehold.model import Acquire, Granted, Release
+from dibs.backends.postgres import migrations
+from dibs.backends.postgres.migrations import FORMAT, NEWEST, VERSION_QUERY, Version
+from dibs.model import Acquire, Granted, Release
 from tests.backends.postgres.ledger_subject import Database, migrate
 from tests.servers.postgres import PostgresServer
 
@@ -70,9 +70,7 @@ def test_an_older_database_gets_what_it_lacks(
 def test_one_that_fails_leaves_nothing_behind(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         with pytest.raises(psycopg.errors.SyntaxError):
-            migrate(
-                connection, ("CREATE FUNCTION leasehold.sweep", "CREATE NONSENSE leasehold.sweep")
-            )
+            migrate(connection, ("CREATE FUNCTION dibs.sweep", "CREATE NONSENSE dibs.sweep"))
         connection.rollback()
         assert version(connection) is None
         assert migrate(connection) == ALL
@@ -80,9 +78,9 @@ def test_one_that_fails_leaves_nothing_behind(postgres_url: str) -> None:
 
 def test_a_newer_format_is_left_alone(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA leasehold")
-        connection.execute("COMMENT ON SCHEMA leasehold IS 'Leasehold: migration 0, format 99'")
-        connection.execute("COMMENT ON SCHEMA leasehold IS 'Leasehold: migration 3, format 99'")
+        connection.execute("CREATE SCHEMA dibs")
+        connection.execute("COMMENT ON SCHEMA dibs IS 'Dibs: migration 0, format 99'")
+        connection.execute("COMMENT ON SCHEMA dibs IS 'Dibs: migration 3, format 99'")
         assert version(connection) == (3, 99)
         assert migrate(connection) == []
         assert version(connection) == (3, 99)
@@ -90,7 +88,7 @@ def test_a_newer_format_is_left_alone(postgres_url: str) -> None:
 
 def test_a_schema_of_that_name_that_is_not_ours_is_not_taken_for_it(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE SCHEMA leasehold")
+        connection.execute("CREATE SCHEMA dibs")
         assert version(connection) is None
         assert migrate(connection) == ALL, "one that is empty was prepared for us"
 
@@ -103,19 +101,19 @@ def test_the_page_grants_a_role_just_enough(
     [owner, user] = re.findall(r"```sql\n(.*?)```", page.read_text(), re.DOTALL)[:2]
     name = postgres_url.rpartition("/")[2]
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        for role in ("leasehold_owner", "app"):
+        for role in ("dibs_owner", "app"):
             connection.execute(f"DROP ROLE IF EXISTS {role}".encode())
         connection.execute(owner.replace("mydb", name).encode())
         try:
             with psycopg.connect(
-                postgres_server.url_of(name, user="leasehold_owner"), autocommit=True
+                postgres_server.url_of(name, user="dibs_owner"), autocommit=True
             ) as theirs:
                 assert migrate(theirs) == ALL
                 theirs.execute(user.encode())
             check_as_app(postgres_server.url_of(name, user="app"))
         finally:
-            connection.execute("DROP OWNED BY app, leasehold_owner CASCADE")
-            connection.execute("DROP ROLE app, leasehold_owner")
+            connection.execute("DROP OWNED BY app, dibs_owner CASCADE")
+            connection.execute("DROP ROLE app, dibs_owner")
 
 
 def check_as_app(url: str) -> None:
@@ -129,8 +127,8 @@ def check_as_app(url: str) -> None:
         ]
     )
     assert isinstance(granted, Granted), released
-    app.execute("SELECT leasehold.sweep()")
-    app.execute("SELECT leasehold.guard('a', 1)")
+    app.execute("SELECT dibs.sweep()")
+    app.execute("SELECT dibs.guard('a', 1)")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
-        app.execute("CREATE TABLE leasehold.mine ()")
+        app.execute("CREATE TABLE dibs.mine ()")
     app.close()

@@ -6,10 +6,10 @@ import sys
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from leasehold.backends import store_for
-from leasehold.backends.postgres import PostgresStore
-from leasehold.backends.postgres.url import Address
-from leasehold.errors import NotConfigured
+from dibs.backends import store_for
+from dibs.backends.postgres import PostgresStore
+from dibs.backends.postgres.url import Address
+from dibs.errors import NotConfigured
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_what_is_not_said() -> None:
     assert (address.pooler, address.may_migrate) == ("auto", True)
     assert settings["connect_timeout"] == "10"
     assert settings["client_encoding"] == "UTF8"
-    assert settings["fallback_application_name"] == "leasehold"
+    assert settings["fallback_application_name"] == "dibs"
     assert "target_session_attrs" not in settings
 
 
@@ -153,13 +153,13 @@ def test_no_password_is_ever_shown(url: str) -> None:
 def test_without_the_extra_the_error_names_the_command() -> None:
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from leasehold.sync import connect\n"
-        "from leasehold.errors import NotConfigured\n"
+        "from dibs.sync import connect\n"
+        "from dibs.errors import NotConfigured\n"
         "try: connect('postgresql://db/x')\n"
         "except NotConfigured as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'leasehold[postgres]'" in done.stdout, done.stderr
+    assert "pip install 'dibs[postgres]'" in done.stdout, done.stderr
 
 
 def test_what_it_promises() -> None:

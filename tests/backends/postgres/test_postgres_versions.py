@@ -12,18 +12,18 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from leasehold import AcquireTimeout, BackendUnavailable
-from leasehold.backends import store_for
-from leasehold.backends.port import Store
-from leasehold.backends.postgres import migrations
-from leasehold.backends.postgres.migrations import FORMAT, NEWEST, VERSION_QUERY
-from leasehold.sync import connect
-from leasehold.testing import ManualClock
-from leasehold.testing.conformance.batches import Batches
-from leasehold.testing.conformance.contending import Contending
-from leasehold.testing.conformance.pushes import Pushes
-from leasehold.testing.conformance.queueing import Queueing
-from leasehold.testing.conformance.sharing import Sharing
+from dibs import AcquireTimeout, BackendUnavailable
+from dibs.backends import store_for
+from dibs.backends.port import Store
+from dibs.backends.postgres import migrations
+from dibs.backends.postgres.migrations import FORMAT, NEWEST, VERSION_QUERY
+from dibs.sync import connect
+from dibs.testing import ManualClock
+from dibs.testing.conformance.batches import Batches
+from dibs.testing.conformance.contending import Contending
+from dibs.testing.conformance.pushes import Pushes
+from dibs.testing.conformance.queueing import Queueing
+from dibs.testing.conformance.sharing import Sharing
 from tests.backends.postgres.ledger_commands import plans
 from tests.backends.postgres.ledger_subject import MANNERS, Database, database, follow, migrate
 from tests.servers.binaries import postgres_programs, postgres_versions
@@ -82,12 +82,12 @@ def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[A
 
 
 def test_the_guard(subject: Database) -> None:
-    guard = "SELECT leasehold.guard(%s, %s)"
+    guard = "SELECT dibs.guard(%s, %s)"
     subject.execute(guard, ["order:42", 5])
     subject.execute(guard, ["order:42", 9])
     with pytest.raises(psycopg.Error, match="order:42 is no longer yours") as raised:
         subject.execute(guard, ["order:42", 8])
-    assert raised.value.sqlstate == "LHF01"
+    assert raised.value.sqlstate == "ZDF01"
 
 
 def test_a_transaction_of_the_users_own(url: str) -> None:
@@ -101,7 +101,7 @@ def test_a_transaction_of_the_users_own(url: str) -> None:
         with lease:
             with pytest.raises(AcquireTimeout):
                 others.lock("within").acquire(within=connection)
-            connection.execute("SELECT leasehold.guard('within', %s)", [lease.token])
+            connection.execute("SELECT dibs.guard('within', %s)", [lease.token])
             assert lease.release(within=connection)
             connection.commit()
             assert not others.lock("within").locked()

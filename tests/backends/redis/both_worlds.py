@@ -5,11 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
-from leasehold.backends.port import Backend, Store
-from leasehold.backends.redis import RedisStore
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Command, Granted, Release, Reply, Wakeup
-from leasehold.testing.conformance.world import step
+from dibs.backends.port import Backend, Store
+from dibs.backends.redis import RedisStore
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Command, Granted, Release, Reply, Wakeup
+from dibs.testing.conformance.world import step
 
 type Case = Callable[[], Awaitable[None]]
 

@@ -20,7 +20,7 @@ def reset(server: RedisServer) -> None:
 def ours(server: RedisServer, *, subscribed: bool | None = None) -> list[dict[str, Any]]:
     """Our connections, by the name that they have given themselves."""
     with server.client() as client:
-        found = [each for each in client.client_list() if each["name"] == "leasehold"]
+        found = [each for each in client.client_list() if each["name"] == "dibs"]
     if subscribed is None:
         return found
     return [each for each in found if (each["sub"] != "0") is subscribed]

@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from leasehold.core.names import fingerprint
-from leasehold.model import MANY, Acquire, Inspect, Release, Renew, Resize, Revoke
+from dibs.core.names import fingerprint
+from dibs.model import MANY, Acquire, Inspect, Release, Renew, Resize, Revoke
 from tests.backends.redis.ledger_scripted import STAMP
 
 KEYS = [b"lock:a", b"semaphore:\xff\x00{b}%7D"]

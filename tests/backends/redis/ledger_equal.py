@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
 
-from leasehold.core import ledger
-from leasehold.core.book import MemoryBook
-from leasehold.model import Command, Refused, Reply, Wakeup
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.model import Command, Refused, Reply, Wakeup
 from tests.backends.redis.ledger_commands import PLANS
 from tests.backends.redis.ledger_scripted import STAMP, Scripted
 from tests.backends.told_plans import TOLD

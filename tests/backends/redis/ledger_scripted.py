@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from leasehold.backends.redis import script
-from leasehold.model import Command, Reply, Wakeup
+from dibs.backends.redis import script
+from dibs.model import Command, Reply, Wakeup
 from tests.servers.redis import RedisServer
 
 NOW = 1000.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import BackendUnavailable, IncompatibleVersion, NotConfigured
-from leasehold.model import Inspect, Refused
+from dibs.errors import BackendUnavailable, IncompatibleVersion, NotConfigured
+from dibs.model import Inspect, Refused
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted
 from tests.servers.ports import free_port
 from tests.servers.redis import RedisServer

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.backends.redis import RedisStore
-from leasehold.backends.redis.script import store_key
-from leasehold.backends.redis.slots import slot_of
-from leasehold.errors import BackendUnavailable, NotConfigured
-from leasehold.model import Failed, Granted, Inspect, Refused, Released, Status
+from dibs.backends.redis import RedisStore
+from dibs.backends.redis.script import store_key
+from dibs.backends.redis.slots import slot_of
+from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from leasehold import connect
-from leasehold.errors import BackendUnavailable
+from dibs import connect
+from dibs.errors import BackendUnavailable
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.servers.redis import RedisServer
 
@@ -59,8 +59,8 @@ def test_a_fork_leaves_the_parent_s_connections_alone(side: Side, redis_url: str
 
 
 def test_a_child_s_end_closes_nothing_of_the_parent_s(redis_url: str) -> None:
-    """A process that a client was forked into, by the ordinary means: `leasehold.sync`."""
-    from leasehold.sync import connect
+    """A process that a client was forked into, by the ordinary means: `dibs.sync`."""
+    from dibs.sync import connect
 
     with connect(redis_url) as client:
         lease = client.lock("a").acquire()

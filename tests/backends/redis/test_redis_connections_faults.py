@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Inspect, Release, Released, Renew, Status
-from leasehold.testing.proxy import FaultProxy
+from dibs.errors import BackendUnavailable
+from dibs.model import Inspect, Release, Released, Renew, Status
+from dibs.testing.proxy import FaultProxy
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.servers.redis import RedisServer
 

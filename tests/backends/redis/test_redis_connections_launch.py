@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.redis import RedisStore
-from leasehold.errors import BackendUnavailable, Forbidden
-from leasehold.model import Granted, Refused, Released
-from leasehold.testing.proxy import FaultProxy
+from dibs.backends.redis import RedisStore
+from dibs.errors import BackendUnavailable, Forbidden
+from dibs.model import Granted, Refused, Released
+from dibs.testing.proxy import FaultProxy
 from tests.backends.redis.both_worlds import acquire, release
 from tests.backends.runway import Landed, Runway
 from tests.servers.redis import RedisServer
@@ -99,7 +99,7 @@ async def test_what_breaks_under_way_lands_as_an_error(
 
 
 async def test_what_the_server_refuses_has_to_be_applied(tmp_path: Any) -> None:
-    with RedisServer(tmp_path, users=["app on >pw ~lh:* &lh:* +@all -evalsha -eval"]) as server:
+    with RedisServer(tmp_path, users=["app on >pw ~dibs:* &dibs:* +@all -evalsha -eval"]) as server:
         backend = await opened(f"redis://app:pw@127.0.0.1:{server.port}")
         runway = Runway()
         backend.launch([acquire()], runway.land)
@@ -116,7 +116,7 @@ async def test_what_can_not_be_read_lands_as_an_error(
         raise KeyError("what is this")
 
     backend, runway = await opened(redis_url), Runway()
-    monkeypatch.setattr("leasehold.backends.redis.launching.read_answer", stumble)
+    monkeypatch.setattr("dibs.backends.redis.launching.read_answer", stumble)
     backend.launch([acquire()], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)

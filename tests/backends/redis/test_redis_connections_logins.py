@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import redis
 
-from leasehold.backends.redis import RedisStore
-from leasehold.backends.redis.trouble import RIGHTS
-from leasehold.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
-from leasehold.model import Failed, Granted
+from dibs.backends.redis import RedisStore
+from dibs.backends.redis.trouble import RIGHTS
+from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.model import Failed, Granted
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.servers.redis import RedisServer
 
@@ -89,7 +89,7 @@ def test_a_user_who_may_do_just_what_is_needed(side: Side, tmp_path: Path, proto
 
 
 @pytest.mark.parametrize(
-    ("missing", "listen"), [("+evalsha", False), ("+subscribe", True), ("~lh:*", False)]
+    ("missing", "listen"), [("+evalsha", False), ("+subscribe", True), ("~dibs:*", False)]
 )
 def test_a_user_who_lacks_a_right(side: Side, tmp_path: Path, missing: str, listen: bool) -> None:
     async def case() -> None:
@@ -105,7 +105,7 @@ def test_a_user_who_lacks_a_right(side: Side, tmp_path: Path, missing: str, list
 
 def test_keys_that_a_user_may_not_touch_cost_the_others_nothing(side: Side, tmp_path: Path) -> None:
     async def case() -> None:
-        rights = RIGHTS.replace("~lh:*", "~lh:{lock:mine/*")
+        rights = RIGHTS.replace("~dibs:*", "~dibs:{lock:mine/*")
         user = f"app on >{PASSWORD} -@all {rights}"
         with RedisServer(tmp_path, users=[user]) as server:
             backend = await side.open(f"redis://app:{QUOTED}@127.0.0.1:{server.port}")

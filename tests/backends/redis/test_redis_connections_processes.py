@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-import leasehold
-import leasehold.sync
-from leasehold.testing.proxy import FaultProxy
+import dibs
+import dibs.sync
+from dibs.testing.proxy import FaultProxy
 from tests.servers.redis import RedisServer
 
 WORKER = """
 import asyncio, os, sys, threading
-import leasehold, leasehold.sync
+import dibs, dibs.sync
 
 url, marker, world, users, cycles = sys.argv[1:4] + [int(each) for each in sys.argv[4:]]
 
@@ -27,7 +27,7 @@ def alone(lease):
     print(lease.token, flush=True)
 
 async def main():
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         async def user():
             for _ in range(cycles):
                 async with client.lock("contended") as lease:
@@ -43,7 +43,7 @@ def use(client):
 if world == "async":
     asyncio.run(main())
 else:
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         threads = [threading.Thread(target=use, args=(client,)) for _ in range(users)]
         for each in threads: each.start()
         for each in threads: each.join()
@@ -81,7 +81,7 @@ def test_a_lease_is_kept_through_a_short_outage(
 ) -> None:
     async def main() -> None:
         with FaultProxy("127.0.0.1", redis_server.port) as proxy:
-            async with leasehold.connect(proxy.url_for(redis_url)) as client:
+            async with dibs.connect(proxy.url_for(redis_url)) as client:
                 async with client.lock("a", ttl=3) as lease:
                     getattr(proxy, fault)()
                     await asyncio.sleep(1.2)
@@ -102,8 +102,8 @@ def test_a_waiter_outlives_a_cut_and_is_granted_soon(
 
     async def main() -> None:
         with FaultProxy("127.0.0.1", redis_server.port) as proxy:
-            holder = leasehold.connect(redis_url)
-            async with leasehold.connect(proxy.url_for(redis_url)) as client:
+            holder = dibs.connect(redis_url)
+            async with dibs.connect(proxy.url_for(redis_url)) as client:
                 held = await holder.lock("a").acquire()
                 waiter = asyncio.create_task(client.lock("a").acquire(wait=10))
                 while not (await holder.lock("a").status()).waiting:
@@ -121,7 +121,7 @@ def test_a_waiter_outlives_a_cut_and_is_granted_soon(
 
 def test_threads_share_a_client(redis_url: str) -> None:
     inside, most = 0, 0
-    with leasehold.sync.connect(redis_url) as client:
+    with dibs.sync.connect(redis_url) as client:
 
         def use() -> None:
             nonlocal inside, most

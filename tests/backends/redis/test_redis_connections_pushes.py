@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.testing.proxy import FaultProxy
+from dibs.testing.proxy import FaultProxy
 from tests.backends.redis.both_worlds import KEY, Side, acquire, release
 from tests.backends.redis.counting import calls, ours, reset
 from tests.servers.redis import RedisServer
@@ -110,7 +110,7 @@ def test_a_subscription_that_has_gone_silent_is_found_out(
     side: Side, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("loop_subscription", "socket_subscription"):
-        monkeypatch.setattr(f"leasehold.backends.redis.{module}.PING_EVERY", 0.2)
+        monkeypatch.setattr(f"dibs.backends.redis.{module}.PING_EVERY", 0.2)
 
     async def case() -> None:
         with FaultProxy("127.0.0.1", redis_server.port) as proxy:

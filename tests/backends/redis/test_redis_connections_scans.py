@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from leasehold.backends.redis import RedisStore
+from dibs.backends.redis import RedisStore
 from tests.backends.redis.both_worlds import Side, acquire
 from tests.backends.redis.counting import calls, reset
 from tests.servers.redis import RedisServer
@@ -58,7 +58,7 @@ def test_strange_keys_beside_ours_are_left_alone(
     async def case() -> None:
         backend = await side.open(redis_url)
         with redis_server.client() as client:
-            for name in (b"lh:", b"lh:{}", b"lh:{lock:x", b"lock:x", b"lh:{a}b}", b"\xff"):
+            for name in (b"dibs:", b"dibs:{}", b"dibs:{lock:x", b"lock:x", b"dibs:{a}b}", b"\xff"):
                 client.set(name, b"theirs")
         await backend.apply([acquire(key=b"lock:}{%7D\xff\0")])
         page = await backend.scan(b"", None, 100)

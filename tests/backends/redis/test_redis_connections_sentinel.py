@@ -7,9 +7,9 @@ import pytest
 import redis
 from redis.sentinel import Sentinel
 
-from leasehold.backends.redis import RedisStore
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Refused
+from dibs.backends.redis import RedisStore
+from dibs.errors import BackendUnavailable
+from dibs.model import Refused
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.servers.redis import RedisServer
 from tests.servers.redis_sentinel import RedisSentinel

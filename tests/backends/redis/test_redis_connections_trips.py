@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends.port import Backend
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Refused, Released, Renew, Renewed
+from dibs.backends.port import Backend
+from dibs.errors import BackendUnavailable
+from dibs.model import Refused, Released, Renew, Renewed
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.backends.redis.counting import calls, ours, reset
 from tests.servers.redis import RedisServer
@@ -38,7 +38,7 @@ def test_each_batch_is_one_call(side: Side, redis_server: RedisServer, redis_url
 
 
 def test_a_client_s_cycle_is_two_calls(redis_server: RedisServer, redis_url: str) -> None:
-    from leasehold.sync import connect
+    from dibs.sync import connect
 
     with connect(redis_url) as client:
         lock = client.lock("a")

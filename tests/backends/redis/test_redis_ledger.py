@@ -2,8 +2,8 @@
 
 import pytest
 
-from leasehold.backends.redis import script, script_commands
-from leasehold.model import MANY, Acquire, Gone, Inspect, Queued, Release, Renew, Revoke, Revoked
+from dibs.backends.redis import script, script_commands
+from dibs.model import MANY, Acquire, Gone, Inspect, Queued, Release, Renew, Revoke, Revoked
 from tests.backends.redis.ledger_equal import first_difference, hold_equal
 from tests.backends.redis.ledger_mutants import MUTANTS
 from tests.backends.redis.ledger_scripted import AT, NOW, Scripted

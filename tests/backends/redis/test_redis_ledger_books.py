@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from redis.exceptions import OutOfMemoryError
 
-from leasehold.backends.redis import script
-from leasehold.errors import IncompatibleVersion
-from leasehold.model import (
+from dibs.backends.redis import script
+from dibs.errors import IncompatibleVersion
+from dibs.model import (
     Acquire,
     Failed,
     Granted,
@@ -54,7 +54,7 @@ def fill(scripted: Scripted) -> None:
 SPOILED: dict[str, Callable[[Any], object]] = {
     "of another type": lambda redis: (redis.delete(ROW), redis.rpush(ROW, "x")),
     "empty": lambda redis: redis.set(ROW, b""),
-    "a mark alone": lambda redis: redis.set(ROW, b"LH"),
+    "a mark alone": lambda redis: redis.set(ROW, b"DI"),
     "garbage": lambda redis: redis.set(ROW, b"garbage of any length, longer than a row"),
     "parts that nobody knows": lambda redis: redis.setrange(ROW, 3, b"\x08"),
     "too long": lambda redis: redis.append(ROW, b"!"),
@@ -140,7 +140,7 @@ def test_a_wish_that_can_not_be_read_costs_nobody_else_anything(scripted: Script
 
 
 def test_of_another_format_nothing_is_granted(scripted: Scripted) -> None:
-    scripted.redis.set(script.store_key(b"lock:b"), b"LH\x02 whatever that release has here")
+    scripted.redis.set(script.store_key(b"lock:b"), b"DI\x02 whatever that release has here")
     with pytest.raises(IncompatibleVersion, match=r"format 2.*reads format 1"):
         scripted.ask(acquire("a", key=b"lock:a"), acquire("b", key=b"lock:b"))
     assert not scripted.redis.exists(script.store_key(b"lock:a"))
@@ -298,10 +298,10 @@ def test_places_and_growth_wait_for_the_end_of_the_hold_off(scripted: Scripted) 
 def test_an_epoch_that_can_not_be_read_begins_anew(scripted: Scripted, harm: bytes | None) -> None:
     scripted.ask(acquire("a"), now=NOW, stamp=STAMP, holdoff=60.0)
     if harm is None:
-        scripted.redis.delete("lh:epoch")
-        scripted.redis.rpush("lh:epoch", "x")
+        scripted.redis.delete("dibs:epoch")
+        scripted.redis.rpush("dibs:epoch", "x")
     else:
-        scripted.redis.set("lh:epoch", harm)
+        scripted.redis.set("dibs:epoch", harm)
     held = {"stamp": STAMP, "holdoff": 60.0}
     assert isinstance(scripted.ask(acquire("a"), now=NOW + 100.0, **held), Refused)
     assert isinstance(scripted.ask(acquire("a"), now=NOW + 160.0, **held), Granted)

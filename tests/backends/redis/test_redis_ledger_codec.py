@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from leasehold.backends.redis import script
-from leasehold.core.names import fingerprint
-from leasehold.model import Acquire, Failed, Granted, Inspect, Queued, Release, Resize, Status
+from dibs.backends.redis import script
+from dibs.core.names import fingerprint
+from dibs.model import Acquire, Failed, Granted, Inspect, Queued, Release, Resize, Status
 from tests.backends.redis.ledger_scripted import AT, NOW, STAMP, Scripted
 
 ANY_KEY = st.binary(max_size=40) | st.text("{}%257D:lock", max_size=12).map(str.encode)
@@ -40,14 +40,14 @@ def test_all_of_a_resource_is_in_one_slot(key: bytes) -> None:
     [
         b"",
         b"other",
-        b"lh:epoch",
-        b"lh:{lock:x}hold",
-        b"lh:{lock:%zz}",
-        b"lh:{lock:x}}",
-        b"lh:{}",
-        b"LH:{lock:x}",
-        b"lh:{lock:%7d}",
-        b"lh:{",
+        b"dibs:epoch",
+        b"dibs:{lock:x}hold",
+        b"dibs:{lock:%zz}",
+        b"dibs:{lock:x}}",
+        b"dibs:{}",
+        b"DI:{lock:x}",
+        b"dibs:{lock:%7d}",
+        b"dibs:{",
     ],
 )
 def test_what_is_no_book_of_ours_has_no_ledger_key(name: bytes) -> None:
@@ -174,9 +174,9 @@ def test_texts_that_others_wrote_are_no_hindrance(scripted: Scripted) -> None:
 
 def push() -> bytes:
     """As the script writes it."""
-    texts = (b"lh:{lock:x}", b"lease", b"there", b"granted", b"\0\0\0\0\1\0\0\0", b"why")
+    texts = (b"dibs:{lock:x}", b"lease", b"there", b"granted", b"\0\0\0\0\1\0\0\0", b"why")
     body = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-    return b"LH\1" + bytes(24) + body
+    return b"DI\1" + bytes(24) + body
 
 
 @given(st.binary(max_size=80))
@@ -192,7 +192,7 @@ def test_no_part_of_a_wakeup_is_one() -> None:
     assert not any(script.read_pushes(whole[:end], "there") for end in range(len(whole)))
     assert not script.read_pushes(whole, "elsewhere")
     assert not script.read_pushes(whole.replace(b"granted", b"removed"), "there")
-    assert not script.read_pushes(whole.replace(b"LH\1", b"LH\2"), "there")
+    assert not script.read_pushes(whole.replace(b"DI\1", b"DI\2"), "there")
     assert script.read_pushes(whole + whole, "there") == [found, found]
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from leasehold.backends.redis import script
-from leasehold.model import Acquire, Command, Failed, Granted, Inspect, Queued, Release, Status
+from dibs.backends.redis import script
+from dibs.model import Acquire, Command, Failed, Granted, Inspect, Queued, Release, Status
 from tests.backends.redis.ledger_scripted import AT, Scripted
 from tests.servers.redis import RedisServer
 

@@ -6,12 +6,12 @@ import redis.asyncio
 import redis.asyncio.sentinel
 import redis.sentinel
 
-from leasehold.backends import BUILTIN, store_for
-from leasehold.backends.redis import RedisStore
-from leasehold.backends.redis.from_client import read_client
-from leasehold.backends.redis.settings import Endpoint, Settings
-from leasehold.backends.redis.url import read_url
-from leasehold.errors import NotConfigured
+from dibs.backends import BUILTIN, store_for
+from dibs.backends.redis import RedisStore
+from dibs.backends.redis.from_client import read_client
+from dibs.backends.redis.settings import Endpoint, Settings
+from dibs.backends.redis.url import read_url
+from dibs.errors import NotConfigured
 
 SECRET = "s3:cr/et@#?&"
 QUOTED = "s3%3Acr%2Fet%40%23%3F%26"
@@ -133,10 +133,10 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> object:
         raise ModuleNotFoundError("No module named 'hiredis'", name="hiredis")
 
-    monkeypatch.setattr("leasehold.backends.imported", missing)
+    monkeypatch.setattr("dibs.backends.imported", missing)
     for scheme in ("redis", "rediss", "valkey", "valkeys"):
         assert scheme in BUILTIN
-        with pytest.raises(NotConfigured, match=r"pip install 'leasehold\[redis\]'"):
+        with pytest.raises(NotConfigured, match=r"pip install 'dibs\[redis\]'"):
             store_for(f"{scheme}://h")
 
 

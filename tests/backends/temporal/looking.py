@@ -10,8 +10,8 @@ from uuid import uuid4
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import BrokerInput, text_of
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import BrokerInput, text_of
 
 
 class Looker:

@@ -9,8 +9,8 @@ from uuid import uuid4
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from leasehold.backends.temporal.client.pollers import polled
-from leasehold.temporal.worker.served import ACTIVITIES, WORKFLOWS
+from dibs.backends.temporal.client.pollers import polled
+from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.servers.temporal import TemporalServer
 
 STARTS = 30.0

@@ -7,10 +7,10 @@ import pytest
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-import leasehold
-from leasehold.backends.temporal.protocol.ids import broker_id
-from leasehold.errors import BackendUnavailable
-from leasehold.temporal.worker.served import ACTIVITIES, WORKFLOWS
+import dibs
+from dibs.backends.temporal.protocol.ids import broker_id
+from dibs.errors import BackendUnavailable
+from dibs.temporal.worker.served import ACTIVITIES, WORKFLOWS
 from tests.backends.temporal.looking import Looker, new_key
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import QUICK
@@ -34,7 +34,7 @@ async def test_it_goes_where_the_client_goes_and_speaks_as_it_does(
         workflow_runner=QUICK,
     )
     name = uuid4().hex
-    async with served, leasehold.connect(client=theirs) as client:
+    async with served, dibs.connect(client=theirs) as client:
         assert client.url == temporal_server.url
         async with client.lock(name, wait=30):
             assert [each.name async for each in client.list(name)] == [name.encode()]
@@ -49,7 +49,7 @@ async def test_a_broker_whose_name_only_others_can_read_is_left_out_of_a_list(
     looker = Looker(f"{temporal_server.url}?task_queue=codec-{uuid4().hex}")
     looker.start_broker(hidden)
     theirs = await Client.connect(temporal_server.address, data_converter=turned)
-    async with leasehold.connect(client=theirs) as client:
+    async with dibs.connect(client=theirs) as client:
         async with asyncio.timeout(PATIENCE):
             while broker_id(hidden) not in caplog.text:  # the server's index lags behind a little
                 assert not [each async for each in client.list(uuid4().hex)]
@@ -58,5 +58,5 @@ async def test_a_broker_whose_name_only_others_can_read_is_left_out_of_a_list(
 
 
 def test_a_client_of_something_else_is_refused() -> None:
-    with pytest.raises(leasehold.NotConfigured, match="only from a client of redis, temporalio"):
-        leasehold.connect(client=BackendUnavailable())
+    with pytest.raises(dibs.NotConfigured, match="only from a client of redis, temporalio"):
+        dibs.connect(client=BackendUnavailable())

@@ -5,9 +5,9 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold
-from leasehold.backends.temporal.client import pollers
-from leasehold.errors import BackendUnavailable
+import dibs
+from dibs.backends.temporal.client import pollers
+from dibs.errors import BackendUnavailable
 from tests.servers.temporal import TemporalServer
 
 pytestmark = pytest.mark.once
@@ -30,7 +30,7 @@ async def test_a_clock_that_is_an_hour_off(
     url: str, by: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pollers, "time", Off(by))
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         lease = await client.lock(uuid4().hex, ttl=30).acquire(wait=30)
         assert lease.token > 0
         await lease.release()
@@ -47,7 +47,7 @@ async def test_nobody_is_nobody_whatever_the_clock_says(
 ) -> None:
     monkeypatch.setattr(pollers, "time", Off(-HOUR))
     url = f"{temporal_server.url}?task_queue=nobody-{uuid4().hex}"
-    async with leasehold.connect(url) as client:
+    async with dibs.connect(url) as client:
         with pytest.raises(BackendUnavailable, match="nobody serves"):
             await client.lock(uuid4().hex, ttl=30).acquire(wait=10)
 
@@ -56,9 +56,9 @@ async def test_a_queue_is_no_stray_for_a_clock_that_is_off(
     temporal_server: TemporalServer, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its broker runs there, and who asks has another queue."""
-    async with leasehold.connect(url) as client, client.lock(uuid4().hex, ttl=30):
+    async with dibs.connect(url) as client, client.lock(uuid4().hex, ttl=30):
         monkeypatch.setattr(pollers, "time", Off(HOUR))
         queue = url.rpartition("=")[2]
-        async with leasehold.connect(temporal_server.url) as other:
+        async with dibs.connect(temporal_server.url) as other:
             found = await other.examine()
         assert not [each for each in found if repr(queue) in each.told]

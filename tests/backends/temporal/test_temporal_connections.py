@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowExecutionStatus as Is
 
-from leasehold.backends import store_for
-from leasehold.backends.temporal.client import listening
-from leasehold.backends.temporal.protocol import wire
-from leasehold.backends.temporal.protocol.ids import broker_id
-from leasehold.errors import IncompatibleVersion
-from leasehold.model import (
+from dibs.backends import store_for
+from dibs.backends.temporal.client import listening
+from dibs.backends.temporal.protocol import wire
+from dibs.backends.temporal.protocol.ids import broker_id
+from dibs.errors import IncompatibleVersion
+from dibs.model import (
     Acquire,
     Failed,
     Granted,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from leasehold.backends.temporal.client import loop_thread
-from leasehold.backends.temporal.client.calling import Caller
-from leasehold.backends.temporal.client.loop_thread import LoopThread
+from dibs.backends.temporal.client import loop_thread
+from dibs.backends.temporal.client.calling import Caller
+from dibs.backends.temporal.client.loop_thread import LoopThread
 from tests.runtime.interrupting import Interrupting
 
 pytestmark = [

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-import leasehold.sync
+import dibs.sync
 from tests.backends.temporal.looking import Looker
 from tests.cli.processes import Cli, end, line
 from tests.runtime.scripts import run_script
@@ -28,16 +28,16 @@ def cli(url: str, tmp_path: Path) -> Iterator[Cli]:
 
 
 @pytest.fixture
-def client(url: str) -> Iterator[leasehold.sync.Client]:
-    with leasehold.sync.connect(url) as client:
+def client(url: str) -> Iterator[dibs.sync.Client]:
+    with dibs.sync.connect(url) as client:
         yield client
 
 
-def waiting(client: leasehold.sync.Client, name: str, kind: str = "lock") -> int:
+def waiting(client: dibs.sync.Client, name: str, kind: str = "lock") -> int:
     return client.status(name, kind).waiting  # type: ignore[arg-type]
 
 
-def test_a_pool_is_shared_from_the_shell(cli: Cli, client: leasehold.sync.Client) -> None:
+def test_a_pool_is_shared_from_the_shell(cli: Cli, client: dibs.sync.Client) -> None:
     name = f"gpu-{uuid4().hex}"
     pool = client.semaphore(name, 4)
     held = [pool.acquire() for _ in range(3)]
@@ -54,7 +54,7 @@ def test_a_pool_is_shared_from_the_shell(cli: Cli, client: leasehold.sync.Client
         lease.release()
 
 
-def test_an_interrupted_waiter_leaves_the_queue(cli: Cli, client: leasehold.sync.Client) -> None:
+def test_an_interrupted_waiter_leaves_the_queue(cli: Cli, client: dibs.sync.Client) -> None:
     name = uuid4().hex
     with client.lock(name):
         waiter = cli.start("run", name, "--", "true")
@@ -64,7 +64,7 @@ def test_an_interrupted_waiter_leaves_the_queue(cli: Cli, client: leasehold.sync
         wait_until(lambda: waiting(client, name) == 0, "its place is given up")
 
 
-def test_a_killed_waiter_is_passed_over(cli: Cli, client: leasehold.sync.Client) -> None:
+def test_a_killed_waiter_is_passed_over(cli: Cli, client: dibs.sync.Client) -> None:
     name = uuid4().hex
     with client.lock(name, ttl=60):
         dead = cli.start("run", name, "--ttl", "2", "--", "true")
@@ -76,7 +76,7 @@ def test_a_killed_waiter_is_passed_over(cli: Cli, client: leasehold.sync.Client)
     assert end(living)[0] == 0
 
 
-def test_a_killed_holder_loses_it_with_its_ttl(cli: Cli, client: leasehold.sync.Client) -> None:
+def test_a_killed_holder_loses_it_with_its_ttl(cli: Cli, client: dibs.sync.Client) -> None:
     name = uuid4().hex
     holder = cli.hold(name, "--ttl", "2", stdin=subprocess.PIPE)
     holder.kill()
@@ -84,11 +84,11 @@ def test_a_killed_holder_loses_it_with_its_ttl(cli: Cli, client: leasehold.sync.
         assert lease.token > 0
 
 
-def test_who_ends_gives_up_what_it_holds(url: str, client: leasehold.sync.Client) -> None:
+def test_who_ends_gives_up_what_it_holds(url: str, client: dibs.sync.Client) -> None:
     name = uuid4().hex
     code = """if True:
         import sys
-        from leasehold.sync import connect
+        from dibs.sync import connect
         lease = connect(sys.argv[1]).lock(sys.argv[2], ttl=600).acquire()
         print(lease.token)
     """
@@ -103,7 +103,7 @@ def test_a_child_of_a_holder(url: str) -> None:
     lines = run_script(
         IN_CHILD
         + """
-from leasehold.sync import connect
+from dibs.sync import connect
 
 client = connect(sys.argv[1])
 name = sys.argv[2]
@@ -127,7 +127,7 @@ def test_a_child_ends_as_any_program_does(url: str) -> None:
     """What it inherited of Temporal's threads does not keep it from ending."""
     code = """if True:
         import os, sys
-        from leasehold.sync import connect
+        from dibs.sync import connect
         client = connect(sys.argv[1])
         client.lock(sys.argv[2]).acquire().release()
         child = os.fork()
@@ -145,8 +145,8 @@ def test_so_does_one_whose_parent_found_no_server() -> None:
     """Its threads are there all the same, and in the child they are not."""
     code = """if True:
         import os, sys
-        from leasehold import BackendUnavailable
-        from leasehold.sync import connect
+        from dibs import BackendUnavailable
+        from dibs.sync import connect
         try:
             connect("temporal://127.0.0.1:1").lock("x").acquire(wait=0)
         except BackendUnavailable:
@@ -167,10 +167,10 @@ def test_nothing_is_left_behind_by_a_program(url: str) -> None:
     told = run_script(
         """
         import asyncio, sys
-        import leasehold
+        import dibs
 
         async def main():
-            async with leasehold.connect(sys.argv[1]) as one, leasehold.connect(sys.argv[1]) as two:
+            async with dibs.connect(sys.argv[1]) as one, dibs.connect(sys.argv[1]) as two:
                 held = await one.lock(sys.argv[2]).acquire()
                 waiter = asyncio.create_task(two.lock(sys.argv[2]).acquire())
                 while not (await one.lock(sys.argv[2]).status()).waiting:
@@ -185,6 +185,6 @@ def test_nothing_is_left_behind_by_a_program(url: str) -> None:
         url,
         uuid4().hex,
     )
-    state = Looker(url).state(f"LeaseholdMailbox:{told[0]}")
+    state = Looker(url).state(f"DibsMailbox:{told[0]}")
     assert state is not None
     assert state.name == "TERMINATED"

@@ -7,8 +7,8 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client
 
-import leasehold.sync
-from leasehold.backends.temporal.protocol.ids import PERMIT, permit_id
+import dibs.sync
+from dibs.backends.temporal.protocol.ids import PERMIT, permit_id
 from tests.backends.temporal.looking import Looker, queue_of
 from tests.servers.waiting import wait_until
 
@@ -57,7 +57,7 @@ def test_a_permits_holder_keeps_others_out(url: str) -> None:
     resource = uuid4().hex
     permit = Permit(url, resource)
     assert permit.take()
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         gate = client.semaphore(resource, 1)
         assert gate.try_acquire() is None
         permit.release()
@@ -72,7 +72,7 @@ def test_other_slots_are_granted_meanwhile(url: str) -> None:
     resource = uuid4().hex
     permit = Permit(url, resource, "1")
     assert permit.take()
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         gate = client.semaphore(resource, 3)
         held = [gate.try_acquire(), gate.try_acquire()]
         assert [lease and lease.slot for lease in held] == [0, 2]
@@ -85,17 +85,17 @@ def test_who_asks_not_to_share_does_not(url: str) -> None:
     resource = uuid4().hex
     permit = Permit(url, resource)
     assert permit.take()
-    with leasehold.sync.connect(f"{url}&share=false") as client:
+    with dibs.sync.connect(f"{url}&share=false") as client:
         client.semaphore(resource, 1).acquire(wait=5).release()
         client.lock(resource).acquire(wait=5).release()
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         client.lock(resource).acquire(wait=5).release()
     permit.release()
 
 
 def test_a_lock_shares_where_it_is_asked_to(url: str) -> None:
     resource = uuid4().hex
-    with leasehold.sync.connect(f"{url}&share=true") as client:
+    with dibs.sync.connect(f"{url}&share=true") as client:
         permit = Permit(url, resource)
         assert permit.take()
         assert client.lock(resource).try_acquire() is None

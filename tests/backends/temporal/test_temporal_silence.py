@@ -15,11 +15,11 @@ from temporalio.client import Client
 from temporalio.converter import DataConverter, PayloadCodec
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-import leasehold.sync
-from leasehold.backends import store_for, store_of
-from leasehold.backends.temporal.client.pollers import polled
-from leasehold.backends.temporal.protocol import ids, wire
-from leasehold.errors import BackendUnavailable
+import dibs.sync
+from dibs.backends import store_for, store_of
+from dibs.backends.temporal.client.pollers import polled
+from dibs.backends.temporal.protocol import ids, wire
+from dibs.errors import BackendUnavailable
 from tests.backends.redis.both_worlds import acquire
 from tests.backends.temporal.looking import new_key
 from tests.backends.temporal.serving import ThreadedWorker, brokers_for
@@ -50,7 +50,7 @@ def interrupt(process: "subprocess.Popen[str]") -> None:
 def test_who_waits_for_a_server_that_hangs_may_leave(tmp_path: Path, cli: Cli) -> None:
     name = uuid4().hex
     with TemporalServer(tmp_path) as server, brokers_for(server) as cli.url:
-        with leasehold.sync.connect(cli.url) as client, client.lock(name, ttl=600):
+        with dibs.sync.connect(cli.url) as client, client.lock(name, ttl=600):
             waiter = cli.start("run", name, "--", "true")
             wait_until(lambda: client.status(name).waiting == 1, "it waits")
             server.pause()
@@ -78,14 +78,14 @@ def test_who_waits_for_a_worker_that_has_gone_is_told_whom_to_start(
     worker = ThreadedWorker(temporal_server.address, queue)
     worker.start()
     cli.url = f"{temporal_server.url}?task_queue={queue}"
-    with leasehold.sync.connect(cli.url) as client:
+    with dibs.sync.connect(cli.url) as client:
         held = client.lock(name, ttl=600).acquire()
         waiter = cli.start("run", name, "--wait", "60", "--", "true")
         wait_until(lambda: client.status(name).waiting == 1, "it waits")
         worker.stop()
         told = cli("run", name, "--wait", "1", "--", "true")
         assert told.returncode == 69
-        assert f"`leasehold temporal worker --task-queue {queue}`" in told.stderr
+        assert f"`dibs temporal worker --task-queue {queue}`" in told.stderr
         interrupt(waiter)
         with brokers_for(temporal_server, queue):
             held.release()

@@ -6,10 +6,10 @@ from uuid import uuid4
 import pytest
 from temporalio.client import Client
 
-import leasehold
-from leasehold.backends.temporal.protocol import ids, wire
-from leasehold.backends.temporal.protocol.permits import PermitSlotInput
-from leasehold.model import Status
+import dibs
+from dibs.backends.temporal.protocol import ids, wire
+from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.model import Status
 from tests.servers.temporal import TemporalServer
 from tests.temporal.workers import until
 
@@ -34,7 +34,7 @@ async def test_it_is_seen_whether_or_not_a_broker_runs(
         return [(each.state, each.owner if each.state == "kept" else "") for each in status.holders]
 
     theirs = ("kept", permit.id)
-    async with leasehold.connect(url) as store:
+    async with dibs.connect(url) as store:
 
         async def seen() -> bool:
             return shown(await store.status(name, "semaphore")) == [theirs]
@@ -67,12 +67,12 @@ async def test_a_broker_on_a_queue_that_nobody_serves_is_named(
         id=ids.broker_id(key),
         task_queue=nowhere,
     )
-    async with leasehold.connect(url) as store:
+    async with dibs.connect(url) as store:
         told = (
             f"nobody serves the task queue '{nowhere}', on which the broker {stray.id} in .*"
             f"terminate --workflow-id {stray.id}"
         )
-        with pytest.raises(leasehold.BackendUnavailable, match=told):
+        with pytest.raises(dibs.BackendUnavailable, match=told):
             await store.lock(nowhere, ttl="9s").acquire(wait=0)
     await stray.terminate()
 
@@ -87,7 +87,7 @@ async def test_doctor_tells_of_what_is_on_a_queue_that_nobody_serves(
         id=ids.permit_id(nowhere, "0"),
         task_queue=nowhere,
     )
-    async with leasehold.connect(url) as store:
+    async with dibs.connect(url) as store:
 
         async def told() -> bool:
             found = [each for each in await store.examine() if nowhere in each.told]

@@ -11,15 +11,15 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-import leasehold.sync
-from leasehold.backends import store_for
-from leasehold.backends.temporal.client import attendance
-from leasehold.backends.temporal.client.pollers import last_heard
-from leasehold.backends.temporal.client.settings import Target
-from leasehold.backends.temporal.client.trouble import explain
-from leasehold.backends.temporal.protocol import ids, wire
-from leasehold.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
-from leasehold.model import Granted, Inspect, Queued, Refused, Renew, Renewed, Status
+import dibs.sync
+from dibs.backends import store_for
+from dibs.backends.temporal.client import attendance
+from dibs.backends.temporal.client.pollers import last_heard
+from dibs.backends.temporal.client.settings import Target
+from dibs.backends.temporal.client.trouble import explain
+from dibs.backends.temporal.protocol import ids, wire
+from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
+from dibs.model import Granted, Inspect, Queued, Refused, Renew, Renewed, Status
 from tests.backends.redis.both_worlds import Side, acquire, granted, release
 from tests.backends.temporal.looking import new_key
 from tests.backends.temporal.serving import ThreadedWorker, brokers_for
@@ -94,7 +94,7 @@ def test_nobody_serves_the_queue(temporal_server: TemporalServer, side: Side) ->
         with pytest.raises(BackendUnavailable) as error:
             await backend.apply([acquire("a", key)])
         assert f"nobody serves the task queue '{queue}'" in str(error.value)
-        assert "leasehold temporal worker" in str(error.value)
+        assert "dibs temporal worker" in str(error.value)
         with brokers_for(temporal_server, queue):
             (status,) = await backend.apply([Inspect(key)])
             assert isinstance(status, Status)
@@ -203,29 +203,29 @@ def test_a_server_that_is_killed_comes_back_with_all_leases(tmp_path: Path) -> N
 
 
 def test_doctor_tells_of_server_and_worker(url: str, temporal_server: TemporalServer) -> None:
-    with leasehold.sync.connect(url) as client:
+    with dibs.sync.connect(url) as client:
         found = {each.about: each for each in client.examine()}
     assert found["server"].told.startswith("Temporal 1.")
     assert found["worker"].level == "ok"
     assert "a worker serves the task queue" in found["worker"].told
     assert "development server" in found["promises"].told
-    with leasehold.sync.connect(f"{temporal_server.url}?task_queue=nobody") as client:
+    with dibs.sync.connect(f"{temporal_server.url}?task_queue=nobody") as client:
         found = {each.about: each for each in client.examine()}
     assert found["worker"].level == "problem"
     assert "use no ttl below" in found["latency"].told
-    assert "leasehold temporal worker" in found["worker"].advice
+    assert "dibs temporal worker" in found["worker"].advice
 
 
 def test_without_the_extra_the_error_names_the_command() -> None:
     code = (
         "import sys; sys.modules['temporalio'] = None\n"
-        "from leasehold.sync import connect\n"
-        "from leasehold.errors import NotConfigured\n"
+        "from dibs.sync import connect\n"
+        "from dibs.errors import NotConfigured\n"
         "try: connect('temporal://host/x')\n"
         "except NotConfigured as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'leasehold[temporal]'" in done.stdout, done.stderr
+    assert "pip install 'dibs[temporal]'" in done.stdout, done.stderr
 
 
 def test_what_it_promises() -> None:

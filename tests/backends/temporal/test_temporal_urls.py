@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.backends import store_for
-from leasehold.backends.temporal.client.url import read_url
-from leasehold.backends.temporal.protocol.ids import QUEUE
-from leasehold.errors import NotConfigured
-from leasehold.model import MANY, Acquire, Inspect
+from dibs.backends import store_for
+from dibs.backends.temporal.client.url import read_url
+from dibs.backends.temporal.protocol.ids import QUEUE
+from dibs.errors import NotConfigured
+from dibs.model import MANY, Acquire, Inspect
 
 SECRET = "s3cr3t-k3y"
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import jwt
 import pytest
 
-from leasehold.server.keys import KeyRing
-from leasehold.server.principal import Principal, Scope
-from leasehold.server.secrets import derived
+from dibs.server.keys import KeyRing
+from dibs.server.principal import Principal, Scope
+from dibs.server.secrets import derived
 from tests.server.authorization.matrix import (
     DIRECTORIES,
     NAME,
@@ -56,8 +56,8 @@ def _headers_of_nobody(world: World) -> dict[str, str | None]:
         "the key alone": good_text,
         "a bad key": f"Bearer {good_text[:-1]}{'A' if good_text[-1] != 'A' else 'Q'}",
         "a key cut short": f"Bearer {good_text[:-1]}",
-        "a key that never was": "Bearer lh_000000000000_0123456789012345678901",
-        "its id alone": f"Bearer lh_{good.key_id}_",
+        "a key that never was": "Bearer dibs_000000000000_0123456789012345678901",
+        "its id alone": f"Bearer dibs_{good.key_id}_",
         "a revoked key": f"Bearer {revoked_text}",
         "a token of a revoked key": f"Bearer {token_of_revoked}",
         "an expired key": f"Bearer {expired}",
@@ -69,7 +69,7 @@ def _headers_of_nobody(world: World) -> dict[str, str | None]:
 
 def _token(ring: KeyRing, who: Principal | None, seconds: float, secret: bytes = b"") -> str:
     claims = {
-        "iss": "leasehold",
+        "iss": "dibs",
         "sub": who.key_id if who else "nobody",
         "iat": int(time.time() + seconds - 60),
         "exp": int(time.time() + seconds),

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from leasehold.server.principal import Scope
-from leasehold.server.routes import ROUTES
-from leasehold.server.routing import Route
+from dibs.server.principal import Scope
+from dibs.server.routes import ROUTES
+from dibs.server.routing import Route
 from tests.server.authorization.asking import (
     ask,
     check_let_in,

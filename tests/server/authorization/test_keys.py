@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from leasehold.backends.http.names import encoded
-from leasehold.core.names import fingerprint
-from leasehold.server.keys import KeyRing
-from leasehold.server.principal import Scope
+from dibs.backends.http.names import encoded
+from dibs.core.names import fingerprint
+from dibs.server.keys import KeyRing
+from dibs.server.principal import Scope
 from tests.server.authorization.asking import check_refused
 from tests.server.authorization.matrix import INSIDE, NAME, OWNER, Matrix, Someone, client_of
 from tests.server.world import World, b64

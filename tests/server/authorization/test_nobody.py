@@ -1,6 +1,6 @@
 """Without a key that is good, nobody is let in."""
 
-from leasehold.server.routing import Route
+from dibs.server.routing import Route
 from tests.server.authorization.asking import ask, check_let_in, every_route
 from tests.server.authorization.matrix import OWNER, Matrix, client_of
 
@@ -28,7 +28,7 @@ def test_nobody_is_let_in(matrix: Matrix, route: Route) -> None:
 def test_a_refusal_says_how_to_come_in(matrix: Matrix) -> None:
     with client_of(matrix.world) as client:
         missing = client.get("/v1/locks")
-        bad = client.get("/v1/locks", headers={"authorization": "Bearer lh_x"})
+        bad = client.get("/v1/locks", headers={"authorization": "Bearer dibs_x"})
     for answer in (missing, bad):
         assert answer.headers["content-type"] == "application/problem+json"
         assert answer.json()["type"] == "/problems/unauthenticated"

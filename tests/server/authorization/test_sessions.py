@@ -9,11 +9,11 @@ import httpx2
 import msgspec
 import pytest
 
-from leasehold.server.keys import KeyRing
-from leasehold.server.principal import Scope
-from leasehold.server.routes import ROUTES
-from leasehold.server.routing import Route
-from leasehold.server.ui.seal import Seal, new_session
+from dibs.server.keys import KeyRing
+from dibs.server.principal import Scope
+from dibs.server.routes import ROUTES
+from dibs.server.routing import Route
+from dibs.server.ui.seal import Seal, new_session
 from tests.server.authorization.asking import ask, check_tells_nothing_secret, shown
 from tests.server.authorization.matrix import DIRECTORIES, Matrix, Someone, client_of
 from tests.server.world import World
@@ -43,7 +43,7 @@ def _signed_in(world: World, who: Someone) -> Visitor:
     key = who.client.headers["authorization"].removeprefix("Bearer ")
     answer = client.post("/ui/session", json={"key": key}, headers={"origin": world.url})
     assert answer.status_code == 200, answer.text
-    return Visitor(who, client, {"origin": world.url, "leasehold-csrf": answer.json()["csrf"]})
+    return Visitor(who, client, {"origin": world.url, "dibs-csrf": answer.json()["csrf"]})
 
 
 NEEDS_A_KEY = {"POST /v1/token", "POST /identity/token"}
@@ -100,7 +100,7 @@ def test_a_session_is_nothing_to_another_page(
     foreign = {"sec-fetch-site": "cross-site"}
     forged: list[dict[str, str]] = [admin.page | foreign, foreign]
     if route.method != "GET":
-        origin, token = ({name: admin.page[name]} for name in ("origin", "leasehold-csrf"))
+        origin, token = ({name: admin.page[name]} for name in ("origin", "dibs-csrf"))
         forged += [
             {},
             origin,
@@ -110,8 +110,8 @@ def test_a_session_is_nothing_to_another_page(
             token | {"origin": matrix.world.url.replace("127.0.0.1", "localhost")},
             admin.page | {"sec-fetch-site": "same-site"},
             admin.page | {"sec-fetch-site": "none"},
-            origin | {"leasehold-csrf": other.page["leasehold-csrf"]},
-            origin | {"leasehold-csrf": ""},
+            origin | {"dibs-csrf": other.page["dibs-csrf"]},
+            origin | {"dibs-csrf": ""},
         ]
     for headers in forged:
         with _with_headers(admin.client, headers):
@@ -151,8 +151,8 @@ def test_no_cookie_of_nobodys_lets_in(
 ) -> None:
     with client_of(matrix.world) as client:
         for what, (sealed, token) in cookies_of_nobody.items():
-            for name in ("leasehold_session", "__Host-leasehold_session"):
-                headers = {"cookie": f"{name}={sealed}", "leasehold-csrf": token}
+            for name in ("dibs_session", "__Host-dibs_session"):
+                headers = {"cookie": f"{name}={sealed}", "dibs-csrf": token}
                 with _with_headers(client, headers | {"origin": matrix.world.url}):
                     status, text = ask(client, route)
                 assert status == 401, f"{shown(route)} with {what}: {status} {text}"

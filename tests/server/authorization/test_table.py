@@ -6,12 +6,12 @@ from typing import Any, get_args
 import httpx2
 import pytest
 
-from leasehold.server.answers import Answer, empty
-from leasehold.server.app import Application
-from leasehold.server.call import Call
-from leasehold.server.principal import IMPLIED, Principal, Scope
-from leasehold.server.routes import ROUTES
-from leasehold.server.routing import Needs, Route, everywhere, somewhere
+from dibs.server.answers import Answer, empty
+from dibs.server.app import Application
+from dibs.server.call import Call
+from dibs.server.principal import IMPLIED, Principal, Scope
+from dibs.server.routes import ROUTES
+from dibs.server.routing import Needs, Route, everywhere, somewhere
 from tests.server.authorization.asking import every_route, shown
 from tests.server.authorization.matrix import TRUST, Matrix, Someone
 

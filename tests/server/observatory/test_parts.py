@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.server.observatory.events import Event, shape
-from leasehold.server.observatory.families import OTHERS, Families, family_of
-from leasehold.server.observatory.histogram import STEPS, Histogram, bound
-from leasehold.server.observatory.ring import Ring
+from dibs.server.observatory.events import Event, shape
+from dibs.server.observatory.families import OTHERS, Families, family_of
+from dibs.server.observatory.histogram import STEPS, Histogram, bound
+from dibs.server.observatory.ring import Ring
 
 
 def event(name: bytes = b"x") -> Event:

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from leasehold.core.book import MemoryBook
-from leasehold.core.ledger import apply
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.core.book import MemoryBook
+from dibs.core.ledger import apply
+from dibs.core.names import fingerprint
+from dibs.model import (
     Acquire,
     Command,
     Granted,
@@ -20,8 +20,8 @@ from leasehold.model import (
     Revoke,
     Status,
 )
-from leasehold.server.observatory.events import Event, shape
-from leasehold.server.observatory.picture import Picture
+from dibs.server.observatory.events import Event, shape
+from dibs.server.observatory.picture import Picture
 
 KEY = b"lock:jobs/1"
 WALL = 1_700_000_000.0

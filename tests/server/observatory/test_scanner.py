@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.hub import hub_for
-from leasehold.model import Acquire, Page
-from leasehold.server.observatory import scanner
-from leasehold.server.observatory.observatory import Observatory
-from leasehold.server.placing.runtime import PlacedRuntime
+from dibs.errors import BackendUnavailable
+from dibs.hub import hub_for
+from dibs.model import Acquire, Page
+from dibs.server.observatory import scanner
+from dibs.server.observatory.observatory import Observatory
+from dibs.server.placing.runtime import PlacedRuntime
 from tests.server.alone import alone
 
 LONG = 30.0

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from leasehold.server.observatory.seen import Place, Seen
-from leasehold.server.observatory.sketch import Sketch
-from leasehold.server.observatory.survey import SHARE, STEP, Survey
+from dibs.server.observatory.seen import Place, Seen
+from dibs.server.observatory.sketch import Sketch
+from dibs.server.observatory.survey import SHARE, STEP, Survey
 
 MANY = 5 * STEP + 7
 

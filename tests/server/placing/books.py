@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
-from leasehold.core import ledger
-from leasehold.core.book import Hold, MemoryBook, Place, Tomb
-from leasehold.core.timing import WINDOW
-from leasehold.model import Command, Inspect, Reply
+from dibs.core import ledger
+from dibs.core.book import Hold, MemoryBook, Place, Tomb
+from dibs.core.timing import WINDOW
+from dibs.model import Command, Inspect, Reply
 
 KEY = b"lock:d/k"
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from functools import lru_cache
 
-from leasehold.core.names import fingerprint
-from leasehold.model import (
+from dibs.core.names import fingerprint
+from dibs.model import (
     Acquire,
     Command,
     Inspect,
@@ -15,9 +15,9 @@ from leasehold.model import (
     Revoke,
     Status,
 )
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.plans import To, plan_for
-from leasehold.server.placing.table import is_denial, may_tell
+from dibs.server.placing.home import Home
+from dibs.server.placing.plans import To, plan_for
+from dibs.server.placing.table import is_denial, may_tell
 from tests.server.placing.books import Frozen, applied
 from tests.server.placing.states import GUARDS, STAMPS, Server, World
 

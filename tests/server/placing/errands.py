@@ -14,20 +14,20 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
-from leasehold.errors import BackendUnavailable
-from leasehold.server.audit import Audit
-from leasehold.server.placing.choice import Unsatisfiable, objections
-from leasehold.server.placing.desk import Desk, Unknown
-from leasehold.server.placing.documents import HOME, read_all, read_table, write_listing
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.listing import Listed, Listing
-from leasehold.server.placing.mover import SERVICE, Mover
-from leasehold.server.placing.placement import Place
-from leasehold.server.placing.progress import Standing
-from leasehold.server.placing.rules import Rule
-from leasehold.server.placing.table import Table
-from leasehold.server.records.memory import MemoryRecords
-from leasehold.server.records.port import Record
+from dibs.errors import BackendUnavailable
+from dibs.server.audit import Audit
+from dibs.server.placing.choice import Unsatisfiable, objections
+from dibs.server.placing.desk import Desk, Unknown
+from dibs.server.placing.documents import HOME, read_all, read_table, write_listing
+from dibs.server.placing.home import Home
+from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.mover import SERVICE, Mover
+from dibs.server.placing.placement import Place
+from dibs.server.placing.progress import Standing
+from dibs.server.placing.rules import Rule
+from dibs.server.placing.table import Table
+from dibs.server.records.memory import MemoryRecords
+from dibs.server.records.port import Record
 
 PLACES = {
     name: Place(name, "", region) for name, region in zip("ABC", ("DE", "US", "FR"), strict=True)

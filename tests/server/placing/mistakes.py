@@ -1,17 +1,17 @@
 """Plans with a mistake in them, each of which has to be found: by the model, or by the torture.
 
-`python -m tests.server.placing.mistakes NAME serve …` is `leasehold` with that mistake in it.
+`python -m tests.server.placing.mistakes NAME serve …` is `dibs` with that mistake in it.
 """
 
 import sys
 from dataclasses import replace
 
-from leasehold.cli import main
-from leasehold.model import Acquire, Command, Granted, Inspect, Queued, Renew, Renewed, Status
-from leasehold.server.placing import plans, runtime
-from leasehold.server.placing.guards import Guards
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.plans import Plan, To, plan_for
+from dibs.cli import main
+from dibs.model import Acquire, Command, Granted, Inspect, Queued, Renew, Renewed, Status
+from dibs.server.placing import plans, runtime
+from dibs.server.placing.guards import Guards
+from dibs.server.placing.home import Home
+from dibs.server.placing.plans import Plan, To, plan_for
 
 
 def does_not_look(home: Home, command: Acquire, guards: Guards) -> Plan:

@@ -1,6 +1,6 @@
 """A small world of stores, servers, clients and a mover, and every order in which their steps can go.
 
-The stores apply the real ledger (`books`), the servers run the real plans (`leasehold.server.placing.plans`)
+The stores apply the real ledger (`books`), the servers run the real plans (`dibs.server.placing.plans`)
 and tell by the real rule of freshness (`steps`), the mover takes the real steps (`mover_steps`). What is
 abstracted is time: a hold that nobody believes in may lapse at any moment, one that somebody believes in does
 not (that is what ttl and margin are for), and when the mover has waited, every server that has not read since

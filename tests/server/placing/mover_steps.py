@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from leasehold.model import Inspect, Release, Status
-from leasehold.server.placing.progress import is_waited_for, standing
+from dibs.model import Inspect, Release, Status
+from dibs.server.placing.progress import is_waited_for, standing
 from tests.server.placing.books import applied
 from tests.server.placing.states import GUARDS, STAMPS, State, World, tupled
 

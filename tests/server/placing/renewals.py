@@ -6,7 +6,7 @@ have come back, and then a renewal is the first that its caller hears of it.
 
 from collections.abc import Iterator
 
-from leasehold.model import Acquire, Granted, Renew, Renewed
+from dibs.model import Acquire, Granted, Renew, Renewed
 from tests.server.placing.books import ids_in, silenced
 from tests.server.placing.states import Op, State, World, changed, in_order, tupled
 

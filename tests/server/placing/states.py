@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from leasehold.model import Acquire, Renew, Reply
-from leasehold.server.placing.guards import Guards
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.plans import Plan, plan_for
+from dibs.model import Acquire, Renew, Reply
+from dibs.server.placing.guards import Guards
+from dibs.server.placing.home import Home
+from dibs.server.placing.plans import Plan, plan_for
 from tests.server.placing.books import Frozen
 
 RENEWED = -1

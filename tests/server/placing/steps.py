@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
-from leasehold.model import Acquire, Gone, Granted, Queued, Renew, Renewed, Reply
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.plans import LATE, To, plan_for
-from leasehold.server.placing.table import may_tell
+from dibs.model import Acquire, Gone, Granted, Queued, Renew, Renewed, Reply
+from dibs.server.placing.home import Home
+from dibs.server.placing.plans import LATE, To, plan_for
+from dibs.server.placing.table import may_tell
 from tests.server.placing.books import applied, ids_in, lapsed
 from tests.server.placing.denials import Denials
 from tests.server.placing.mover_steps import mover_steps

@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.server.placing.atlas import Atlas
-from leasehold.server.placing.documents import read_table, write_listing
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.listing import Listed, Listing
-from leasehold.server.placing.telling import Telling
-from leasehold.server.records import records_for
+from dibs.errors import BackendUnavailable
+from dibs.server.placing.atlas import Atlas
+from dibs.server.placing.documents import read_table, write_listing
+from dibs.server.placing.home import Home
+from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.telling import Telling
+from dibs.server.records import records_for
 
 LISTING = Listing((Listed("one", ("a",)), Listed("two", ("b",))), "one", 3.0)
 

@@ -1,4 +1,4 @@
-"""`leasehold restrict` and `leasehold move`, against a server."""
+"""`dibs restrict` and `dibs move`, against a server."""
 
 import json
 from collections.abc import Iterator
@@ -6,9 +6,9 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.cli import main
-from leasehold.cli.exits import USAGE
-from leasehold.server.config import Placement
+from dibs.cli import main
+from dibs.cli.exits import USAGE
+from dibs.server.config import Placement
 from tests.server.world import World
 
 
@@ -22,8 +22,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         ),
         placement_fresh=0.5,
     )
-    monkeypatch.setenv("LEASEHOLD_URL", found.url)
-    monkeypatch.setenv("LEASEHOLD_API_KEY", found.admin_key)
+    monkeypatch.setenv("DIBS_URL", found.url)
+    monkeypatch.setenv("DIBS_API_KEY", found.admin_key)
     yield found
     found.close()
 
@@ -64,7 +64,7 @@ def test_bad_input_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> 
 def test_without_a_service_it_asks_which(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("LEASEHOLD_URL", "redis://localhost")
+    monkeypatch.setenv("DIBS_URL", "redis://localhost")
     assert main(["move", "shop/"]) == USAGE
     assert "which service?" in capsys.readouterr().err
 

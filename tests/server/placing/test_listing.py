@@ -12,14 +12,14 @@ from hypothesis import settings as chosen
 from hypothesis import strategies as st
 from msgspec import structs
 
-from leasehold.errors import NotConfigured
-from leasehold.server.config import Placement, read_config
-from leasehold.server.placing.address import address_of, is_beside, is_of_machine
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.listing import Listed, Listing, Own, check_each_once, joined
-from leasehold.server.placing.placement import Place
-from leasehold.server.placing.starting import own_of
-from leasehold.server.placing.table import Table
+from dibs.errors import NotConfigured
+from dibs.server.config import Placement, read_config
+from dibs.server.placing.address import address_of, is_beside, is_of_machine
+from dibs.server.placing.home import Home
+from dibs.server.placing.listing import Listed, Listing, Own, check_each_once, joined
+from dibs.server.placing.placement import Place
+from dibs.server.placing.starting import own_of
+from dibs.server.placing.table import Table
 
 FRESH = 3.0
 ADDRESSES = {"at-1": 1, "also-at-1": 1, "at-2": 2, "at-3": 3}

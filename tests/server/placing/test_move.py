@@ -11,11 +11,11 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.model import Acquire, Granted, Release
-from leasehold.server.config import Placement
-from leasehold.server.placing.documents import HOME, write
-from leasehold.server.placing.home import Home
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Granted, Release
+from dibs.server.config import Placement
+from dibs.server.placing.documents import HOME, write
+from dibs.server.placing.home import Home
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import LONG, World, b64
 
@@ -156,7 +156,7 @@ def test_a_token_at_the_end_of_all_tokens_leaves_the_others_alone(
     world.do(lambda: store.call(Release(b"lock:d/evil", "e1")))
     there.post(lock("d/evil"), params={"ttl": 60})  # which has a guard take it
     pair.know(b"d/", "sealed")
-    with caplog.at_level(logging.WARNING, "leasehold.server"):
+    with caplog.at_level(logging.WARNING, "dibs.server"):
         until(lambda: "lock:d/evil" in caplog.text)
     assert "there are too few" in caplog.text
     for client in (here, there):
@@ -173,7 +173,7 @@ def test_a_floor_at_the_top_is_nobodys_fault(pair: Pair, caplog: pytest.LogCaptu
     pair.know(b"d/", "settled")
     for _ in range(3):  # its tokens are above that of the store's own clock
         released(here, "d/x", acquired(here, "d/x"))
-    with caplog.at_level(logging.WARNING, "leasehold.server"):
+    with caplog.at_level(logging.WARNING, "dibs.server"):
         move(here, "d", "two")
         until(lambda: "moving d/" in caplog.text)
     assert "there is no floor above the one that it has" in caplog.text

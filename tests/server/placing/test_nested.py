@@ -7,13 +7,13 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.model import Status
-from leasehold.server.placing import desk, mover, parting
-from leasehold.server.placing.documents import HOME, Documents, read_all, write_listing
-from leasehold.server.placing.listing import Listed, Listing
-from leasehold.server.placing.parting import put_home
-from leasehold.server.records import records_for
-from leasehold.server.records.port import Record, Records
+from dibs.model import Status
+from dibs.server.placing import desk, mover, parting
+from dibs.server.placing.documents import HOME, Documents, read_all, write_listing
+from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.parting import put_home
+from dibs.server.records import records_for
+from dibs.server.records.port import Record, Records
 from tests.server.placing.asking import acquired, move, moved, released, until
 from tests.server.placing.errands import Astray, errands
 from tests.server.placing.test_move import Pair

@@ -11,7 +11,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from leasehold.model import (
+from dibs.model import (
     Acquire,
     Granted,
     Inspect,
@@ -25,8 +25,8 @@ from leasehold.model import (
     Revoked,
     Status,
 )
-from leasehold.server.config import Placement
-from leasehold.server.placing.atlas import Atlas
+from dibs.server.config import Placement
+from dibs.server.placing.atlas import Atlas
 from tests.server.placing.asking import acquired, lock, move, until
 from tests.server.placing.test_placements import away, table, told
 from tests.server.world import World

@@ -8,15 +8,15 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from leasehold.errors import BackendUnavailable, NotConfigured
-from leasehold.model import Acquire, Granted, Released, Renew, Renewed, Revoke
-from leasehold.model import Release as GiveUp
-from leasehold.runtime.port import Answer
-from leasehold.server import serve
-from leasehold.server.config import Placement
-from leasehold.server.placing import atlas, clerk
-from leasehold.server.placing.documents import HOME, record_name
-from leasehold.server.placing.table import Table
+from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.model import Acquire, Granted, Released, Renew, Renewed, Revoke
+from dibs.model import Release as GiveUp
+from dibs.runtime.port import Answer
+from dibs.server import serve
+from dibs.server.config import Placement
+from dibs.server.placing import atlas, clerk
+from dibs.server.placing.documents import HOME, record_name
+from dibs.server.placing.table import Table
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import World
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 import httpx2
 import pytest
 
-from leasehold.server.config import Placement
+from dibs.server.config import Placement
 from tests.server.placing.asking import moved, until
 from tests.server.world import World, b64
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leasehold.core.ledger import LAST_TOKEN
-from leasehold.errors import Corrupt
-from leasehold.model import (
+from dibs.core.ledger import LAST_TOKEN
+from dibs.errors import Corrupt
+from dibs.model import (
     Gone,
     Granted,
     Holder,
@@ -22,15 +22,15 @@ from leasehold.model import (
     Status,
     Unknown,
 )
-from leasehold.server.placing import words
-from leasehold.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
-from leasehold.server.placing.documents import HOME, read_table, write, write_listing
-from leasehold.server.placing.home import HIGHEST, SLACK, Home
-from leasehold.server.placing.listing import Listed, Listing
-from leasehold.server.placing.placement import Place
-from leasehold.server.placing.rules import Rule
-from leasehold.server.placing.table import Table, may_tell
-from leasehold.server.records import records_for
+from dibs.server.placing import words
+from dibs.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
+from dibs.server.placing.documents import HOME, read_table, write, write_listing
+from dibs.server.placing.home import HIGHEST, SLACK, Home
+from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.placement import Place
+from dibs.server.placing.rules import Rule
+from dibs.server.placing.table import Table, may_tell
+from dibs.server.records import records_for
 
 REGIONS = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
 PROVIDERS = ["AWS", "GCP", "Azure"]

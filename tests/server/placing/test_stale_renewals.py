@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from leasehold.errors import BackendUnavailable
-from leasehold.model import (
+from dibs.errors import BackendUnavailable
+from dibs.model import (
     Acquire,
     Command,
     Granted,
@@ -28,17 +28,17 @@ from leasehold.model import (
     Reply,
     Resize,
 )
-from leasehold.runtime.port import Answer
-from leasehold.server.config import Placement
-from leasehold.server.placing import atlas, progress
-from leasehold.server.placing.guards import Guards
-from leasehold.server.placing.home import Home
-from leasehold.server.placing.mover import Mover
-from leasehold.server.placing.plans import LATE, plan_for
-from leasehold.server.placing.progress import Standing
-from leasehold.server.placing.table import Table
-from leasehold.server.placing.telling import Telling
-from leasehold.server.placing.untold import MOST, Untold
+from dibs.runtime.port import Answer
+from dibs.server.config import Placement
+from dibs.server.placing import atlas, progress
+from dibs.server.placing.guards import Guards
+from dibs.server.placing.home import Home
+from dibs.server.placing.mover import Mover
+from dibs.server.placing.plans import LATE, plan_for
+from dibs.server.placing.progress import Standing
+from dibs.server.placing.table import Table
+from dibs.server.placing.telling import Telling
+from dibs.server.placing.untold import MOST, Untold
 from tests.server.placing.asking import acquired, lock, move, until
 from tests.server.world import World
 

@@ -22,9 +22,9 @@ from typing import Any
 
 import httpx2
 
-from leasehold.core.timing import trusted
-from leasehold.testing.checker import Violation, check
-from leasehold.testing.history import Event, merge
+from dibs.core.timing import trusted
+from dibs.testing.checker import Violation, check
+from dibs.testing.history import Event, merge
 from tests.server.world import LONG, b64
 from tests.servers.ports import free_port
 
@@ -64,7 +64,7 @@ class Served:
 
     def launch(self) -> None:
         """Begin to start it."""
-        clean = {k: v for k, v in os.environ.items() if not k.startswith("LEASEHOLD_")}
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DIBS_")}
         with (self._folder / "served.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", *self._program, "serve", "--config", str(self._file)],
@@ -162,7 +162,7 @@ def torture(
     postgres: str,
     rounds: int = 1,
     workers: int = 6,
-    program: Sequence[str] = ("leasehold",),
+    program: Sequence[str] = ("dibs",),
 ) -> dict[str, Any]:
     """Move there and back `rounds` times, killing both servers in every phase; raises what is wrong."""
     with (
@@ -204,7 +204,7 @@ def _servers(
     servers = [Served(folder, redis, postgres, program) for _ in range(2)]
     made = subprocess.run(
         [
-            *(sys.executable, "-m", "leasehold", "keys", "create", "--name", "torture"),
+            *(sys.executable, "-m", "dibs", "keys", "create", "--name", "torture"),
             *("--scope", "admin", "--json", "--records", f"sqlite:///{folder}/records.db"),
         ],
         check=True,
@@ -263,5 +263,5 @@ def _moved(client: httpx2.Client, servers: list[Served], to: str) -> int:
 if __name__ == "__main__":
     redis_url, postgres_url, *more = sys.argv[1:]
     mistake = more[1:2]
-    planted = ("tests.server.placing.mistakes", *mistake) if mistake else ("leasehold",)
+    planted = ("tests.server.placing.mistakes", *mistake) if mistake else ("dibs",)
     print(torture(redis_url, postgres_url, int((more or ["5"])[0]), program=planted))

@@ -1,6 +1,6 @@
 """`python -m tests.server.torture --store redis --cycles 100000`: two servers, faults in and before them.
 
-A Redis or a PostgreSQL of its own, two `leasehold serve` over it, a failing way to each and a balancer before
+A Redis or a PostgreSQL of its own, two `dibs serve` over it, a failing way to each and a balancer before
 both; clients with the library and without, which are killed and paused too. What everybody saw in a run that
 broke a promise stays in the folder that it names; `--folder` keeps what servers wrote. `--bug` plants one.
 
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from leasehold.testing import TorturePlan, TortureProgress
+from dibs.testing import TorturePlan, TortureProgress
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.storm import ALL_FAULTS
 from tests.server.torture.trial import KINDS, ServiceTorture, tortured

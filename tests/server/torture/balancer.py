@@ -4,7 +4,7 @@ import random
 from asyncio import Protocol
 from collections.abc import Sequence
 
-from leasehold.testing import FaultProxy
+from dibs.testing import FaultProxy
 from tests.servers.ports import HOST, free_port
 
 IN_VAIN = 200

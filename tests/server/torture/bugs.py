@@ -16,16 +16,16 @@ def put(owner: Any, name: str, by: Any) -> None:
 
 def goes_on_after_loss() -> None:
     """A client never learns that its lease is over."""
-    from leasehold.primitives.lease import LeaseBase
+    from dibs.primitives.lease import LeaseBase
 
     put(LeaseBase, "ensure", lambda self: None)
 
 
 def release_not_done() -> None:
     """A server says that something is released, and the store has never heard of it."""
-    from leasehold.model import Release, Released
-    from leasehold.runtime.port import Answer
-    from leasehold.server.service import Service
+    from dibs.model import Release, Released
+    from dibs.runtime.port import Answer
+    from dibs.server.service import Service
 
     real = Service.ask
 
@@ -39,8 +39,8 @@ def release_not_done() -> None:
 
 def the_same_for_the_same_owner() -> None:
     """Whoever asks again without an id, as after an answer that was lost, gets what its name has already."""
-    from leasehold.model import Inspect
-    from leasehold.server.routes import acquiring
+    from dibs.model import Inspect
+    from dibs.server.routes import acquiring
 
     known: dict[tuple[bytes, str], Any] = {}
 
@@ -68,7 +68,7 @@ def gives_up_for_the_caller() -> None:
     That takes holds that last: it is found with `--ttl 4 --seconds 75 --processes 5 --raw 5 --tasks 6
     --locks 15 --primitives lock --spare-clients --strike "answers lost,black hole,connections cut"`.
     """
-    from leasehold.server import waiting
+    from dibs.server import waiting
 
     real = waiting._Line.__init__
 
@@ -83,8 +83,8 @@ def last_come_first_served() -> None:
     import time
     from dataclasses import replace
 
-    from leasehold.model import Acquire
-    from leasehold.server.service import Service
+    from dibs.model import Acquire
+    from dibs.server.service import Service
 
     real = Service.ask_all
     began = time.monotonic()

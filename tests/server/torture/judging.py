@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
 
-from leasehold.core.timing import DRIFT, claim_window
-from leasehold.testing.checker import Violation
-from leasehold.testing.history import Event, read
-from leasehold.testing.torture.judging import Judge
-from leasehold.testing.torture.naming import primitive_of
-from leasehold.testing.torture.plan import TorturePlan
-from leasehold.testing.torture.verdict import Verdict
+from dibs.core.timing import DRIFT, claim_window
+from dibs.testing.checker import Violation
+from dibs.testing.history import Event, read
+from dibs.testing.torture.judging import Judge
+from dibs.testing.torture.naming import primitive_of
+from dibs.testing.torture.plan import TorturePlan
+from dibs.testing.torture.verdict import Verdict
 from tests.server.torture.marks import STILL_HELD
 from tests.torture.in_line import IN_LINE
 

@@ -15,9 +15,9 @@ from secrets import token_urlsafe
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-from leasehold.core.timing import trusted as believable
-from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseLost
-from leasehold.testing.recorder import Recorder
+from dibs.core.timing import trusted as believable
+from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
+from dibs.testing.recorder import Recorder
 from tests.server.torture.marks import still_held
 from tests.server.world import b64
 

@@ -5,8 +5,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from leasehold.testing import FaultProxy
-from tests.backends.http.processes import LeaseholdServer
+from dibs.testing import FaultProxy
+from tests.backends.http.processes import DibsServer
 from tests.server.torture.balancer import Balancer
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.fixtures import NO_POWER_CUT
@@ -23,7 +23,7 @@ class Site:
     """All of it, while it runs."""
 
     def __init__(
-        self, servers: list[LeaseholdServer], balancer: Balancer, certificate: Path | None
+        self, servers: list[DibsServer], balancer: Balancer, certificate: Path | None
     ) -> None:
         self.servers = servers
         self.balancer = balancer
@@ -45,11 +45,11 @@ def running(
         url = _begun(stack, folder, store)
         certificate = self_signed(folder / "tls" / "server.pem") if tls else None
         options = () if certificate is None else _encrypted(certificate)
-        program = (BROKEN, bug) if bug else ("-m", "leasehold")
-        servers: list[LeaseholdServer] = []
+        program = (BROKEN, bug) if bug else ("-m", "dibs")
+        servers: list[DibsServer] = []
         for _ in range(2):
             key = servers[0].key if servers else ""
-            server = LeaseholdServer(folder / "servers", url, key, options=options, program=program)
+            server = DibsServer(folder / "servers", url, key, options=options, program=program)
             servers.append(stack.enter_context(server))
         ports = [(each.port, free_port()) for each in servers]  # such as nobody draws meanwhile
         ways = [stack.enter_context(FaultProxy(HOST, at, listen=new)) for at, new in ports]

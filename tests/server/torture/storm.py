@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from leasehold.testing import FaultProxy
-from leasehold.testing.recorder import Recorder
+from dibs.testing import FaultProxy
+from dibs.testing.recorder import Recorder
 from tests.server.torture.balancer import FAULTS
 from tests.server.torture.servers import Site
 

@@ -1,14 +1,14 @@
-"""The torture of `leasehold.testing`, with servers and ways that are struck as well, and raw clients."""
+"""The torture of `dibs.testing`, with servers and ways that are struck as well, and raw clients."""
 
 from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
-from leasehold.testing import Torture, TorturePlan, TortureProgress
-from leasehold.testing.torture.crew import Crew
-from leasehold.testing.torture.judging import Judge
-from leasehold.testing.torture.rounds import Round, Wait
+from dibs.testing import Torture, TorturePlan, TortureProgress
+from dibs.testing.torture.crew import Crew
+from dibs.testing.torture.judging import Judge
+from dibs.testing.torture.rounds import Round, Wait
 from tests.server.torture.bugs import BUGS
 from tests.server.torture.judging import ServiceJudge
 from tests.server.torture.servers import Site, StoreName, running

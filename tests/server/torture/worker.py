@@ -10,15 +10,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from leasehold.testing.torture.hands import Hand
-from leasehold.testing.torture.naming import primitive_of
-from leasehold.testing.torture.orders import Orders, read_orders
-from leasehold.testing.torture.turns import TURNS
-from leasehold.testing.torture.turns.lock import LockTurns
-from leasehold.testing.torture.turns.rwlock import RWLockTurns
-from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
-from leasehold.testing.torture.turns.turns import Turns, Wish
-from leasehold.testing.torture.worker import Worker, work
+from dibs.testing.torture.hands import Hand
+from dibs.testing.torture.naming import primitive_of
+from dibs.testing.torture.orders import Orders, read_orders
+from dibs.testing.torture.turns import TURNS
+from dibs.testing.torture.turns.lock import LockTurns
+from dibs.testing.torture.turns.rwlock import RWLockTurns
+from dibs.testing.torture.turns.semaphore import SemaphoreTurns
+from dibs.testing.torture.turns.turns import Turns, Wish
+from dibs.testing.torture.worker import Worker, work
 from tests.server.torture import bugs
 from tests.server.torture.raw import RawClient
 from tests.torture.in_line import LineHand

@@ -21,14 +21,14 @@ class Profile:
     def sign_in(self, key: str = "", **body: str) -> httpx2.Response:
         answer = self.client.post("/ui/session", json=body or {"key": key}, headers=self.origin)
         if answer.status_code == 200:
-            self.page["leasehold-csrf"] = answer.json()["csrf"]
+            self.page["dibs-csrf"] = answer.json()["csrf"]
         return answer
 
     @property
     def sealed(self) -> str:
-        return self.client.cookies["leasehold_session"]
+        return self.client.cookies["dibs_session"]
 
-    def with_cookie(self, sealed: str, name: str = "leasehold_session") -> int:
+    def with_cookie(self, sealed: str, name: str = "dibs_session") -> int:
         """The status of what is asked with that cookie."""
         headers = {"cookie": f"{name}={sealed}"}
         self.client.cookies.clear()

@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-import leasehold.server.ui
+import dibs.server.ui
 from tests.server.world import LONG, World
 
 pytestmark = pytest.mark.once
 
-ASSETS = Path(leasehold.server.ui.__file__).parent / "assets"
+ASSETS = Path(dibs.server.ui.__file__).parent / "assets"
 PATHS = ["/", *sorted(f"/ui/{path.relative_to(ASSETS).as_posix()}" for path in ASSETS.rglob("*.*"))]
 
 MAY = (

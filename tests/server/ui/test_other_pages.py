@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leasehold.server.routing import Route
+from dibs.server.routing import Route
 from tests.server.ui.visits import Visit
 from tests.server.world import World, b64
 
@@ -33,7 +33,7 @@ for (const mode of ["cors", "no-cors"]) {
 }
 ask(`${lock}?${force}`, "DELETE", {});
 ask(`${at}/ui/session`, "DELETE", {});
-ask(`${lock}?ttl=600`, "POST", { headers: { "leasehold-csrf": "x" } });
+ask(`${lock}?ttl=600`, "POST", { headers: { "dibs-csrf": "x" } });
 ask(`${lock}?ttl=600`, "POST", { headers: { "content-type": "application/json" }, body: "{}" });
 attempt(new Promise((yes, no) => {
   const source = new EventSource(`${at}/v1/events`, { withCredentials: true });

@@ -7,8 +7,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from leasehold.errors import NotConfigured
-from leasehold.server.config import read_config
+from dibs.errors import NotConfigured
+from dibs.server.config import read_config
 from tests.server.ui.profiles import TRUST, Profile, type_of
 from tests.server.world import World, b64
 from tests.servers.certificates import key_of, self_signed
@@ -20,9 +20,9 @@ def test_what_the_page_must_bring(enter: Callable[..., Profile]) -> None:
     profile, other = enter(), enter()
     origin, path = profile.origin, f"/v1/locks/{b64('guarded')}"
     for headers, told in (
-        (origin, "needs the header leasehold-csrf"),
-        (origin | {"leasehold-csrf": other.page["leasehold-csrf"]}, "not this session's"),
-        ({"leasehold-csrf": profile.page["leasehold-csrf"]}, "no header Origin"),
+        (origin, "needs the header dibs-csrf"),
+        (origin | {"dibs-csrf": other.page["dibs-csrf"]}, "not this session's"),
+        ({"dibs-csrf": profile.page["dibs-csrf"]}, "no header Origin"),
         (profile.page | {"origin": "null"}, "another site's page"),
         (profile.page | {"sec-fetch-site": "same-site"}, "another site's page"),
     ):
@@ -47,10 +47,10 @@ def test_behind_a_proxy() -> None:
             with httpx2.Client(base_url=world.url, headers=headers, verify=TRUST) as client:
                 answer = client.post("/ui/session", json={"key": world.admin_key})
                 told = answer.headers["set-cookie"]
-                assert told.startswith("__Host-leasehold_session=")
+                assert told.startswith("__Host-dibs_session=")
                 assert told.endswith("; Secure")
                 client.headers["cookie"] = told.partition(";")[0]
-                client.headers["leasehold-csrf"] = answer.json()["csrf"]
+                client.headers["dibs-csrf"] = answer.json()["csrf"]
                 assert client.post(f"/v1/locks/{b64(told[-99:-50])}").status_code == 200
                 assert client.delete("/ui/session").headers["set-cookie"].startswith("__Host-")
         with httpx2.Client(base_url=world.url, verify=TRUST) as client:
@@ -84,7 +84,7 @@ def test_over_tls(tmp_path: Path) -> None:
                 )
                 assert answer.status_code == status
                 told = answer.headers.get("set-cookie", "")
-            assert told.startswith("__Host-leasehold_session=")
+            assert told.startswith("__Host-dibs_session=")
             assert told.endswith("; Path=/; Max-Age=43200; HttpOnly; SameSite=Strict; Secure")
             pair = told.partition(";")[0]
             for cookie, status in ((pair, 200), (pair.removeprefix("__Host-"), 401)):

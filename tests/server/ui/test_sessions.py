@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from leasehold.server.observatory.events import Event
-from leasehold.server.ui.seal import Seal, Session, new_session
+from dibs.server.observatory.events import Event
+from dibs.server.ui.seal import Seal, Session, new_session
 from tests.server.ui.profiles import TRUST, Profile, type_of
 from tests.server.world import World, b64
 from tests.servers.waiting import wait_until
@@ -37,7 +37,7 @@ def test_a_session_that_was_changed(enter: Callable[..., Profile]) -> None:
         "x",
     }
     assert {text: profile.with_cookie(text) for text in changed} == dict.fromkeys(changed, 401)
-    assert profile.with_cookie(sealed, "Leasehold_Session") == 401
+    assert profile.with_cookie(sealed, "Dibs_Session") == 401
     assert profile.with_cookie(sealed) == 200
 
 
@@ -70,16 +70,16 @@ def test_two_sessions_at_once_are_none(enter: Callable[..., Profile]) -> None:
     """A server on another port of this host may set a cookie for some path, to slip somebody its own."""
     one, other = enter("read"), enter("acquire")
     mine, theirs = one.sealed, other.sealed
-    both = f"leasehold_session={theirs}; leasehold_session={mine}"
+    both = f"dibs_session={theirs}; dibs_session={mine}"
     one.client.cookies.clear()
     answer = one.client.get("/v1/about", headers={"cookie": both})
     assert (answer.status_code, "two sessions" in answer.text) == (401, True)
-    for rest in ("leasehold_session=x", "leasehold_session=", f"leasehold_session={mine}", "a=b"):
-        headers = {"cookie": f"{rest}; leasehold_session={mine}"}
+    for rest in ("dibs_session=x", "dibs_session=", f"dibs_session={mine}", "a=b"):
+        headers = {"cookie": f"{rest}; dibs_session={mine}"}
         assert one.client.get("/v1/about", headers=headers).status_code == 200, rest
 
 
-@pytest.mark.parametrize("name", ["origin", "leasehold-csrf", "sec-fetch-site"])
+@pytest.mark.parametrize("name", ["origin", "dibs-csrf", "sec-fetch-site"])
 def test_headers_that_disagree(enter: Callable[..., Profile], name: str) -> None:
     profile = enter()
     page = profile.page | {"sec-fetch-site": "same-origin"}
@@ -96,7 +96,7 @@ def test_other_cookies_are_nothing(world: World) -> None:
         answer = client.get("/v1/locks")
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         client.headers["authorization"] = f"Bearer {world.admin_key}"
-        client.headers["cookie"] = "leasehold_session=x"
+        client.headers["cookie"] = "dibs_session=x"
         assert client.post(f"/v1/locks/{b64('by-key')}").status_code == 200
 
 
@@ -108,13 +108,13 @@ def test_signing_out(world: World, enter: Callable[..., Profile]) -> None:
     sealed = profile.sealed
     for headers in (
         profile.origin,
-        profile.origin | {"leasehold-csrf": other.page["leasehold-csrf"]},
+        profile.origin | {"dibs-csrf": other.page["dibs-csrf"]},
     ):
         assert profile.client.delete("/ui/session", headers=headers).status_code == 403
     answer = profile.client.delete("/ui/session", headers=profile.page)
     assert (answer.status_code, answer.content) == (204, b"")
     assert answer.headers["set-cookie"] == (
-        "leasehold_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
+        "dibs_session=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict"
     )
     assert profile.client.get("/ui/session").status_code == 401
     assert profile.with_cookie(sealed) == 401, "whoever has kept it has nothing"
@@ -153,7 +153,7 @@ def test_streams_end_when_somebody_signs_out(
         next(lines)
         next(others)
         with httpx2.Client(base_url=world.url, verify=TRUST) as page:
-            cookie = {"cookie": f"leasehold_session={profile.sealed}"}
+            cookie = {"cookie": f"dibs_session={profile.sealed}"}
             answer = page.delete("/ui/session", headers=profile.page | cookie)
         assert answer.status_code == 204
         held = world.client().post(f"/v1/locks/{b64('secret')}", params={"ttl": 60}).json()
@@ -195,7 +195,7 @@ def test_whoever_signs_out_waits_no_more(world: World, enter: Callable[..., Prof
     waiter.start()
     wait_until(lambda: world.client().get(path).json()["waiting"], "somebody in line")
     with httpx2.Client(base_url=world.url, verify=TRUST) as page:
-        cookie = {"cookie": f"leasehold_session={sealed}"}
+        cookie = {"cookie": f"dibs_session={sealed}"}
         page.delete("/ui/session", headers=profile.page | cookie)
         world.client().delete(path, params={"id": held["id"]})
     waiter.join(30)
@@ -207,7 +207,7 @@ def test_a_stream_ends_with_its_session(world: World, enter: Callable[..., Profi
     seal = Seal(world.server.service.keys.secret)
     short = seal.sealed(new_session(profile.sealed.partition(".")[0], int(time.time()) + 2))
     profile.client.cookies.clear()
-    headers = {"cookie": f"leasehold_session={short}"}
+    headers = {"cookie": f"dibs_session={short}"}
     with profile.client.stream("GET", "/v1/events", headers=headers) as stream:
         assert stream.status_code == 200
         assert "session ended" in stream.read().decode()
@@ -220,9 +220,9 @@ def test_any_server_of_the_service_takes_it(tmp_path: Path, enter: Callable[...,
     try:
         profile = enter("read", at=here)
         with httpx2.Client(base_url=there.url, verify=TRUST) as client:
-            client.headers["cookie"] = f"leasehold_session={profile.sealed}"
+            client.headers["cookie"] = f"dibs_session={profile.sealed}"
             assert client.get("/ui/session").json() == profile.client.get("/ui/session").json()
-            page = {"origin": there.url, "leasehold-csrf": profile.page["leasehold-csrf"]}
+            page = {"origin": there.url, "dibs-csrf": profile.page["dibs-csrf"]}
             assert client.post(f"/v1/locks/{b64('x')}", headers=page).status_code == 403
             assert client.delete("/ui/session", headers=page).status_code == 204
     finally:

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
-from leasehold.server.limits import Limits
-from leasehold.server.principal import Scope
+from dibs.server.limits import Limits
+from dibs.server.principal import Scope
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import World, b64
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.once
 
 
 COOKIE = re.compile(
-    r"leasehold_session=([\w.-]+); Path=/; Max-Age=(\d+); HttpOnly; SameSite=Strict(; Secure)?"
+    r"dibs_session=([\w.-]+); Path=/; Max-Age=(\d+); HttpOnly; SameSite=Strict(; Secure)?"
 )
 
 
@@ -48,7 +48,7 @@ def test_a_key_for_a_session(world: World, profile: Profile) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "x", "lh_", "lh_000000000000_0123456789012345678901", "\0", "é", "lh_é"]
+    "key", ["", "x", "dibs_", "dibs_000000000000_0123456789012345678901", "\0", "é", "dibs_é"]
 )
 def test_no_key(profile: Profile, key: str) -> None:
     answer = profile.sign_in(key)

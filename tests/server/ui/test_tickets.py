@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from leasehold.errors import BackendUnavailable, NotConfigured
-from leasehold.server.limits import Limits
-from leasehold.server.principal import Scope
-from leasehold.server.ui.tickets import LIFETIME, MOST, Tickets
+from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.server.limits import Limits
+from dibs.server.principal import Scope
+from dibs.server.ui.tickets import LIFETIME, MOST, Tickets
 from tests.server.ui.profiles import Profile, type_of
 from tests.server.world import World
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Route, expect
 
-from leasehold.server.config import ServerConfig
+from dibs.server.config import ServerConfig
 from tests.server.ui.held import Held
 from tests.server.ui.visits import Visit
 from tests.server.world import LONG, World
@@ -74,7 +74,7 @@ def test_signing_out_leaves_nothing(world: World, browser: Browser) -> None:
         assert "secret-name" not in page.content()
         page.reload()
         expect(page.get_by_label("API key")).to_be_visible()
-        page.get_by_label("API key").fill("lh_000000000000_0000000000000000000000")
+        page.get_by_label("API key").fill("dibs_000000000000_0000000000000000000000")
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("alert")).to_contain_text("does not know this key")
         stored = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
@@ -88,7 +88,7 @@ def test_nothing_held_says_what_to_do(browser: Browser) -> None:
         with Visit.of(browser, world) as visit:
             visit.sign_in()
             expect(visit.page.get_by_role("heading", name="Nothing is held")).to_be_visible()
-            expect(visit.page.locator("pre")).to_contain_text("leasehold run jobs/first")
+            expect(visit.page.locator("pre")).to_contain_text("dibs run jobs/first")
         assert visit.complaints == []
     finally:
         world.close()

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from leasehold.model import Acquire
-from leasehold.server.principal import Principal
+from dibs.model import Acquire
+from dibs.server.principal import Principal
 from tests.server.ui.held import Held
 from tests.server.ui.visits import Visit
 from tests.server.world import LONG, World

@@ -7,7 +7,7 @@ from importlib.resources.abc import Traversable
 
 import pytest
 
-ASSETS = files("leasehold.server.ui") / "assets"
+ASSETS = files("dibs.server.ui") / "assets"
 
 READABLE = 4.5
 """The contrast that small letters need."""

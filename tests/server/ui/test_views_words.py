@@ -7,18 +7,18 @@ from typing import get_args
 
 import pytest
 
-from leasehold.cli.wording import is_slot_mode
-from leasehold.core.names import KINDS
-from leasehold.model import MANY, Holder
-from leasehold.server.observatory.events import What
-from leasehold.server.ui import sessions, tickets
+from dibs.cli.wording import is_slot_mode
+from dibs.core.names import KINDS
+from dibs.model import MANY, Holder
+from dibs.server.observatory.events import What
+from dibs.server.ui import sessions, tickets
 from tests.servers.binaries import ROOT
 
 WHATS = set(get_args(What.__value__))
 
 
 def script(name: str) -> str:
-    return (files("leasehold.server.ui") / "assets" / name).read_text("utf-8")
+    return (files("dibs.server.ui") / "assets" / name).read_text("utf-8")
 
 
 def part(name: str, pattern: str) -> str:
@@ -59,7 +59,7 @@ def test_what_is_kept_for_slot_mode() -> None:
     assert not is_slot_mode(replace(kept, state="held"))
 
 
-@pytest.mark.parametrize("path", ["docs/dashboard.md", "src/leasehold/server/ui/assets/sign_in.js"])
+@pytest.mark.parametrize("path", ["docs/dashboard.md", "src/dibs/server/ui/assets/sign_in.js"])
 def test_how_long_a_session_lasts(path: str) -> None:
     told = re.findall(r"(\d+) hours", (ROOT / path).read_text("utf-8"))
     assert [int(each) * 3600 for each in told] == [sessions.LIFETIME]
@@ -70,9 +70,9 @@ def test_how_long_a_session_lasts(path: str) -> None:
     [
         "docs/dashboard.md",
         "docs/serve.md",
-        "src/leasehold/cli/demo/verb.py",
-        "src/leasehold/cli/serve.py",
-        "src/leasehold/server/ui/sessions.py",
+        "src/dibs/cli/demo/verb.py",
+        "src/dibs/cli/serve.py",
+        "src/dibs/server/ui/sessions.py",
     ],
 )
 def test_how_long_a_ticket_is_good_for(path: str) -> None:

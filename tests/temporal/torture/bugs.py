@@ -21,7 +21,7 @@ def release_not_pinned() -> None:
     from temporalio import workflow
     from temporalio.exceptions import ApplicationError
 
-    from leasehold.temporal.slot.permit import SlotPermit
+    from dibs.temporal.slot.permit import SlotPermit
 
     async def end(self: Any, *how: Any) -> bool:
         permit = workflow.get_external_workflow_handle(self._run.id)
@@ -38,15 +38,15 @@ def ends_with_holder() -> None:
     """As the guide has it: a permit ends at once with its holder, whose work may not have ended."""
     from temporalio.workflow import ParentClosePolicy
 
-    from leasehold.temporal.slot import acquiring as slot_acquiring
+    from dibs.temporal.slot import acquiring as slot_acquiring
 
     put(slot_acquiring, "_close_policy", lambda semaphore: ParentClosePolicy.TERMINATE)
 
 
 def tokens_fall() -> None:
     """In either mode."""
-    from leasehold.core import turn
-    from leasehold.temporal.slot import permit_workflow
+    from dibs.core import turn
+    from dibs.temporal.slot import permit_workflow
 
     permits: Any = permit_workflow
     real = permits.microseconds
@@ -56,29 +56,29 @@ def tokens_fall() -> None:
 
 def forgets_when_continuing() -> None:
     """The broker's next run begins with an empty book."""
-    from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+    from dibs.backends.temporal.broker.workflow import DibsBroker
 
-    real = LeaseholdBroker._next_input
+    real = DibsBroker._next_input
 
     def next_input(self: Any) -> Any:
         given: Any = real(self)
         given.state["desk"] = None
         return given
 
-    put(LeaseholdBroker, "_next_input", next_input)
+    put(DibsBroker, "_next_input", next_input)
 
 
 def grants_without_permits() -> None:
     """A sharing broker grants slots whose permits it does not have."""
-    from leasehold.backends.temporal.broker.claims.slots import Slots
+    from dibs.backends.temporal.broker.claims.slots import Slots
 
     put(Slots, "close", lambda self, slot, now: None)
 
 
 def last_come_first_served() -> None:
     """The queue of a broker is a stack."""
-    from leasehold.backends.temporal.broker.desk import Desk
-    from leasehold.model import Acquire
+    from dibs.backends.temporal.broker.desk import Desk
+    from dibs.model import Acquire
 
     real = Desk.apply
 
@@ -92,16 +92,16 @@ def last_come_first_served() -> None:
 
 def the_dead_are_waited_for() -> None:
     """What was granted to a plain program that died in the queue stands for ten minutes."""
-    from leasehold.core import turn
+    from dibs.core import turn
 
     put(turn, "claim_window", lambda ttl: 600.0)
 
 
 def brokers_stay() -> None:
     """Brokers never end."""
-    from leasehold.backends.temporal.broker.workflow import LeaseholdBroker
+    from dibs.backends.temporal.broker.workflow import DibsBroker
 
-    put(LeaseholdBroker, "_finished", lambda self: False)
+    put(DibsBroker, "_finished", lambda self: False)
 
 
 @dataclass(frozen=True, slots=True)

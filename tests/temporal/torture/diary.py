@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from leasehold.clock import BootClock
-from leasehold.testing.recorder import Held, Recorder
+from dibs.clock import BootClock
+from dibs.testing.recorder import Held, Recorder
 
 _CLOCK = BootClock()
 

@@ -20,9 +20,9 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError
 
-from leasehold.errors import AcquireTimeout, BackendUnavailable, LeaseLost
-from leasehold.temporal import Permit, Semaphore
-from leasehold.temporal.permits.handoff import Handoff
+from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
+from dibs.temporal import Permit, Semaphore
+from dibs.temporal.permits.handoff import Handoff
 from tests.temporal.torture.marks import LeaseName
 from tests.temporal.torture.using import USE, Use
 

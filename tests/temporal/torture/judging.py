@@ -4,17 +4,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from leasehold.testing.checker import (
+from dibs.testing.checker import (
     Violation,
     check_exclusion,
     check_slots,
     check_tokens,
     check_writes,
 )
-from leasehold.testing.history import Event
-from leasehold.testing.intervals import Holds
-from leasehold.testing.liveness import check_liveness
-from leasehold.testing.torture.resources import FENCED, UNFENCED
+from dibs.testing.history import Event
+from dibs.testing.intervals import Holds
+from dibs.testing.liveness import check_liveness
+from dibs.testing.torture.resources import FENCED, UNFENCED
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.marks import AGAIN, lease_name, slot_key
 from tests.temporal.torture.ordering import Run, out_of_turn, turns_of_holders, turns_of_programs

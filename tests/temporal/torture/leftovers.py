@@ -10,9 +10,9 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.wire import unpack_reply
-from leasehold.model import Status
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import unpack_reply
+from dibs.model import Status
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.steady import found, steady
 

@@ -6,7 +6,7 @@ another of the kind.
 
 from typing import NamedTuple
 
-from leasehold.testing.history import Event
+from dibs.testing.history import Event
 
 KILLED = "killed"
 """That process is dead: what it did, it does no more."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 
-from leasehold.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol import ids
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import cleared
 from tests.temporal.torture.steady import found, steady

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
-from leasehold.core.timing import DRIFT, claim_window
-from leasehold.testing.checker import Violation
-from leasehold.testing.history import Event
+from dibs.core.timing import DRIFT, claim_window
+from dibs.testing.checker import Violation
+from dibs.testing.history import Event
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.marks import lease_name
 from tests.torture.in_line import IN_LINE

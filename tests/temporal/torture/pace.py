@@ -7,8 +7,8 @@ from contextlib import suppress
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.permits import PermitSlotInput
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import Plan
 from tests.temporal.torture.steady import steady

@@ -12,14 +12,14 @@ import sys
 from functools import partial
 from typing import Any
 
-from leasehold.errors import LeaseLost
-from leasehold.testing.leash import hold_to
-from leasehold.testing.torture.hands import Hand
-from leasehold.testing.torture.orders import Orders
-from leasehold.testing.torture.turns.semaphore import SemaphoreTurns
-from leasehold.testing.torture.turns.turns import Turns, Wish
-from leasehold.testing.torture.worker import Worker, run_async, run_blocking
-from leasehold.testing.torture.worlds import WORLDS
+from dibs.errors import LeaseLost
+from dibs.testing.leash import hold_to
+from dibs.testing.torture.hands import Hand
+from dibs.testing.torture.orders import Orders
+from dibs.testing.torture.turns.semaphore import SemaphoreTurns
+from dibs.testing.torture.turns.turns import Turns, Wish
+from dibs.testing.torture.worker import Worker, run_async, run_blocking
+from dibs.testing.torture.worlds import WORLDS
 from tests.temporal.torture.marks import lost
 from tests.temporal.torture.plan import POOLS
 from tests.torture.in_line import LineHand
@@ -91,7 +91,7 @@ def read_orders() -> Orders:
 def main() -> None:
     """Do as ordered."""
     orders = read_orders()
-    logging.getLogger("leasehold").addHandler(logging.NullHandler())  # losses are what it is about
+    logging.getLogger("dibs").addHandler(logging.NullHandler())  # losses are what it is about
     worker = PlainWorker(orders)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, worker.stop)

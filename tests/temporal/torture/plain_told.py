@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from leasehold.testing.history import Event
+from dibs.testing.history import Event
 from tests.temporal.torture.marks import KILLED, LOST
 
 KILLED_HOLDING, KILLED_WAITING = "killed while holding", "killed while waiting"

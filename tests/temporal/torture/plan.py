@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from leasehold.backends.temporal.client.listening import LONGEST
-from leasehold.backends.temporal.protocol.bounds import LOOKS_AGAIN
-from leasehold.core.timing import BURIAL
+from dibs.backends.temporal.client.listening import LONGEST
+from dibs.backends.temporal.protocol.bounds import LOOKS_AGAIN
+from dibs.core.timing import BURIAL
 
 type Mode = Literal["slot", "fair", "mixed"]
 MODES: tuple[Mode, ...] = ("slot", "fair", "mixed")

@@ -6,7 +6,7 @@ All of it errs towards shorter holds: whatever is then found to overlap really d
 from collections.abc import Iterable, Iterator
 from math import inf
 
-from leasehold.testing.history import Event, merge
+from dibs.testing.history import Event, merge
 from tests.temporal.torture.marks import AGAIN, BY_BROKER, CLEARED, KILLED, lease_name
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from leasehold.backends.temporal.protocol import ids
-from leasehold.testing.history import read
+from dibs.backends.temporal.protocol import ids
+from dibs.testing.history import read
 from tests.servers.temporal import TemporalServer
 from tests.temporal.torture.crews import Crews, Queues
 from tests.temporal.torture.crowd import Crowd

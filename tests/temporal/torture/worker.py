@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from leasehold.testing.leash import hold_to
+from dibs.testing.leash import hold_to
 from tests.temporal.torture.bugs import plant
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import IDLE
@@ -97,13 +97,13 @@ async def _connected(address: str) -> Client:
 
 
 def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
-    from leasehold.temporal import LeaseholdBroker, LeaseholdMailbox, PermitSlotWorkflow
-    from leasehold.temporal.worker.liveness import owner_closed
+    from dibs.temporal import DibsBroker, DibsMailbox, PermitSlotWorkflow
+    from dibs.temporal.worker.liveness import owner_closed
     from tests.temporal.torture.holders import Holder
 
-    LeaseholdBroker.EVENTS, LeaseholdBroker.IDLE = BROKER_EVENTS, IDLE
-    LeaseholdMailbox.LINGER = IDLE
-    own = {"leasehold", "tests"}  # bugs are planted outside of the sandbox, and imports take long
+    DibsBroker.EVENTS, DibsBroker.IDLE = BROKER_EVENTS, IDLE
+    DibsMailbox.LINGER = IDLE
+    own = {"dibs", "tests"}  # bugs are planted outside of the sandbox, and imports take long
     common = {
         "workflow_runner": SandboxedWorkflowRunner(
             restrictions=SandboxRestrictions.default.with_passthrough_modules(*own)
@@ -123,7 +123,7 @@ def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
         Worker(
             client,
             task_queue=orders.permits,
-            workflows=[PermitSlotWorkflow, LeaseholdBroker, LeaseholdMailbox],
+            workflows=[PermitSlotWorkflow, DibsBroker, DibsMailbox],
             activities=[owner_closed],
             **common,  # type: ignore[arg-type]
         ),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
 
-from leasehold.model import Command, Reply
+from dibs.model import Command, Reply
 from tests.torture.network import Network, Weather
 
 type Apply = Callable[[Command], Reply]
@@ -61,4 +61,4 @@ def made(make: Callable[[], Twist]) -> Callable[[Network], None]:
 
 def patched(target: str, replacement: Any) -> tuple[tuple[str, Any], ...]:
     """One thing of the primitives, replaced."""
-    return ((f"leasehold.primitives.{target}", replacement),)
+    return ((f"dibs.primitives.{target}", replacement),)

@@ -1,8 +1,8 @@
 """Bugs of cohorts: what goes from one holder to the next, and what stays."""
 
-from leasehold.primitives.cohort import Cohort
-from leasehold.primitives.cohort_turn import Turn
-from leasehold.primitives.kept import KeptLease
+from dibs.primitives.cohort import Cohort
+from dibs.primitives.cohort_turn import Turn
+from dibs.primitives.kept import KeptLease
 from tests.torture.bugs.bug import Bug, patched
 
 _pass_on = Turn.pass_on

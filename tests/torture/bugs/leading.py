@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from leasehold.primitives.lease import LeaseBase
-from leasehold.primitives.term import TermBase
+from dibs.primitives.lease import LeaseBase
+from dibs.primitives.term import TermBase
 from tests.torture.bugs.bug import Bug, patched
 
 WHERE = ("leader", "campaign", "run")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from leasehold.model import (
+from dibs.model import (
     Acquire,
     Command,
     Granted,
@@ -16,10 +16,10 @@ from leasehold.model import (
     Unknown,
     Wakeup,
 )
-from leasehold.primitives.acquire import Acquiring
-from leasehold.primitives.ask import Grant
-from leasehold.primitives.lease import LeaseBase
-from leasehold.runtime.port import Answer, Care
+from dibs.primitives.acquire import Acquiring
+from dibs.primitives.ask import Grant
+from dibs.primitives.lease import LeaseBase
+from dibs.runtime.port import Answer, Care
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, twisted
 from tests.torture.simruntime import SimRuntime
 
@@ -123,8 +123,8 @@ BUGS = {
         OVERLAP,
         store=made(a_renewal_revives),
         patches=(
-            ("leasehold.primitives.kept.KeptLease._check", never_too_late),
-            ("leasehold.primitives.kept.KeptLease._renewed", whenever_it_comes),
+            ("dibs.primitives.kept.KeptLease._check", never_too_late),
+            ("dibs.primitives.kept.KeptLease._renewed", whenever_it_comes),
         ),
     ),
     "tokens repeat": Bug(TOKEN, store=twisted(tokens(lambda token: token >> 22))),
@@ -134,13 +134,13 @@ BUGS = {
     ),
     "counted from the push": Bug(
         TOO_LONG,
-        patches=(("leasehold.primitives.acquire.Acquiring._pushed", counted_from_the_push),),
+        patches=(("dibs.primitives.acquire.Acquiring._pushed", counted_from_the_push),),
     ),
     "no margin": Bug(
         TOO_LONG,
         patches=(
-            ("leasehold.primitives.acquire.trusted", all_of_it),
-            ("leasehold.primitives.kept.trusted", all_of_it),
+            ("dibs.primitives.acquire.trusted", all_of_it),
+            ("dibs.primitives.kept.trusted", all_of_it),
         ),
     ),
     "clocks beyond the margin": Bug(TOO_LONG, rates=0.15),

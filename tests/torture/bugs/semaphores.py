@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from leasehold.model import MANY, Acquire, Command, Granted, Reply
+from dibs.model import MANY, Acquire, Command, Granted, Reply
 from tests.torture.bugs.bug import Apply, Bug, twisted
 
 WHERE = ("semaphore", "elastic")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from leasehold.errors import NotHeld
+from dibs.errors import NotHeld
 from tests.torture.hand import Hand
 from tests.torture.kinds import SimCampaign, SimElection
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from leasehold.errors import Deadlock
+from dibs.errors import Deadlock
 from tests.torture.hand import Hand
 from tests.torture.kinds import SimLock
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from leasehold.core.names import fingerprint
-from leasehold.errors import Deadlock
-from leasehold.model import MANY
+from dibs.core.names import fingerprint
+from dibs.errors import Deadlock
+from dibs.model import MANY
 from tests.torture.deeds.locks import TTLS
 from tests.torture.hand import Hand
 from tests.torture.kinds import SimRWLock

@@ -1,6 +1,6 @@
 """Semaphores: several units at a time, and a capacity that callers do not agree about."""
 
-from leasehold.errors import LeaseholdError
+from dibs.errors import DibsError
 from tests.torture.deeds.locks import TTLS
 from tests.torture.hand import Hand
 from tests.torture.kinds import SimSemaphore
@@ -16,8 +16,8 @@ async def elastic(hand: Hand) -> None:
     capacity = hand.draw.randint(2, 4)
     try:
         await take(hand, "elastic", capacity, hand.draw.randint(1, capacity), most=4)
-    except LeaseholdError as error:
-        if type(error) is not LeaseholdError or "can't be had" not in str(error):
+    except DibsError as error:
+        if type(error) is not DibsError or "can't be had" not in str(error):
             raise
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from leasehold.errors import LeaseholdError
-from leasehold.model import MANY
+from dibs.errors import DibsError
+from dibs.model import MANY
 from tests.torture.deeds.locks import TTLS
 from tests.torture.hand import PATIENCES, Hand
 from tests.torture.kinds import SimAllOf, SimLock, SimRWLock, SimSemaphore
@@ -89,7 +89,7 @@ async def use(hand: Hand, leases: Any) -> None:
         await hand.sleep(0.0 if hand.world.closing else length / 2)
         try:
             leases.ensure()
-        except LeaseholdError:
+        except DibsError:
             return
         for lease in leases:
             hand.believed(lease)

@@ -1,0 +1,121 @@
+"""Which module serves which URL scheme."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+
+from dibs.backends.port import Store
+from dibs.backends.redact import redacted
+from dibs.clock import Clock
+from dibs.errors import NotConfigured
+from dibs.lazy import imported
+
+GROUP = "dibs.backends"
+"""Third parties add a store with an entry point `scheme = "module:Class"` in this group."""
+
+BUILTIN = {
+    "memory": "dibs.backends.memory:MemoryStore",
+    "sqlite": "dibs.backends.sqlite:SqliteStore",
+    "redis": "dibs.backends.redis:RedisStore",
+    "rediss": "dibs.backends.redis:RedisStore",
+    "valkey": "dibs.backends.redis:RedisStore",
+    "valkeys": "dibs.backends.redis:RedisStore",
+    "postgresql": "dibs.backends.postgres:PostgresStore",
+    "temporal": "dibs.backends.temporal.store:TemporalStore",
+    "https": "dibs.backends.http.store:HttpStore",
+    "http": "dibs.backends.http.store:HttpStore",
+}
+
+SPELLINGS = {"postgres": "postgresql", "postgresql+psycopg": "postgresql"}
+"""Schemes that mean the same as another."""
+
+HINTS = {
+    "unix": "; for a socket of Redis write redis:///run/redis/redis.sock?db=0",
+}
+"""What to say of schemes that others use."""
+
+EXTRAS = {
+    "hiredis": "redis",
+    "psycopg": "postgres",
+    "temporalio": "temporal",
+    "httptools": "http",
+    "msgspec": "http",
+}
+"""Which of our extras brings a package that a store is built on."""
+
+
+def store_for(url: str, *, clock: Clock | None = None) -> Store:
+    """The store that a URL names. Raises `NotConfigured` for a scheme that nobody serves."""
+    scheme, rest, target = _serving(url)
+    module, _, name = target.partition(":")
+    store: Store = getattr(_load(scheme, module), name)(f"{scheme}:{rest}", clock=clock)
+    return store
+
+
+def check_scheme(url: str) -> None:
+    """Raises `NotConfigured` for a URL that no backend serves; opens nothing."""
+    _serving(url)
+
+
+def _serving(url: str) -> tuple[str, str, str]:
+    """A URL's scheme, its rest, and the class that serves it."""
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.lower()
+    scheme = SPELLINGS.get(scheme, scheme)
+    target = BUILTIN.get(scheme) or _plugged_in(scheme)
+    if not colon or target is None:
+        known = ", ".join(f"{name}://" for name in sorted(BUILTIN))
+        hint = HINTS.get(scheme, "") if colon else f"; for a file write sqlite:///{url}"
+        raise NotConfigured(
+            f"no backend serves {redacted(url)!r}: a store's URL begins with one of {known}{hint}"
+        )
+    return scheme, rest, target
+
+
+CLIENTS = {
+    "redis": "dibs.backends.redis:RedisStore",
+    "temporalio": "dibs.backends.temporal.store:TemporalStore",
+}
+"""Whose own clients a store can be made from, by the package that they are of."""
+
+
+def store_of(client: object, *, clock: Clock | None = None) -> Store:
+    """The store that somebody's own client is connected to. Raises `NotConfigured` for a strange one."""
+    package = type(client).__module__.partition(".")[0]
+    target = CLIENTS.get(package)
+    if target is None:
+        raise NotConfigured(
+            f"client= is a {type(client).__module__}.{type(client).__qualname__}: "
+            f"no store is made from that, only from a client of {', '.join(CLIENTS)}; give a URL"
+        )
+    module, _, name = target.partition(":")
+    store: Store = getattr(_load(package, module), name).from_client(client, clock=clock)
+    return store
+
+
+def _load(scheme: str, module: str) -> ModuleType:
+    with needing_extras(scheme):
+        found: ModuleType = imported(module)
+        return found
+
+
+@contextmanager
+def needing_extras(scheme: str) -> Iterator[None]:
+    """A package that is missing is told with the extra that brings it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise NotConfigured(
+            f"{scheme}:// needs the package {error.name}: pip install 'dibs[{extra}]'"
+        ) from error
+
+
+def _plugged_in(scheme: str) -> str | None:
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group=GROUP, name=scheme):
+        return point.value
+    return None

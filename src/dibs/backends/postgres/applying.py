@@ -1,0 +1,88 @@
+"""A batch of commands in one round trip; one text for both worlds."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dibs.backends.postgres import script, script_alone
+from dibs.backends.postgres.session import Session
+from dibs.backends.postgres.site import Site
+from dibs.backends.postgres.statements import Rows, Statement, Values
+from dibs.backends.postgres.trouble import SqlError, Unfit, is_of_the_values
+from dibs.backends.postgres.wire import Wire
+from dibs.model import Command, Failed, Page, Reply, Wakeup
+
+APPLY = Statement("dibs_apply", script.statement())
+SCAN = Statement("dibs_scan", script.scan_statement())
+PREPARED = (APPLY, *script_alone.STATEMENTS)
+"""What a server that is ours for long keeps ready."""
+
+type Told = tuple[Sequence[Reply], Sequence[Wakeup]]
+"""A reply for each command, and what is to be told to the caller's own inbox."""
+
+
+class Call(NamedTuple):
+    """What is asked for a batch, and how the answer reads."""
+
+    statement: Statement
+    values: Values
+    read: Callable[[Rows], Told]
+
+
+async def apply[W: Wire](
+    session: Session[W], commands: Sequence[Command], inbox: str, patience: float | None
+) -> Told:
+    """Apply them, one by itself in the short way if there is one."""
+    if not commands:
+        return [], []
+    short = short_call(session.site, commands, inbox)
+    if short is not None:
+        try:
+            rows = await session.ask(short.statement, short.values, patience, is_of_the_values)
+            return short.read(rows)
+        except (SqlError, UnicodeError):
+            pass  # nothing was done: a batch tells what is wrong
+    try:
+        call = batch_call(session.site, commands, inbox)
+        return call.read(await session.ask(call.statement, call.values, patience))
+    except Unfit as error:
+        if len(commands) > 1:
+            raise  # whoever sent the batch tries its halves
+        return [Failed("invalid", str(error))], []
+
+
+def call_for(site: Site, commands: Sequence[Command], inbox: str) -> Call:
+    """The shortest way to say it."""
+    return short_call(site, commands, inbox) or batch_call(site, commands, inbox)
+
+
+def short_call(site: Site, commands: Sequence[Command], inbox: str) -> Call | None:
+    """How to say one command by itself. Plans are not ours to choose behind a pooler: not there."""
+    if len(commands) > 1 or site.is_pooled:
+        return None
+    [command] = commands
+    lone = script_alone.call_for(command, inbox, *site.time())
+    if lone is None:
+        return None
+
+    def read(rows: Rows) -> Told:
+        reply = lone.plain(command, rows[0][0])
+        return script.read_answer(rows, commands) if reply is None else ((reply,), ())
+
+    return Call(lone.statement, lone.values, read)
+
+
+def batch_call(site: Site, commands: Sequence[Command], inbox: str) -> Call:
+    """How to say any of them. May raise `Unfit`."""
+    now, stamp = site.time()
+    values = script.parameters(commands, inbox=inbox, now=now, stamp=stamp)
+    return Call(APPLY, values, lambda rows: script.read_answer(rows, commands))
+
+
+async def scan[W: Wire](
+    session: Session[W], prefix: bytes, cursor: bytes | None, limit: int
+) -> Page:
+    """The next keys in the order of their bytes."""
+    now, stamp = session.site.time()
+    return script.read_page(
+        await session.ask(SCAN, script.scan_parameters(prefix, cursor, limit, now, stamp))
+    )

@@ -1,0 +1,362 @@
+-- One command's turn at a book: `core/turn.py`, method by method, and `core/timing.py`.
+
+-- Of an id as it really is: a NUL in it is stored as \x10 and 0, and a \x10 as \x10 and 1.
+CREATE FUNCTION dibs.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT left(encode(sha256(CASE WHEN strpos(lease_id, E'\x10') = 0 THEN convert_to(lease_id, 'UTF8')
+        ELSE decode(replace(replace(replace(lease_id, E'\\', E'\\\\'), E'\x10' || '0', '\000'),
+            E'\x10' || '1', E'\x10'), 'escape') END), 'hex'), 24)
+$$;
+
+CREATE FUNCTION dibs.many() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1073741824::bigint';
+
+CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS
+    'SELECT 60.0::double precision';
+
+CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 4::bigint';
+
+CREATE FUNCTION dibs.claim_window(ttl double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE AS 'SELECT least(5.0::double precision, ttl)';
+
+CREATE FUNCTION dibs.sign_of_life_after(wait double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE AS 'SELECT wait / 3';
+
+-- The fencing token after `last`: the store's wall clock, unless that can't be a time (the year 2200).
+CREATE FUNCTION dibs.next_token(last bigint, stamp bigint, floor bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(last + 1, floor + 1, CASE WHEN stamp <= 7258118400000000 THEN stamp ELSE 0 END)
+$$;
+
+-- ---- settling: what time alone has changed ----------------------------------------------------------
+
+-- Strike out what has ended, then grant the head of the queue while it fits.
+CREATE FUNCTION dibs.settle(t dibs.turn) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    over dibs.entry[];
+    e dibs.entry;
+    book dibs.keys := t.book;
+BEGIN
+    IF book.due <= t.now THEN
+        over := ARRAY(SELECT x FROM dibs.ended(book, t.now) AS x);
+        book.due := dibs.next_due(book, t.now);
+        t.book := book;
+        FOREACH e IN ARRAY over LOOP
+            t := dibs.end_entry(t, e);
+        END LOOP;
+    END IF;
+    WHILE (t.book).waiting > 0 AND NOT t.deferred LOOP
+        t := dibs.grant_next(t);
+        EXIT WHEN NOT t.again;
+    END LOOP;
+    RETURN t;
+END $$;
+
+-- An entry's time is over; what follows counts from then, however late we look.
+CREATE FUNCTION dibs.end_entry(t dibs.turn, e dibs.entry) RETURNS dibs.turn
+LANGUAGE plpgsql AS $$
+DECLARE
+    late double precision := t.now - e.expires;
+    ends_its_id boolean := e.what = 'hold' AND e.state IN ('unclaimed', 'revoked');
+    bury double precision;
+BEGIN
+    IF e.what = 'hold' THEN
+        IF e.state <> 'kept' AND e.lock_delay > late THEN
+            t.free_in := least(t.free_in, e.lock_delay - late);
+            bury := CASE WHEN ends_its_id THEN dibs.burial() ELSE 0 END;
+            RETURN dibs.keep(t, e, e.lock_delay - late, bury);
+        END IF;
+        bury := CASE WHEN ends_its_id THEN dibs.burial() ELSE e.bury END;
+        IF bury > late THEN
+            RETURN dibs.bury(t, e.id, e, bury - late,
+                CASE WHEN ends_its_id THEN e.state ELSE 'buried' END, e.detail);
+        END IF;
+    END IF;
+    RETURN dibs.remove(t, e);
+END $$;
+
+-- Grant the first place that speaks up, if it fits; tell whether to look again.
+CREATE FUNCTION dibs.grant_next(t dibs.turn) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    book dibs.keys := t.book;
+    p dibs.places;
+BEGIN
+    t := dibs.with_head(t);
+    IF (t.head).units <= book.capacity AND book.used + (t.head).units > book.capacity
+        AND NOT dibs.silent(t.head, t.now)
+    THEN
+        t.again := false;  -- as it is most of the time
+        RETURN t;
+    END IF;
+    t.again := true;
+    FOR p IN SELECT * FROM dibs.places AS x WHERE x.key = book.key
+        ORDER BY x.urgency, x.arrival
+    LOOP
+        IF p.units > book.capacity THEN
+            RETURN dibs.refuse_for_good(t, dibs.entry(p));
+        END IF;
+        CONTINUE WHEN dibs.silent(p, t.now);
+        IF book.used + p.units > book.capacity THEN
+            t.again := false;
+            RETURN t;
+        END IF;
+        RETURN dibs.push_grant(t, dibs.entry(p));
+    END LOOP;
+    t.again := false;
+    RETURN t;
+END $$;
+
+-- It was asked to speak up often, and let a whole claim window pass.
+CREATE FUNCTION dibs.silent(p dibs.places, now double precision) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p.near AND now - (p.expires - p.ttl) > dibs.claim_window(p.grant_ttl)
+$$;
+
+-- The capacity has shrunk below what this place asks for.
+CREATE FUNCTION dibs.refuse_for_good(t dibs.turn, place dibs.entry)
+RETURNS dibs.turn LANGUAGE plpgsql AS $$
+BEGIN
+    t := dibs.bury(t, place.id, place, dibs.burial(), 'too_large');
+    RETURN dibs.wake(t, place, 'refused');
+END $$;
+
+-- The place becomes a hold that stands for a claim window until its owner speaks.
+CREATE FUNCTION dibs.push_grant(t dibs.turn, place dibs.entry)
+RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    hold dibs.entry := place;
+BEGIN
+    t := dibs.take_tokens(t, place.tokens, place.floor);
+    hold.stored := NULL;
+    hold.what := 'hold';
+    hold.token := t.granted;
+    hold.slots := dibs.free_slots(t.book, place.units, '{}');
+    hold.ttl := dibs.claim_window(place.grant_ttl);
+    hold.expires := t.now + hold.ttl;
+    hold.state := 'unclaimed';
+    hold.seq := 0;
+    hold.bury := 0;
+    hold.since := t.stamp;
+    hold.detail := '';
+    t.free_in := least(t.free_in, hold.ttl);
+    t := dibs.put(dibs.remove(t, place), hold);
+    RETURN dibs.wake(t, hold, 'granted');
+END $$;
+
+-- ---- units, tokens, slots ---------------------------------------------------------------------------
+
+-- There is room, and nobody who speaks up waits for it.
+CREATE FUNCTION dibs.fits(t dibs.turn, wanted bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    book dibs.keys := t.book;
+BEGIN
+    IF book.used + wanted > book.capacity THEN
+        RETURN false;
+    END IF;
+    RETURN book.waiting = 0 OR NOT EXISTS (SELECT FROM dibs.places AS p
+        WHERE p.key = book.key AND NOT dibs.silent(p, t.now));
+END $$;
+
+-- Reserve `amount` tokens; `granted` is the first.
+CREATE FUNCTION dibs.take_tokens(t dibs.turn, amount bigint, floor bigint)
+RETURNS dibs.turn LANGUAGE plpgsql AS $$
+BEGIN
+    t.granted := dibs.next_token((t.book).last, t.stamp, floor);
+    t.book.last := t.granted + amount - 1;
+    RETURN t;
+END $$;
+
+-- `own` and the lowest free slots, `wanted` of them; none where units aren't numbered.
+-- Of the first n + wanted slots, n that are taken leave enough: no longer list is ever made.
+CREATE FUNCTION dibs.free_slots(book dibs.keys, wanted bigint, own integer[])
+RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+    taken integer[];
+BEGIN
+    IF book.capacity >= dibs.many() THEN
+        RETURN '{}';
+    ELSIF book.capacity = 1 THEN
+        RETURN '{0}';
+    END IF;
+    taken := ARRAY(SELECT unnest(h.slots) FROM dibs.holds_of(book) AS h);
+    RETURN ARRAY(
+        SELECT slot FROM (
+            SELECT unnest(own) AS slot
+            UNION ALL
+            (SELECT s FROM generate_series(0, least(book.capacity, cardinality(taken) + wanted)::int - 1)
+                AS s WHERE s <> ALL (taken) ORDER BY s LIMIT greatest(wanted - cardinality(own), 0))
+        ) AS slots ORDER BY slot);
+END $$;
+
+-- ---- lives ------------------------------------------------------------------------------------------
+
+CREATE FUNCTION dibs.longer(
+    expires double precision, ttl double precision, now double precision, seconds double precision
+) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(seconds, least(expires - now, ttl))
+$$;
+
+-- Let an entry live `seconds` longer from now, or as long as it would anyway; `left_over` is how long.
+CREATE FUNCTION dibs.extend(t dibs.turn, e dibs.entry, seconds double precision)
+RETURNS dibs.turn LANGUAGE plpgsql AS $$
+BEGIN
+    t.left_over := dibs.longer(e.expires, e.ttl, t.now, seconds);
+    e.ttl := t.left_over;
+    e.expires := t.now + t.left_over;
+    RETURN dibs.put(t, e);
+END $$;
+
+-- The hold is its owner's for `seconds` from now.
+CREATE FUNCTION dibs.claim(t dibs.turn, hold dibs.entry, seconds double precision)
+RETURNS dibs.turn LANGUAGE plpgsql AS $$
+BEGIN
+    hold.state := 'held';
+    t := dibs.extend(t, hold, seconds);
+    t.reply := dibs.granted(hold.token, hold.slots, t.left_over);
+    RETURN t;
+END $$;
+
+-- The owner of a place is heard: it may be its turn already, and no push is needed then.
+CREATE FUNCTION dibs.speak_up(t dibs.turn, place dibs.entry, seconds double precision)
+RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    ahead bigint;
+BEGIN
+    IF place.units > (t.book).capacity THEN
+        t := dibs.bury(t, place.id, place, dibs.burial(), 'too_large');
+        t.reply := dibs.too_large();
+        RETURN t;
+    END IF;
+    ahead := dibs.ahead_of(t.book, place);
+    place.near := ahead < dibs.front();
+    t := dibs.extend(t, place, place.ttl);
+    place.ttl := t.left_over;
+    RETURN dibs.in_line(t, place, ahead, seconds);
+END $$;
+
+-- A new place joins the queue, unless it is its turn at once.
+CREATE FUNCTION dibs.queue_up(t dibs.turn, place dibs.entry) RETURNS dibs.turn
+LANGUAGE plpgsql AS $$
+DECLARE
+    ahead bigint := dibs.ahead_of_new(t.book, place);
+BEGIN
+    place.near := ahead < dibs.front();
+    t := dibs.put(t, place);
+    RETURN dibs.in_line(t, place, ahead, place.grant_ttl);
+END $$;
+
+-- Where a place stands whose owner has just been heard.
+CREATE FUNCTION dibs.in_line(
+    t dibs.turn, place dibs.entry, ahead bigint, seconds double precision
+) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    waiting integer := (t.book).waiting;
+    e dibs.entry;
+BEGIN
+    t := dibs.settle(t);
+    IF (t.book).waiting <> waiting THEN
+        e := dibs.get(t, place.id);
+        IF e.what = 'hold' THEN
+            RETURN dibs.claim(t, e, seconds);
+        END IF;
+        ahead := dibs.ahead_of(t.book, place);
+    END IF;
+    t.reply := json_build_array('Queued', ahead, dibs.recheck_in(t, place, ahead), t.now);
+    RETURN t;
+END $$;
+
+-- When its owner should speak again: the head also when units come free by time, and one from farther back
+-- that came upon such when those that were granted or closed then are free again.
+CREATE FUNCTION dibs.recheck_in(t dibs.turn, place dibs.entry, ahead bigint)
+RETURNS double precision LANGUAGE plpgsql AS $$
+DECLARE
+    often double precision;
+BEGIN
+    IF NOT place.near THEN
+        RETURN least(place.ttl / 3, t.free_in);
+    END IF;
+    often := dibs.sign_of_life_after(dibs.claim_window(place.grant_ttl));
+    IF ahead > 0 THEN
+        RETURN often;
+    END IF;
+    RETURN least(often, greatest(dibs.first_release(t.book) - t.now, 0));
+END $$;
+
+-- The units of a hold that is over stay taken, by nobody.
+CREATE FUNCTION dibs.keep(
+    t dibs.turn, hold dibs.entry, seconds double precision, bury double precision
+) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+BEGIN
+    hold.owner := '';
+    hold.ttl := seconds;
+    hold.expires := t.now + seconds;
+    hold.state := 'kept';
+    hold.seq := 0;
+    hold.lock_delay := 0;
+    hold.bury := bury;
+    hold.detail := '';
+    hold.inbox := '';
+    RETURN dibs.put(t, hold);
+END $$;
+
+-- Remember that an id has ended. `was` is what it had, or null.
+CREATE FUNCTION dibs.bury(
+    t dibs.turn, entry_id text, was dibs.entry, seconds double precision,
+    reason text DEFAULT 'buried', detail text DEFAULT ''
+) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    tomb dibs.entry;
+BEGIN
+    IF was.stored IS NOT NULL THEN
+        t := dibs.remove(t, was);
+    END IF;
+    tomb.what := 'tomb';
+    tomb.id := entry_id;
+    tomb.ttl := seconds;
+    tomb.expires := t.now + seconds;
+    tomb.reason := reason;
+    tomb.detail := detail;
+    RETURN dibs.put(t, tomb);
+END $$;
+
+-- ---- wakeups ----------------------------------------------------------------------------------------
+
+-- Whoever has become the head must learn when time alone could change its answer.
+CREATE FUNCTION dibs.wake_new_head(t dibs.turn, old_id text) RETURNS dibs.turn
+LANGUAGE plpgsql AS $$
+BEGIN
+    t := dibs.with_head(t);
+    IF (t.book).waiting > 0 AND (t.head).id IS DISTINCT FROM old_id THEN
+        RETURN dibs.wake(t, dibs.entry(t.head), 'head');
+    END IF;
+    RETURN t;
+END $$;
+
+-- Units came free in a transaction that has not ended: whoever is in front asks for them when it has. A grant
+-- would be heard of only then, and might be over by that time.
+CREATE FUNCTION dibs.wake_front(t dibs.turn) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    place dibs.places;
+BEGIN
+    FOR place IN SELECT * FROM dibs.places AS p WHERE p.key = (t.book).key
+        ORDER BY p.urgency, p.arrival LIMIT dibs.front()
+    LOOP
+        t := dibs.wake(t, dibs.entry(place), 'head');
+    END LOOP;
+    RETURN t;
+END $$;
+
+CREATE FUNCTION dibs.wake(
+    t dibs.turn, e dibs.entry, event text, detail text DEFAULT ''
+) RETURNS dibs.turn LANGUAGE plpgsql AS $$
+DECLARE
+    is_grant boolean := event = 'granted';
+BEGIN
+    IF e.id IS NOT DISTINCT FROM t.caller OR e.inbox = '' THEN
+        RETURN t;  -- whoever is answered needs no push, and who has no inbox can't get one
+    END IF;
+    t.wakeups := t.wakeups || ROW(
+        dibs.fingerprint(e.id), e.inbox, event, CASE WHEN is_grant THEN e.token ELSE 0 END,
+        CASE WHEN is_grant THEN e.slots ELSE '{}' END, t.now, CASE WHEN is_grant THEN e.ttl ELSE 0 END,
+        detail)::dibs.wakeup;
+    RETURN t;
+END $$;

@@ -1,0 +1,72 @@
+"""The store: a URL, and what it can promise."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg import AsyncConnection, Connection
+
+from dibs.backends.port import Backend
+from dibs.backends.postgres.blocking import BlockingBackend
+from dibs.backends.postgres.looped import LoopBackend
+from dibs.backends.postgres.migrating import may_migrate, migrate
+from dibs.backends.postgres.migrations import Migration
+from dibs.backends.postgres.site import Site
+from dibs.backends.postgres.trouble import RIGHTS
+from dibs.backends.postgres.url import Address
+from dibs.backends.postgres.within import WithinBackend
+from dibs.clock import Clock
+from dibs.model import Capabilities
+
+
+class PostgresStore:
+    """Leases in schema `dibs` of a PostgreSQL database, shared by all who can reach it.
+
+    `backends/postgres/url.py` says which URLs there are; `clock` stands in for the database's own, in
+    tests. An event loop has two connections, one of them only listens; threads have one that renews and
+    listens for all of them, and as many as call at the same time, up to `connections`.
+    """
+
+    connections = 8
+    """More calls at a time than this only stand in each other's way there, and servers have few."""
+
+    capabilities = Capabilities(
+        scope="cluster",
+        durable=True,
+        survives=frozenset({"crash", "reboot", "power-loss"}),
+    )
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        address = Address(url)
+        self.url = address.shown
+        self._site = Site(address, clock)
+
+    def backend(self, *, blocking: bool) -> Backend:
+        """Connections for an event loop, or one for a thread at a time."""
+        return BlockingBackend(self._site) if blocking else LoopBackend(self._site)
+
+    def within(self, connection: Connection[Any] | AsyncConnection[Any]) -> Backend:
+        """A backend that applies in the transaction that the caller has begun there.
+
+        What it grants stands once that commits; others who want the same keys meanwhile are answered
+        `Failed("busy")`. Its `open` makes sure that the connection leads to our database.
+        """
+        return WithinBackend(self._site, connection)
+
+    def migrate(self, *, dry_run: bool = False) -> Sequence[Migration]:
+        """Bring the schema up to date, and tell what was applied, or, as a dry run, would be. Blocks."""
+        return migrate(self._site, dry_run=dry_run)
+
+    def may_migrate(self) -> bool:
+        """Whether this role could. Blocks."""
+        return may_migrate(self._site)
+
+    def grants(self, role: str) -> Sequence[str]:
+        """What to execute, once the schema is there, so that another role may use the leases.
+
+        The last is for tables of later releases, and holds for the role that executes it.
+        """
+        later = (
+            "ALTER DEFAULT PRIVILEGES IN SCHEMA dibs "
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role}"
+        )
+        return [grant.format(role=role) for grant in (*RIGHTS, later)]

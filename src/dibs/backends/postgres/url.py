@@ -1,0 +1,135 @@
+"""What a PostgreSQL URL names: libpq's own URLs, with two options of ours."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from psycopg import ProgrammingError, pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from dibs.errors import NotConfigured
+
+CONNECT_TIMEOUT = 10
+"""Seconds for one try to connect, unless the URL says otherwise."""
+
+_DEFAULTS: dict[str, Any] = {
+    "client_encoding": "UTF8",
+    "connect_timeout": CONNECT_TIMEOUT,
+    "fallback_application_name": "dibs",
+    # A peer that is gone without a word is noticed, also by a connection that only listens.
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 15_000,
+}
+
+_ELSEWHERE = ("host", "hostaddr", "port", "dbname", "user", "options")
+"""What a connection goes by, and libpq takes from its environment where a URL leaves it open."""
+
+_OURS = {"pooler": ("auto", "yes", "no"), "migrate": ("yes", "no")}
+
+
+class Target(NamedTuple):
+    """Where a connection goes: by its URL, and by libpq's environment for what that leaves open."""
+
+    hosts: tuple[str, ...]
+    """An empty one is the socket that libpq was built for."""
+    ports: tuple[str, ...]
+    addresses: tuple[str, ...]
+    """Where the hosts are, if that is said; their names are then only names."""
+    database: str
+    options: Mapping[str, str]
+    """All else that the URL says, and what counts of the environment."""
+
+
+class Address:
+    """A URL taken apart: `postgresql://user@host:port/database?option=value`.
+
+    Every option is libpq's own, and libpq refuses what it doesn't know, but for these two:
+
+    * `pooler=auto|yes|no`: whether a transaction pooler (PgBouncer and its like) is in between. Then
+      nothing can be pushed, so waiters ask from time to time. `auto` finds out.
+    * `migrate=yes|no`: whether the schema is made and updated on first use, if this role may.
+
+    Raises `NotConfigured`, with what is wrong, for everything else.
+    """
+
+    __slots__ = ("conninfo", "may_migrate", "place", "pooler", "shown", "target")
+
+    def __init__(self, url: str) -> None:
+        self.shown = shown(url)
+        authority, _, path = url.partition("://")[2].partition("?")[0].partition("/")
+        if authority.count("@") > 1 or "@" in path:
+            raise NotConfigured(
+                f"{self.shown!r}: write @ in a password or a name as %40, and / as %2F"
+            )
+        url, ours = _without_ours(url, self.shown)
+        self.pooler = ours.get("pooler", "auto")
+        self.may_migrate = ours.get("migrate", "yes") == "yes"
+        given = _parsed(url, self.shown)
+        settings = {**_DEFAULTS, **given}
+        if "," in str(given.get("host", "")):
+            settings.setdefault("target_session_attrs", "read-write")
+        self.conninfo = make_conninfo("", **settings)
+        self.target = _target(given)
+        self.place = _place(self.target)
+
+
+def shown(url: str) -> str:
+    """The URL without anything secret, whatever else is wrong with it."""
+    url = re.sub(r"(://[^:@/?]*):.*@", r"\1:***@", url)
+    return re.sub(r"([?&](?:ssl)?password=)[^&]*", r"\1***", url)
+
+
+def _without_ours(url: str, name: str) -> tuple[str, dict[str, str]]:
+    location, mark, query = url.partition("?")
+    theirs, ours = [], {}
+    for part in query.split("&") if mark else ():
+        option, _, value = part.partition("=")
+        if option not in _OURS:
+            theirs.append(part)
+        elif value in _OURS[option]:
+            ours[option] = value
+        else:
+            known = ", ".join(_OURS[option])
+            raise NotConfigured(f"{name!r}: {option}={unquote(value)} is none of {known}")
+    return (f"{location}?{'&'.join(theirs)}" if theirs else location), ours
+
+
+def _parsed(url: str, name: str) -> dict[str, Any]:
+    try:
+        return conninfo_to_dict(url)
+    except ProgrammingError as error:
+        said = str(error).strip()
+        if "invalid URI query parameter" not in said:
+            said = re.sub(r'"[^"]*"', '"…"', said)  # it may quote a piece of a password
+        raise NotConfigured(f"{name!r} is no URL of a PostgreSQL database: {said}") from None
+
+
+def _target(given: Mapping[str, Any]) -> Target:
+    known = {
+        name: option.val.decode("utf-8", "replace")
+        for option in pq.Conninfo.get_defaults()
+        if option.val and (name := option.keyword.decode()) in _ELSEWHERE
+    }
+    known |= {name: str(value) for name, value in given.items()}
+    hosts, addresses, ports = (
+        known.pop(name, "").split(",") for name in ("host", "hostaddr", "port")
+    )
+    count = max(len(hosts), len(addresses))
+    user = known.pop("user", "")
+    return Target(
+        tuple(hosts if len(hosts) > 1 else hosts * count),
+        tuple(port or "5432" for port in (ports if len(ports) > 1 else ports * count)),
+        tuple(filter(None, addresses)),
+        known.pop("dbname", "") or user,
+        known,
+    )
+
+
+def _place(target: Target) -> str:
+    """Host, port and database, for messages."""
+    hosts = target.hosts if any(target.hosts) else target.addresses or ("localhost",)
+    at = ",".join(f"{host}:{port}" for host, port in zip(hosts, target.ports, strict=False))
+    return f"{at}/{target.database}"

@@ -1,0 +1,198 @@
+"""The backend of an event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from dibs.backends.port import Land
+from dibs.backends.redis import examining, scanning
+from dibs.backends.redis.launching import Launcher
+from dibs.backends.redis.loop_link import LoopDial, LoopLink
+from dibs.backends.redis.loop_subscription import LoopSubscription
+from dibs.backends.redis.scanning import Listings
+from dibs.backends.redis.scripting import Terms
+from dibs.backends.redis.server import Server
+from dibs.backends.redis.settings import Endpoint, Settings
+from dibs.backends.redis.subscription import new_inbox
+from dibs.backends.redis.topology import router
+from dibs.errors import BackendUnavailable
+from dibs.fork import on_fork
+from dibs.model import Command, Finding, Page, Reply, Wakeup
+
+MAX_ARRIVED = 10_000
+"""Wakeups that nobody fetches are dropped, the oldest first."""
+
+
+class LoopBackend:
+    """Two connections for one event loop: one for commands, one on which pushes arrive."""
+
+    def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
+        self.inbox = ""
+        self._settings = settings
+        self._terms = terms
+        self._listings = listings
+        self._dial = LoopDial()
+        self._router = router(settings, self._dial, terms)
+        self._router.arrived_at = self._follow
+        self._launcher = (
+            Launcher(self._router, terms, self._add) if isinstance(self._router, Server) else None
+        )
+        self._subscription: LoopSubscription | None = None
+        self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
+        self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        on_fork(self)
+
+    async def open(self, *, listen: bool = True) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._dial.part(parting=False)
+        await self._router.open()
+        if listen and not self.inbox:
+            inbox = new_inbox()
+            await self._subscribe(inbox)
+            self.inbox = self._terms.inbox = inbox
+
+    async def close(self) -> None:
+        self.inbox = self._terms.inbox = ""
+        self._router.close()
+        self._unsubscribe()
+        self._ring()
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        return None
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        if not commands:
+            return ()
+        replies, wakeups = await self._router.apply(commands)
+        if wakeups:
+            self._add(wakeups)
+        return replies
+
+    def launch(self, commands: Sequence[Command], land: Land) -> Callable[[], None] | None:
+        """Send a batch at once, and have `land` called in the loop: with its replies, or an error.
+
+        What it returns gives the batch up, as at a time-out. None: it must go by `apply`.
+        """
+        return None if self._launcher is None else self._launcher.launch(commands, land)
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return await scanning.scan(
+            self._listings, self._router.names, self.apply, prefix, cursor, limit
+        )
+
+    async def examine(self) -> Sequence[Finding]:
+        """What to know about the server, or one of the Cluster's."""
+        link = await self._router.dial()
+        try:
+            return await examining.examine(link, self._settings.holdoff)
+        finally:
+            link.close()
+
+    # -- wakeups ------------------------------------------------------------------------------------
+
+    def deliver_to(self, take: Callable[[Sequence[Wakeup]], None]) -> None:
+        """Hand pushes to `take`, in the loop, as soon as they are read; `wakeups` gives none then."""
+        self._deliver_to = take
+
+    def _add(self, wakeups: Sequence[Wakeup]) -> None:
+        if self._deliver_to is not None:
+            self._deliver_to(wakeups)
+        else:
+            self._arrived.extend(wakeups)
+            self._wake()
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        """What was pushed. Raises whenever pushes may have been missed, also once they come again."""
+        if not self.inbox:
+            return ()
+        subscription = self._subscription
+        if subscription is None:
+            self._dial.part(parting=False)
+            await self._subscribe(self.inbox)
+            raise BackendUnavailable("pushes come again, and some may have been missed")
+        if not (self._rung or self._arrived or subscription.error):
+            await self._until_woken(timeout)
+        self._rung = False
+        if subscription.error is not None:
+            self._unsubscribe()
+            raise subscription.error
+        found = list(self._arrived)
+        self._arrived.clear()
+        return found
+
+    async def _until_woken(self, timeout: float | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        alarm = None if timeout is None else loop.call_later(timeout, self._wake)
+        try:
+            await self._waiter
+        except asyncio.CancelledError:
+            self._part()
+            raise
+        finally:
+            self._waiter = None
+            if alarm is not None:
+                alarm.cancel()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _ring(self) -> None:
+        self._rung = True
+        self._wake()
+
+    def nudge(self) -> None:
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._ring)
+            except RuntimeError:
+                pass  # that loop is closed, and whoever waited in it has gone
+
+    # -- the subscription ---------------------------------------------------------------------------
+
+    async def _subscribe(self, inbox: str) -> None:
+        link = await self._router.dial()
+        assert isinstance(link, LoopLink)
+        subscription = LoopSubscription(link, inbox, self._hear)
+        await subscription.begin(self._settings.connect_timeout)
+        self._unsubscribe()
+        self._subscription = subscription
+
+    def _hear(self, wakeups: Sequence[Wakeup] | None) -> None:
+        """Pushes; or None: there will be no more."""
+        if wakeups is None:
+            self._wake()
+        else:
+            self._add(wakeups)
+
+    def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.end()
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        """The server is another one now, as after a failover: pushes come from there."""
+        subscription = self._subscription
+        if subscription is not None and subscription.link.endpoint != endpoint:
+            subscription.give_up(f"the master is at {endpoint} now")
+
+    def _part(self) -> None:
+        """Whoever listened was cancelled, as by a loop that ends: leave no socket open behind it."""
+        self._unsubscribe()
+        self._dial.part()
+
+    def after_fork(self) -> None:
+        """In the child: nothing of the parent's is of use here."""
+        self._router.after_fork()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.link.close_in_child()
+        self.inbox = self._terms.inbox = ""
+        self._waiter = self._loop = None
+        self._arrived.clear()

@@ -1,0 +1,88 @@
+"""Listing what is in use, a page at a time, in the order of the keys' bytes."""
+
+import time
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from dibs.backends.redis.link import HiredisError, Link, ReplyError, pack
+from dibs.backends.redis.script import MATCH_ALL, ledger_key
+from dibs.backends.redis.trouble import broken, explain
+from dibs.model import Command, Inspect, Page, Reply, Status
+
+COUNT = 1000
+"""So many slots of its table the server looks at in one go."""
+
+CHUNK = 64
+"""So many keys are inspected in one call, that others may have their turn."""
+
+FRESH = 30.0
+"""How long the pages that follow go by what the first one found, in seconds."""
+
+
+async def names_on(link: Link) -> set[bytes]:
+    """The names of all books on one server."""
+    found: set[bytes] = set()
+    cursor = b"0"
+    while True:
+        question = pack((b"SCAN", cursor, b"MATCH", MATCH_ALL, b"COUNT", COUNT))
+        try:
+            (answer,) = await link.ask(question)
+        except (OSError, HiredisError) as error:
+            raise broken(error, link.endpoint) from error
+        if isinstance(answer, ReplyError):
+            raise explain(answer, link.endpoint)
+        cursor, names = answer
+        found.update(names)
+        if cursor == b"0":
+            return found
+
+
+class Listings:
+    """The sorted keys of scans that have begun, so that a page needs no search of the whole store."""
+
+    MOST = 8
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, tuple[float, list[bytes]]] = {}
+
+    def find(self, prefix: bytes, cursor: bytes) -> list[bytes] | None:
+        """What comes after `cursor`, if that was found not long ago."""
+        began, keys = self._kept.get(prefix, (0.0, []))
+        if time.monotonic() - began > FRESH or not keys:
+            return None
+        return keys[bisect_right(keys, cursor) :]
+
+    def keep(self, prefix: bytes, keys: list[bytes]) -> None:
+        """Remember what a scan has found."""
+        self._kept.pop(prefix, None)
+        self._kept[prefix] = (time.monotonic(), keys)
+        while len(self._kept) > self.MOST:
+            self._kept.pop(next(iter(self._kept)), None)
+
+
+type Apply = Callable[[Sequence[Command]], Awaitable[Sequence[Reply]]]
+
+
+async def scan(
+    listings: Listings,
+    names: Callable[[], Awaitable[Iterable[bytes]]],
+    apply: Apply,
+    prefix: bytes,
+    cursor: bytes | None,
+    limit: int,
+) -> Page:
+    """The next keys that are held or waited for."""
+    keys = None if cursor is None else listings.find(prefix, cursor)
+    if keys is None:
+        everything = (ledger_key(name) for name in await names())
+        keys = sorted(key for key in everything if key is not None and key.startswith(prefix))
+        listings.keep(prefix, keys)
+        keys = keys if cursor is None else keys[bisect_right(keys, cursor) :]
+    items: list[Status] = []
+    done = 0
+    while done < len(keys) and len(items) < limit:
+        chunk = keys[done : done + min(CHUNK, limit - len(items))]
+        replies = await apply([Inspect(key) for key in chunk])
+        items += [r for r in replies if isinstance(r, Status) and (r.holders or r.waiters)]
+        done += len(chunk)
+    return Page(items, keys[done - 1] if done < len(keys) else None)

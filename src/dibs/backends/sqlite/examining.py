@@ -1,0 +1,43 @@
+"""What to know about a file before one relies on it."""
+
+import shutil
+import sqlite3
+
+from dibs.backends.sqlite.connection import Connection
+from dibs.backends.sqlite.patience import always, persist
+from dibs.backends.sqlite.schema import FORMAT
+from dibs.model import Finding
+
+LITTLE = 64 << 20
+"""So little room on the disk is worth a warning, in bytes."""
+
+
+def examine(connection: Connection, *, pushes: bool) -> list[Finding]:
+    """Looks at the file; blocks."""
+    site = connection.site
+    [(keys,)] = persist(connection, lambda: connection.read(_COUNT), always)
+    free = shutil.disk_usage(site.path).free
+    room = Finding("disk", "ok", f"{free >> 20} MB are free where {site.path} lies")
+    if free < LITTLE:
+        advice = "make room: a full disk grants nothing, and can't even take a release down"
+        room = Finding("disk", "warning", room.told, advice)
+    return [
+        Finding("file", "ok", f"SQLite {sqlite3.sqlite_version}, format {FORMAT}, {keys} keys"),
+        room,
+        Finding("log", "ok", f"the write-ahead log has {site.log_size() >> 10} kB"),
+        _pushes(pushes),
+    ]
+
+
+_COUNT = "SELECT count(*) FROM lease_keys"
+
+
+def _pushes(pushes: bool) -> Finding:
+    if pushes:
+        return Finding("pushes", "ok", "datagrams reach us: hand-offs are pushed")
+    return Finding(
+        "pushes",
+        "warning",
+        "no datagram sockets are to be had here: waiters find out by asking",
+        "outside of this sandbox or container hand-offs would be faster",
+    )

@@ -1,0 +1,47 @@
+"""How many places of a queue come before one, without going through the queue for each that asks."""
+
+from bisect import bisect_left, insort
+
+from dibs.backends.sqlite.schema import Execute
+from dibs.backends.sqlite.statements import ALL_RANKS, ANY_BEHIND, COUNT_AHEAD
+
+type Rank = tuple[int, int]
+
+
+class Ranks:
+    """The ranks of one queue, for as long as only its book changes it.
+
+    Who comes last has everybody before it, and most who ask have just come. Of the others the first is
+    counted for, in the rows. Where a second one asks more will, as signs of life travel together, so then
+    all ranks are read, once.
+    """
+
+    __slots__ = ("_asked", "_execute", "_key", "_ranks")
+
+    def __init__(self, execute: Execute, key: bytes) -> None:
+        self._execute = execute
+        self._key = key
+        self._asked = False
+        self._ranks: list[Rank] | None = None
+
+    def ahead_of(self, rank: Rank, others: int) -> int:
+        """How many come before; `others`: how many there are besides. The rows are up to date."""
+        if self._ranks is None:
+            where = (self._key, *rank)
+            if self._execute(ANY_BEHIND, where).fetchone() is None:
+                return others
+            if not self._asked:
+                self._asked = True
+                return int(self._execute(COUNT_AHEAD, where).fetchone()[0])
+            self._ranks = self._execute(ALL_RANKS, (self._key,)).fetchall()
+        return bisect_left(self._ranks, rank)
+
+    def add(self, rank: Rank) -> None:
+        """A place has come."""
+        if self._ranks is not None:
+            insort(self._ranks, rank)
+
+    def remove(self, rank: Rank) -> None:
+        """A place has gone."""
+        if self._ranks is not None:
+            del self._ranks[bisect_left(self._ranks, rank)]

@@ -1,0 +1,122 @@
+"""A broker's outgoing post: for each addressee one signal at a time, in order, with all that has gathered."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import FailureError
+
+from dibs.backends.temporal.broker.parts import A_PART, Bundle
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.owners import owner_of
+from dibs.backends.temporal.protocol.wire import Answer, News
+from dibs.backends.temporal.workflows.patches import in_portions, is_careful
+
+_MAILBOX = re.compile("[!-~]{1,200}")
+"""What a client of ours may call its mailbox."""
+
+MOST = 500
+"""So many signals may be under way: a server takes 2,000 of one workflow; one more would fail its task."""
+
+A_PORTION = 64
+"""So many are at a time: of what arrives while a task runs a server keeps 100 for the next one, and then
+fails the task, again and again."""
+
+AT_ONCE = 1_000_000
+"""So many bytes are under way, unless one bundle has more: all that a task sends is one message as well."""
+
+
+class Post:
+    """Bundles by inbox. `landed(inbox, bundle, there)` is told what became of each."""
+
+    def __init__(
+        self,
+        key: str,
+        landed: Callable[[str, Bundle, bool], None],
+        state: dict[str, Any] | None = None,
+    ) -> None:
+        self._key = key
+        self._landed = landed
+        self._bundles = {inbox: _bundle(packed) for inbox, packed in (state or {}).items()}
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._load = 0
+        """Of those, in bytes."""
+
+    def dump(self) -> dict[str, Any]:
+        """What was not yet sent."""
+        return {inbox: asdict(bundle) for inbox, bundle in self._bundles.items()}
+
+    def size(self) -> int:
+        """Of that, in bytes."""
+        return len(json.dumps(self.dump())) if self._bundles else 0
+
+    def to(self, inbox: str) -> Bundle:
+        """The bundle that goes next to an inbox, to be added to; one to nowhere is thrown away."""
+        if not _can_be_reached(inbox):
+            return Bundle()
+        return self._bundles.setdefault(inbox, Bundle())
+
+    @property
+    def under_way(self) -> bool:
+        """Something was sent and hasn't arrived."""
+        return bool(self._under_way)
+
+    @property
+    def empty(self) -> bool:
+        """There is nothing to send, and nothing under way."""
+        return not self._bundles and not self._under_way
+
+    def send(self) -> None:
+        """Send a bundle to each addressee that has got its last, the oldest bundles first."""
+        ready = [each for each in self._bundles if each not in self._under_way]
+        busy = len(self._under_way)
+        most = A_PORTION if len(ready) + busy > A_PORTION and in_portions() else MOST
+        for inbox in ready[: max(most - busy, 0)]:
+            size = self._bundles[inbox].size
+            if self._load and self._load + size > AT_ONCE and is_careful():
+                return  # it goes as soon as others have arrived
+            bundle = self._take(inbox, size)
+            self._load += (load := bundle.size if size > A_PART else size)
+            self._under_way[inbox] = asyncio.create_task(self._deliver(inbox, bundle, load))
+
+    def _take(self, inbox: str, size: int) -> Bundle:
+        """All that goes to it, or what fits into one message: the rest comes before what is added to it."""
+        bundle = self._bundles.pop(inbox)
+        part, rest = bundle.split() if size > A_PART else (bundle, None)
+        if rest is None or not is_careful():
+            return bundle
+        self._bundles[inbox] = rest
+        return part
+
+    async def _deliver(self, inbox: str, bundle: Bundle, load: int) -> None:
+        news = News(self._key, bundle.wakeups, bundle.answers)
+        there = True
+        try:
+            await _addressee(inbox).signal(ids.NEWS, news)
+        except FailureError as error:  # it has closed, or takes no more signals: it won't ever know
+            there = False
+            workflow.logger.debug("A push could not be delivered: %s", error)
+        del self._under_way[inbox]
+        self._load -= load
+        self._landed(inbox, bundle, there)
+
+
+def _addressee(inbox: str) -> workflow.ExternalWorkflowHandle[Any]:
+    """A workflow's run, or a client's mailbox whatever its run."""
+    owner = owner_of(inbox)
+    if owner is None:
+        return workflow.get_external_workflow_handle(ids.mailbox_id(inbox))
+    return workflow.get_external_workflow_handle(owner[0], run_id=owner[1])
+
+
+def _can_be_reached(inbox: str) -> bool:
+    return owner_of(inbox) is not None or bool(_MAILBOX.fullmatch(inbox))
+
+
+def _bundle(packed: dict[str, Any]) -> Bundle:
+    answers = [Answer(**answer) for answer in packed["answers"]]
+    return Bundle(packed["wakeups"], answers, packed["granted"])

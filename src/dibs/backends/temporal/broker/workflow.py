@@ -1,0 +1,244 @@
+"""The broker of one key: a workflow that keeps its book, and grants in strict order.
+
+Plain clients call by the update `apply`, workflows by the signal `apply`, and none of these waits for a
+turn: who must wait is told later, by a push. The broker continues as new with all it knows long before
+its history grows heavy, and ends by itself once nothing has been asked of it for a while.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from temporalio import workflow
+from temporalio.common import RawValue
+from temporalio.exceptions import ApplicationError
+
+from dibs.backends.temporal.broker.alarm import Alarm
+from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.backends.temporal.broker.clerk import Clerk, newer_call
+from dibs.backends.temporal.broker.clock import BrokerClock
+from dibs.backends.temporal.broker.desk import Desk
+from dibs.backends.temporal.broker.leaving import Leaving
+from dibs.backends.temporal.broker.letters import Letter, call_in
+from dibs.backends.temporal.broker.sharing import Sharing
+from dibs.backends.temporal.broker.telling import Telling
+from dibs.backends.temporal.broker.view import details
+from dibs.backends.temporal.broker.watch import Watch
+from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.formats import too_new
+from dibs.backends.temporal.protocol.owners import Owner, inbox_of
+from dibs.backends.temporal.protocol.wire import (
+    FORMAT,
+    WITH_BACKLOG,
+    Answer,
+    BrokerInput,
+    Call,
+    Packed,
+    bytes_of,
+    pack_reply,
+)
+from dibs.errors import DibsError
+
+
+@workflow.defn(name=ids.BROKER)
+class DibsBroker:
+    """Keeps one key's book."""
+
+    EVENTS = 4_000
+    """A history longer than this is left behind."""
+    CALLS = 1_500
+    """A server takes 2,000 updates of one run."""
+    IDLE = 300.0
+    """It ends after so many seconds in which nothing was held, awaited or asked."""
+
+    @workflow.init
+    def __init__(self, given: BrokerInput) -> None:
+        state = (given.state or {}) if given.format <= WITH_BACKLOG else {}
+        self._given = given
+        self._asked_at = workflow.time()
+        self._calls = 0
+        self._cancelled: bool = state.get("cancelled", False)
+        self._stirred = True
+        self._clock = BrokerClock(state.get("now", 0.0), state.get("by_hand"))
+        self._desk = Desk(bytes_of(given.key), state.get("desk"))
+        self._telling = Telling(given.key, self._desk, self._clock, self._stir, state.get("post"))
+        self._sharing = Sharing(self._desk, self._clock, self._telling, self._stir)
+        self._clerk = Clerk(
+            self._desk, self._clock, self._telling, self._sharing, by_hand=given.by_hand
+        )
+        self._backlog = Backlog(self._apply_letter, self._stir, state.get("backlog"))
+        self._alarm = Alarm(self._stir)
+        self._leaving = Leaving(self._desk, self._telling.post, self._sharing, self._backlog)
+        self._watch = Watch(self._have_closed, state.get("watch", 0.0))
+        if given.share:
+            self._sharing.begin(state.get("claims"))
+
+    @workflow.run
+    async def run(self, given: BrokerInput) -> None:
+        """Keep the book until nobody needs it."""
+        newer = too_new("this broker's state", given.format, "its worker", WITH_BACKLOG)
+        if newer:  # This fails the task, not the workflow: what is held stays so until a newer worker comes.
+            raise RuntimeError(newer)
+        while True:
+            self._stirred = False
+            self._work_safely()
+            if self._finished():
+                return
+            if self._backlog:
+                self._leave_if_it_can()  # else there is nobody to wake it
+            self._set_alarm()
+            await self._stir_or_cancel()
+            self._leave_if_it_can()
+
+    def _stir(self) -> None:
+        self._stirred = True
+
+    async def _stir_or_cancel(self) -> None:
+        """A cancelled broker ends when nothing is held and nobody waits: before, locks would be lost."""
+        try:
+            await workflow.wait_condition(lambda: self._stirred)
+        except asyncio.CancelledError:
+            await workflow.wait_condition(lambda: True)  # does not return to a run that is evicted
+            workflow.logger.warning("Cancelled: it ends when nothing is held and nobody waits")
+            self._cancelled = True
+
+    # -- what is asked ------------------------------------------------------------------------------
+
+    @workflow.update(name=ids.APPLY)
+    async def apply(self, call: Call) -> Answer:
+        """Apply a batch of commands; who has to wait is pushed the news."""
+        async with self._backlog.turn():
+            return await self._apply(call, "", [])
+
+    @apply.validator
+    def _refuse_newer(self, call: Call) -> None:
+        newer = newer_call(call)
+        if newer:
+            raise ApplicationError(newer, type="IncompatibleVersion", non_retryable=True)
+
+    @workflow.signal(name=ids.APPLY)
+    async def apply_for_workflow(self, letter: RawValue) -> None:
+        """The same for workflows, which can't update: a `Call`, whose answer comes by a signal."""
+        if not self._backlog.keeps(letter):
+            await self._apply_letter(letter)
+
+    @workflow.query(name=ids.STATUS)
+    def status(self) -> Packed:
+        """Who holds and who waits."""
+        return pack_reply(self._clerk.status())
+
+    async def _apply_letter(self, letter: Letter) -> None:
+        try:
+            call = call_in(letter)
+        except ValueError as error:
+            workflow.logger.warning("A signal that is no call of ours: %s", error)
+            return
+        inbox = inbox_of(call.workflow_id, call.run_id)
+        granted: list[str] = []
+        answer = await self._apply(call, inbox, granted)
+        self._telling.answer(inbox, answer, granted)
+
+    async def _apply(self, call: Call, inbox: str, granted: list[str]) -> Answer:
+        """At once, unless permits have to be taken first: then in order."""
+        self._calls += 1
+        self._asked_at = workflow.time()
+        if call.share:
+            self._sharing.begin()
+        async with self._sharing.in_order():
+            answer = await self._clerk.answer(call, inbox, granted)
+        self._stir()
+        return answer
+
+    # -- the broker's own work ----------------------------------------------------------------------
+
+    def _work_safely(self) -> None:
+        """An error of ours would end the workflow; this one fails its task only, until a release mends it."""
+        try:
+            self._work()
+        except DibsError as error:
+            raise RuntimeError(f"the broker can't go on: {error}") from error
+
+    def _work(self) -> None:
+        now = workflow.time()
+        self._telling.take_back()
+        waiting = self._desk.book.waiting > 0
+        if not self._clock.by_hand:
+            self._telling.push(self._desk.settle(*self._clock.read()))
+        self._sharing.work(now, waiting=waiting)
+        self._watch.work(self._watched(), self._desk.head_owner(), now)
+        pauses = self._leaving.pauses(self._leaves())
+        if not pauses:
+            self._telling.post.send()
+        self._backlog.work(pause=pauses)
+        workflow.set_current_details(details(self._desk.key, self._desk.book))
+
+    def _watched(self) -> list[Owner]:
+        """The runs whose end would free something, or take something away."""
+        runs = self._desk.fast_owners() if self._desk.book.waiting else []
+        return [*runs, *self._sharing.unwatched()]
+
+    def _have_closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
+        self._sharing.lose_runs(runs)
+        self._telling.closed(runs, waiters)
+
+    def _set_alarm(self) -> None:
+        change = None if self._clock.by_hand else self._desk.next_change(self._clock.now())
+        dues = (change, self._watch.due(), self._sharing.due(), self._leaving.due())
+        times = [at for at in dues if at is not None]
+        if times:
+            self._alarm.set(min(times), "until time alone changes something")
+        else:
+            idle_at, now = self._idle_at(), workflow.time()
+            # not over then: something in the book has no end
+            self._alarm.set(idle_at if idle_at > now else now + self.IDLE, "until it is not needed")
+
+    def _idle_at(self) -> float:
+        last = 0.0 if self._clock.by_hand else self._desk.last_expiry(self._clock.now())
+        return max(self._asked_at, last) + (0.0 if self._cancelled else self.IDLE)
+
+    def _finished(self) -> bool:
+        return (
+            workflow.time() >= self._idle_at()
+            and (bool(self._clock.by_hand) or self._sharing.nothing_in_book)
+            and self._telling.post.empty
+            and self._sharing.empty
+            and not self._backlog
+            and workflow.all_handlers_finished()
+        )
+
+    # -- the next run -------------------------------------------------------------------------------
+
+    def _leave_if_it_can(self) -> None:
+        if self._leaves() and self._at_rest():
+            workflow.continue_as_new(self._next_input())
+
+    def _leaves(self) -> bool:
+        return self._leaving.is_due(self.EVENTS, self._calls, self.CALLS)
+
+    def _at_rest(self) -> bool:
+        """Nothing is under way whose end only this run would hear of."""
+        return (
+            not self._telling.post.under_way
+            and self._sharing.at_rest
+            and self._backlog.at_rest
+            and workflow.all_handlers_finished()
+        )
+
+    def _next_input(self) -> BrokerInput:
+        self._telling.take_back()
+        backlog = self._backlog.dump()
+        state = {
+            "desk": self._desk.dump(),
+            "post": self._telling.post.dump(),
+            "claims": self._sharing.dump(),
+            "watch": self._watch.dump(),
+            "now": self._clock.now(),
+            "by_hand": self._clock.by_hand,
+            "cancelled": self._cancelled,
+        }
+        return BrokerInput(
+            self._given.key,
+            self._sharing.is_on,
+            {**state, "backlog": backlog} if backlog else state,
+            by_hand=self._given.by_hand,
+            format=WITH_BACKLOG if backlog else FORMAT,
+        )

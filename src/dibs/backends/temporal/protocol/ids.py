@@ -1,0 +1,72 @@
+"""What our workflows, signals and updates are called. Safe in Temporal's sandbox: nothing here does I/O."""
+
+import re
+from hashlib import sha256
+
+from dibs.errors import InvalidName
+
+QUEUE = "distributed-lock-tq"
+"""The task queue that serves permits and brokers, unless `TEMPORAL_TASK_QUEUE` names another."""
+
+PERMIT = "PermitSlotWorkflow"
+BROKER = "DibsBroker"
+MAILBOX = "DibsMailbox"
+
+APPLY = "apply"
+"""An update of the broker: a batch of commands; and a signal to it, from workflows."""
+TAKE = "take"
+"""An update of the mailbox: waits for what has been pushed to it."""
+NEWS = "dibs"
+"""The signal that brings answers and pushes, to mailboxes and to workflows."""
+STATUS = "status"
+"""A query of the broker."""
+
+LONGEST = 255
+"""So many characters an ID may have on servers that keep their workflows in an SQL database."""
+
+_BROKERS = "dibs:"
+_PLAIN = 200
+_HASHED = "~"
+
+_ESCAPED = re.compile(rb"[^A-Za-z0-9_./:@+=,-]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_ESCAPE = re.compile(rb"%([0-9A-F]{2})")
+
+
+def permit_id(resource: str, slot: str) -> str:
+    """The workflow ID that is the lock on a slot. Raises `InvalidName` for one that is too long.
+
+    A name must leave room for three digits, whatever the slot: else it would do for some slots only.
+    """
+    found = f"permit:{resource}:{slot}"
+    if _CONTROL.search(resource):
+        raise InvalidName(
+            f"{resource!r} has control characters, which a workflow ID (permit:NAME:SLOT) can't have"
+        )
+    if not resource or len(f"permit:{resource}:{slot:>3}".encode()) > LONGEST:
+        raise InvalidName(
+            f"{resource!r} is no name for a resource here: it makes the workflow ID permit:NAME:SLOT, "
+            f"which may have {LONGEST} bytes at most"
+        )
+    return found
+
+
+def broker_id(key: bytes) -> str:
+    """The workflow ID of a key's broker; a long one has a hash, and the broker itself knows the key."""
+    found = _ESCAPED.sub(lambda match: b"%%%02X" % match[0][0], key).decode()
+    if len(found) > _PLAIN:
+        found = f"{_HASHED}{sha256(key).hexdigest()}"
+    return _BROKERS + found
+
+
+def key_of(workflow_id: str) -> bytes | None:
+    """The key whose broker has this ID; None where that has only its hash, or is no broker's."""
+    text = workflow_id.removeprefix(_BROKERS)
+    if text == workflow_id or text.startswith(_HASHED):
+        return None
+    return _ESCAPE.sub(lambda match: bytes([int(match[1], 16)]), text.encode())
+
+
+def mailbox_id(inbox: str) -> str:
+    """The workflow ID of the mailbox that a client's pushes go to."""
+    return f"{MAILBOX}:{inbox}"

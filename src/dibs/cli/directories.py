@@ -1,0 +1,76 @@
+"""Directories as they are written on the command line, and the service that is asked about them."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from dibs.backends.http.names import MARK, decoded, encoded
+from dibs.cli import options
+from dibs.cli.needing import needing
+from dibs.cli.wording import printable
+
+if TYPE_CHECKING:
+    from dibs.cli.remote import Remote
+    from dibs.settings_stores import StoreSettings
+
+server = click.option(
+    "--server",
+    "--url",
+    "server",
+    metavar="URL",
+    help="The service, such as https://locks.example.com. Without: DIBS_URL.",
+)
+
+in_base64 = click.option(
+    "-B", "--base64", "is_base64", is_flag=True, help="DIR is given in URL-safe base64."
+)
+
+decode = click.option(
+    "-D/ ",
+    "--decode/--no-decode",
+    "is_decoded",
+    default=True,
+    help="Show directories as text (as is usual), or in URL-safe base64.",
+)
+
+
+def service(url: str | None) -> "Remote":
+    """The service that is meant. Raises `UsageError` where none is named."""
+    named = None if url else configured_service()
+    found = url or (named.url if named else "")
+    if not options.is_service(found):
+        raise click.UsageError("which service? Say --server https://…, or set DIBS_URL to it.")
+    with needing("http"):
+        from dibs.cli.remote import Remote
+    return Remote(found)
+
+
+def configured_service() -> "StoreSettings | None":
+    """The service that the settings name, or have under the name given before the verb; None for none."""
+    from dibs.settings_stores import configured_store
+
+    name = options.store_asked()
+    found = configured_store(name)
+    if found is None and name is not None:
+        raise click.UsageError(f"the store {name!r} isn't in any settings")
+    return found if found is not None and options.is_service(found.url) else None
+
+
+def segment(directory: str, *, is_base64: bool) -> str:
+    """A directory in a path, with its slash; empty for `/`, which is everything."""
+    if is_base64:
+        try:
+            raw = decoded(directory.removeprefix(MARK))
+        except ValueError as error:
+            raise click.UsageError(f"{directory!r} is {error}") from None
+    else:
+        raw = directory.encode("utf-8", "surrogateescape")
+    raw = raw.removesuffix(b"/")
+    return f"/{MARK}{encoded(raw)}/" if raw else ""
+
+
+def shown(directory: str, *, is_decoded: bool) -> str:
+    """A directory as the service told it, for people."""
+    if not is_decoded:
+        return directory
+    return printable(decoded(directory).decode("utf-8", "backslashreplace")) + "/"

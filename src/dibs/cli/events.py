@@ -1,0 +1,95 @@
+"""`dibs events`: what happens to locks, as it happens."""
+
+import time
+from collections.abc import Iterator
+
+import click
+
+from dibs.cli import options
+from dibs.cli.needing import needing
+from dibs.cli.options import Kind
+from dibs.cli.voice import Voice
+from dibs.cli.wording import kind_of, printable, shown, span
+from dibs.server.observatory.events import Event
+
+_COLOURS = {
+    "granted": "green",
+    "queued": "yellow",
+    "expired": "red",
+    "revoked": "magenta",
+    "freed": "magenta",
+}
+
+
+@click.command()
+@click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
+@options.kind
+@click.option("--renewals", is_flag=True, help="Tell of renewals too.")
+@options.every
+@options.store
+@options.as_json
+def events(
+    prefix: bytes,
+    kind: Kind | None,
+    renewals: bool,
+    every: float,
+    url: str | None,
+    as_json: bool,
+) -> int:
+    """Tell what happens to locks whose names begin with PREFIX, until interrupted.
+
+    A service (https://) tells it by itself. Any other store is looked at again and again: what begins
+    and ends between two looks is not seen, and whether a lease was released or has expired is concluded
+    from its time. With --json one object a line.
+    """
+    voice = Voice(as_json)
+    for event in _found(prefix, kind, renewals, every, url, voice):
+        if event.what == "renewed" and not renewals:
+            continue
+        if as_json:
+            _emit(event)
+        else:
+            click.echo(line(event))
+    return 0
+
+
+def _found(
+    prefix: bytes, kind: Kind | None, renewals: bool, every: float, url: str | None, voice: Voice
+) -> Iterator[Event]:
+    full = options.full_url(url)
+    if options.is_service(full):
+        with needing("http"):
+            from dibs.cli.following import followed
+        return followed(full, prefix, kind, renewals, voice)
+    from dibs.cli.polling import polled
+
+    return polled(options.open_client(url), prefix, kind, every, voice)
+
+
+def _emit(event: Event) -> None:
+    from dibs.cli.output import emit, name_shape
+    from dibs.server.observatory.events import shape
+
+    told = {name: value for name, value in shape(event).items() if name not in ("kind", "name")}
+    emit(name_shape(event.key) | told)
+
+
+def line(event: Event) -> str:
+    """An event, as people read it."""
+    clock = time.strftime("%H:%M:%S", time.localtime(event.at))
+    what = click.style(f"{event.what:<8}", fg=_COLOURS.get(event.what))
+    said = [f"{clock}  {what}  {kind_of(event.key)} {shown(event.key)}"]
+    owner, note = printable(event.owner), printable(event.note)
+    if owner or note:
+        said.append(f"{owner} ({note})".strip() if note else owner)
+    if event.token:
+        said.append(f"token {event.token}")
+    if len(event.slots) > 1 or event.slots not in ((), (0,)):
+        said.append(f"slots {','.join(map(str, event.slots))}")
+    if event.waited:
+        said.append(f"after {span(event.waited)} in line")
+    if event.held_for is not None and event.what != "renewed":
+        said.append(f"held for {span(event.held_for)}")
+    if event.reason:
+        said.append(printable(event.reason))
+    return ", ".join(said)

@@ -1,0 +1,44 @@
+"""Exit codes, and which error leads to which."""
+
+from dibs.errors import (
+    AcquireTimeout,
+    DibsError,
+    Forbidden,
+    InvalidName,
+    InvalidRequest,
+    LeaseLost,
+    MissingCapability,
+    NotConfigured,
+    UnsafeTiming,
+)
+
+FREE = 1
+"""`show` and `revoke`: nobody holds it."""
+USAGE = 64
+UNAVAILABLE = 69
+BUG = 70
+UNWRITTEN = 74
+NOT_ACQUIRED = 75
+LOST = 76
+FORBIDDEN = 77
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
+SIGNALLED = 128
+"""Plus the signal's number."""
+
+
+def code_of(error: DibsError) -> int:
+    """What a script is to make of an error: try again, mend the call, or look at the store."""
+    match error:
+        case AcquireTimeout():
+            return NOT_ACQUIRED
+        case LeaseLost():
+            return LOST
+        case Forbidden():
+            return FORBIDDEN
+        case InvalidName() | InvalidRequest() | UnsafeTiming():
+            return USAGE
+        case NotConfigured() | MissingCapability():
+            return USAGE
+        case _:
+            return UNAVAILABLE

@@ -1,0 +1,69 @@
+"""`dibs move`: moves a directory's locks to another store, while they are in use."""
+
+import time
+
+import click
+
+from dibs.cli import options
+from dibs.cli.directories import in_base64, segment, server, service
+from dibs.cli.needing import needing
+from dibs.cli.output import Shape
+from dibs.cli.voice import Voice
+from dibs.cli.wording import counted
+
+_LOOKS_EVERY = 1.0
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--to", "place", metavar="PLACEMENT", help="Where to, as the settings call it.")
+@click.option(
+    "--wait", is_flag=True, help="Until nothing is left at the old place, and say how it goes."
+)
+@in_base64
+@server
+@options.as_json
+def move(
+    directory: str,
+    place: str | None,
+    wait: bool,
+    is_base64: bool,
+    server: str | None,
+    as_json: bool,
+) -> int:
+    """Move the locks of a directory to another placement; without --to, say where it lives.
+
+    `/` is everything that has no placement of its own. Nothing that is held is lost, and no lock is held
+    twice: each goes over once it is free. What is asked for is kept by the service, so this command may end.
+    """
+    with needing("http"):
+        remote, path = service(server), f"/v1/move{segment(directory, is_base64=is_base64)}"
+        if place is not None:
+            remote.ask("PUT", path, {"to": place})
+        seen: Shape = remote.ask("GET", path)
+        voice, last = Voice(as_json), ""
+        while wait and (seen["to"] or seen["phase"] != "settled"):
+            told = _told(directory, seen)
+            if told != last:
+                voice.say("moving", told)
+            last = told
+            time.sleep(_LOOKS_EVERY)
+            seen = remote.ask("GET", path)
+    if as_json:
+        from dibs.cli.output import emit
+
+        emit({"directory": directory} | seen)
+    else:
+        print(_told(directory, seen))
+    return 0
+
+
+def _told(directory: str, seen: Shape) -> str:
+    if not seen["to"]:
+        return f"{directory} lives at {seen['place']}"
+    told = f"{directory} moves from {seen['place']} to {seen['to']}"
+    if seen["keys"]:
+        are, they = ("is", "it is") if seen["keys"] == 1 else ("are", "they are")
+        told += f": {counted(seen['keys'], 'name')} {are} in use at the old place"
+        told += f", until in {seen['ends_in']:.0f} s unless {they} renewed"
+    return told

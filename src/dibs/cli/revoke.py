@@ -1,0 +1,67 @@
+"""`dibs revoke`: take a lease away from its holder."""
+
+import click
+
+from dibs.cli import options
+from dibs.cli.exits import FREE
+from dibs.cli.naming import find
+from dibs.cli.options import KINDS, Kind
+from dibs.cli.voice import Voice
+from dibs.cli.wording import counted, holders, is_slot_mode, kind_of, printable, shown, span
+from dibs.model import Status
+
+
+@click.command()
+@click.argument("name", type=options.Name())
+@click.option("--reason", required=True, metavar="TEXT", help="Why; the holder is told.")
+@click.option(
+    "--now",
+    "at_once",
+    is_flag=True,
+    help="Free it at once, though the holder may still be running. This gives up exclusion.",
+)
+@options.kind
+@options.store
+@options.as_json
+def revoke(
+    name: bytes, reason: str, at_once: bool, kind: Kind | None, url: str | None, as_json: bool
+) -> int:
+    """Refuse further renewals to whoever holds NAME.
+
+    It becomes free when the lease runs out, by when its holder has ended; with --now at once.
+    Exits with 0 if a lease was revoked, 1 if nobody held it.
+    """
+    with options.open_client(url) as client:
+        status = find(client, name, kind)
+        found = next(each for each in KINDS if each == kind_of(status.key))
+        count = client.revoke(name, reason=reason, now=at_once, kind=found)
+    ends_in = 0.0 if at_once else max((hold.expires_in for hold in status.holders), default=0.0)
+    if at_once and count:
+        Voice(as_json).say("warning", _danger(status))
+    if as_json:
+        from dibs.cli.output import emit, name_shape
+
+        emit(name_shape(status.key) | {"revoked": count, "ends_in": round(ends_in, 3)})
+    else:
+        print(_told(status, count, ends_in))
+    return 0 if count else FREE
+
+
+def _danger(status: Status) -> str:
+    return (
+        f"{shown(status.key)} was {holders(status)}: whoever that is may still be running, "
+        "together with the next holder. Only fencing tokens checked at the resource protect it now"
+    )
+
+
+def _told(status: Status, count: int, ends_in: float) -> str:
+    name = shown(status.key)
+    permits = [printable(each.owner) for each in status.holders if is_slot_mode(each)]
+    if not count and permits:
+        ends = "`temporal workflow cancel --workflow-id ID`"
+        return f"{name} is held in slot mode: {ends} ends a permit: {', '.join(permits)}"
+    if not count:
+        return f"{name} is not held"
+    leases = counted(count, "lease")
+    until = f"free in {span(ends_in)} at the latest" if ends_in else "free now"
+    return f"revoked {leases} of {name}: {until}"

@@ -1,0 +1,157 @@
+"""Keeps a command within its lease: from its start to its exit, or to the loss that ends it."""
+
+import signal
+from collections.abc import Mapping
+from typing import Protocol
+
+from dibs.cli import group
+from dibs.cli.child import Child, Exited, Stopped
+from dibs.cli.signals import Signals
+from dibs.cli.terminal import Terminal, suspend
+from dibs.cli.voice import Voice
+from dibs.cli.warden import POLITE, Warden, now
+
+_GLANCE = 0.02
+_NEVER = float("inf")
+
+
+class Held(Protocol):
+    """As much of a lease as this needs."""
+
+    @property
+    def ttl(self) -> float: ...
+    @property
+    def remaining(self) -> float: ...
+    @property
+    def lost(self) -> bool: ...
+    @property
+    def trouble(self) -> str | None: ...
+
+
+def grace(ttl: float) -> float:
+    """Seconds from the lease's deadline to KILL: most of the margin that the store adds to it.
+
+    The margin is 10 % of the ttl and at least 50 ms, and 1 % for the drift of clocks.
+    """
+    return 0.7 * max(0.1 * ttl, 0.05)
+
+
+class Supervisor:
+    """One command under one lease."""
+
+    def __init__(
+        self, lease: Held, warden: Warden, signals: Signals, tty: Terminal, voice: Voice
+    ) -> None:
+        self._lease = lease
+        self._warden = warden
+        self._signals = signals
+        self._tty = tty
+        self._voice = voice
+        self._grace = grace(lease.ttl)
+        self._deadline = now()
+        self._child: Child | None = None
+        self._guarded = True
+        self._in_trouble = False
+
+    @property
+    def code(self) -> int | None:
+        """What the command exited with, once it has."""
+        exited = self._child.exited if self._child else None
+        return exited.code if exited else None
+
+    def run(self, command: list[str], environment: Mapping[str, str]) -> bool:
+        """Start the command and return when it has ended: whether that was within its lease.
+
+        Raises `NotStarted`. However this is left, nothing of the command runs without the lease.
+        """
+        self._report()
+        if self._tty.wanted():
+            self._tty.lend(self._warden.group)
+        try:
+            self._child = Child.start(command, environment, self._warden.group)
+            self._signals.forward_to(self._warden.group)
+            return self._watch(self._child)
+        except BaseException:
+            self._end()
+            raise
+        finally:
+            self._tty.take_back(self._warden.group)
+
+    def _watch(self, child: Child) -> bool:
+        while True:
+            match child.change():
+                case Exited():
+                    return not self._lease.lost
+                case Stopped(signum):
+                    self._stopped(signum)
+                case None:
+                    pass
+            if self._lease.lost:
+                self._end()
+                return False
+            self._report()
+            self._tell_trouble()
+            self._signals.pause(min(self._lease.ttl / 6, self._deadline - now()))
+
+    def _report(self) -> None:
+        """Tell the warden until when the lease stands, as far as we know.
+
+        It speaks up a little after us, so that a command that we could end ourselves is asked once.
+        """
+        remaining = self._lease.remaining
+        if remaining > 0:
+            self._deadline = now() + remaining
+        listening = self._warden.tell(
+            self._deadline + self._grace / 4, self._deadline + self._grace
+        )
+        if self._guarded and not listening:
+            self._guarded = False
+            self._voice.say(
+                "unguarded",
+                "the warden process was killed: should this one be killed too, the command runs on",
+            )
+
+    def _tell_trouble(self) -> None:
+        """Say once that renewals fail, and once that they succeed again."""
+        trouble, was = self._lease.trouble, self._in_trouble
+        self._in_trouble = trouble is not None
+        if trouble is not None and not was:
+            left = max(0.0, self._lease.remaining)
+            self._voice.say(
+                "unavailable", f"not renewed, trying on; the lease ends in {left:.0f} s: {trouble}"
+            )
+        elif was and trouble is None:
+            self._voice.say("renewed", "renewed again")
+
+    def _stopped(self, signum: int) -> None:
+        """Stop with the command, as the shell's job; go on with it if the lease still stands."""
+        wants_terminal = signum in (signal.SIGTTIN, signal.SIGTTOU)
+        if signum == signal.SIGSTOP:
+            return  # somebody's own business with it: we hold on
+        if not (wants_terminal and self._tty.lend(self._warden.group)):
+            self._tty.take_back(self._warden.group)
+            left = max(0.0, self._lease.remaining)
+            self._voice.say("stopped", f"stopped; unless continued the lease ends in {left:.0f} s")
+            suspended = suspend()
+            if self._lease.lost or (wants_terminal and not suspended):
+                return
+            if self._tty.wanted():
+                self._tty.lend(self._warden.group)
+        group.tell(self._warden.group, signal.SIGCONT)
+
+    def _end(self) -> None:
+        """Have the whole group end before the store lets go: TERM, a grace, KILL."""
+        if self._child is None:
+            return
+        kill_at = min(self._deadline + self._grace, now() + max(self._grace, POLITE))
+        self._warden.tell(_NEVER, kill_at)
+        group.end(self._warden.group)
+        while now() < kill_at:
+            self._child.change()
+            if self._child.exited and not group.has_members(self._warden.group):
+                return
+            self._signals.pause(min(_GLANCE, kill_at - now()))
+        group.tell(self._warden.group, signal.SIGKILL)
+        while not self._child.exited:
+            self._child.change()
+            self._signals.pause(_GLANCE)

@@ -1,0 +1,94 @@
+"""`dibs temporal worker`: serve the task queue on which permits and brokers run."""
+
+from importlib import import_module
+from typing import Any
+
+import click
+
+from dibs.cli import options
+from dibs.cli.exits import code_of
+from dibs.cli.temporal_logs import TimedVoice, tell_logs
+from dibs.errors import DibsError
+from dibs.settings_stores import configured_store
+
+SCHEME = "temporal://"
+
+
+@click.command()
+@click.option("--address", metavar="HOST:PORT", help="The Temporal server [TEMPORAL_ADDRESS].")
+@click.option("--namespace", metavar="NAME", help="[TEMPORAL_NAMESPACE, else default].")
+@click.option("--profile", metavar="NAME", help="In Temporal's own settings [TEMPORAL_PROFILE].")
+@click.option("--url", metavar="URL", help="All in one: temporal://host:7233/namespace.")
+@click.option(
+    "--task-queue",
+    metavar="NAME",
+    help="The queue to serve [TEMPORAL_TASK_QUEUE, else distributed-lock-tq].",
+)
+@click.option("--health", metavar="HOST:PORT", help="Answer /livez and /readyz there.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus there, at /metrics.")
+@click.option(
+    "--drain", metavar="TIME", default="10s", help="Activities may end in that time [10s]."
+)
+@click.option(
+    "--data-converter",
+    metavar="MODULE:NAME",
+    help="The DataConverter of your workflows, where it is not Temporal's default.",
+)
+@options.as_json
+def worker(url: str | None, data_converter: str | None, as_json: bool, **given: Any) -> int:
+    """Serve permits and brokers, on a task queue of their own, until SIGTERM or SIGINT.
+
+    The first signal lets it finish what was begun, a second one ends it at once. Run two or more: what one
+    leaves, another takes over. While none runs nothing is granted, and nothing is lost.
+    """
+    if not (url or given["address"] or given["namespace"] or given["profile"]):
+        url = _configured_url()
+    converter = None if data_converter is None else _converter(data_converter)
+    voice = TimedVoice(as_json=as_json)
+    tell_logs(voice)
+    try:
+        _run(url, data_converter=converter, say=voice.say, **given)
+    except DibsError as error:
+        voice.fail(error, code_of(error))
+        return code_of(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "temporalio":
+            raise
+        raise click.UsageError(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return 0
+
+
+def _run(url: str | None, **given: Any) -> None:
+    import asyncio
+
+    from dibs.temporal import serve
+
+    asyncio.run(serve(url, **given))
+
+
+def _configured_url() -> str | None:
+    """The store of `--store`, or the default one where that is Temporal too."""
+    name = options.store_asked()
+    found = configured_store(name)
+    if found is not None and found.url.startswith(SCHEME):
+        return found.url
+    if name is None:
+        return None
+    what = "isn't in any settings" if found is None else f"is not kept in {SCHEME}"
+    raise click.UsageError(f"the store {name!r} {what}")
+
+
+def _converter(text: str) -> Any:
+    """What `module:name` names; the working directory is looked in first, as by `python -m`."""
+    import sys
+
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise click.UsageError(f"--data-converter is {text!r}: write it as package.module:name")
+    sys.path.insert(0, "")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise click.UsageError(f"--data-converter {text}: {error}") from error

@@ -1,0 +1,132 @@
+"""`dibs top`: a live table of what is held and waited for."""
+
+import sys
+from collections.abc import Callable
+
+import click
+
+from dibs.cli import options
+from dibs.cli.needing import needing
+from dibs.cli.options import Kind
+from dibs.cli.wording import is_slot_mode, kind_of, printable, shown, span, taken
+from dibs.model import Status
+
+type Rank = Callable[[Status], tuple[float, bytes]]
+"""What comes first is least."""
+
+
+def waiting(status: Status) -> int:
+    """How many wait."""
+    return max(status.waiting, len(status.waiters))
+
+
+def ends_in(status: Status) -> float:
+    """When the first of its leases ends; far away if there is none."""
+    return min((each.expires_in for each in status.holders if not is_slot_mode(each)), default=1e9)
+
+
+def _held(status: Status) -> float:
+    return max((each.held_for for each in status.holders), default=0.0)
+
+
+RANKS: dict[str, Rank] = {
+    "waiting": lambda status: (-waiting(status), status.key),
+    "expires": lambda status: (ends_in(status), status.key),
+    "held": lambda status: (-_held(status), status.key),
+    "name": lambda status: (0.0, status.name),
+}
+
+
+@click.command()
+@click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
+@options.kind
+@click.option(
+    "--sort",
+    type=click.Choice(list(RANKS)),
+    default="waiting",
+    show_default=True,
+    help="What comes first: the longest line, what ends soonest, what is held longest, or by name.",
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.2),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How often to look.",
+)
+@click.option("--once", is_flag=True, help="Look once, print all of it, and end.")
+@options.store
+@options.as_json
+def top(
+    prefix: bytes,
+    kind: Kind | None,
+    sort: str,
+    every: float,
+    once: bool,
+    url: str | None,
+    as_json: bool,
+) -> int:
+    """Show what is held and waited for, names that begin with PREFIX only, until `q` is pressed.
+
+    Keys: w, e, h, n sort by the line's length, by what ends soonest, by how long it is held, by name; q ends.
+    The store, or the service, is looked at every so often. Where there is no terminal it is as with --once;
+    with --json one object a line, as `dibs list` has it.
+    """
+    if not (as_json or once) and sys.stdout.isatty() and sys.stdin.isatty():
+        _watch(prefix, kind, sort, every, url)
+        return 0
+    with options.open_client(url) as client:
+        found = sorted(client.list(prefix, kind), key=RANKS[sort])
+    (_emit if as_json else _print)(found)
+    return 0
+
+
+def _watch(prefix: bytes, kind: Kind | None, sort: str, every: float, url: str | None) -> None:
+    with needing("cli"):
+        from dibs.cli.top_screen import Screen
+    with options.open_client(url) as client:
+        Screen(lambda: client.list(prefix, kind), sort, every).run()
+
+
+def _emit(found: list[Status]) -> None:
+    from dibs.cli.output import emit, status_shape
+
+    for status in found:
+        emit(status_shape(status))
+
+
+def _print(found: list[Status]) -> None:
+    for cells in (HEAD, *(row(status, 0.0) for status in found)):
+        print("\t".join(cells))
+
+
+HEAD = ("KIND", "NAME", "HOLDER", "HELD FOR", "EXPIRES IN", "WAITING")
+
+
+def row(status: Status, aged: float) -> tuple[str, ...]:
+    """A key, so many seconds after it was looked at."""
+    ends = ends_in(status) - aged
+    line = waiting(status)
+    return (
+        kind_of(status.key),
+        shown(status.key),
+        _holder(status),
+        span(_held(status) + aged) if status.holders else "",
+        span(ends) if ends < 1e8 else "",
+        str(line) if line else "",
+    )
+
+
+def _holder(status: Status) -> str:
+    if not status.holders:
+        return "free"
+    first = status.holders[0]
+    note = f" ({printable(first.note)})" if first.note else ""
+    who = f"{printable(first.owner)}{note}"
+    if first.owner and first.state != "held":
+        who = f"{who} [{first.state}]"
+    elif not first.owner and first.state == "kept":  # for its min_hold, or its lock_delay
+        who = f"kept closed{note}"
+    more = f" and {len(status.holders) - 1} more" if len(status.holders) > 1 else ""
+    return f"{taken(status)}{who}{more}"

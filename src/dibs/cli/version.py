@@ -1,0 +1,29 @@
+"""`dibs version`."""
+
+import click
+
+from dibs.cli import options
+
+
+@click.command()
+@options.as_json
+def version(as_json: bool) -> int:
+    """Say which release this is."""
+    if as_json:
+        from dibs.cli.output import emit
+
+        emit({"version": _release()})
+    else:
+        print(line())
+    return 0
+
+
+def line() -> str:
+    """What `dibs --version` prints."""
+    return f"dibs {_release()}"
+
+
+def _release() -> str:
+    from importlib.metadata import version as version_of
+
+    return version_of("dibs")

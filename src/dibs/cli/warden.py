@@ -1,0 +1,168 @@
+"""The warden: a small process that ends the command when `dibs run` no longer can.
+
+It is forked before anything else happens, so it shares no thread, lock or connection with us. It
+leads the process group that the command is put into: so the group exists before the command does,
+and its number can't be given to another while either of us lives.
+
+We tell it, over a pipe, until when the lease stands. When that time passes without a newer word
+(`dibs run` is stopped or starved), or when the pipe closes (it was killed), the warden ends
+the group: TERM, a grace, KILL. A good-bye is a KILL to the warden itself.
+"""
+
+import os
+import select
+import signal
+import struct
+import time
+from pathlib import Path
+from typing import NoReturn
+
+from dibs.cli import group
+
+POLITE = 10.0
+"""Seconds from TERM to KILL where the lease itself leaves that much."""
+
+_NAP = 1.0
+"""The longest sleep: a timeout doesn't count while the machine is suspended, and the lease does."""
+_GLANCE = 0.02
+_WORD = struct.Struct("=dd")
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now() -> float:
+    """Seconds on the clock that runs on through suspend, the same here and in the warden."""
+    return time.clock_gettime(_CLOCK)
+
+
+class Warden:
+    """Our end: the group it leads, and the pipe to it."""
+
+    def __init__(self, pid: int, pipe: int) -> None:
+        self.group = pid
+        self._pipe = pipe
+
+    @classmethod
+    def start(cls) -> "Warden":
+        """Fork it. To be called while this process has one thread only."""
+        reader, writer = (_above_standard(end) for end in os.pipe())
+        os.set_blocking(writer, False)
+        masked = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                _serve(reader)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
+        os.close(reader)
+        os.setpgid(pid, pid)  # it does the same: the group exists for whoever comes first
+        return cls(pid, writer)
+
+    def tell(self, term_at: float, kill_at: float) -> bool:
+        """Say when to ask the group to end, and when to kill it. False if nobody listens."""
+        try:
+            os.write(self._pipe, _WORD.pack(term_at, kill_at))
+        except BlockingIOError:
+            pass  # it is stopped, and finds older words when it runs on
+        except BrokenPipeError:
+            return False
+        return True
+
+    def dismiss(self) -> None:
+        """End the warden, and only it."""
+        os.kill(self.group, signal.SIGKILL)
+        os.waitpid(self.group, 0)
+        os.close(self._pipe)
+
+
+def _above_standard(descriptor: int) -> int:
+    """The same file under a number that no standard stream has, should one of those be closed."""
+    if descriptor > 2:
+        return descriptor
+    import fcntl
+
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    os.close(descriptor)
+    return moved
+
+
+# ---- in the warden's process --------------------------------------------------------------------
+
+
+def _serve(pipe: int) -> NoReturn:
+    try:
+        _settle(pipe)
+        _Watch(pipe).run()
+    finally:
+        os._exit(0)
+
+
+def _settle(pipe: int) -> None:
+    """Let go of everything that is not ours: terminal signals, streams, files, the directory."""
+    for signum in signal.valid_signals() - {signal.SIGCHLD, signal.SIGCONT}:
+        try:
+            signal.signal(signum, signal.SIG_IGN)
+        except (OSError, ValueError):
+            pass  # KILL, STOP and what the system keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    os.setpgid(0, 0)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nothing, stream)
+    for descriptor in [int(name) for name in os.listdir("/dev/fd")]:
+        if descriptor > 2 and descriptor != pipe:
+            _close(descriptor)
+    os.chdir("/")
+    try:
+        Path("/proc/self/comm").write_bytes(b"dibswarden")
+    except OSError:
+        pass  # a nicety of Linux
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:
+        pass  # it was the listing's own
+
+
+class _Watch:
+    def __init__(self, pipe: int) -> None:
+        self._pipe = pipe
+        self._term_at = float("inf")
+        self._kill_at = float("inf")
+        self._ending = False
+
+    def run(self) -> None:
+        while self._listen():
+            if now() >= self._kill_at:
+                group.tell(os.getpid(), signal.SIGKILL)
+            if now() >= self._term_at:
+                self._end()
+        self._orphaned()
+
+    def _listen(self) -> bool:
+        """Take in the newest word; False once nobody can send one."""
+        pause = min(_NAP, max(0.0, min(self._term_at, self._kill_at) - now()))
+        if not select.select([self._pipe], [], [], pause)[0]:
+            return True
+        words = os.read(self._pipe, 4096)
+        if words and not self._ending:
+            self._term_at, self._kill_at = _WORD.unpack(words[-_WORD.size :])
+        return bool(words)
+
+    def _end(self) -> None:
+        """Ask once; from here on no newer word counts, for a lost lease stays lost."""
+        if not self._ending:
+            self._ending = True
+            self._term_at = float("inf")
+            group.end(os.getpid())
+
+    def _orphaned(self) -> None:
+        if self._term_at == self._kill_at == float("inf"):
+            return  # nothing was ever started
+        if self._term_at < float("inf"):
+            self._end()
+        self._kill_at = min(self._kill_at, now() + POLITE)
+        while now() < self._kill_at and group.has_members(os.getpid()):
+            time.sleep(_GLANCE)
+        group.tell(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,83 @@
+"""Names, durations and holders as people read them."""
+
+from collections.abc import Sequence
+
+from dibs.model import MANY, Holder, Status
+
+_FEW = 3
+"""So many holders are named; of more, how many they are."""
+
+
+def printable(text: str) -> str:
+    """Without anything that a terminal would act upon: names and notes are other people's."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def shown(key: bytes) -> str:
+    """A key's name."""
+    return printable(key.partition(b":")[2].decode("utf-8", "backslashreplace"))
+
+
+def kind_of(key: bytes) -> str:
+    """A key's kind."""
+    return printable(key.partition(b":")[0].decode("ascii", "replace"))
+
+
+def span(seconds: float) -> str:
+    """A duration in its two largest units."""
+    whole = max(0, round(seconds))
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 100:
+        return f"{minutes} min {rest} s"
+    hours, rest = divmod(minutes, 60)
+    return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def counted(count: int, thing: str) -> str:
+    """So many things."""
+    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
+
+
+def holding(holder: Holder) -> str:
+    """Who holds, what for, since when."""
+    if is_slot_mode(holder):
+        whose = f" ({printable(holder.note)})" if holder.note else ""
+        return f"kept for slot mode's {printable(holder.owner)}{whose}"
+    if holder.state == "kept":
+        return f"kept closed for another {span(holder.expires_in)}"
+    note = f" ({printable(holder.note)})" if holder.note else ""
+    revoked = ", revoked" if holder.state == "revoked" else ""
+    return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
+
+
+def is_slot_mode(holder: Holder) -> bool:
+    """A workflow has this slot without the broker, in Temporal, which can't tell for how long."""
+    return holder.state == "kept" and holder.owner.startswith("permit:")
+
+
+def holders(status: Status) -> str:
+    """All of a key's holders in one phrase."""
+    return held_by(status.holders)
+
+
+def state(status: Status) -> str:
+    """How much of a key is taken, where several may have it, and by whom."""
+    return taken(status) + holders(status)
+
+
+def taken(status: Status) -> str:
+    """How many of its units are taken, as a beginning; empty where there is one, or no bound."""
+    if not status.holders or not 1 < status.capacity < MANY:
+        return ""
+    return f"{sum(each.units for each in status.holders)} of {status.capacity}: "
+
+
+def held_by(holders: Sequence[Holder]) -> str:
+    """So many holders in one phrase."""
+    if not holders:
+        return "free"
+    named = "; ".join(holding(holder) for holder in holders[:_FEW])
+    more = len(holders) - _FEW
+    return f"{named}; and {more} more" if more > 0 else named

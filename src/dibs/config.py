@@ -1,0 +1,211 @@
+"""Settings: what may be set, in which units, and how a text is read."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from math import inf, isnan
+from typing import Any, Final, final
+
+from dibs.core.timing import MIN_TTL, margin
+from dibs.errors import UnsafeTiming
+
+type Duration = float | int | str | timedelta
+
+FOREVER = "forever"
+"""Seconds, a `timedelta`, or a text such as "30s", "1.5h", "250ms"."""
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.ASCII)
+
+
+@final
+class Unset:
+    """No value was given, which is not the same as None."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+
+def seconds(value: Duration, what: str = "a duration") -> float:
+    """A duration in seconds.
+
+    Raises `TypeError` for what is none (a bool isn't), `ValueError` for one that is negative, NaN or
+    can't be read.
+    """
+    if type(value) is float or (isinstance(value, int | float) and not isinstance(value, bool)):
+        result = float(value)
+    elif isinstance(value, timedelta):
+        result = value.total_seconds()
+    elif isinstance(value, str):
+        result = _read(value, what)
+    else:
+        raise TypeError(f'{what} is {value!r}: give seconds, a timedelta, or a text such as "30s"')
+    if isnan(result):
+        raise ValueError(f"{what} is NaN, which is no amount of time")
+    if result < 0:
+        raise ValueError(f"{what} is {value!r}: it can't be negative")
+    return result
+
+
+def _read(text: str, what: str) -> float:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f'{what} is {text!r}: write it as "30s", "5m", "1.5h" or "250ms"')
+    return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def optional_seconds(value: Duration | None, what: str) -> float | None:
+    """A duration, or None for without end, which is "forever" where settings are texts."""
+    if value is None or value == FOREVER:
+        return None
+    result = seconds(value, what)
+    return None if result == inf else result
+
+
+def safe_ttl(value: Duration) -> float:
+    """A ttl. Raises `UnsafeTiming` for one that is all margin, or never ends."""
+    ttl = seconds(value, "ttl")
+    if not MIN_TTL <= ttl < inf:
+        raise UnsafeTiming(
+            f"ttl is {ttl:g} s: it must be finite and at least {MIN_TTL:g} s, as a holder stops "
+            f"{margin(MIN_TTL):g} s or more before the store lets go of its lease"
+        )
+    return ttl
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LockConfig:
+    """How a lock is acquired and held; give it to `Lock.from_config`, which reads no environment."""
+
+    ttl: Duration = 30.0
+    """How long the store keeps the lease without a renewal."""
+    wait: Duration | None = None
+    """How long to queue: None for ever, 0 for one try."""
+    priority: int = 0
+    """Higher comes first in the queue."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+    auto_renew: bool = True
+    """Renew in the background while it is held."""
+    max_hold: Duration | None = None
+    """Stop renewing after so long, whatever the body does."""
+    cohort: int | None = None
+    """Let tasks or threads of one process pass a lock on among themselves, for so many holds in a row."""
+    reentrant: bool = False
+    """Whoever holds it may acquire it again; it is given up with the last of these leases."""
+    lock_delay: Duration = 0.0
+    """A hold that ended by expiry, not by a release, keeps it closed for so long."""
+    detect_deadlocks: bool = True
+    """Whoever holds something else and waits looks for a circle of waiters, and may get `Deadlock`."""
+
+    def __post_init__(self) -> None:
+        set_ = object.__setattr__
+        set_(self, "ttl", safe_ttl(self.ttl))
+        set_(self, "wait", optional_seconds(self.wait, "wait"))
+        set_(self, "max_hold", optional_seconds(self.max_hold, "max_hold"))
+        if self.max_hold == 0:
+            raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
+        _check_cohort(self.cohort)
+        set_(self, "lock_delay", safe_lock_delay(self.lock_delay))
+        for field, type_, example in _PLAIN:
+            value = getattr(self, field)
+            if not isinstance(value, type_) or (type_ is int and isinstance(value, bool)):
+                raise TypeError(f"{field} is {value!r}: give {example}")
+        check_priority(self.priority)
+
+
+MAX_PRIORITY = 2**30 - 1
+"""Every store can hold as much, and as much below nothing; beyond it come those who upgrade."""
+
+
+def check_priority(priority: int) -> None:
+    """Raises `ValueError` for one that no store could keep in order."""
+    if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
+        raise ValueError(f"priority is {priority}: give an int from -(2**30 - 1) to 2**30 - 1")
+
+
+LONGEST_LOCK_DELAY = 600.0
+"""Nobody can open what a crash has closed; and whoever takes longer to notice a loss needs fencing."""
+
+
+def safe_lock_delay(value: Duration) -> float:
+    """A lock delay in seconds. Raises `UnsafeTiming` for one that is out of all proportion."""
+    delay = seconds(value, "lock_delay")
+    if delay > LONGEST_LOCK_DELAY:
+        raise UnsafeTiming(
+            f"lock_delay is {delay:g} s: nobody can end it early, so give at most "
+            f"{LONGEST_LOCK_DELAY:g} s; against writes that come later, compare fencing tokens"
+        )
+    return delay
+
+
+LARGEST_COHORT = 1000
+"""Each grant reserves as many tokens, and lets whoever waits elsewhere be passed nearly as often."""
+
+
+def _check_cohort(value: object) -> None:
+    if value is None:
+        return
+    wanted = f"an int from 2 to {LARGEST_COHORT}, or None"
+    if type(value) is not int:
+        raise TypeError(f"cohort is {value!r}: give {wanted}")
+    if not 2 <= value <= LARGEST_COHORT:
+        raise ValueError(f"cohort is {value!r}: give {wanted}")
+
+
+_PLAIN = (
+    ("priority", int, "an int"),
+    ("note", str, "a text"),
+    ("label", str, "a text"),
+    ("auto_renew", bool, "True or False"),
+    ("reentrant", bool, "True or False"),
+    ("detect_deadlocks", bool, "True or False"),
+)
+
+
+def whole(text: str) -> int:
+    """A whole number. Raises `ValueError` for a text that is none."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("write a whole number, such as 7") from None
+
+
+def flag(text: str) -> bool:
+    """A yes or a no. Raises `ValueError` for a text that is neither."""
+    value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False}.get(
+        text.strip().lower(), {"no": False, "off": False}.get(text.strip().lower())
+    )
+    if value is None:
+        raise ValueError("write true or false")
+    return value
+
+
+def _wait(text: str) -> str | None:
+    return None if text.strip().lower() in ("", "none", "forever") else text
+
+
+def _cohort(text: str) -> int | None:
+    return None if text.strip().lower() in ("", "none", "off") else whole(text)
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "ttl": str,
+    "wait": _wait,
+    "priority": whole,
+    "note": str,
+    "label": str,
+    "auto_renew": flag,
+    "max_hold": _wait,
+    "cohort": _cohort,
+    "reentrant": flag,
+    "lock_delay": str,
+    "detect_deadlocks": flag,
+}
+"""How a setting is read from a text: of a variable, or of a file."""

@@ -1,0 +1,9 @@
+"""Leases where frameworks expect them: FastAPI, Django, Celery. Each is imported by its own name."""
+
+
+def needs(framework: str, package: str) -> ImportError:
+    """What to raise where a framework is missing."""
+    return ImportError(
+        f"dibs.contrib.{package} needs {framework}: pip install 'dibs[{package}]'",
+        name=package,
+    )

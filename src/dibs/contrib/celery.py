@@ -1,0 +1,122 @@
+"""A lock around a Celery task: named after its arguments, and renewed while it runs."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from random import uniform
+from typing import Any, Literal, get_args
+
+from dibs.config import seconds
+from dibs.contrib import needs
+from dibs.sync import (
+    AcquireTimeout,
+    Client,
+    Duration,
+    Lease,
+    Lock,
+    NameTemplate,
+    Semaphore,
+    as_current,
+)
+
+try:
+    from celery import current_task  # type: ignore[import-untyped]
+except ModuleNotFoundError as _error:
+    raise needs("Celery", "celery") from _error
+
+type OnBusy = Literal["retry", "skip", "raise"]
+
+_LONGEST = 60.0
+"""Whoever holds it may be done at any moment, long before its lease could expire."""
+
+
+def locked[F: Callable[..., Any]](
+    template: str,
+    *,
+    on_busy: OnBusy = "retry",
+    countdown: Duration | None = None,
+    default: object = None,
+    capacity: int | None = None,
+    client: Client | str | None = None,
+    **options: Any,
+) -> Callable[[F], F]:
+    """Hold the lock that `template` names while a task runs: written below `@app.task`.
+
+    `"sync:{user_id}"` takes the argument `user_id`. With `capacity` it is one unit of a semaphore. Other
+    options are the constructor's, with `wait` 0 unless it is given; `current_lease()` inside is the lease.
+
+    Contention: with `retry` the task is sent again, for `countdown` seconds later (unset: when
+    the first holder's lease would end, at most 60 s, less a random part so that not all come at once), as
+    often as it takes; its own `max_retries` is left alone, and its `expires` bounds it. With
+    `skip` it succeeds with `default`; with `raise`, and where nobody could send it again (a direct call,
+    eager mode), it fails with `AcquireTimeout`. Expiry: the lease is renewed while the task runs; a lost one
+    interrupts nobody, as no thread can be, but fails the task with `LeaseLost` at its end, and at each
+    `current_lease().ensure()`. A worker that is killed is waited for as long as the ttl. Raises
+    `ValueError` at decoration for a field that is no parameter.
+    """
+    if on_busy not in get_args(OnBusy.__value__):
+        raise ValueError(f"on_busy is {on_busy!r}: write 'retry', 'skip' or 'raise'")
+    after = None if countdown is None else seconds(countdown, "countdown")
+    options.setdefault("wait", 0)
+    make = functools.partial(_resource, capacity=capacity, client=client, options=options)
+    make(template)  # what is wrong with the options is told now
+
+    def decorate(function: F) -> F:
+        _refuse(function)
+        name = NameTemplate(template, function)
+
+        @functools.wraps(function)
+        def task(*args: Any, **kwargs: Any) -> Any:
+            try:
+                lease = make(name.name(args, kwargs)).acquire()
+            except AcquireTimeout as busy:
+                if on_busy == "skip":
+                    return default
+                if on_busy == "retry":
+                    _send_again(busy, after)
+                raise
+            return _run(lease, function, args, kwargs)
+
+        # Celery checks a call's arguments by this, and follows no __wrapped__
+        task.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+        return task  # type: ignore[return-value]
+
+    return decorate
+
+
+def _run(
+    lease: Lease, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with lease, as_current(lease):
+        return function(*args, **kwargs)
+
+
+def _resource(
+    name: str | bytes, capacity: int | None, client: Client | str | None, options: dict[str, Any]
+) -> Lock | Semaphore:
+    if capacity is None:
+        return Lock(name, client=client, **options)
+    return Semaphore(name, capacity, client=client, **options)
+
+
+def _refuse(function: object) -> None:
+    """Raises `TypeError` for what can't be a task's function."""
+    if getattr(function, "delay", None) is not None:
+        raise TypeError("write @locked(...) below @app.task, not above it")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{function!r} is no plain function, which is all that Celery runs")
+
+
+def _send_again(busy: AcquireTimeout, countdown: float | None) -> None:
+    """Send the task that is running once more, and raise Celery's `Retry`; return where that is in vain."""
+    request = current_task.request if current_task else None
+    if request is None or request.called_directly or request.is_eager:
+        return
+    if countdown is None:
+        longest = min(max(busy.retry_after or 0.0, 1.0), _LONGEST)
+        countdown = uniform(0.5, 1.0) * longest  # noqa: S311  # spreads those who wait
+    request.retries -= 1  # waiting for its turn uses up none of the task's own retries
+    try:
+        current_task.retry(exc=busy, countdown=countdown)
+    finally:
+        request.retries += 1

@@ -1,0 +1,15 @@
+"""Leases in FastAPI: a dependency that holds one, a lifespan, and problems as RFC 9457 tells them.
+
+`lifespan` and `problems` are of use in any Starlette application.
+"""
+
+from dibs.contrib import needs
+
+try:
+    from dibs.contrib.fastapi.held import Held
+    from dibs.contrib.fastapi.lifespan import lifespan
+    from dibs.contrib.fastapi.problems import problems
+except ModuleNotFoundError as _error:
+    raise needs("FastAPI", "fastapi") from _error
+
+__all__ = ["Held", "lifespan", "problems"]

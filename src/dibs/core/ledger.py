@@ -1,0 +1,311 @@
+"""The ledger: one pure state machine that every store applies, and that carries every primitive.
+
+`apply(book, command, now, stamp)` decides everything about one key. `now` is the time by which entries
+end, on whatever clock the book's view uses; `stamp` is the store's wall clock in microseconds and only
+seeds fencing tokens and ages. Nothing here waits, reads a clock, draws a random number or does I/O.
+
+The rules, which the model check in `tests/model` explores exhaustively:
+
+* At most `capacity` units are taken, where capacity is the newest that a *new* id declared. Holds that
+  were granted under another capacity run on.
+* An id is used once. It has at most one entry (a hold, a place, or a tomb), and an id whose hold has
+  ended is never silently granted again by a renewal.
+* Nothing is shortened, except by `Revoke(now=True)`: whoever was told a ttl may count on it from the
+  moment the command was *sent*.
+* Tokens of a key strictly increase.
+* The queue is strict: nobody passes a place that speaks up, however much fits behind it.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from math import inf, isfinite
+from typing import Any, Literal
+
+from dibs.core.book import Book, Entry, Hold, Place, Tomb, first_release
+from dibs.core.names import fingerprint
+from dibs.core.timing import BURIAL, WINDOW
+from dibs.core.turn import Turn
+from dibs.core.views import holders_of, waiter_of
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Gone,
+    Granted,
+    Inspect,
+    Lost,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Reply,
+    Resize,
+    Revoke,
+    Revoked,
+    Status,
+    Unknown,
+    Wakeup,
+)
+
+LAST_TOKEN = 2**53
+"""Tokens stay below, so that every language's numbers hold them."""
+
+HOLDERS_SHOWN = 8
+WAITERS_SHOWN = 100
+
+
+def apply(book: Book, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
+    """Apply one command to the book of its key, and tell who should be woken."""
+    flaw = _flaw(command)
+    if flaw is not None:
+        return Failed("invalid", flaw), []
+    turn = Turn(book, command.key, now, stamp, getattr(command, "id", None))
+    first = book.first()
+    turn.settle()
+    reply = _RULES[type(command)](turn, command)
+    turn.settle()
+    turn.wake_new_head(first)
+    return reply, turn.wakeups
+
+
+def _flaw(command: Command) -> str | None:
+    """What is wrong with a command that no client of ours would send."""
+    if isinstance(command, Acquire):
+        if type(command.units) is not int or type(command.priority) is not int:
+            return "units and priority must be whole numbers"
+        if not (0 < command.ttl < inf and 0 < command.patience < inf):
+            return "ttl and patience must be positive"
+        if command.units < 1 or command.tokens < 1 or not 0 <= command.floor < LAST_TOKEN:
+            return "units and tokens must be at least 1, floor at least 0 and less than 2^53"
+        if not 0 <= command.lock_delay < inf:
+            return "lock_delay must be finite and at least 0"
+    elif isinstance(command, Renew):
+        if not 0 < command.ttl < inf:
+            return "ttl must be positive"
+    elif isinstance(command, Resize):
+        if command.units < 1:
+            return "units must be at least 1"
+    elif isinstance(command, Release) and not (0 <= command.keep < inf and 0 <= command.bury < inf):
+        return "keep and bury must be finite and at least 0"
+    return None
+
+
+# ---- Acquire --------------------------------------------------------------------------------------
+
+
+def _acquire(turn: Turn, command: Acquire) -> Reply:
+    entry = turn.book.get(command.id)
+    if entry is not None:
+        return _acquire_again(turn, command, entry)
+    if command.units > command.capacity:
+        return Refused("too_large")
+    turn.book.capacity = command.capacity
+    if turn.book.waiting:
+        turn.settle()  # a greater capacity lets the queue in first
+    if turn.fits(command.units):
+        return _grant(turn, command)
+    if not command.queue:
+        return _refuse(turn)
+    limit = turn.book.queue_limit
+    if limit is not None and turn.book.waiting >= limit:
+        return _refuse(turn, "queue_full")
+    return turn.queue_up(_new_place(turn, command))
+
+
+def _acquire_again(turn: Turn, command: Acquire, entry: Entry) -> Reply:
+    """A repeat: it renews a living hold, keeps a place alive, and never revives what has ended."""
+    if isinstance(entry, Tomb):
+        return Refused("too_large") if entry.reason == "too_large" else Gone()
+    if isinstance(entry, Hold) and entry.state in ("kept", "revoked"):
+        return Gone()
+    entry.inbox = command.inbox  # its owner may have reconnected
+    if isinstance(entry, Place):
+        return turn.speak_up(entry, command.ttl)
+    return turn.claim(entry, command.ttl)
+
+
+def _grant(turn: Turn, command: Acquire) -> Granted:
+    token = turn.take_tokens(command.tokens, command.floor)
+    slots = turn.free_slots(command.units)
+    turn.book.put(
+        Hold(
+            id=command.id,
+            owner=command.owner,
+            token=token,
+            units=command.units,
+            slots=slots,
+            ttl=command.ttl,
+            expires=turn.now + command.ttl,
+            lock_delay=command.lock_delay,
+            since=turn.stamp,
+            note=command.note,
+            inbox=command.inbox,
+        )
+    )
+    return Granted(token, slots, command.ttl)
+
+
+def _new_place(turn: Turn, command: Acquire) -> Place:
+    turn.book.arrivals += 1
+    return Place(
+        id=command.id,
+        owner=command.owner,
+        units=command.units,
+        priority=command.priority,
+        arrival=turn.book.arrivals,
+        grant_ttl=command.ttl,
+        ttl=command.patience,
+        expires=turn.now + command.patience,
+        tokens=command.tokens,
+        floor=command.floor,
+        lock_delay=command.lock_delay,
+        since=turn.stamp,
+        note=command.note,
+        inbox=command.inbox,
+    )
+
+
+def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refused:
+    """Not now: who is in the way, and when time alone could change that."""
+    holds = list(turn.book.holds())
+    closed = reason == "held" and holds and all(hold.state == "kept" for hold in holds)
+    again = first_release(turn.book) - turn.now
+    return Refused(
+        "closed" if closed else reason,
+        holders_of(turn, holds[:HOLDERS_SHOWN]),
+        max(again, 0.0) if isfinite(again) else WINDOW,
+    )
+
+
+# ---- Renew, Release -------------------------------------------------------------------------------
+
+
+def _renew(turn: Turn, command: Renew) -> Reply:
+    entry = turn.book.get(command.id)
+    if command.inbox and isinstance(entry, Hold | Place):
+        entry.inbox = command.inbox
+    match entry:
+        case Hold(state="held"):
+            return Renewed(turn.extend(entry, command.ttl))
+        case Hold(state="unclaimed"):
+            return turn.claim(entry, command.ttl)
+        case Place():
+            reply = turn.speak_up(entry, command.ttl)
+            return reply if isinstance(reply, Granted | Queued) else Lost("expired", "too large")
+        case Hold(state="revoked") | Tomb(reason="revoked"):
+            return Lost("revoked", entry.detail)
+        case _:
+            return Lost()
+
+
+def _release(turn: Turn, command: Release) -> Reply:
+    entry = turn.book.get(command.id)
+    match entry:
+        case Hold(state="kept"):
+            if command.bury > entry.bury:
+                entry.bury = command.bury
+                turn.book.put(entry)
+            return Released()  # a repeat never extends it
+        case Hold() if command.keep:
+            turn.keep(entry, command.keep, command.bury)
+            return Released()
+        case Hold() | Place():
+            if command.bury:
+                turn.bury(command.id, command.bury)
+            else:
+                turn.book.remove(entry)
+            return Released()
+        case None if command.bury:
+            turn.bury(command.id, command.bury)
+        case Tomb() if command.bury:
+            turn.extend(entry, command.bury)  # its Acquire may have been sent again since
+    return Unknown()
+
+
+# ---- Resize ---------------------------------------------------------------------------------------
+
+
+def _resize(turn: Turn, command: Resize) -> Reply:
+    hold = turn.book.get(command.id)
+    if not isinstance(hold, Hold) or hold.state == "kept":
+        return Lost()
+    if hold.state == "revoked":
+        return Lost("revoked", hold.detail)
+    # It lives as long as it would anyway. Without the store's clock that is this observer's guess,
+    # and holds good only if all others start to watch afresh.
+    left = turn.extend(hold, 0.0)
+    if command.seq > hold.seq:
+        hold.seq = command.seq  # also of what is refused: its late copy must not succeed
+        _set_units(turn, hold, command.units)
+    if command.seq == hold.seq and command.units != hold.units:
+        return _refuse_growth(turn, hold, command.units)
+    return Granted(hold.token, hold.slots, left)
+
+
+def _set_units(turn: Turn, hold: Hold, units: int) -> None:
+    """Growing ignores the queue: who holds on would otherwise wait for those who wait for it."""
+    book = turn.book
+    grows = units > hold.units
+    if grows and book.used - hold.units + units > book.capacity:
+        return book.put(hold)
+    slots = turn.free_slots(units, hold.slots) if grows else hold.slots[:units]
+    book.remove(hold)
+    if grows:
+        hold.token = turn.take_tokens(1, 0)  # more units are a new grant
+    hold.units = units
+    hold.slots = slots
+    book.put(hold)
+
+
+def _refuse_growth(turn: Turn, hold: Hold, units: int) -> Refused:
+    if units > turn.book.capacity:
+        return Refused("too_large")
+    others = [other for other in turn.book.holds() if other.id != hold.id]
+    again = min((turn.book.expires_at(other) for other in others), default=turn.now) - turn.now
+    return Refused("held", holders_of(turn, others[:HOLDERS_SHOWN]), max(again, 0.0))
+
+
+# ---- Revoke, Inspect ------------------------------------------------------------------------------
+
+
+def _revoke(turn: Turn, command: Revoke) -> Revoked:
+    hit = [
+        hold
+        for hold in turn.book.holds()
+        if hold.state != "kept" and command.lease in (None, fingerprint(hold.id))
+    ]
+    ends_in = 0.0
+    for hold in hit:
+        turn.wake_revoked(hold, command.reason)
+        if command.now:
+            turn.bury(hold.id, BURIAL, "revoked", command.reason)
+        else:
+            hold.state = "revoked"
+            hold.detail = command.reason
+            turn.book.put(hold)
+            ends_in = max(ends_in, turn.book.expires_at(hold) - turn.now)
+    return Revoked(len(hit), ends_in)
+
+
+def _inspect(turn: Turn, command: Inspect) -> Status:
+    book = turn.book
+    return Status(
+        command.key,
+        book.capacity,
+        holders_of(turn, sorted(book.holds(), key=lambda hold: hold.token)),
+        tuple(waiter_of(turn, place) for place in islice(book.queue(), WAITERS_SHOWN)),
+        book.waiting,
+        book.last,
+    )
+
+
+_RULES: dict[type, Callable[[Turn, Any], Reply]] = {
+    Acquire: _acquire,
+    Renew: _renew,
+    Release: _release,
+    Resize: _resize,
+    Inspect: _inspect,
+    Revoke: _revoke,
+}

@@ -1,0 +1,87 @@
+"""Which store is used where none is named."""
+
+import os
+import warnings
+from pathlib import Path
+
+from dibs.errors import ImplicitStoreWarning, NotConfigured
+from dibs.fork import FreshLock
+from dibs.hub import Hub, hub_for, implicit_url
+from dibs.overrides import overridden
+from dibs.settings_stores import configured_store
+from dibs.stores import hub_by_settings
+
+_lock = FreshLock()
+_said: "tuple[DefaultStore, ...]" = ()
+"""What was said to be the default store and has not ended: the last is it."""
+
+
+class DefaultStore:
+    """A store's turn as the default one: until it ends, or `set_default` says otherwise.
+
+    What was the default before is it again then, whichever of several ends first.
+    """
+
+    __slots__ = ("_lasts", "hub")
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+        self._lasts = False
+
+    def begin(self, hub: Hub) -> None:
+        """Be it from now on, with this store; its turn may have begun already."""
+        global _said
+        with _lock.held:
+            if not self._lasts:
+                self._lasts, self.hub = True, hub
+                _said = (*_said, self)
+
+    def end(self) -> None:
+        """Be it no longer."""
+        global _said
+        with _lock.held:
+            self._lasts = False
+            _said = tuple(each for each in _said if each is not self)
+
+
+def default_hub() -> Hub:
+    """An override, else what was said last, $DIBS_URL, the settings file, the implicit store."""
+    return overridden(None) or _last_said() or hub_by_settings(None, _implicit)
+
+
+def default_is_named() -> bool:
+    """Whether the default store is one that somebody named, and not the implicit one."""
+    return bool(overridden(None) or _last_said() or configured_store())
+
+
+def _last_said() -> Hub | None:
+    said = _said  # which another thread may replace
+    return said[-1].hub if said else None
+
+
+def _implicit() -> Hub:
+    url = implicit_url()
+    where = "DIBS_URL=sqlite:////absolute/path.db, or dibs.set_default(url)"
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        raise NotConfigured(
+            f"this runs in Kubernetes, where a file excludes only one pod: set {where}"
+        )
+    required = os.environ.get("DIBS_REQUIRE")
+    if required not in (None, "", "cluster"):
+        raise NotConfigured(f"DIBS_REQUIRE is {required!r}: it may be cluster, or unset")
+    if required:
+        raise NotConfigured(f"DIBS_REQUIRE=cluster, and no store is named: set {where}")
+    warnings.warn(
+        f"no store is named, so locks are kept in {url} and exclude only this user on this host: "
+        f"set {where}",
+        ImplicitStoreWarning,
+        skip_file_prefixes=(str(Path(__file__).parent),),
+    )
+    return hub_for(url)
+
+
+def set_default_hub(hub: Hub | None) -> None:
+    """What bare primitives use from now on; None for what they would use by themselves."""
+    global _said
+    with _lock.held:
+        _said = () if hub is None else (DefaultStore(hub),)

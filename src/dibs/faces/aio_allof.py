@@ -1,0 +1,97 @@
+"""The asyncio face of several leases, all or nothing."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dibs.config import UNSET, Duration, Unset, optional_seconds
+from dibs.faces.aio import Acquirable, Acquisition, Lease, Semaphore
+from dibs.faces.aio_entering import Enterable, HeldByTask
+from dibs.primitives.allof import AllOfBase
+from dibs.primitives.allof_leases import LeasesBase
+from dibs.primitives.description import NO_TIMEOUT
+from dibs.primitives.watching import Waiting
+
+type Member = Acquirable[Any] | tuple[Semaphore, int] | AllOf
+"""What can be held with others: a primitive, a semaphore with the units wanted of it, or an `AllOf`."""
+
+
+class Leases(LeasesBase[Lease], HeldByTask):
+    """The leases of an `AllOf`, in the order of its arguments, held by an asyncio task.
+
+    A sequence: `leases[0]` is the lease of the first argument. As a context manager all are released on
+    leaving, in one round trip; if one is lost meanwhile the task that entered is cancelled, and `LeaseLost`,
+    which names the one, raised in the stead of that cancellation.
+    """
+
+    __slots__ = ()
+    _are = "these leases are"
+
+    async def release(self) -> bool:
+        """Give all of them up, in one round trip; True if each was held until now. May be called again."""
+        return await self._release()
+
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until one is lost (True), all are given up, or `timeout` seconds have passed (False)."""
+        return await self._wait_lost(optional_seconds(timeout, "timeout"))
+
+
+class AllOf(Enterable[Leases], AllOfBase[Leases]):
+    """Several resources at once, all or nothing, for asyncio.
+
+    `AllOf(lock, (semaphore, 2), rwlock.read())`; the leases come in that order. Contention: all are tried in
+    one round trip; where that fails they are taken in the order of their keys, waiting for one at a
+    time, so that no two wait for each other, in whatever order they name the same. Expiry: each is
+    an ordinary lease, and to lose one is to lose them all. Cancellation: a cancelled acquire leaves nothing
+    behind. `ttl` is for each (unset: its own), `wait` for all together (unset: the shortest of theirs).
+    Durations are seconds, or texts such as "30s".
+    """
+
+    _leases_type = Leases
+    _takes = Acquirable
+    _world = "dibs"
+
+    def __init__(
+        self,
+        *members: Member,
+        wait: Duration | Unset | None = UNSET,
+        ttl: Duration | Unset = UNSET,
+        on_wait: Callable[[Waiting], object] | None = None,
+        timeout: Unset = UNSET,
+    ) -> None:
+        super().__init__(*members, wait=wait, ttl=ttl, on_wait=on_wait, timeout=timeout)
+
+    def acquire(
+        self,
+        *,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        on_wait: Callable[[Waiting], object] | None = None,
+        timeout: Unset = UNSET,
+    ) -> Acquisition[Leases]:
+        """Acquire all, or none: await it, or enter it with `async with`.
+
+        Waits for at most `wait` seconds in all (None: for ever; 0: one try; unset: as constructed). While
+        it waits for one it may hold others, which nobody else can have then; they are renewed.
+        `on_wait` is as for a `Lock`, about the one that it waits for. Cancelled meanwhile, it leaves nothing
+        behind. Raises `AcquireTimeout`, `Reentrant` (before anything is acquired), `Deadlock`,
+        `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`, and `ValueError` if they are not all of
+        one client.
+        """
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
+        return Acquisition(self._acquire(wait, priority, note, on_wait))
+
+    async def try_acquire(
+        self, *, priority: int | None = None, note: str | None = None
+    ) -> Leases | None:
+        """Acquire all at once or not at all; None if others hold one of them or wait for it."""
+        return await self._try(priority, note)
+
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
+
+        def release(self) -> None:
+            """Never works: leases are released, not the `AllOf`. Raises `TypeError`."""
+            raise TypeError(
+                "release the leases: `leases = await both.acquire()`, then `await leases.release()`"
+            )

@@ -1,0 +1,184 @@
+"""The blocking faces of the primitives, for threads."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from dibs.config import UNSET, Duration, Unset, optional_seconds
+from dibs.defaults import default_hub
+from dibs.faces.blocking_entering import Enterable, HeldByThread
+from dibs.faces.described import Described
+from dibs.faces.joining import by_thread
+from dibs.faces.loops import refuse_in_loop
+from dibs.lazy import imported
+from dibs.model import Status
+from dibs.primitives.description import NO_TIMEOUT
+from dibs.primitives.lease import LeaseBase
+from dibs.primitives.lock import LockBase
+from dibs.primitives.options import HoldOptions
+from dibs.primitives.semaphore import SemaphoreBase
+from dibs.primitives.watching import Waiting
+from dibs.runtime.step import step
+from dibs.runtime.threads import ThreadRuntime
+from dibs.stores import NamedStore
+
+if TYPE_CHECKING:
+    from dibs.faces.blocking_client import Client
+
+
+class Lease(LeaseBase, HeldByThread):
+    """A lease that is held by a thread.
+
+    As a context manager it is released on leaving, which raises `LeaseLost` if it was lost meanwhile.
+    Nothing interrupts a thread: between steps call `ensure()`, which raises once the lease is lost.
+    """
+
+    __slots__ = ()
+    _join = staticmethod(by_thread)
+
+    def renew(self, ttl: Duration | None = None) -> None:
+        """Ask the store for `ttl` seconds from now (None: what it was acquired with); never shortens.
+
+        Raises `LeaseLost` if it is lost, `NotHeld` if it was given up, `BackendUnavailable`.
+        """
+        step(self._renew(ttl))
+
+    def release(self, *, within: Any = None) -> bool:
+        """Give it up; True if it was held until now. May be called again.
+
+        With `within`, a connection of the user's own as for `acquire`, it is given up by the commit of the
+        transaction there. Should that roll back, it was not: `renew()` takes it up again, and so does
+        the next renewal in the background. Until then it is not to be relied on.
+        """
+        return step(self._release() if within is None else self._release_within(within))
+
+    def wait_lost(self, timeout: Duration | None = None) -> bool:
+        """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""
+        return step(self._wait_lost(optional_seconds(timeout, "timeout")))
+
+
+class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
+    """What all blocking primitives share: they can be looked at, and entered."""
+
+    _join = staticmethod(by_thread)
+    _may_await = False
+    _client: "Client | NamedStore | None"
+
+    def _runtime(self) -> ThreadRuntime:
+        client = self._client
+        return (default_hub() if client is None else client.hub).thread_runtime()
+
+    def status(self) -> Status:
+        """Who holds it, who waits for it; what is this client's own is told by `mine`."""
+        refuse_in_loop(self)
+        return step(self._status())
+
+    def locked(self) -> bool:
+        """Nothing of it is free at this moment."""
+        refuse_in_loop(self)
+        return step(self._locked())
+
+    def revoke(self, *, reason: str, now: bool = False) -> int:
+        """Refuse further renewals to all holders, and tell them; return how many there were.
+
+        With `now` the units are free at once, though their holders may still be at work: that gives up
+        exclusion, and only fencing protects.
+        """
+        refuse_in_loop(self)
+        return step(self._revoke(reason, now))
+
+
+class Acquirable[LeaseT: Lease](Resource[LeaseT]):
+    """What the blocking primitives share, whatever their leases can do."""
+
+    def acquire(
+        self,
+        *,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        within: Any = None,
+        on_wait: Callable[[Waiting], object] | None = None,
+        timeout: Unset = UNSET,
+    ) -> LeaseT:
+        """Acquire `units`, in turn: a lease, which is a context manager.
+
+        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
+        first served within a priority. Interrupted meanwhile, it leaves nothing behind. Raises
+        `AcquireTimeout`, `Reentrant`, `Deadlock`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+
+        While it has to wait, `on_wait` (unset: the constructor's) is called with a `Waiting`, at once and
+        then every second. It is called in the waiter's own thread, so it
+        should be quick; what it raises is logged, and ends nothing.
+
+        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
+        it is one try, and part of the transaction there: the lease stands once that commits, and until then
+        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
+        `NotConfigured` for a store that can't do that, and for a connection to another one.
+        """
+        if timeout is not UNSET:
+            raise TypeError(NO_TIMEOUT)
+        refuse_in_loop(self)
+        return step(self._acquire(units, wait, priority, note, within, on_wait))
+
+    def try_acquire(
+        self, *, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> LeaseT | None:
+        """Acquire at once or not at all; None if others hold it or wait for it."""
+        refuse_in_loop(self)
+        return step(self._try(units, priority, note))
+
+    if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
+
+        def release(self) -> None:
+            """Never works: a lease is released, not the primitive. Raises `TypeError`."""
+            raise TypeError("release the lease: `lease = lock.acquire()`, then `lease.release()`")
+
+
+class Primitive(Acquirable[Lease]):
+    """What most blocking primitives share: a lease of theirs is a `Lease`."""
+
+    _lease_type = Lease
+
+
+class Lock(LockBase[Lease], Primitive):
+    """One holder at a time, across threads, processes and machines.
+
+    Contention: waiters queue by priority, then arrival. Expiry: the keeper renews at a third of the
+    ttl; a holder that can't is told before the store lets go. Interrupts: an interrupted acquire leaves
+    nothing behind. Durations are seconds, or texts such as "30s".
+    """
+
+    @staticmethod
+    def wraps[F: Callable[..., Any]](
+        template: str,
+        *,
+        on_busy: Literal["raise", "skip"] = "raise",
+        default: object = None,
+        client: "Client | str | None" = None,
+        **options: Unpack[HoldOptions],
+    ) -> Callable[[F], F]:
+        """Hold the lock that `template` names while the decorated function runs.
+
+        `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its loop, a plain
+        one blocks. With `on_busy="skip"` a call that can't have the lock within `wait` (unset: one try)
+        returns `default` instead of raising `AcquireTimeout`. Inside, `current_lease()` is the lease.
+        Other options are the constructor's. Raises `ValueError` at decoration for a field that is no
+        parameter, `TypeError` for a generator function.
+        """
+        wrapping: Callable[[F], F] = imported("dibs.faces.wraps").wraps(
+            template, on_busy=on_busy, default=default, client=client, **options
+        )
+        return wrapping
+
+
+class Semaphore(SemaphoreBase[Lease], Primitive):
+    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`.
+
+    Contention: waiters queue by priority, then arrival, and strictly: a large request at the head is
+    not overtaken by small ones. The capacity is the newest that anybody asked with: what no longer fits
+    it is refused, and what is held runs on. Expiry: the units of a lease end together, each free for
+    others no sooner than the store lets go, of which the holder is told before. Interrupts: an
+    interrupted acquire leaves nothing behind, and keeps no unit. Durations are seconds, or texts such as
+    "30s".
+    """

@@ -1,0 +1,171 @@
+"""The blocking face of a store in use."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Self, Unpack
+
+from dibs.config import UNSET, Duration, Unset
+from dibs.core.names import Kind
+from dibs.core.notes import plain_status
+from dibs.faces.asked import kinds_asked, resource_key
+from dibs.faces.loops import refuse_in_loop
+from dibs.faces.opening import ConnectOptions, Opened, opened
+from dibs.hub import Hub
+from dibs.model import Capabilities, Finding, Status
+from dibs.primitives import admin
+from dibs.primitives.options import ElectionOptions, HoldOptions, TaskOptions
+from dibs.runtime.step import step
+
+if TYPE_CHECKING:
+    from dibs.faces.blocking_election import LeaderElection
+    from dibs.faces.blocking_rwlock import RWLock
+    from dibs.faces.blocking_tasklock import TaskLock
+
+from dibs.faces.blocking import Lease, Lock, Semaphore
+
+
+def _lease_type(kind: str) -> type[Lease]:
+    """What a lease of that kind is."""
+    if kind != "rwlock":
+        return Lease
+    from dibs.faces.blocking_rwlock import RWLease
+
+    return RWLease
+
+
+class Client:
+    """A store in use, by threads: connects when it is first needed."""
+
+    def __init__(self, hub: Hub, *, opened: Opened | None = None) -> None:
+        self.hub = hub
+        self._opened = opened or Opened(hub)
+
+    @property
+    def url(self) -> str:
+        """The store's URL, without a password."""
+        return self.hub.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store promises."""
+        return self.hub.capabilities
+
+    def lock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> Lock:
+        """A `Lock` in this store."""
+        return Lock(name, client=self, **options)
+
+    def semaphore(
+        self, name: str | bytes, capacity: int, **options: Unpack[HoldOptions]
+    ) -> Semaphore:
+        """A `Semaphore` in this store."""
+        return Semaphore(name, capacity, client=self, **options)
+
+    def rwlock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> "RWLock":
+        """An `RWLock` in this store."""
+        from dibs.faces.blocking_rwlock import RWLock  # only who asks for it pays for it
+
+        return RWLock(name, client=self, **options)
+
+    def task_lock(
+        self,
+        name: str | bytes,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
+        **options: Unpack[TaskOptions],
+    ) -> "TaskLock":
+        """A `TaskLock` in this store."""
+        from dibs.faces.blocking_tasklock import TaskLock
+
+        return TaskLock(name, min_hold, max_hold, client=self, **options)
+
+    def leader_election(
+        self, name: str | bytes, **options: Unpack[ElectionOptions]
+    ) -> "LeaderElection":
+        """A `LeaderElection` in this store."""
+        from dibs.faces.blocking_election import LeaderElection
+
+        return LeaderElection(name, client=self, **options)
+
+    def status(self, name: str | bytes | Status, kind: Kind | None = None) -> Status:
+        """Who holds a resource and who waits for it.
+
+        Named by kind (unset: a lock) and name, or by a `Status` of it, such as `list()` gives. Raises
+        `ValueError` for an unknown kind.
+        """
+        refuse_in_loop(self)
+        return step(admin.status(self.hub.thread_runtime(), resource_key(name, kind)))
+
+    def list(self, prefix: str | bytes = b"", kind: Kind | None = None) -> Iterator[Status]:
+        """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
+        refuse_in_loop(self)
+        for each in kinds_asked(kind):
+            for status in self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix)):
+                yield plain_status(status)
+
+    def revoke(
+        self,
+        name: str | bytes | Status,
+        *,
+        reason: str,
+        now: bool = False,
+        kind: Kind | None = None,
+    ) -> int:
+        """As `Lock.revoke`, for any kind; the resource is named as for `status`."""
+        refuse_in_loop(self)
+        return step(admin.revoke(self.hub.thread_runtime(), resource_key(name, kind), reason, now))
+
+    def examine(self) -> Sequence[Finding]:
+        """Look at the store: how far away it is, what it promises, and what is wrong with it.
+
+        For people: `dibs doctor` prints the same. Raises `BackendUnavailable`, `Forbidden`.
+        """
+        refuse_in_loop(self)
+        return step(admin.examine(self.hub.thread_runtime()))
+
+    def attach(self, handle: str) -> Lease:
+        """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
+        refuse_in_loop(self)
+        return step(admin.attach(self.hub.thread_runtime(), handle, _lease_type))
+
+    def close(self) -> None:
+        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
+
+        Used again, it connects again. A client of the default store or of a named one (`connect()` without
+        a URL) has nothing of its own to close; of several that were connected under one name the last
+        one closes the store.
+        """
+        if not self._opened.given_up():
+            return
+        self.hub.close()
+
+    def __enter__(self) -> Self:
+        self.hub = self._opened.taken()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client of {self.url}>"
+
+
+def connect(
+    url: str | None = None,
+    *,
+    default: bool = False,
+    name: str | None = None,
+    **options: Unpack[ConnectOptions],
+) -> Client:
+    """A client of the store that `url` names; None for the default store. Connects when it is used.
+
+    `default` makes it what bare primitives use until it is closed, or `set_default` says otherwise; what was
+    that before is it again then. With a `name`, until it is closed, primitives of both worlds may name that
+    store: `Lock("x", client="reports")`; without a URL, it is a client of the store that has the name.
+    Options, which go with a URL only: `connect_timeout`
+    and `call_timeout`, in seconds, and `clock`, for tests. In the stead of a URL `client` may be a client
+    of redis-py's, whose addresses, login and TLS are taken for connections of our own. Closing a client
+    of the default store, or of one by its name alone, leaves that store open, as others use it. Raises
+    `NotConfigured` for a URL that no backend serves and a name that no store has, `ValueError` for a name
+    that another store has.
+    """
+    found = opened(url, default, name, options)
+    return Client(found.hub, opened=found)

@@ -1,0 +1,87 @@
+"""The names that both worlds share: what `dibs` and `dibs.sync` have in common.
+
+A new public name is written here twice, for programs and for type checkers, or, if each world has one
+of its own, in `WORLD` and in the two packages. A test pins the outcome.
+"""
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from dibs.config import Duration as Duration
+    from dibs.config import LockConfig as LockConfig
+    from dibs.errors import AcquireTimeout as AcquireTimeout
+    from dibs.errors import BackendUnavailable as BackendUnavailable
+    from dibs.errors import CapacityWarning as CapacityWarning
+    from dibs.errors import Corrupt as Corrupt
+    from dibs.errors import Deadlock as Deadlock
+    from dibs.errors import DibsError as DibsError
+    from dibs.errors import Forbidden as Forbidden
+    from dibs.errors import ImplicitStoreWarning as ImplicitStoreWarning
+    from dibs.errors import IncompatibleVersion as IncompatibleVersion
+    from dibs.errors import InvalidName as InvalidName
+    from dibs.errors import InvalidRequest as InvalidRequest
+    from dibs.errors import LeaseLost as LeaseLost
+    from dibs.errors import MissingCapability as MissingCapability
+    from dibs.errors import NotConfigured as NotConfigured
+    from dibs.errors import NotHeld as NotHeld
+    from dibs.errors import Reentrant as Reentrant
+    from dibs.errors import UnsafeTiming as UnsafeTiming
+    from dibs.faces.ambient import override as override
+    from dibs.faces.ambient import set_default as set_default
+    from dibs.faces.wraps import as_current as as_current
+    from dibs.faces.wraps import current_lease as current_lease
+    from dibs.model import Capabilities as Capabilities
+    from dibs.model import Finding as Finding
+    from dibs.model import Holder as Holder
+    from dibs.model import Status as Status
+    from dibs.model import Waiter as Waiter
+    from dibs.primitives.election_config import LeaderConfig as LeaderConfig
+    from dibs.primitives.tasklock import TaskLockConfig as TaskLockConfig
+    from dibs.primitives.template import NameTemplate as NameTemplate
+    from dibs.primitives.watching import Waiting as Waiting
+
+COMMON = {
+    "dibs.config": ("Duration", "LockConfig"),
+    "dibs.errors": (
+        "AcquireTimeout",
+        "BackendUnavailable",
+        "CapacityWarning",
+        "Corrupt",
+        "Deadlock",
+        "Forbidden",
+        "ImplicitStoreWarning",
+        "IncompatibleVersion",
+        "InvalidName",
+        "InvalidRequest",
+        "LeaseLost",
+        "DibsError",
+        "MissingCapability",
+        "NotConfigured",
+        "NotHeld",
+        "Reentrant",
+        "UnsafeTiming",
+    ),
+    "dibs.faces.ambient": ("override", "set_default"),
+    "dibs.faces.wraps": ("as_current", "current_lease"),
+    "dibs.model": ("Capabilities", "Finding", "Holder", "Status", "Waiter"),
+    "dibs.primitives.election_config": ("LeaderConfig",),
+    "dibs.primitives.tasklock": ("TaskLockConfig",),
+    "dibs.primitives.template": ("NameTemplate",),
+    "dibs.primitives.watching": ("Waiting",),
+}
+
+WORLD = {
+    "": ("Lease", "Lock", "Semaphore"),
+    "_client": ("Client", "connect"),
+    "_allof": ("AllOf", "Leases"),
+    "_rwlock": ("RWLease", "RWLock"),
+    "_tasklock": ("TaskLease", "TaskLock"),
+    "_election": ("Campaign", "LeaderElection", "Term"),
+}
+"""What each world has its own of, by the end of the name of the module that it is in."""
+
+
+def homes(world: Literal["aio", "blocking"]) -> dict[str, tuple[str, ...]]:
+    """The modules that the public names of a world live in."""
+    own = {f"dibs.faces.{world}{part}": names for part, names in WORLD.items()}
+    return {**COMMON, **own}

@@ -1,0 +1,159 @@
+"""The guard for SQL: a table of the highest tokens, checked and raised in the transaction that writes."""
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from dibs.errors import DibsError
+from dibs.fencing.stale import stale
+from dibs.fencing.stamp import Stamp, Stamped, stamp_of
+from dibs.fencing.transaction import is_in_transaction
+
+TABLE = "dibs_fences"
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?", re.ASCII)
+
+_MARKS = {"qmark": ("?",) * 3, "format": ("%s",) * 3, "numeric": (":1", ":2", ":3")}
+_MARKS["pyformat"] = _MARKS["format"]  # every driver of that style takes a sequence as well
+
+_CREATE = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    resource TEXT NOT NULL, slot INTEGER NOT NULL, token BIGINT NOT NULL, PRIMARY KEY (resource, slot)
+)"""
+
+_RAISE = """\
+INSERT INTO {table} AS f (resource, slot, token) VALUES ({0}, {1}, {2})
+ON CONFLICT (resource, slot) DO UPDATE SET token = excluded.token WHERE f.token <= excluded.token"""
+
+ONE_ROW = 1
+"""The token was written. None: a higher one was seen. -1: the driver doesn't know yet, as in a pipeline."""
+
+_LOOK = "SELECT token FROM {table} WHERE resource = {0} AND slot = {1}"
+
+_OUTSIDE = (
+    "the guard has to be in the transaction that writes, or a newer holder could write between the two: "
+    "begin one first, check, write, commit (this connection is in none, and nothing was written)"
+)
+
+
+class _Statements:
+    """What the guard says to a database that knows `INSERT … ON CONFLICT`: SQLite, PostgreSQL."""
+
+    def __init__(
+        self,
+        table: str = TABLE,
+        *,
+        paramstyle: str | None = None,
+        assume_transaction: bool = False,
+    ) -> None:
+        if not _IDENTIFIER.fullmatch(table):
+            raise ValueError(f"the table is {table!r}: give a name, or schema.name")
+        if paramstyle is not None and paramstyle not in _MARKS:
+            raise ValueError(f"paramstyle is {paramstyle!r}: give one of {', '.join(_MARKS)}")
+        self.table = table
+        self._paramstyle = paramstyle
+        self._assume_transaction = assume_transaction
+
+    def _create(self) -> str:
+        return _CREATE.format(table=self.table)
+
+    def _raising(self, connection: Any) -> str:
+        return _RAISE.format(*self._marks(connection), table=self.table)
+
+    def _looking(self, connection: Any) -> str:
+        return _LOOK.format(*self._marks(connection), table=self.table)
+
+    def _marks(self, connection: Any) -> tuple[str, ...]:
+        return _MARKS[self._paramstyle or _style_of(connection)]
+
+    def _refuse_outside(self, connection: Any, stamp: Stamp) -> None:
+        """Raises `DibsError` for a connection without a transaction, `TypeError` where nobody knows."""
+        inside = is_in_transaction(connection)
+        if inside is False:
+            raise DibsError(_OUTSIDE, key=stamp.key)
+        if inside is None and not self._assume_transaction:
+            raise TypeError(
+                f"a {type(connection).__qualname__} doesn't tell whether it is in a transaction, and "
+                "without one the guard would guard nothing: where you see to it that check and write are "
+                "in one, make the fence with assume_transaction=True"
+            )
+
+
+class SqlFence(_Statements):
+    """Refuses stale writes to a database, over a connection of the user's own (DB-API 2).
+
+    The table (`dibs_fences`, or another one, maybe in a schema) is created on request, or by your own
+    migrations. `paramstyle` is for connections that don't tell it, such as Django's: there "format".
+    `assume_transaction` is for those that don't tell whether they are in a transaction (sqlite3's, psycopg's
+    and Django's do): you promise that check and write are in one.
+    """
+
+    def create(self, connection: Any) -> None:
+        """Create the table, if it isn't there; in the connection's transaction, if it has one."""
+        cursor = connection.cursor()
+        try:
+            cursor.execute(self._create())
+        finally:
+            cursor.close()
+
+    def check(self, by: Stamped, connection: Any) -> None:
+        """Let whoever holds the lease write in this transaction; to be called before the first write.
+
+        One statement a slot. From here on others with that key and slot wait until the transaction
+        ends. Raises `StaleToken` if a higher token was seen: roll back then. Raises `DibsError` for a
+        connection without a transaction, and `TypeError` for one that doesn't tell; nothing was written
+        then. At stricter isolation than READ COMMITTED the loser of a race gets the database's own
+        serialization error.
+        """
+        stamp = stamp_of(by)
+        self._refuse_outside(connection, stamp)
+        cursor = connection.cursor()
+        try:
+            for slot in stamp.slots:
+                cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
+                if cursor.rowcount != ONE_ROW:
+                    cursor.execute(self._looking(connection), (stamp.text, slot))
+                    _check_seen(stamp, slot, cursor.fetchone())
+        finally:
+            cursor.close()
+
+
+class AsyncSqlFence(_Statements):
+    """The same for an asyncio connection whose `cursor()` is psycopg's: `psycopg.AsyncConnection`."""
+
+    async def create(self, connection: Any) -> None:
+        """As `SqlFence.create`."""
+        async with connection.cursor() as cursor:
+            await cursor.execute(self._create())
+
+    async def check(self, by: Stamped, connection: Any) -> None:
+        """As `SqlFence.check`."""
+        stamp = stamp_of(by)
+        self._refuse_outside(connection, stamp)
+        async with connection.cursor() as cursor:
+            for slot in stamp.slots:
+                await cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
+                if cursor.rowcount != ONE_ROW:
+                    await cursor.execute(self._looking(connection), (stamp.text, slot))
+                    _check_seen(stamp, slot, await cursor.fetchone())
+
+
+def _check_seen(stamp: Stamp, slot: int, row: Any) -> None:
+    """Raises `StaleToken` unless the token stands there now."""
+    seen = 0 if row is None else int(row["token"] if isinstance(row, Mapping) else row[0])
+    if seen != stamp.token:
+        raise stale(stamp.key, slot, stamp.token, seen)
+
+
+def _style_of(connection: Any) -> str:
+    """How the connection's driver marks parameters. Raises `TypeError` where it doesn't say."""
+    for cls in type(connection).__mro__:
+        module = sys.modules.get(cls.__module__.partition(".")[0])
+        style = getattr(module, "paramstyle", None)
+        if style in _MARKS:
+            return str(style)
+    raise TypeError(
+        f"a {type(connection).__qualname__} doesn't tell how its driver marks parameters: make the fence "
+        'with paramstyle="qmark" (?) or paramstyle="format" (%s)'
+    )

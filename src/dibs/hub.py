@@ -1,0 +1,172 @@
+"""A store that is in use: its keeper, and the runtimes through which loops and threads reach it."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dibs.backends import store_for, store_of
+from dibs.backends.port import Store
+from dibs.clock import Clock, SystemClock
+from dibs.config import Duration, seconds
+from dibs.fork import on_fork
+from dibs.model import Capabilities
+from dibs.runtime.keeper import StoreKeeper
+from dibs.runtime.threads import ThreadRuntime
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from dibs.runtime.asyncio import AsyncRuntime
+
+CALL_TIMEOUT = 10.0
+
+
+class Hub:
+    """What all clients of one `connect` share. Connects to nothing until it is used."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Clock | None = None,
+        connect_timeout: Duration = 10.0,
+        call_timeout: Duration = CALL_TIMEOUT,
+    ) -> None:
+        self.store = store
+        self._clock = clock or SystemClock()
+        self._timing = {
+            "connect_timeout": seconds(connect_timeout, "connect_timeout"),
+            "call_timeout": seconds(call_timeout, "call_timeout"),
+        }
+        self._reset()
+        on_fork(self)
+
+    def _reset(self) -> None:
+        self.keeper = StoreKeeper(self.store, self._clock)
+        self._threads: ThreadRuntime | None = None
+        self._loops: dict[asyncio.AbstractEventLoop, AsyncRuntime] = {}
+        self._last: tuple[Any, AsyncRuntime | None] = (None, None)
+        self._making = threading.Lock()
+
+    @property
+    def url(self) -> str:
+        """The store's URL, as it may be shown."""
+        return self.store.url
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store promises."""
+        return self.store.capabilities
+
+    def loop_runtime(self) -> "AsyncRuntime":
+        """The running event loop's. Raises `RuntimeError` outside of one."""
+        loop = _running_loop()
+        last, runtime = self._last
+        if last is loop and runtime is not None:
+            return runtime
+        runtime = self._loops.get(loop) or self._new_loop_runtime(loop)
+        self._last = (loop, runtime)
+        return runtime
+
+    def _new_loop_runtime(self, loop: "asyncio.AbstractEventLoop") -> "AsyncRuntime":
+        """One for a loop that is new here; loops that were closed without a word are forgotten."""
+        from dibs.runtime.asyncio import AsyncRuntime
+
+        for closed in [each for each in list(self._loops) if each.is_closed()]:
+            self._loops.pop(closed, None)
+        runtime = self._loops[loop] = AsyncRuntime(
+            self.store, self._clock, self.keeper, loop, **self._timing
+        )
+        return runtime
+
+    def thread_runtime(self) -> ThreadRuntime:
+        """All threads'."""
+        runtime = self._threads
+        if runtime is None:
+            with self._making:
+                runtime = self._threads
+                if runtime is None:
+                    runtime = ThreadRuntime(self.store, self._clock, self.keeper, **self._timing)
+                    self._threads = runtime
+        return runtime
+
+    async def close_loop(self) -> None:
+        """Disconnect the running loop; the last step of an async client."""
+        runtime = self._loops.pop(_running_loop(), None)
+        self._last = (None, None)
+        if runtime is not None:
+            await runtime.close()
+
+    def close(self) -> None:
+        """Give up what is held, then disconnect the keeper and the threads."""
+        self.keeper.close()
+        if self._threads is not None:
+            self._threads.close()
+
+    def __reduce__(self) -> Any:
+        """Never works: connections are a process's own. Raises `TypeError`."""
+        raise TypeError(
+            "a client can't be copied or sent to another process: connect(url) there, or send a primitive "
+            "that names no client"
+        )
+
+    def after_fork(self) -> None:
+        """The runtimes and the keeper have cleaned up after themselves; the child makes its own."""
+        self._threads = None
+        self._loops = {}
+        self._last = (None, None)
+        self._making = threading.Lock()
+
+
+def _running_loop() -> "asyncio.AbstractEventLoop":
+    """Raises `RuntimeError` outside of one. Who has a loop has imported asyncio; threads needn't."""
+    if "asyncio" not in sys.modules:
+        raise RuntimeError("no running event loop")
+    return sys.modules["asyncio"].get_running_loop()  # type: ignore[no-any-return]
+
+
+def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:
+    """A store by URL, in use. Raises `TypeError` for what is no URL."""
+    if not isinstance(url, str):
+        raise TypeError(
+            f"{url!r} is no URL of a store, such as sqlite:///locks.db; "
+            "for a client of redis-py's write connect(client=...)"
+        )
+    unknown = sorted(options.keys() - {"connect_timeout", "call_timeout"})
+    if unknown:
+        raise TypeError(
+            f"connect() has no option {', '.join(unknown)}: "
+            "there are connect_timeout, call_timeout and clock"
+        )
+    return Hub(store_for(url, clock=clock), clock=clock, **options)
+
+
+def hub_of(client: object, *, clock: Clock | None = None, **options: Any) -> Hub:
+    """The store that somebody's own client is connected to, in use."""
+    return Hub(store_of(client, clock=clock), clock=clock, **options)
+
+
+def implicit_url() -> str:
+    """The store of whoever names none: a file in this user's state folder.
+
+    The home is the password database's, not $HOME, so that a shell and cron agree.
+    """
+    home = _home()
+    if sys.platform == "darwin":
+        folder = home / "Library" / "Application Support" / "dibs"
+    else:
+        folder = home / ".local" / "state" / "dibs"
+    return f"sqlite:///{folder / 'leases.db'}"
+
+
+def _home() -> Path:
+    try:
+        import pwd
+    except ImportError:
+        return Path.home()
+    try:
+        return Path(pwd.getpwuid(os.getuid()).pw_dir)
+    except KeyError:
+        return Path.home()

@@ -1,0 +1,151 @@
+"""All or nothing: several keys are tried at once, else taken in their order, waiting for one at a time.
+
+Whoever waits holds only keys that come before the one it waits for. So two who want the same keys never
+wait for each other, and each key's own queue sees to it that nobody starves.
+"""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
+from dibs.primitives.acquire import Acquiring
+from dibs.primitives.allof_parts import Wish
+from dibs.primitives.allof_release import release_together
+from dibs.primitives.allof_trial import Trial, on_standby
+from dibs.primitives.asking import BRIEFLY
+from dibs.primitives.lease import LeaseBase
+from dibs.primitives.telling import contention
+from dibs.runtime.port import Answer, Runtime
+
+
+class Gathering:
+    """One way to leases on several keys; `wishes` are in the order of the keys."""
+
+    def __init__(self, rt: Runtime, wishes: Sequence[Wish], me: object) -> None:
+        self._rt = rt
+        self._wishes = wishes
+        self._me = me
+        self._held: list[Any] = []
+        """Leases on the first of the keys, as many as were to be had."""
+
+    async def run(self, wait: float | None) -> list[Any]:
+        """All of them within `wait` seconds (None: for ever; 0: one try); else none is kept."""
+        try:
+            await self._gather(wait)
+            return self._held
+        except BaseException as error:
+            try:
+                if isinstance(error, AcquireTimeout):
+                    await release_together(self._rt, self._held)
+            finally:
+                for lease in self._held:
+                    lease._drop()  # unless that was done
+            raise
+
+    async def _gather(self, wait: float | None) -> None:
+        until = inf if wait is None else self._rt.now() + wait
+        while True:
+            before = len(self._held)
+            refused = await self._try_the_rest(wait, until)
+            if refused is None and await self._complete(before):
+                return
+            if refused is not None:
+                await self._wait_for_the_next(wait, until)
+            await self._drop_from_the_first_lost()
+
+    # -- trying -------------------------------------------------------------------------------------
+
+    async def _try_the_rest(self, wait: float | None, until: float) -> DibsError | None:
+        """Try what is not held in one round trip; keep what comes before the first that was refused.
+
+        Returns why that was refused. Raises that if there is no time to wait for it.
+        """
+        rest = self._wishes[len(self._held) :]
+        if not rest:
+            return None
+        patience = None if wait is None else max(until - self._rt.now(), BRIEFLY)
+        trial = Trial(self._rt, rest, self._me)
+        outcomes = await trial.run(patience, at_once=not self._held)
+        first = len(self._held)
+        self._held += [each for each in outcomes if isinstance(each, LeaseBase)]
+        problems = [each for each in outcomes if isinstance(each, DibsError)]
+        if not problems:
+            return None
+        for problem in problems:
+            if not isinstance(problem, AcquireTimeout | BackendUnavailable):
+                raise problem
+        if wait == 0:
+            raise problems[0]
+        if self._rt.now() >= until:
+            raise self._gave_up(problems[0], wait)
+        await self._release_from(first + outcomes.index(problems[0]))
+        return problems[0]
+
+    async def _release_from(self, place: int) -> None:
+        """Keep no lease on that key or a later one, in one round trip."""
+        beyond = self._held[place:]
+        if beyond:
+            await release_together(self._rt, beyond)
+            del self._held[place:]
+
+    # -- waiting ------------------------------------------------------------------------------------
+
+    async def _wait_for_the_next(self, wait: float | None, until: float) -> None:
+        """Queue for the first key that is not held, and for no other."""
+        rt, wish = self._rt, self._wishes[len(self._held)]
+        left = None if wait is None else max(until - rt.now(), 0.0)
+        try:
+            grant = await Acquiring(rt, wish.ask, wish.on_wait).run(left)
+        except AcquireTimeout as error:
+            raise self._gave_up(error, wait) from None
+        self._held.append(wish.primitive._hold(rt, on_standby(wish.terms), grant, self._me))
+
+    async def _drop_from_the_first_lost(self) -> None:
+        """A lease that was lost while we waited, and all on later keys: they are to be had anew."""
+        standing = [lease._stands for lease in self._held]
+        if not all(standing):
+            await self._release_from(standing.index(False))
+
+    # -- ends ---------------------------------------------------------------------------------------
+
+    async def _complete(self, before: int) -> bool:
+        """All are there: from now on they are held on their own terms, unless one was lost meanwhile.
+
+        The time of those that are not renewed counts from here.
+        """
+        due = [
+            lease
+            for lease, wish in zip(self._held[:before], self._wishes, strict=False)
+            if not wish.terms.auto_renew
+        ]
+        if due:
+            await self._renew(due)
+        if not all(lease._stands for lease in self._held[:before]):
+            return False
+        for lease, wish in zip(self._held, self._wishes, strict=True):
+            if lease._terms is not wish.terms:
+                lease._hold_on(wish.terms)
+        return True
+
+    async def _renew(self, leases: Sequence[LeaseBase]) -> None:
+        told = await self._rt.call_all([lease._renewal() for lease in leases])
+        for lease, each in zip(leases, told, strict=True):
+            if isinstance(each, Answer):
+                lease._renewed(each)
+            else:
+                lease._not_renewed(each)
+
+    def _gave_up(self, error: DibsError, wait: float | None) -> DibsError:
+        """Why none is had, after all that time."""
+        if not isinstance(error, AcquireTimeout):
+            return error
+        assert error.key is not None
+        return AcquireTimeout(
+            f"{contention(error.key, error.holders, error.position)}; "
+            f"gave up on all {len(self._wishes)} after {wait:g} s",
+            key=error.key,
+            holders=error.holders,
+            position=error.position,
+            retry_after=error.retry_after,
+        )

@@ -1,0 +1,39 @@
+"""What is asked for, and what was got."""
+
+from typing import NamedTuple
+
+from dibs.primitives.pending import Pending
+
+
+class Ask(NamedTuple):
+    """What is wanted."""
+
+    key: bytes
+    owner: str
+    ttl: float
+    units: int = 1
+    capacity: int = 1
+    priority: int = 0
+    note: str = ""
+    tokens: int = 1
+    floor: int = 0
+    lock_delay: float = 0.0
+    detects: bool = True
+    """Whoever waits looks for a circle of waiters that it is in."""
+
+
+class Grant(NamedTuple):
+    """What was got."""
+
+    id: str
+    token: int
+    slots: tuple[int, ...]
+    since: float
+    """When it was asked for, or pushed, at the earliest."""
+    deadline: float
+    claim_by: float | None
+    """It was pushed, stands for a window, and should be claimed by then if it is still wanted."""
+    doubtful: bool
+    """A copy of its Acquire may still be under way."""
+    pending: Pending | None = None
+    """It stands once a transaction of the user's own commits."""

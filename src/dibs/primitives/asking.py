@@ -1,0 +1,88 @@
+"""One id's conversation with the store: asking until there is an answer, and giving the id up."""
+
+from dibs.core.timing import burial
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Failed, Release
+from dibs.primitives.ask import Ask
+from dibs.primitives.ids import new_id
+from dibs.primitives.refusals import ASIDE, not_busy, unexpected
+from dibs.runtime.port import Answer, Runtime
+
+BRIEFLY = 1.0
+"""Seconds that a store has for an answer also where less is left to wait."""
+
+
+class Asking:
+    """What `Acquiring` says to the store, and what it must remember of it."""
+
+    __slots__ = ("_ask", "_doubtful", "_id", "_in_flight", "_inbox", "_over", "_rt")
+
+    def __init__(self, rt: Runtime, ask: Ask, lease_id: str | None = None) -> None:
+        self._rt = rt
+        self._ask = ask
+        self._id = lease_id or new_id()
+        self._doubtful = False
+        """A copy of a command may still be under way."""
+        self._in_flight = False
+        self._inbox = ""
+        """Where the store was told to push."""
+        self._over = False
+        """There is nothing to be given up."""
+
+    async def _send(self, *, queue: bool, until: float, bounded: bool = True) -> Answer:
+        """Ask until the store answers, or until there is no more time to ask."""
+        rt = self._rt
+        limit, pause = None, 0.02
+        while True:
+            try:
+                if not rt.is_ready:
+                    await rt.ready()
+                self._in_flight = True
+                patience = max(until - rt.now(), BRIEFLY) if bounded else None
+                answer = not_busy(await rt.call(self._command(queue), patience), self._ask.key)
+                self._in_flight = False
+            except BackendUnavailable:
+                self._doubtful = True
+                if limit is None:
+                    limit = until if bounded else rt.now() + rt.connect_timeout
+                left = limit - rt.now()
+                if left <= 0:
+                    raise
+                await rt.signal().wait(min(pause, left))
+                pause = min(2 * pause, 1.0)
+                continue
+            self._doubtful = self._doubtful or answer.resent
+            if isinstance(answer.reply, Failed):
+                raise unexpected(answer.reply, self._ask.key)
+            return answer
+
+    def _command(self, queue: bool) -> Acquire:
+        ask = self._ask
+        self._inbox = self._rt.inbox
+        return Acquire(
+            ask.key,
+            self._id,
+            ask.owner,
+            ask.ttl,
+            ask.units,
+            ask.capacity,
+            queue,
+            max(ask.ttl, 30.0),
+            ask.priority,
+            ask.note,
+            ask.tokens,
+            ask.floor,
+            ask.lock_delay,
+            self._inbox,
+        )
+
+    async def _leave_queue(self) -> None:
+        """At once, so that nothing is granted to a place that nobody wants."""
+        await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()), ASIDE)
+        self._over = True
+
+    def _burial(self) -> float:
+        """A late copy of our Acquire must find the id buried; without one there is nothing to bury."""
+        if self._doubtful or self._in_flight:
+            return burial(self._rt.call_timeout)
+        return 0.0

@@ -1,0 +1,210 @@
+"""What all primitives share: acquiring what they describe, and looking at it."""
+
+from typing import TYPE_CHECKING, Any
+
+from dibs.config import UNSET, Duration, Unset, optional_seconds
+from dibs.core.timing import burial
+from dibs.errors import AcquireTimeout, Reentrant
+from dibs.model import MANY, Inspect, Status
+from dibs.primitives import admin, observing
+from dibs.primitives.acquire import Acquiring
+from dibs.primitives.ask import Ask, Grant
+from dibs.primitives.description import Description, check_promises
+from dibs.primitives.entering import Entering
+from dibs.primitives.lease import LeaseBase
+from dibs.primitives.telling import key_shown
+from dibs.primitives.terms import Terms
+from dibs.primitives.watching import OnWait, check_on_wait
+from dibs.runtime.port import Runtime
+
+if TYPE_CHECKING:
+    from dibs.primitives.joining import Way
+
+NOT_WITHIN = (
+    "within= is for a lease that stands and falls with one transaction, and a reentrant one is shared: "
+    "acquire it without within=, or make it without reentrant=True"
+)
+
+
+class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
+    """A named resource and how it is to be acquired.
+
+    Share one among tasks and threads, or make one for each request: whatever is held lives in the
+    lease.
+    """
+
+    _lease_type: type[LeaseT]
+
+    def _describe(self, *about: Any) -> None:
+        super()._describe(*about)
+        self._entered = {}
+
+    @staticmethod
+    def _join(rt: Runtime, connection: Any) -> "Way":
+        """The way to the store by the user's own connection; set by the faces."""
+        raise NotImplementedError
+
+    # -- acquiring ----------------------------------------------------------------------------------
+
+    async def _acquire(
+        self,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        within: Any = None,
+        on_wait: OnWait | None = None,
+    ) -> LeaseT:
+        rt = self._runtime()
+        if within is not None:
+            wait = self._one_try(wait)
+        patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
+        me = rt.me()
+        if rt.holding.get(self.key, me) is not None:
+            again = await self._held_already(rt, me, patience)
+            if again is not None:
+                return again
+        if self._require:
+            await self._check_the_store(rt)
+        ask, terms = self._asked(units, priority, note)
+        if on_wait is None:
+            on_wait = self._on_wait
+        else:
+            check_on_wait(on_wait, may_await=self._may_await)
+        seen = None
+        if observing.observer is not None:
+            seen = observing.observer.acquiring((ask,), patience, me)
+            if self._cohort is None:  # those of a cohort ask for one and the same
+                ask = seen.marked(ask)
+        try:
+            if within is not None:
+                hold = self._hold(rt, terms, await self._granted_within(rt, ask, within), me)
+            elif self._cohort is not None:
+                hold = await self._acquire_in_cohort(rt, ask, terms, me, patience, on_wait)
+            else:
+                hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
+        except BaseException as error:
+            if seen is not None:
+                seen.end(error)
+            raise
+        if seen is not None:
+            seen.end(None)
+        return self._given(hold)
+
+    async def _check_the_store(self, rt: Runtime) -> None:
+        """Raises `MissingCapability` where it can't promise what is required."""
+        if self._require and not rt.capabilities.asked:
+            await rt.ready()
+            if not rt.capabilities.asked:
+                await rt.call(Inspect(self.key))  # threads connect when they call
+        check_promises(self._require, rt.capabilities.names(), "the store")
+
+    def _hold(self, rt: Runtime, terms: Terms, grant: Grant, me: object) -> LeaseT:
+        """What was granted, in the hands of its holder; or of nobody, should that be interrupted.
+
+        The one door from a grant to a lease: an id whose Acquire may come once more is buried here.
+        """
+        try:
+            return self._lease_type(rt, self.key, terms, grant, me)
+        except BaseException:
+            bury = burial(rt.call_timeout) if grant.doubtful else 0.0
+            rt.keeper.abandon(self.key, grant.id, bury)
+            raise
+
+    def _given(self, hold: LeaseT) -> LeaseT:
+        """What its holder gets of a hold: that, or the first of several leases of it."""
+        return self._counted(hold) if self._reentrant else hold
+
+    # -- in other ways ------------------------------------------------------------------------------
+
+    async def _acquire_in_cohort(
+        self,
+        rt: Runtime,
+        ask: Ask,
+        terms: Terms,
+        me: object,
+        patience: float | None,
+        on_wait: OnWait | None,
+    ) -> LeaseT:
+        from dibs.primitives.cohort_member import Member  # only who asks for it pays for it
+
+        return await Member(rt, self._lease_type, ask, terms, me, on_wait).acquire(patience)
+
+    async def _granted_within(self, rt: Runtime, ask: Ask, connection: Any) -> Grant:
+        from dibs.primitives.joining import acquire_within
+
+        return await acquire_within(rt, self._join(rt, connection), ask)
+
+    def _one_try(self, wait: Any) -> Any:
+        """A transaction of the user's own waits for nobody."""
+        from dibs.primitives.joining import one_try
+
+        if self._reentrant:
+            raise TypeError(NOT_WITHIN)
+        return one_try(wait)
+
+    # -- by whoever holds it ------------------------------------------------------------------------
+
+    async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
+        """What our task or thread has held until now: once more, or it is refused; None if it ended."""
+        lease = rt.holding.get(self.key, me)
+        if lease is None or not await lease._still_stands():
+            return None
+        again = self._again(lease) if self._reentrant else None
+        if again is None and lease._stands:  # it may have ended this very moment
+            self._refuse_reentry(patience)
+        return again
+
+    def _counted(self, hold: LeaseT) -> LeaseT:
+        """The first lease of a hold that may be acquired again."""
+        from dibs.primitives.reentry import first_of  # only who asks for it pays for it
+
+        return first_of(hold, self._on_lost)
+
+    def _again(self, held: Any) -> LeaseT | None:
+        """One more lease of what our task or thread holds; None if that is not to be had."""
+        from dibs.primitives.reentry import another_of
+
+        again: LeaseT | None = another_of(held, self._on_lost)
+        return again
+
+    def _refuse_reentry(self, patience: object) -> None:
+        name = key_shown(self.key)
+        if patience == 0:
+            raise AcquireTimeout(f"{name} is held by this very task or thread", key=self.key)
+        raise Reentrant(
+            f"{name} is already held by this very task or thread, so waiting for it would never "
+            "end: pass the lease on instead of acquiring it again, or make every Lock of that name "
+            "that this task or thread acquires with reentrant=True",
+            key=self.key,
+        )
+
+    def _look_at(self, refusal: AcquireTimeout) -> None:
+        """Who is in the way may tell something that the user should know."""
+
+    async def _try(
+        self, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> LeaseT | None:
+        try:
+            return await self._acquire(units, 0, priority, note)
+        except AcquireTimeout:
+            return None
+
+    # -- seeing -------------------------------------------------------------------------------------
+
+    async def _status(self) -> Status:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        return await admin.status(rt, self.key)
+
+    async def _locked(self) -> bool:
+        status = await self._status()
+        taken = sum(holder.units for holder in status.holders)
+        return taken >= self._capacity or (self._capacity == MANY and taken > 0)
+
+    async def _revoke(self, reason: str, now: bool) -> int:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        return await admin.revoke(rt, self.key, reason, now)

@@ -1,0 +1,265 @@
+"""A hold that its task or thread may acquire again: several leases, which end together or one by one.
+
+What the store knows of is one lease, the *hold*, that nobody outside of this module sees. Each acquire gives
+a lease of it: what the store has said of the hold (its token, slots, deadline) is read from there, and its
+being released, its block and its `on_lost` are its own. The hold is given up with the last of them,
+in whichever order they go, and lost for all of them at once.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from itertools import count
+from typing import Any, NoReturn
+from weakref import ref
+
+from dibs.config import Duration
+from dibs.errors import Reentrant
+from dibs.fork import generation
+from dibs.primitives.lease import LeaseBase
+from dibs.primitives.losses import LOSSES
+from dibs.primitives.roll import Roll
+from dibs.primitives.telling import key_shown
+
+log = logging.getLogger("dibs")
+
+type OnLost = Callable[[Any], object] | None
+
+FIRST = 0
+"""The number of a hold's first lease."""
+
+
+def first_of[LeaseT: LeaseBase](hold: LeaseT, on_lost: OnLost) -> LeaseT:
+    """The lease of whoever has acquired the hold just now."""
+    nest = Nest()
+    lease = _lease_of(hold, nest, FIRST, on_lost)
+    hold._guard = nest
+    if hold._end in LOSSES:
+        nest.fire()  # before anybody could have told us
+    return lease
+
+
+def another_of(hold: Any, on_lost: OnLost) -> Any:
+    """One more lease of the hold; None if it has just ended, or is not one to be shared."""
+    nest = getattr(hold, "_guard", None)
+    if not isinstance(nest, Nest):
+        return None
+    lease = _lease_of(hold, nest, number := next(nest.numbers), on_lost)
+    if nest.roll.join(number):
+        return lease
+    nest.leases.pop(number, None)
+    lease._end = "too late"  # so it needs no release
+    return None
+
+
+def _lease_of[LeaseT: LeaseBase](
+    hold: LeaseT, nest: "Nest", number: int, on_lost: OnLost
+) -> LeaseT:
+    lease_type: Any = type(hold)
+    lease: Any = _nested(lease_type)(hold, nest, number, on_lost)
+    nest.leases[number] = ref(lease)
+    made: LeaseT = lease
+    return made
+
+
+@cache
+def _nested(lease_type: Any) -> Any:
+    """Leases of that type that share a hold."""
+    return type(lease_type.__name__, (NestedLease, lease_type), {})
+
+
+class Nest:
+    """All leases of one hold: who stands, and, as the hold's guard, who is to be told of its loss."""
+
+    __slots__ = ("leases", "numbers", "roll")
+
+    def __init__(self) -> None:
+        self.roll = Roll(FIRST)
+        self.leases: dict[int, ref[NestedLease]] = {}
+        self.numbers = count(FIRST + 1)
+
+    def enter(self) -> None:
+        """Its leases are entered."""
+
+    def fire(self) -> None:
+        """The hold is lost: tell all of its leases, and interrupt each task once, in its innermost block.
+
+        The loss passes through the blocks around that one as `LeaseLost`. A task that was cancelled
+        for each of its blocks would have cancellations left over.
+        """
+        innermost: dict[object, NestedLease] = {}
+        leases = [lease for each in list(self.leases.values()) if (lease := each()) is not None]
+        for lease in sorted(leases, key=lambda lease: lease._order):
+            if lease._guard is not None:
+                innermost[lease._entered_by] = lease
+        for lease in innermost.values():
+            if (guard := lease._guard) is not None:
+                guard.fire()
+        for lease in leases:
+            lease._hear()
+
+    def leave(self, exc: BaseException | None) -> bool:
+        """Its leases are left."""
+        return exc is None
+
+
+class _OfTheHold:
+    """What a lease has from its hold."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, lease: Any, owner: type) -> Any:
+        return self if lease is None else getattr(lease._hold, self._name)
+
+    def __set__(self, lease: Any, value: object) -> None:
+        setattr(lease._hold, self._name, value)
+
+
+class NestedLease(LeaseBase):
+    """One of the leases of a hold. Mixed into the lease class of either world, for any kind of lock."""
+
+    # No `__slots__`: those of the class that it is mixed into would clash with them.
+
+    token: Any = _OfTheHold()
+    slots: Any = _OfTheHold()
+    _id: Any = _OfTheHold()
+    _terms: Any = _OfTheHold()
+    _deadline: Any = _OfTheHold()
+    _hold_until: Any = _OfTheHold()
+    _generation: Any = _OfTheHold()
+    _pending: Any = _OfTheHold()
+    _detail: Any = _OfTheHold()
+    _trouble: Any = _OfTheHold()
+    _me: Any = _OfTheHold()
+    _number: Any = _OfTheHold()
+    _written: Any = _OfTheHold()
+
+    def __init__(self, hold: LeaseBase, nest: Nest, number: int, on_lost: OnLost) -> None:
+        self._left: str | None = "unborn"
+        """How this lease ended; None as long as it ends with the hold."""
+        self._hold: Any = hold
+        self._nest = nest
+        self._member = number
+        self._rt = hold._rt
+        self.key = hold.key
+        self._on_lost = on_lost
+        self._guard = None
+        self._watchers = None
+        self._entered_by: object = None
+        """The task or thread whose block relies on it."""
+        self._order = 0
+        """Inner blocks have greater ones than those around them; 0 is outside of any."""
+        self._alive = [True]
+        self._left = None
+
+    @property
+    def _end(self) -> str | None:
+        ended: str | None = self._hold._end
+        return ended if self._left is None else self._left
+
+    @_end.setter
+    def _end(self, how: str | None) -> None:
+        self._left = how
+
+    # -- what is done with it -----------------------------------------------------------------------
+
+    def _belong_to(self, me: object) -> None:
+        self._hold._belong_to(me)
+        self._entered_by = me
+
+    def _enter(self) -> None:
+        self._entered_by = self._rt.me()
+        self._order = next(self._nest.numbers)
+        super()._enter()
+
+    async def _renew(self, ttl: Duration | None) -> None:
+        self.ensure()
+        await self._hold._renew(ttl)
+
+    async def _upgrade(self, wait: Any) -> None:
+        self._alone("upgraded")
+        await self._hold._upgrade(wait)
+
+    async def _downgrade(self) -> None:
+        self._alone("downgraded")
+        await self._hold._downgrade()
+
+    def detach(self) -> str:
+        """As `Lease.detach`. Raises `Reentrant` while its holder has other leases of the same hold."""
+        self._alone("detached")
+        handle: str = self._hold.detach()
+        self._finish("detached")
+        return handle
+
+    def _alone(self, what: str) -> None:
+        """Raises unless it stands, and is the only one of its hold."""
+        self.ensure()
+        if (leases := len(self._nest.roll)) > 1:
+            raise Reentrant(
+                f"{key_shown(self.key)} is held {leases} times over by the task or thread that holds it, "
+                f"so it can't be {what}: release the other leases first",
+                key=self.key,
+            )
+
+    async def _release_within(self, connection: Any) -> NoReturn:
+        raise TypeError(
+            "the lease of a reentrant lock is never given up in a transaction: others may stand on the "
+            "same hold; release it after the commit"
+        )
+
+    # -- its end ------------------------------------------------------------------------------------
+
+    async def _release(self) -> bool:
+        stood = self._stands
+        self._finish("released")
+        return stood if self._nest.roll else await self._hold._release() and stood
+
+    def _part(self) -> LeaseBase | None:
+        self._finish("released")
+        hold: LeaseBase = self._hold
+        return None if self._nest.roll else hold._part()
+
+    def _finish(self, how: str) -> bool:
+        """As for every lease; a second time it does what an interrupt has left of the first."""
+        if self._left is None:
+            self._left = self._hold.reason or how
+        self._nest.leases.pop(self._member, None)
+        self._nest.roll.leave(self._member)
+        self._wake_watchers()
+        try:
+            self._alive.pop()
+        except IndexError:
+            return False
+        return True
+
+    def _hear(self) -> None:
+        """The hold is lost."""
+        self._wake_watchers()
+        if self._on_lost is not None:
+            self._rt.call_soon(self._call_on_lost)
+
+    def _wake_watchers(self) -> None:
+        for signal in tuple(self._watchers or ()):
+            signal.set()
+
+    def _call_on_lost(self) -> None:
+        try:
+            assert self._on_lost is not None
+            self._on_lost(self)
+        except Exception:
+            log.exception("on_lost of %s failed", key_shown(self.key))
+
+    def _hand_back(self) -> None:
+        if not self._nest.roll and (reason := self._hold.reason) is not None:
+            self._hold._finish(reason)
+            self._hold._hand_back()
+
+    def _abandon(self) -> None:
+        if not self._nest.roll:
+            self._hold._drop()
+
+    def _drop(self) -> None:
+        if self._generation == generation.number:
+            self._finish("forgotten")
+            self._abandon()

@@ -1,0 +1,73 @@
+"""What each task or thread holds, of the leases that nobody may wait for while holding them."""
+
+from weakref import ref
+
+from dibs.runtime.port import Nesting
+
+SPARE = 256
+"""The index is made anew after so many entries more than twice as many as there are leases."""
+
+
+class Holdings:
+    """The leases of each holder, weakly; beside them an index of the keys that a holder *may* hold.
+
+    Any thread may change it, and an interrupt leaves nothing half made: each lease is one entry of one
+    dict, and only that is believed. The index is written after it, and only ever added to, so that it can
+    be made anew beside others who write: who still has the old one has made its entry before the
+    scan for the new one.
+    """
+
+    __slots__ = ("_added", "_index", "_leases", "_old")
+
+    def __init__(self) -> None:
+        self._leases: dict[tuple[bytes, object], ref[Nesting]] = {}
+        self._index: dict[int, set[bytes]] = {}
+        """By the holders' numbers, so that it keeps none alive; another may have a number later."""
+        self._old: dict[int, set[bytes]] = {}
+        self._added = 0
+
+    def get(self, key: bytes, who: object) -> Nesting | None:
+        """The lease on that key of that task or thread, which may have ended."""
+        known = self._leases.get((key, who))
+        return None if known is None else known()
+
+    def put(self, key: bytes, who: object, lease: Nesting) -> None:
+        """It is that one's from now on."""
+        self._leases[key, who] = ref(lease)
+        keys = self._index.get(id(who))
+        if keys is None or key not in keys:
+            self._add(key, who)
+
+    def drop(self, key: bytes, who: object, lease: Nesting) -> None:
+        """It is that one's no more, unless another lease on the key has taken its place."""
+        place = key, who
+        known = self._leases.get(place)
+        if known is not None and ((found := known()) is lease or found is None):
+            self._leases.pop(place, None)
+
+    def of(self, who: object) -> list[Nesting]:
+        """All leases of that task or thread."""
+        number = id(who)
+        new, old = self._index.get(number), self._old.get(number)  # in this order
+        keys = {*(new or ()), *(old or ())}
+        found = [self.get(key, who) for key in keys]
+        return [lease for lease in found if lease is not None]
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def _add(self, key: bytes, who: object) -> None:
+        self._index.setdefault(id(who), set()).add(key)
+        self._added += 1
+        if self._added > 2 * len(self._leases) + SPARE:
+            self._index_anew()
+
+    def _index_anew(self) -> None:
+        """Without what is held no more."""
+        self._old = self._index  # for readers, until the new one is whole
+        self._index = index = dict[int, set[bytes]]()
+        for key, who in list(self._leases):
+            index.setdefault(id(who), set()).add(key)
+        # not before: if this was interrupted, the next does it again
+        self._added = len(self._leases)
+        self._old = {}

@@ -1,0 +1,385 @@
+"""The keeper: one daemon thread per store that renews leases, abandons ids and listens for threads.
+
+It has a connection of its own, so neither a blocked event loop nor an exhausted pool costs a lease.
+An error on its way is *unknown*, never *lost*: it tries again until the lease's own deadline.
+"""
+
+import atexit
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+from weakref import WeakSet
+
+from dibs.backends.port import MAX_BATCH, Backend, Store
+from dibs.clock import Clock, SystemClock
+from dibs.core.names import fingerprint
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.fork import on_fork
+from dibs.gate import Gate
+from dibs.model import Command, Failed, Release, Wakeup
+from dibs.runtime.halving import Outcome, apply_in_halves
+from dibs.runtime.mail import Mailroom
+from dibs.runtime.port import Answer, Watched
+from dibs.runtime.step import step
+from dibs.runtime.timers import timers_for
+from dibs.runtime.timetable import Timetable
+
+log = logging.getLogger("dibs")
+
+DRAIN = 1.0
+"""How long closing and exiting wait for what is still to be given up, in seconds."""
+
+MAX_PAUSE = 1.0
+"""The longest wait between two tries to reach a store, in seconds."""
+
+
+_SYSTEM = SystemClock()
+
+
+class _Abandoned(NamedTuple):
+    release: Release
+    tries: int = 0
+    keep_until: float | None = None
+
+    def command(self, now: float) -> Release:
+        """What gives it up at this moment; of what is to stay closed less is left with every try."""
+        if self.keep_until is None:
+            return self.release
+        return replace(self.release, keep=max(self.keep_until - now, 0.0))
+
+
+type _Chore = Watched | _Abandoned | Gate
+
+
+class StoreKeeper:
+    """See the module."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.mail = Mailroom(self._revoked)
+        self.store = store
+        """Where the leases are that it keeps."""
+        self._clock = clock
+        self._timers = timers_for(clock)
+        self._stepped = hasattr(clock, "at")
+        self._reset()
+        on_fork(self)
+        _keepers.add(self)
+
+    def _reset(self) -> None:
+        self._chores: deque[_Chore] = deque()
+        self._timetable = Timetable(self._timers, self._look)
+        self.watch = self._timetable.add
+        self.unwatch = self._timetable.discard
+        self._poked: SimpleQueue[None] = SimpleQueue()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._backend: Backend | None = None
+        self._closing = False
+        self._pause = 0.0
+        self._complained = False
+        self._awaited: Gate | None = None
+        """Opens when the thread goes on that hung when it was to end."""
+
+    # -- what any thread may ask of it --------------------------------------------------------------
+
+    def leases(self) -> Sequence[Watched]:
+        """All leases that it looks after."""
+        return self._timetable.leases()
+
+    def held(self, key: bytes) -> frozenset[str]:
+        """The fingerprints of this client's leases on a key."""
+        return frozenset(fingerprint(ls._id) for ls in self.leases() if ls.key == key)
+
+    def abandon(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+    ) -> None:
+        """Give up whatever that id has, in the background; never blocks.
+
+        Its units stay taken until `keep_until`, by nobody.
+        """
+        self._post(_Abandoned(Release(key, lease_id, bury=bury), 0, keep_until))
+
+    @property
+    def inbox(self) -> str:
+        """Where pushes for threads go; empty while nobody listens."""
+        backend = self._backend
+        return backend.inbox if backend is not None else ""
+
+    def listen(self, timeout: float) -> None:
+        """Begin to listen for threads that wait, if that hasn't been done."""
+        if self._backend is None:
+            self.flush(timeout)
+
+    def new_mail(self) -> Mailroom:
+        """A mailroom for an event loop, which listens for itself."""
+        return Mailroom(self._revoked)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that was asked for so far has been tried."""
+        done = Gate()
+        self._post(done)
+        return done.wait(timeout)
+
+    def close(self) -> None:
+        """Give up every lease that is still held, wait a little for that, and end."""
+        for lease in self._timetable.leases():
+            lease._lose("closed")
+        if self._chores:
+            try:
+                self._start()
+            except RuntimeError:  # the interpreter is about to end, and starts no threads any more
+                self._work_here()
+        if self._thread is not None and self._goes_on():
+            self._closing = True
+            self._wake()
+            if self._thread is not threading.current_thread():
+                self._thread.join(DRAIN)
+            self._thread = None
+            self._closing = False
+
+    def _goes_on(self) -> bool:
+        """Whether our thread does what it is asked: else it hangs at the store, and is left alone."""
+        if self._awaited is not None and not self._awaited.wait(0):
+            return False  # as it did before: once is enough
+        self._awaited = Gate()
+        self._post(self._awaited)
+        return self._awaited.wait(DRAIN)
+
+    def after_fork(self) -> None:
+        """The parent's leases, chores and connection are not the child's."""
+        backend, leases = self._backend, self._timetable.leases()
+        self.mail = Mailroom(self._revoked)
+        self._reset()
+        if backend is not None:
+            backend.after_fork()
+        for lease in leases:
+            lease._lose("closed", "the process forked, and a child holds nothing of its parent's")
+
+    # -- the timers' thread -------------------------------------------------------------------------
+
+    def _look(self, leases: Sequence[Watched]) -> None:
+        """The time has come to look at these."""
+        now, due = self._clock.now(), []
+        for lease in leases:
+            try:
+                care = lease._check(now)
+            except Exception:
+                log.exception("looking at a lease failed")
+                continue
+            if care.again_at is not None:
+                self._timetable.add(lease, care.again_at, max(care.again_at - now, 0.0))
+            if care.renew:
+                due.append(lease)
+        if due:
+            self._chores.extend(due)
+            self._wake()
+            if self._stepped:
+                self.flush(10 * DRAIN)
+
+    def _revoked(self, wakeup: Wakeup) -> None:
+        """A push says that one of our leases was revoked."""
+        for lease in self._timetable.leases():
+            if lease.key == wakeup.key and fingerprint(lease._id) == wakeup.lease:
+                lease._lose("revoked", wakeup.detail)
+
+    # -- its own thread -----------------------------------------------------------------------------
+
+    def _post(self, chore: _Chore) -> None:
+        self._chores.append(chore)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._ensure_thread()
+        self._poked.put(None)
+        backend = self._backend
+        if backend is not None:
+            backend.nudge()
+
+    def _ensure_thread(self) -> None:
+        """Have the timers' thread start ours.
+
+        Neither Ctrl-C nor the garbage collector, which may bring a dropped lease here in the middle of
+        anything, gets in the way there.
+        """
+        if self._thread is None or not self._thread.is_alive():
+            timers_for(_SYSTEM).at(0.0, self._start_in_time)
+
+    def _start_in_time(self) -> None:
+        with suppress(RuntimeError):  # the interpreter ends: `close` does what is left to do
+            self._start()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                thread = threading.Thread(target=self._run, name="dibs-keeper", daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def _work_here(self) -> None:
+        """Do what is to be done in this thread, once."""
+        try:
+            backend = self.store.backend(blocking=True)
+            step(backend.open(listen=False))
+            self._work(backend, self._take_chores())
+            step(backend.close())
+        except Exception as error:  # noqa: BLE001  # there is nobody left to try again
+            log.warning("what is given up at %s stays for its ttl: %s", self.store.url, error)
+
+    def _run(self) -> None:
+        while not self._closing:
+            try:
+                self._round()
+                self._pause = 0.0
+            except Exception as error:  # noqa: BLE001  # it survives everything
+                self._stumble(error)
+        self._disconnect()
+
+    def _round(self) -> None:
+        backend = self._backend or self._connect()
+        while not self._poked.empty():
+            self._poked.get()
+        chores = self._take_chores()
+        if chores:
+            self._work(backend, chores)
+        elif not self._closing:
+            for wakeup in step(backend.wakeups(None)):
+                self.mail.deliver(wakeup)
+
+    def _connect(self) -> Backend:
+        backend = self.store.backend(blocking=True)
+        step(backend.open())
+        self._backend = backend
+        self.mail.recheck()
+        return backend
+
+    def _disconnect(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            try:
+                step(backend.close())
+            except Exception:
+                log.debug("closing the keeper's connection failed", exc_info=True)
+
+    def _stumble(self, error: Exception) -> None:
+        """The store is away, or worse: tell those who wait for a renewal, and try again soon."""
+        if self._pause:  # a connection that broke may be made anew at once, and nobody need know
+            self._complain(error)
+        else:
+            log.debug("the connection to %s broke: %s", self.store.url, error)
+        self._disconnect()
+        for chore in self._take_chores():
+            self._failed(chore, error)
+        self._pause = min(max(2 * self._pause, 0.05), MAX_PAUSE)
+        try:
+            self._poked.get(timeout=self._pause)
+        except Empty:
+            pass
+
+    def _complain(self, error: Exception) -> None:
+        """Log once in an outage that leases can't be renewed; who calls meanwhile is told himself."""
+        is_news = bool(self._timetable.leases()) and not self._complained
+        self._complained = self._complained or is_news
+        log.log(
+            logging.WARNING if is_news else logging.DEBUG,
+            "what is held at %s can't be renewed now, and is tried again: %s",
+            self.store.url,
+            error,
+        )
+
+    def _take_chores(self) -> list[_Chore]:
+        chores = []
+        while self._chores:
+            chores.append(self._chores.popleft())
+        return chores
+
+    def _work(self, backend: Backend, chores: list[_Chore]) -> None:
+        """Renew those with the least time left first, then give up what is abandoned."""
+        leases = sorted(
+            (c for c in chores if not isinstance(c, _Abandoned | Gate)),
+            key=lambda lease: lease._deadline,
+        )
+        given_up = [c for c in chores if isinstance(c, _Abandoned)]
+        for batch in _batches(leases):
+            answers = self._call(backend, [c._renewal() for c in batch])
+            for lease, answer in zip(batch, answers, strict=True):
+                self._tell(lease, answer)
+        for abandoned in _batches(given_up):
+            now = self._clock.now()
+            answers = self._call(backend, [chore.command(now) for chore in abandoned])
+            for chore, answer in zip(abandoned, answers, strict=True):
+                if isinstance(answer, DibsError):
+                    self._failed(chore, answer)
+        for gate in chores:
+            if isinstance(gate, Gate):
+                gate.open()
+
+    def _note(self, outcomes: Sequence[Outcome]) -> None:
+        """Complain where the store has answered nothing. That it can't do something is an answer."""
+        errors = [outcome for outcome in outcomes if isinstance(outcome, DibsError)]
+        if len(errors) == len(outcomes):
+            self._complain(errors[0])
+        else:
+            self._complained = False
+
+    def _tell(self, lease: Watched, answer: Answer | DibsError) -> None:
+        """Bring a lease the store's word; what goes wrong with one costs no other its renewal."""
+        try:
+            if isinstance(answer, DibsError):
+                lease._not_renewed(answer)
+            else:
+                lease._renewed(answer)
+        except Exception:
+            log.exception("telling a lease of its renewal failed")
+
+    def _call(self, backend: Backend, commands: Sequence[Command]) -> list[Answer | DibsError]:
+        sent = self._clock.now()
+        outcomes: Sequence[Outcome]
+        try:
+            outcomes = step(apply_in_halves(backend, commands)).each
+        except Exception as error:  # a backend's own fault costs nobody a lease
+            log.exception("the keeper's connection to %s failed", self.store.url)
+            self._disconnect()
+            outcomes = [BackendUnavailable(f"the store failed: {error!r}")] * len(commands)
+        self._note(outcomes)
+        return [_answer(outcome, sent) for outcome in outcomes]
+
+    def _failed(self, chore: _Chore, error: Exception) -> None:
+        if isinstance(chore, Gate):
+            chore.open()
+        elif isinstance(chore, _Abandoned):
+            self._try_later(chore)
+        else:
+            chore._not_renewed(error)
+
+    def _try_later(self, chore: _Abandoned) -> None:
+        """What can't be given up now ends by itself after its ttl; until then it is worth a few tries."""
+        if chore.tries < 8:
+            again = chore._replace(tries=chore.tries + 1)
+            self._timers.at(self._clock.now() + 0.1 * 2**chore.tries, lambda: self._post(again))
+
+
+def _answer(outcome: Outcome, sent: float) -> Answer | DibsError:
+    if isinstance(outcome, DibsError):
+        return outcome
+    if isinstance(outcome, Failed):
+        return DibsError(outcome.detail)
+    return Answer(outcome, sent)
+
+
+def _batches[T](items: Sequence[T]) -> list[Sequence[T]]:
+    return [items[start : start + MAX_BATCH] for start in range(0, len(items), MAX_BATCH)]
+
+
+_keepers: WeakSet[StoreKeeper] = WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    """Give up what is still held, so that others need not wait for its ttl."""
+    for keeper in list(_keepers):
+        keeper.close()

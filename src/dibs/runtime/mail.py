@@ -1,0 +1,94 @@
+"""Pushes on their way from the store to whoever waits for them."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from dibs.model import Wakeup
+from dibs.runtime.port import Signal
+
+MAX_EARLY = 1024
+"""So many pushes are kept for waiters who have not begun to wait."""
+
+
+class Letterbox(Protocol):
+    """Where pushes are put in. Whoever wants to see them on their way takes the place of a runtime's."""
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        """A push has come."""
+
+    def remind(self, wakeup: Wakeup) -> None:
+        """A push that was put off: it is news only to somebody who still waits."""
+
+    def recheck(self) -> None:
+        """Pushes may have been lost: everybody should ask again."""
+
+
+class Mailroom:
+    """Delivers each push to the signal of the id it is for.
+
+    A push may come before the answer that makes its waiter wait, so what nobody expects yet is kept
+    for a while. Every step is a single operation on a dict: any thread may deliver.
+    """
+
+    def __init__(self, revoked: Callable[[Wakeup], None]) -> None:
+        self._waiting: dict[str, Signal] = {}
+        self._early: dict[str, Wakeup] = {}
+        self._revoked = revoked
+
+    def expect(self, lease: str, signal: Signal) -> None:
+        """Set `signal` to the next push for that fingerprint, also if it is here already."""
+        self._waiting[lease] = signal
+        early = self._early.pop(lease, None)
+        if early is not None:
+            self.deliver(early)
+
+    def pause(self, lease: str) -> bool:
+        """Expect nothing for a while: what comes is kept. False if a push has come just now."""
+        return self._waiting.pop(lease, None) is not None
+
+    def forget(self, lease: str) -> None:
+        """Nobody waits for it any more."""
+        self._waiting.pop(lease, None)
+        self._early.pop(lease, None)
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        """A push has come."""
+        if wakeup.event == "revoked":
+            self._revoked(wakeup)
+            return
+        signal = self._waiting.pop(wakeup.lease, None)
+        if signal is not None:
+            signal.set(wakeup)
+            return
+        self._early[wakeup.lease] = wakeup
+        while len(self._early) > MAX_EARLY:
+            self._early.pop(next(iter(self._early)), None)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        """A push that was put off: it is news only to somebody who still waits."""
+        signal = self._waiting.pop(wakeup.lease, None)
+        if signal is not None:
+            signal.set(wakeup)
+
+    def recheck(self) -> None:
+        """Pushes may have been lost: everybody should ask again."""
+        for lease in list(self._waiting):
+            signal = self._waiting.pop(lease, None)
+            if signal is not None:
+                signal.set(None)
+
+
+class PassingMail:
+    """A letterbox from which all goes on into another: for what looks at it on its way there."""
+
+    def __init__(self, letterbox: Letterbox) -> None:
+        self._letterbox = letterbox
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        self._letterbox.deliver(wakeup)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        self._letterbox.remind(wakeup)
+
+    def recheck(self) -> None:
+        self._letterbox.recheck()

@@ -1,0 +1,226 @@
+"""What the primitives need of a runtime; nothing else tells them tasks from threads.
+
+Primitives are `async def` over this port. The asyncio driver awaits them; the blocking driver steps
+the same coroutine once, over ports that block instead of suspending.
+"""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dibs.errors import DibsError
+from dibs.model import Capabilities, Command, Finding, Reply, record
+
+if TYPE_CHECKING:
+    from dibs.runtime.holdings import Holdings
+
+
+@record
+class Answer:
+    """A reply, and when its command was first sent, by this machine's clock."""
+
+    reply: Reply
+    sent: float
+    resent: bool = False
+    """More than one copy of the command may be under way."""
+
+
+type Told = Answer | DibsError
+"""What came of one command of several."""
+
+
+class Signal(Protocol):
+    """Set at most once, from any thread; awaited by one."""
+
+    value: Any
+
+    def set(self, value: object = None) -> None: ...
+
+    async def wait(self, timeout: float | None) -> bool:
+        """Wait until it is set; tell whether it is."""
+
+
+class Guard(Protocol):
+    """Brings the loss of a lease to the body that relies on it."""
+
+    def enter(self) -> None:
+        """The caller's task or thread begins the body."""
+
+    def fire(self) -> None:
+        """Interrupt the body. Any thread; only the first call counts."""
+
+    def leave(self, exc: BaseException | None) -> bool:
+        """The body has ended with `exc`: tell whether our interruption ended it."""
+
+
+EARLY = 1 / 16
+"""The keeper may look at a lease earlier than it was asked to, by this part of the time ahead."""
+
+
+class Care(NamedTuple):
+    """What a lease needs at this moment."""
+
+    renew: bool
+    """Ask the store for more time."""
+    again_at: float | None
+    """When to look again; None if never."""
+
+
+NO_CARE = Care(renew=False, again_at=None)
+
+
+class Watched(Protocol):
+    """A lease, as far as the keeper knows it: what is not for its holder. The keeper's threads call these."""
+
+    key: bytes
+    _id: str
+    _deadline: float
+    _bucket: Any
+    """Where the keeper's timetable has it."""
+
+    def _check(self, now: float) -> Care:
+        """Lose it if its time is over, else tell what it needs."""
+
+    def _renewal(self) -> Command:
+        """What asks the store for more time."""
+
+    def _renewed(self, answer: Answer) -> None:
+        """The store's word on a renewal."""
+
+    def _not_renewed(self, error: Exception) -> None:
+        """A renewal's fate is unknown: it will be tried again until the deadline."""
+
+    def _lose(self, reason: str, detail: str = "") -> None:
+        """It has ended before its holder gave it up."""
+
+
+class Standing(Protocol):
+    """Whether something is held still."""
+
+    @property
+    def _stands(self) -> bool:
+        """It is held, neither lost nor given up."""
+
+
+class Nesting(Standing, Protocol):
+    """The same of a lease, which may have to ask."""
+
+    _id: str
+
+    async def _still_stands(self) -> bool:
+        """By the store's word, where nobody here can know."""
+
+
+class Keeper(Protocol):
+    """Renews, abandons and listens in the background."""
+
+    def watch(self, lease: Watched, when: float, lead: float) -> None:
+        """Look at a lease at `when`, or a little (of `lead`) earlier. It is held weakly."""
+
+    def unwatch(self, lease: Watched) -> None:
+        """The lease has ended."""
+
+    def held(self, key: bytes) -> frozenset[str]:
+        """The fingerprints of this client's leases on a key."""
+
+    def abandon(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+    ) -> None:
+        """Give up whatever that id has, in the background; never blocks.
+
+        Its units stay taken until `keep_until`, by nobody.
+        """
+
+
+class Mail(Protocol):
+    """Pushes for the ids that wait."""
+
+    def expect(self, lease: str, signal: Signal) -> None:
+        """Set `signal` to the next push for that fingerprint, also if it is here already."""
+
+    def pause(self, lease: str) -> bool:
+        """Keep what comes, until it is expected again. False if a push has come just now."""
+
+    def forget(self, lease: str) -> None:
+        """Nobody waits for it any more."""
+
+
+class Job(Protocol):
+    """A coroutine that runs in the background."""
+
+    async def join(self, timeout: float | None) -> bool:
+        """Wait until it has ended; tell whether it has."""
+
+    def cancel(self) -> None:
+        """Interrupt it, where that can be done: in a loop."""
+
+
+class Runtime(Protocol):
+    """One event loop's, or all threads', way to a store."""
+
+    connect_timeout: float
+    call_timeout: float
+    holding: "Holdings"
+    """The leases that each task or thread has, of those that nobody may wait for who has one."""
+    cohorts: dict[Any, Any]
+    """The primitives' own: whom a task or thread may join that wants the same as others here."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the store promises, as far as it has been asked."""
+
+    @property
+    def keeper(self) -> Keeper:
+        """Who looks after leases."""
+
+    @property
+    def mail(self) -> Mail:
+        """Where pushes arrive."""
+
+    @property
+    def inbox(self) -> str:
+        """Where pushes are to be sent; empty while nobody listens."""
+
+    async def listen(self) -> None:
+        """Let there be an inbox."""
+
+    @property
+    def is_ready(self) -> bool:
+        """There is nothing to be done before the first call."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whoever held a lease here can't go on: the event loop is closed."""
+
+    def now(self) -> float:
+        """This machine's clock, by which deadlines are kept."""
+
+    async def ready(self) -> None:
+        """Connect, if that hasn't been done."""
+
+    async def call(self, command: Command, patience: float | None = None) -> Answer:
+        """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.
+
+        An event loop waits for `patience` seconds at most, where that is less than a call may take; so do
+        threads where the store's backend has `apply_within`, and `open_within` to connect.
+        """
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """What came of each of these, which travel together: as `call` would have told it."""
+
+    async def examine(self) -> Sequence[Finding]:
+        """What the store has to say about itself."""
+
+    def signal(self) -> Signal: ...
+
+    def guard(self) -> Guard: ...
+
+    def spawn(self, body: Coroutine[Any, Any, None], name: str) -> Job:
+        """Run a coroutine in the background: in a task, or in a thread."""
+
+    def me(self) -> object:
+        """The running task or thread itself, not its recyclable number."""
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        """Run a user's callback where it belongs: in the loop, or where we are in threads."""

@@ -1,0 +1,192 @@
+"""The ASGI application: finds a request's route, sees who asks, and tells what went wrong."""
+
+import logging
+import traceback
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    DibsError,
+    InvalidName,
+    InvalidRequest,
+    UnsafeTiming,
+)
+from dibs.server.answers import Answer
+from dibs.server.call import Call, Gone
+from dibs.server.connection import connection_of
+from dibs.server.keys import Unauthenticated
+from dibs.server.people import holders_for_people
+from dibs.server.principal import Principal
+from dibs.server.problems import Problem, forbidden, unauthenticated
+from dibs.server.routes import ROUTES
+from dibs.server.routing import Needs, Route, Router
+from dibs.server.service import Service
+from dibs.server.ui.policy import POLICY
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+log = logging.getLogger("dibs.server")
+
+HUNG_UP = 499
+"""What stands for the status of a request whose client has left before its answer."""
+
+
+class Application:
+    """All routes over one service."""
+
+    def __init__(self, service: Service, routes: Iterable[Route] = ROUTES) -> None:
+        self.service = service
+        self.router = Router(routes)
+
+    async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return await _refuse(scope, receive, send)
+        if not (self.service.meters or self.service.spans):
+            try:
+                answer, _ = await self._answer(scope, receive, send)
+                return await answer(scope, receive, send)
+            except Gone:
+                return None
+        return await self._metered(scope, receive, send)
+
+    async def _metered(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
+        """The same, told to those who measure and trace."""
+        now, status, route = self.service.now, 0, None
+        begun = now()
+        span = None if self.service.spans is None else self.service.spans.begin(scope)
+        try:
+            answer, route = await self._answer(scope, receive, send)
+            status = getattr(answer, "status", 200)
+            if span is not None:
+                span.answered(route, status)
+            await answer(scope, receive, send)
+        except Gone as gone:
+            route = route or gone.route
+            connection = connection_of(scope)
+            status = (connection and connection.refused) or HUNG_UP
+            if span is not None:
+                span.hung_up(route)
+        finally:
+            for meter in self.service.meters:
+                meter(route, status, now() - begun)
+            if span is not None:
+                span.end()
+
+    async def _answer(
+        self, scope: "Scope", receive: "Receive", send: "Send"
+    ) -> "tuple[ASGIApp, Route | None]":
+        route = call = None
+        try:
+            route, params = self.router.match(scope["method"], scope["raw_path"])
+            call = Call(self.service, scope, receive, send, route, params)
+            if route.needs.kind != "public":
+                call.principal = await self._principal(call, route.needs)
+                _check(call, route.needs)
+            if route.body is None and not route.ignores_body:
+                await call.check_no_body()
+            return await route.handler(call), route
+        except Problem as problem:
+            if problem.kind == "forbidden" and route is not None and call is not None:
+                tried = f"{route.method} {route.path}"
+                await self.service.audit.denied(call.principal, tried, call.name)
+            return _guarded(problem.answer(), scope["raw_path"]), route
+        except DibsError as error:
+            return _guarded(self._told(error).answer(), scope["raw_path"]), route
+        except Gone as gone:
+            gone.route = route
+            raise
+        except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
+            # the message may quote what a client has sent, so only where it happened is logged
+            log.error(
+                "%s failed: %s\n%s",
+                route.path if route else "a request",
+                type(error).__name__,
+                "".join(traceback.format_tb(error.__traceback__)),
+            )
+            bug = Problem("bug", "the server failed; its log says where")
+            return _guarded(bug.answer(), scope["raw_path"]), route
+
+    async def _principal(self, call: Call, needs: Needs) -> Principal:
+        """Who asks."""
+        raw = call.headers.get(b"authorization")
+        if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
+            if raw is not None:
+                raise unauthenticated("this is for browsers that have signed in, not for keys")
+            return self._counted(call, await self.service.sessions.authenticate(call))
+        header = None if raw is None else raw.decode("latin-1")
+        keys = self.service.keys
+        try:
+            try:
+                principal = keys.authenticate(header)
+            except Unauthenticated:
+                principal = await keys.admit(header)
+        except Unauthenticated as refusal:
+            raise unauthenticated(str(refusal), invalid=bool(header)) from None
+        return self._counted(call, principal)
+
+    def _counted(self, call: Call, principal: Principal) -> Principal:
+        """The connection is one of theirs. Raises `Problem`, 429, where they have too many."""
+        connection = connection_of(call.scope)
+        if connection is not None and connection.key_id != principal.key_id:
+            connection.belongs_to(self.service.accounts, principal.key_id)
+        return principal
+
+    def _told(self, error: DibsError) -> Problem:
+        """A problem for what the library raises."""
+        if isinstance(error, AcquireTimeout):
+            return Problem(
+                "held",
+                str(error),
+                retry_after=1 if error.retry_after is None else error.retry_after,
+                holders=holders_for_people(error.holders),
+                position=error.position,
+            )
+        if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):
+            return Problem("malformed", str(error))
+        if not isinstance(error, BackendUnavailable):
+            log.error("the store refuses: %s", error)
+        return Problem("unavailable", str(error), retry_after=1)
+
+
+def _check(call: Call, needs: Needs) -> None:
+    """Raises `Problem`, 403, without telling anything but which scope is missing where."""
+    scope = needs.scope
+    if scope is None:
+        return
+    if needs.forced is not None and _is_forced(call):
+        scope = needs.forced
+    if needs.kind == "everywhere":
+        if not call.principal.may_everywhere(scope):
+            raise Problem("forbidden", f"this needs a key with the scope {scope} and no prefix")
+    elif needs.kind == "somewhere":
+        if not call.principal.may_somewhere(scope):
+            raise Problem("forbidden", f"this needs a key with the scope {scope}")
+    elif needs.hidden:
+        call.allowed = call.principal.may(scope, call.name)
+    elif not call.principal.may(scope, call.name):
+        raise forbidden(scope, call.name)
+
+
+def _is_forced(call: Call) -> bool:
+    kind = call.route.query
+    return kind is not None and bool(getattr(call.query(kind), "force", False))
+
+
+def _guarded(answer: Answer, raw_path: bytes) -> Answer:
+    """What a browser is told with all that lies beside its page."""
+    if raw_path == b"/" or raw_path.startswith(b"/ui/"):
+        answer.headers += POLICY
+    return answer
+
+
+async def _refuse(scope: "Scope", receive: "Receive", send: "Send") -> None:
+    """There are no web sockets here; a server's start and end are `serve`'s."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1003})
+    elif scope["type"] == "lifespan":
+        raise RuntimeError("the service is started by dibs.server.serve")

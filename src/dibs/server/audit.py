@@ -1,0 +1,165 @@
+"""The audit: who did what of consequence, when, to what. It is only ever added to.
+
+No lease id, no key and no token stands in it: a lease is named by its fingerprint, a key by its id.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from dibs.backends.http.names import decoded, encoded
+from dibs.clock import Clock, SystemClock
+from dibs.core.names import shown
+from dibs.errors import DibsError
+from dibs.server.principal import Principal, Scope
+from dibs.server.records.port import Entry, Records
+
+log = logging.getLogger("dibs.server")
+
+type What = Literal[
+    "key created",
+    "key revoked",
+    "force release",
+    "restriction set",
+    "restriction deleted",
+    "move ordered",
+    "move started",
+    "move phase",
+    "move finished",
+    "placements changed",
+    "signed in",
+    "signed out",
+    "denied",
+]
+"""All that is written down."""
+
+DENIED_EACH, DENIED_ALL, WINDOW = 10, 100, 60.0
+"""So many refusals are written of one key, and of all, in so many seconds; the others are counted."""
+
+MAX_DETAIL = 16384
+"""Bytes of what else there is to say."""
+
+
+class Line(msgspec.Struct, omit_defaults=True):
+    """A line of the audit."""
+
+    at: float
+    """Seconds since 1970, by the clock of the server that wrote it."""
+    what: str
+    key: str
+    """The id of the key that did it; empty for the service itself and for whoever owns its records."""
+    who: str
+    """That key's name, for people."""
+    about: str = ""
+    """The name or the directory that it was done to, in base64."""
+    detail: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class NumberedLine(Line, omit_defaults=True):
+    """A line as it is read."""
+
+    number: int = 0
+    name: str = ""
+    """What it was done to, as people may see it."""
+
+
+class Page(msgspec.Struct):
+    """Some lines, newest first, and before which number to go on: None after the last."""
+
+    entries: list[NumberedLine]
+    next: int | None = None
+
+
+class Audit:
+    """The audit of one service, over records that are open."""
+
+    def __init__(self, records: Records, clock: Clock | None = None) -> None:
+        self._records = records
+        self._clock = clock or SystemClock()
+        self._denied: dict[str, deque[float]] = {}
+        self._left_out = 0
+
+    async def write(
+        self, who: Principal, what: What, about: bytes = b"", detail: dict[str, Any] | None = None
+    ) -> int:
+        """Add a line. Raises `BackendUnavailable` where the records can't be reached.
+
+        To be written before the thing is done, where nobody should be able to do it unseen.
+        """
+        at = self._clock.stamp() / 1e6
+        line = Line(at, what, who.key_id, who.name, encoded(about), detail or {})
+        value = msgspec.json.encode(line)
+        if len(value) > MAX_DETAIL:
+            line.detail = {"left_out": "it was too long"}
+            value = msgspec.json.encode(line)
+        return await self._records.append(value)
+
+    async def denied(self, who: Principal, what: str, about: bytes = b"") -> bool:
+        """Add a line for what somebody tried who may not; False where too many were written lately.
+
+        Nobody waits for a place that is down to learn that he may not do it: that is logged only.
+        """
+        if not self._may_write_of(who.key_id):
+            self._left_out += 1
+            return False
+        detail: dict[str, Any] = {"tried": what}
+        left_out, self._left_out = self._left_out, 0
+        if left_out:
+            detail["left_out"] = left_out
+        try:
+            await self.write(who, "denied", about, detail)
+        except DibsError as error:
+            self._left_out += left_out + 1
+            log.warning("a refusal could not be written to the audit: %s", error)
+            return False
+        return True
+
+    def _may_write_of(self, key_id: str) -> bool:
+        now = self._clock.now()
+        for times in self._denied.values():
+            while times and times[0] <= now - WINDOW:
+                times.popleft()
+        self._denied = {each: times for each, times in self._denied.items() if times}
+        own = self._denied.setdefault(key_id, deque())
+        if len(own) >= DENIED_EACH or sum(map(len, self._denied.values())) >= DENIED_ALL:
+            return False
+        own.append(now)
+        return True
+
+    async def page(self, reader: Principal, before: int | None = None, limit: int = 100) -> Page:
+        """The newest lines before a number, as far as they are the reader's to see.
+
+        An administrator of everything sees all, one of a directory what was done to that. So a page may
+        be empty, and not the last.
+        """
+        found = await self._records.log(before, limit)
+        entries = [line for entry in found if _may_see(reader, line := _read(entry))]
+        return Page(entries, found[-1].number if len(found) == limit else None)
+
+
+def _may_see(reader: Principal, line: NumberedLine) -> bool:
+    return reader.may_everywhere(Scope.ADMIN) or (
+        bool(line.about) and reader.may(Scope.ADMIN, decoded(line.about))
+    )
+
+
+def _read(entry: Entry) -> NumberedLine:
+    """A line; one that is none is shown as such."""
+    try:
+        line = msgspec.json.decode(entry.value, type=NumberedLine)
+        line.name = shown(decoded(line.about))
+    except ValueError:
+        line = NumberedLine(0.0, "unreadable", "", "")
+    line.number = entry.number
+    return line
+
+
+def common_directory(prefixes: Sequence[bytes]) -> bytes:
+    """The directory in which all of these lie: what is done to a key is about that."""
+    first, last = min(prefixes), max(prefixes)
+    length = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    shared = first if length is None else first[:length]
+    return shared[: shared.rfind(b"/") + 1]

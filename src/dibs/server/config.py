@@ -1,0 +1,233 @@
+"""The service's settings: of the command line, else of the environment, else of a TOML file."""
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from dibs.backends.redact import redacted
+from dibs.config import seconds
+from dibs.errors import NotConfigured
+from dibs.hub import implicit_url
+from dibs.misspelt import refuse_unknown, refuse_unknown_variables
+from dibs.server.limits import FIXED, TIMES, Limits
+from dibs.server.listening import look_up
+from dibs.server.logs import Format
+from dibs.server.placing.table import FRESH
+from dibs.server.wanted import place_in, wanted
+
+VARIABLE = "DIBS_SERVER_"
+"""What the names of variables begin with: DIBS_SERVER_STORE, DIBS_SERVER_LIMITS__MAX_TTL, …"""
+
+PORT = 5327
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Placement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A store, and where it is: `[[placement]]` in the file."""
+
+    name: str
+    url: str
+    provider: str = ""
+    region: str = ""
+    was: str = ""
+    """Its URL before, if the same store is reached at another one now."""
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """See the module. Times are in seconds, or texts such as "30s"."""
+
+    listen: str = f"127.0.0.1:{PORT}"
+    store: str = ""
+    """The URL of the store, where there is one; else there are placements."""
+    records: str = ""
+    """Where keys, restrictions and the audit are kept; empty: with the first store."""
+    tls_cert: str = ""
+    tls_key: str = ""
+    allow_plain_http: bool = False
+    """Serve other hosts without TLS: whoever is on the way reads their keys."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses, or networks, whose `X-Forwarded-For` is believed; `*` for all."""
+    sign_in: bool = False
+    """Show a link at each start by which an administrator's browser is signed in once."""
+    origins: tuple[str, ...] = ()
+    """Where browsers find the dashboard, such as `https://locks.example`: where a proxy changes Host."""
+    drain_delay: float = 0.0
+    """How long `/readyz` fails before no connection is accepted any more, for load balancers."""
+    drain_time: float = 20.0
+    """How long requests have to come to their end."""
+    log_format: Format = ""
+    """`text` or `json`: also one line a request; empty: only what goes wrong, as text."""
+    metrics: bool = True
+    """Show `/metrics` to whoever asks: counts and times, no names."""
+    metrics_directories: tuple[str, ...] = ()
+    """Directories whose commands are counted apart, such as `jobs/`: a label each."""
+    limits: Limits = Limits()
+    placement: tuple[Placement, ...] = ()
+    placement_fresh: float = FRESH
+    """So long after it has read where directories live a server grants anything, where there are several."""
+
+    @property
+    def stores(self) -> tuple[Placement, ...]:
+        """All placements: one at least."""
+        if self.placement:
+            return self.placement
+        return (Placement(name="default", url=self.store or implicit_url()),)
+
+    @property
+    def records_url(self) -> str:
+        """Where the records are."""
+        return self.records or self.stores[0].url
+
+    @property
+    def named_urls(self) -> tuple[str, ...]:
+        """Those that somebody wrote."""
+        return tuple(filter(None, (self.store, self.records, *(at.url for at in self.placement))))
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, colon, port = self.listen.rpartition(":")
+        if not colon or not port.isdecimal() or not port.isascii():
+            raise NotConfigured(
+                f"listen is {self.listen!r}: write HOST:PORT, such as 127.0.0.1:{PORT} or [::1]:{PORT}"
+            )
+        if int(port) > 65535:
+            raise NotConfigured(f"listen is {self.listen!r}: a port is 0 to 65535")
+        return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)  # noqa: S104
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine can reach it."""
+        host = self.address[0]
+        return host in LOOPBACK or host.startswith("127.")
+
+
+def read_config(
+    file: str | None, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> ServerConfig:
+    """The settings. Raises `NotConfigured`, which says where the fault stands; `CannotListen`."""
+    path = file or environ.get(f"{VARIABLE}CONFIG")
+    found = _from_file(path) if path else {}
+    for name, value in _from_environment(environ).items():
+        table = found.get(name)
+        found[name] = {**table, **value} if isinstance(table, dict) else value
+    found |= {name: value for name, value in given.items() if value is not None}
+    if found.get("store") and found.get("placement"):
+        raise NotConfigured("store= and [[placement]]: choose one, as a placement is a store")
+    try:
+        config = msgspec.convert(_read_texts(found), ServerConfig, strict=False)
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
+        raise NotConfigured(_told(str(error), path or "the settings", environ)) from None
+    _check(config)
+    return config
+
+
+def _told(error: str, file: str, environ: Mapping[str, str]) -> str:
+    """Where it stands, and what should stand there."""
+    place = place_in(error)
+    name = place or error.partition(" ")[0]
+    variable = VARIABLE + name.upper().replace(".", "__")
+    where = variable if variable in environ else f"{file}: {place}" if place else file
+    words = wanted(ServerConfig, place)
+    return f"{where}: give {words}" if words else f"{where}: {error}"
+
+
+def _check(config: ServerConfig) -> None:
+    """Raises `NotConfigured` for what does not go together."""
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise NotConfigured("tls_cert and tls_key: one does not go without the other")
+    if not config.is_loopback and not config.tls_cert and not config.allow_plain_http:
+        look_up(config.listen, *config.address)  # where there is no such host nobody reaches it
+        raise NotConfigured(
+            f"{config.listen} can be reached from other machines, and without TLS whoever is on the way "
+            "reads their keys: give --tls-cert and --tls-key, or listen on 127.0.0.1; if something in "
+            "front does TLS, say --allow-plain-http"
+        )
+    names = [each.name for each in config.stores]
+    if len(set(names)) != len(names):
+        raise NotConfigured(f"two placements have one name: {', '.join(sorted(names))}")
+    if len(config.stores) > 1 and not config.records:
+        raise NotConfigured(
+            "with several placements say where the records are, at each server the same, as they would "
+            f"follow the first placement; records = {redacted(config.records_url)!r} is where they "
+            "were until now, if that was the only one"
+        )
+    for each in config.stores:
+        if each.url.startswith(("http:", "https:")):
+            raise NotConfigured(f"{each.name}: a service does not stand on another one: {each.url}")
+    for origin in config.origins:
+        if not re.fullmatch(r"https?://[^/?#@\s]+/?", origin, re.IGNORECASE):
+            raise NotConfigured(f"origins: {origin!r}: write https://HOST, or https://HOST:PORT")
+    if not 0.1 <= config.placement_fresh <= 60:
+        raise NotConfigured(
+            f"placement_fresh is {config.placement_fresh:g}: it must be 0.1 to 60 seconds, as each step of a "
+            "move takes that long"
+        )
+    limits = config.limits
+    if not 0 < limits.min_ttl <= limits.max_ttl:
+        raise NotConfigured("limits: min_ttl must be more than 0, and at most max_ttl")
+    for name in TIMES:
+        if not getattr(limits, name) > 0:
+            raise NotConfigured(f"limits: {name} must be more than 0 seconds")
+    for name in FIXED:
+        if getattr(limits, name) != getattr(Limits(), name):
+            raise NotConfigured(f"limits: {name} is told to clients, and can't be changed")
+
+
+def _from_file(path: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(Path(path).expanduser().read_text("utf-8"))
+    except OSError as error:
+        raise NotConfigured(f"{path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise NotConfigured(f"{path} is no TOML: {error}") from error
+    refuse_unknown(f"{path}:", found, _names(ServerConfig))
+    for name, kind in (("limits", Limits), ("placement", Placement)):
+        tables = found.get(name, ())
+        for table in tables if isinstance(tables, list) else (tables,):
+            if isinstance(table, dict):  # it is said elsewhere of what is none
+                refuse_unknown(f"{path}: [{name}]", table, _names(kind))
+    return found
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """What variables say; a double underscore leads into a table."""
+    names = {name.upper(): (name, "") for name in _names(ServerConfig) - {"limits", "placement"}}
+    names |= {f"LIMITS__{name.upper()}": ("limits", name) for name in _names(Limits)}
+    refuse_unknown_variables(VARIABLE, environ, names.keys() | {"CONFIG"})
+    found: dict[str, Any] = {}
+    for variable, (name, field) in names.items():
+        value = environ.get(VARIABLE + variable)
+        if value is not None and field:
+            found.setdefault(name, {})[field] = value
+        elif value is not None:
+            found[name] = value
+    return found
+
+
+def _names(kind: type[Struct]) -> set[str]:
+    """Settings that may stand in a table."""
+    return {field.name for field in msgspec.structs.fields(kind)}
+
+
+def _read_texts(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Durations that are texts, as numbers, and lists that are texts, as such."""
+    result = dict(found)
+    for table, kind in (("", ServerConfig), ("limits.", Limits)):
+        owner = result.get("limits") if table else result
+        if not isinstance(owner, dict):
+            continue
+        for field in msgspec.structs.fields(kind):
+            value = owner.get(field.name)
+            if field.type is float and isinstance(value, str):
+                owner[field.name] = seconds(value, table + field.name)
+            elif field.type == tuple[str, ...] and isinstance(value, str):
+                owner[field.name] = [each.strip() for each in value.split(",") if each.strip()]
+    return result

@@ -1,0 +1,175 @@
+"""All keys as one server knows them, looked up anew when a record has changed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+from dibs.clock import Clock
+from dibs.core.names import printable
+from dibs.errors import DibsError
+from dibs.server import keys_document
+from dibs.server.keys_document import KIND, Key
+from dibs.server.records.port import Record, Records
+from dibs.server.repeating import repeat
+
+log = logging.getLogger("dibs.server")
+
+REFRESH = 1.0
+"""Seconds between two looks at the records: so soon after its revocation a key is of no use anywhere."""
+
+DISTANCE = 0.05
+"""Seconds that lie between looks for keys that nobody knows, however many are brought."""
+
+ALL_GONE = (
+    "all keys are gone from the records, so everybody is refused: restore the records, or make new keys "
+    "beside them with `dibs keys create`"
+)
+NONE_READ = (
+    "none of the keys in the records can be read, so everybody is refused: a newer release has written "
+    "them, so run that one"
+)
+
+
+class KnownKeys:
+    """Keys by their ids, and who wants to know when one of them ends."""
+
+    def __init__(self, records: Records, clock: Clock) -> None:
+        self.changing = asyncio.Lock()
+        """Held while records and what is known of them are brought together."""
+        self._records = records
+        self._clock = clock
+        self._keys: dict[str, Key] = {}
+        self.get: Callable[[str], Key | None] = self._keys.get
+        """The key of an id, also one that has ended."""
+        self._revision = -1
+        self._looked_at = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._next_look: asyncio.Task[None] | None = None
+        """One that has not begun yet."""
+        self._watchers: dict[str, list[Callable[[], None]]] = {}
+        self._complained: set[tuple[str, int]] = set()
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(list(self._keys.values()))
+
+    # -- a life -------------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Learn all keys, and from now on what becomes of them."""
+        await self.refresh()
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep_fresh(), name="dibs keys")
+
+    async def close(self) -> None:
+        """Look no more."""
+        tasks = [task for task in (self._task, self._next_look) if task is not None]
+        self._task = self._next_look = None
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    @property
+    def stale_for(self) -> float:
+        """Seconds since the records could last be read: a revocation elsewhere may be that old."""
+        return self._clock.now() - self._looked_at
+
+    async def refresh(self) -> None:
+        """Learn what has changed, if anything has."""
+        async with self.changing:
+            known, self._revision = (
+                self._revision,
+                -1,
+            )  # after an outage nothing is taken for granted:
+            revision = await self._records.revision()  # a failover may have counted anew
+            if revision != known:
+                self._take(await self._records.all(KIND))
+            self._revision = revision
+            self._looked_at = self._clock.now()
+
+    async def catch_up(self) -> None:
+        """Have a look that begins from now on: another server may just have made a key.
+
+        Those who ask meanwhile share it. While the records are away, it finds nothing.
+        """
+        if self._next_look is None:
+            self._next_look = asyncio.create_task(self._look_soon(), name="dibs keys, once")
+        await asyncio.shield(self._next_look)
+
+    async def _look_soon(self) -> None:
+        await asyncio.sleep(DISTANCE)
+        self._next_look = None
+        with suppress(DibsError):
+            await self.refresh()
+
+    async def _keep_fresh(self) -> None:
+        trouble = "keys can't be looked up, so they stay as they were known"
+        await repeat(self._look, REFRESH, trouble)
+
+    async def _look(self) -> None:
+        """Some end by themselves meanwhile."""
+        try:
+            await self.refresh()
+        finally:
+            self.tell_watchers()
+
+    def _take(self, records: Sequence[Record]) -> None:
+        known = {key.id: key for record in records if (key := self.read(record)) is not None}
+        now = self._clock.stamp() / 1e6
+        if not known and any(not key.ended(now) for key in self):  # nobody removes one that is good
+            log.error(NONE_READ if records else ALL_GONE)
+        self._keys.clear()
+        self._keys.update(known)
+        self.tell_watchers()
+
+    def read(self, record: Record) -> Key | None:
+        """A record that can't be read lets nobody in, and costs no other key anything."""
+        try:
+            return keys_document.from_record(record)
+        except ValueError as error:
+            if (record.name, record.version) not in self._complained:
+                self._complained.add((record.name, record.version))
+                log.error("key %s can't be read: %s", printable(record.name), error)
+            return None
+
+    # -- changes of our own -------------------------------------------------------------------------
+
+    async def put(self, key: Key) -> Key:
+        """Write a key. Raises `Conflict`. To be called while `changing` is held, like `remove`."""
+        record = await self._records.put(KIND, key.id, keys_document.to_bytes(key), key.version)
+        key = self._keys[key.id] = keys_document.from_record(record)
+        self.tell_watchers()
+        return key
+
+    async def remove(self, key: Key) -> None:
+        """Forget a key. Raises `Conflict`."""
+        await self._records.delete(KIND, key.id, key.version)
+        self._keys.pop(key.id, None)
+
+    # -- who wants to know --------------------------------------------------------------------------
+
+    def watch(self, key_id: str, ended: Callable[[], None]) -> Callable[[], None]:
+        """Have `ended` called once, in the loop, when that key is good no more: for what lasts long.
+
+        What is returned takes that back.
+        """
+        self._watchers.setdefault(key_id, []).append(ended)
+
+        def forget() -> None:
+            watchers = self._watchers.get(key_id, [])
+            if ended in watchers:
+                watchers.remove(ended)
+            if not watchers:
+                self._watchers.pop(key_id, None)
+
+        return forget
+
+    def tell_watchers(self) -> None:
+        """Call those whose keys have ended."""
+        now = self._clock.stamp() / 1e6
+        for key_id in list(self._watchers):
+            key = self._keys.get(key_id)
+            if key is None or key.ended(now):
+                for ended in self._watchers.pop(key_id, ()):
+                    ended()

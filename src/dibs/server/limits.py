@@ -1,0 +1,68 @@
+"""How much there may be of anything: in all, and for each key. `GET /v1/limits` tells it."""
+
+from msgspec import Struct
+
+from dibs.backends.port import MAX_BATCH
+from dibs.core.names import MAX_NAME
+
+MAX_TEXT = 4096
+"""Of a note, a client-id, an id or a reason, in characters."""
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds. Times are in seconds, sizes in bytes."""
+
+    min_ttl: float = 1.0
+    max_ttl: float = 86400.0
+    max_wait: float = 60.0
+    """The longest `wait=` of one request."""
+    max_keep: float = 31 * 86400.0
+    """How long a released lease's units may stay taken."""
+    max_name: int = MAX_NAME
+    """Fixed: the length of a name, with its directories."""
+    max_text: int = MAX_TEXT
+    """Fixed: the length of a note, a client-id, an id or a reason, in characters."""
+    max_body: int = 1 << 20
+    max_headers: int = 32 << 10
+    """Of a request: its line and its headers."""
+    max_batch: int = MAX_BATCH
+    """Fixed: commands in a batch."""
+    max_page: int = 1000
+    connections: int = 10_000
+    connections_per_key: int = 1_000
+    streams_per_key: int = 200
+    event_streams_per_key: int = 20
+    """Of `/v1/events`. Fewer than others, of which each process that waits has one: those are told what is
+    theirs, and each of these all that happens to any lock, in the loop that renewals share.
+    """
+    waiters: int = 20_000
+    waiters_per_key: int = 5_000
+    """So many requests may wait; and so many places in line may come of commands in batches."""
+    leases_per_key: int = 100_000
+    """Which one server has granted and not seen to end."""
+    sign_ins_per_key: int = 100
+    """At the dashboard, within a minute."""
+    acquires_at_once: int = 512
+    """So many are under way to the store at a time; more are refused at once."""
+    renewals_at_once: int = 4_096
+    """Likewise for renewals and releases, which acquires can't use up."""
+    reads_at_once: int = 256
+    request_time: float = 20.0
+    """Within which all of a request must have arrived."""
+    idle_time: float = 75.0
+    """So long a connection may wait for its next request."""
+    stall_time: float = 15.0
+    """A client that takes nothing of its answer for so long is cut off."""
+    stream_beat: float = 15.0
+    """So often something comes in a stream, if only a comment."""
+    stream_backlog: int = 4_096
+    """A stream of pushes whose client is behind by more is cut off. How many events there may be, for those
+    of `/v1/events`, the ring says (`observatory/ring.py`).
+    """
+
+
+TIMES = ("request_time", "idle_time", "stall_time", "stream_beat")
+"""Those without which nobody could be served."""
+
+FIXED = ("max_name", "max_text", "max_batch")
+"""Those that are what the service is made for."""

@@ -1,0 +1,150 @@
+"""What a picture is drawn with: what becomes of each key, and how that is told and counted."""
+
+from collections.abc import Callable
+
+from dibs.model import Granted, Wakeup
+from dibs.server.observatory.events import Event, What
+from dibs.server.observatory.families import Families, Family
+from dibs.server.observatory.seen import Hold, Place, Seen
+
+type Tell = Callable[[Event], None]
+
+
+class Sketch:
+    """Keys in use. `now` is a clock that only runs forwards, `wall` the time of day."""
+
+    def __init__(self, tell: Tell, now: Callable[[], float], wall: Callable[[], float]) -> None:
+        self.families = Families()
+        self._tell = tell
+        self._now = now
+        self._wall = wall
+        self._begun = now()
+        self._walks = 0
+        self._seen: dict[bytes, Seen] = {}
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def of(self, key: bytes) -> Seen | None:
+        """What is known of a key that is in use."""
+        return self._seen.get(key)
+
+    def keys(self) -> list[bytes]:
+        """All keys in use that were seen."""
+        return list(self._seen)
+
+    def all(self) -> list[Seen]:
+        """What is known of each of them."""
+        return list(self._seen.values())
+
+    def _at(self, key: bytes) -> Seen:
+        """What is known of a key that a command has just changed."""
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._begin(key)
+        seen.changed = self._now()
+        return seen
+
+    def _begin(self, key: bytes) -> Seen:
+        """A key that comes into use."""
+        seen = self._seen[key] = Seen(key)
+        return seen
+
+    def _family(self, seen: Seen) -> Family:
+        """Its family, once there is something to count; `seen.family or` before it makes that cheap."""
+        family = seen.family = self.families.of(seen.key)
+        return family
+
+    def _drop_if_idle(self, seen: Seen) -> None:
+        if seen.is_idle:
+            self._seen.pop(seen.key, None)
+
+    def _grant(
+        self,
+        seen: Seen,
+        lease: str,
+        owner: str,
+        note: str,
+        units: int,
+        by: Granted | Wakeup,
+    ) -> Hold:
+        now = self._now()
+        place = seen.places.pop(lease, None)
+        hold = seen.holds[lease] = Hold(owner, note, by.token, units, by.slots, now)
+        if isinstance(by, Wakeup):
+            hold.ends = now + by.window  # until it is claimed
+        self._tell_granted(seen, lease, hold, 0.0 if place is None else now - place.since)
+        return hold
+
+    def _tell_granted(
+        self, seen: Seen, lease: str, hold: Hold, waited: float | None, *, found: bool = False
+    ) -> None:
+        family = seen.family or self._family(seen)
+        family.grants += 1
+        if waited is not None:
+            family.waited.add(waited)
+        self._tell_of(seen, "granted", lease, hold, waited=waited, found=found)
+
+    def _renew(self, seen: Seen, lease: str, hold: Hold, ttl: float) -> None:
+        if hold.ttl:  # else there is nothing to count
+            family = seen.family or self._family(seen)
+            family.stretched(self._now() - hold.fresh, hold.ttl)
+        self._extend(hold, ttl)
+        hold.renewals += 1
+        self._tell_of(seen, "renewed", lease, hold)
+
+    def _extend(self, hold: Hold, ttl: float) -> None:
+        hold.fresh = self._now()
+        hold.ends = hold.fresh + ttl
+        hold.ttl = ttl
+
+    def _end(
+        self, seen: Seen, lease: str, what: What, *, reason: str = "", found: bool = False
+    ) -> None:
+        hold, now = seen.holds.pop(lease), self._now()
+        family = seen.family or self._family(seen)
+        if what == "expired":
+            family.expired += 1
+        elif not found:
+            family.stretched(now - hold.fresh, hold.ttl)
+        family.held.add(now - hold.since)
+        self._tell_of(seen, what, lease, hold, reason=reason, found=found)
+
+    def _tell_of(
+        self,
+        seen: Seen,
+        what: What,
+        lease: str,
+        of: Hold | Place,
+        *,
+        waited: float | None = None,
+        reason: str = "",
+        found: bool = False,
+    ) -> None:
+        held_for: float | None = None
+        token = 0
+        slots: tuple[int, ...] = ()
+        if type(of) is Hold:
+            token, slots = of.token, of.slots
+            if what != "granted":
+                held_for = self._now() - of.since
+        elif what == "left":
+            waited = self._now() - of.since
+        at, key = self._wall(), seen.key
+        self._tell(
+            Event(
+                what,
+                key,
+                at,
+                lease,
+                of.owner,
+                of.note,
+                token,
+                of.units,
+                slots,
+                waited,
+                held_for,
+                reason,
+                found,
+            )
+        )

@@ -1,0 +1,217 @@
+"""OpenAPI 3.1 of the service, made from its table of routes and the types that travel."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dibs.backends.http.wire_service import Problem
+from dibs.server.routing import Needs, Route
+
+type Node = dict[str, Any]
+
+_TEMPLATE = "#/components/schemas/{name}"
+
+_NAME: Node = {
+    "type": "string",
+    "description": "`base64:` and the bytes in URL-safe base64 without padding",
+    "pattern": (
+        "^base64:(?:[A-Za-z0-9_-]{4})*"
+        "(?:[A-Za-z0-9_-]{4}|[A-Za-z0-9_-][AQgw]|[A-Za-z0-9_-]{2}[AEIMQUYcgkosw048])$"
+    ),
+    "minLength": 9,
+    "maxLength": 690,
+}
+
+_EXAMPLES = {"name": "base64:am9icy9uaWdodGx5", "dir": "base64:am9icw"}
+"""How `jobs/nightly` is spelt, and the directory that it lies in."""
+
+_ABOUT = """\
+Locks as leases: each is held for `ttl` seconds and no longer, unless it is renewed, and every grant of a \
+name has a higher fencing token (`sequencer`).
+
+- **Who asks**: `Authorization: Bearer dibs_…`, with a key of `dibs keys create`.
+- **Names** are `base64:` and their bytes in URL-safe base64 without padding: `jobs/nightly` is \
+`base64:am9icy9uaWdodGx5`.
+- **Parameters** stand in the query, also those of POST, PATCH and DELETE; a body is taken only where one \
+is described.
+- **To hold a lock**: `POST /v1/locks/base64:am9icy9uaWdodGx5?ttl=30&wait=10`, then with the `id` of the \
+answer `PATCH …?id=…&ttl=30` each time a third of the ttl is over, and `DELETE …?id=…` at the end. After a \
+410 it is lost. With `capacity=` it is a semaphore, with `mode=` a readers-writer lock; without `kind=` the \
+other methods find that too, where there is nothing of a lock.
+- **To be able to send it again** after a failure, bring a random `id` of your own, 128 bits or more; then \
+release it also when you have given up.
+- **Refusals** are `application/problem+json`: `type` leads to what it means and what to do; a 409 has the \
+holders. Only what is no HTTP is refused as `text/plain`, with 400.
+"""
+
+_SUCCESS = {200: "Done", 201: "Made", 204: "Done", 304: "As it was"}
+
+_LINKS: dict[str, Node] = {
+    "acquiring_acquire": {
+        "renew": {
+            "operationId": "locks_renew",
+            "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
+        },
+        "release": {
+            "operationId": "releasing_release",
+            "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
+        },
+        "look": {
+            "operationId": "locks_look",
+            "parameters": {"path.name": "$request.path.name"},
+        },
+    },
+}
+"""What an answer is good for, by the operation that gives it."""
+
+
+def described(routes: Iterable[Route]) -> Node:
+    """The description of all routes that are documented."""
+    shown = [route for route in routes if route.documented]
+    schemas, components = _schemas(shown)
+    paths: Node = {}
+    for route, name in zip(shown, _ids(shown), strict=True):
+        paths.setdefault(_path(route), {})[route.method.lower()] = _operation(route, name, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Dibs",
+            "summary": "Locks as leases, with fencing tokens",
+            "description": _ABOUT,
+            "version": "1",
+        },
+        "servers": [{"url": "/", "description": "The service that gave you this"}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _schemas(routes: Sequence[Route]) -> tuple[dict[Any, Node], Node]:
+    """The schema of each type that is named in a route, and what they refer to."""
+    types: list[Any] = [Problem]
+    for route in routes:
+        answers = [each for kind in route.answers.values() for each in _each(kind)]
+        named = (route.body, *answers)
+        types += [each for each in named if each is not None and each not in types]
+    found, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
+    return dict(zip(types, found, strict=True)), components
+
+
+def _each(kind: Any) -> tuple[Any, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _path(route: Route) -> str:
+    return route.path.replace("{rest}", "{path}")
+
+
+def _operation(route: Route, name: str, schemas: dict[Any, Node]) -> Node:
+    operation: Node = {
+        "operationId": name,
+        "summary": route.summary,
+        "parameters": [*_in_path(route), *_in_query(route)],
+        "responses": {
+            **{str(status): _success(route, status, schemas) for status in route.answers},
+            **{str(status): _problem(status) for status in problems_of(route)},
+        },
+        "x-needs": _needs(route.needs),
+    }
+    if name in _LINKS:
+        operation["responses"]["200"]["links"] = _LINKS[name]
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schemas[route.body]}},
+        }
+    operation["security"] = [] if route.needs.kind == "public" else [{"key": []}]
+    return operation
+
+
+def _ids(routes: Iterable[Route]) -> list[str]:
+    """What each operation is called: its module and function, and its number where there are several."""
+    seen: Counter[str] = Counter()
+    found = []
+    for route in routes:
+        module = route.handler.__module__.rpartition(".")[2]
+        name = f"{module}_{route.handler.__name__}"
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return found
+
+
+def _in_path(route: Route) -> list[Node]:
+    names = re.findall(r"\{(\w+)\}", _path(route))
+    return [
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            **({"example": _EXAMPLES[name]} if name in _EXAMPLES else {}),
+            "schema": _NAME if name in _EXAMPLES else {"type": "string", "minLength": 1},
+        }
+        for name in names
+    ]
+
+
+def _in_query(route: Route) -> list[Node]:
+    kind = route.query
+    if kind is None:
+        return []
+    schema, components = msgspec.json.schema_components([kind], ref_template=_TEMPLATE)
+    found = components.get(kind.__name__, schema[0])
+    required = found.get("required", [])
+    return [
+        {"name": name, "in": "query", "required": name in required, "schema": _plain(each)}
+        for name, each in found.get("properties", {}).items()
+    ]
+
+
+def _plain(schema: Node) -> Node:
+    """A parameter that was left out is not `null`: there is none in a query."""
+    options = schema.get("anyOf")
+    if not options:
+        return schema
+    rest = [each for each in options if each != {"type": "null"}]
+    return rest[0] if len(rest) == 1 else {"anyOf": rest}
+
+
+def _success(route: Route, status: int, schemas: dict[Any, Node]) -> Node:
+    kind = route.answers[status]
+    answer: Node = {"description": _SUCCESS.get(status, "Done")}
+    if kind is not None:
+        options = [schemas[each] for each in _each(kind)]
+        schema = options[0] if len(options) == 1 else {"anyOf": options}
+        answer["content"] = {route.media: {"schema": schema}}
+        if route.also_text:
+            answer["content"]["text/plain"] = {"schema": {"type": "string"}}
+    return answer
+
+
+def problems_of(route: Route) -> list[int]:
+    """The statuses of its problems: those of every route, those of its kind, and its own."""
+    found = {400, 408, 413, 431, 503, *route.problems}
+    if route.needs.kind != "public":
+        found |= {401, 429}
+    if route.needs.kind == "everywhere" or (route.needs.kind == "path" and not route.needs.hidden):
+        found.add(403)
+    return sorted(found)
+
+
+def _problem(status: int) -> Node:
+    return {
+        "description": "A problem: its `type` says which, its `detail` what happened",
+        "content": {
+            "application/problem+json": {"schema": {"$ref": _TEMPLATE.format(name="Problem")}}
+        },
+    }
+
+
+def _needs(needs: Needs) -> str:
+    scope = f" {needs.scope}" if needs.scope else ""
+    return f"{needs.kind}{scope}"

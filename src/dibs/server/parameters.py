@@ -1,0 +1,56 @@
+"""A request's parameters: read from its query, and told what is wrong with them in plain words."""
+
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Struct
+
+from dibs.server.problems import Problem
+from dibs.server.wanted import place_in, wanted
+
+MOST = 32
+"""Parameters of one request."""
+
+
+def read[T: Struct](query: bytes, kind: type[T]) -> T:
+    """The parameters. Raises `Problem`, 400, for what `kind` has not, has otherwise, or twice."""
+    try:
+        return msgspec.convert(_pairs(query), kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem("malformed", _told(str(error), kind)) from None
+
+
+def _pairs(query: bytes) -> dict[str, str]:
+    if not query:
+        return {}
+    try:
+        if b"%" in query or b"+" in query:
+            found = parse_qsl(
+                query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST
+            )
+        else:
+            parts = query.decode("ascii").split("&")
+            found = [part.partition("=")[::2] for part in parts if part]
+    except ValueError:
+        raise Problem(
+            "malformed",
+            f"the query can't be read: percent-escapes of UTF-8, {MOST} parameters at most",
+        ) from None
+    pairs = dict(found)
+    if len(pairs) != len(found):
+        twice = next(name for name in pairs if sum(name == each for each, _ in found) > 1)
+        raise Problem("malformed", f"{twice!r} is there twice, and which one is meant is unclear")
+    return pairs
+
+
+def _told(error: str, kind: type[Struct]) -> str:
+    """What msgspec says, in the words of whoever wrote the query."""
+    if "unknown field" in error:
+        known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
+        error = error.replace("Object contains unknown field", "there is no parameter")
+        return f"{error}: here may stand {known or 'none'}"
+    name = place_in(error)
+    words = wanted(kind, name)
+    if words:
+        return f"`{name}`: give {words}"
+    return error.replace("Object missing required field", "missing:")

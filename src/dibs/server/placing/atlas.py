@@ -1,0 +1,108 @@
+"""The table of homes as one server keeps it: read again and again, and never believed for long."""
+
+import asyncio
+from collections.abc import Callable
+
+from dibs.errors import Corrupt
+from dibs.server.placing.documents import read_table
+from dibs.server.placing.table import FRESH_ALONE, READ_EVERY, Table
+from dibs.server.records.port import Records
+from dibs.server.repeating import repeat
+
+
+class Atlas:
+    """See the module. The list of placements has the greatest `fresh` of all servers."""
+
+    def __init__(
+        self,
+        records: Records,
+        now: Callable[[], float],
+        table: Table,
+        fresh: float,
+    ) -> None:
+        self.table = table
+        self.fresh = fresh
+        self.every = min(READ_EVERY, fresh / 6)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when something else stands in the table than before."""
+        self._records = records
+        self._now = now
+        self._revision: int | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._sent = 0
+        self._known = 0
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether grants may be told that the table allows."""
+        return self._now() - self.table.read_at < self.fresh
+
+    def is_lone(self) -> bool:
+        """Whether there is one store, and no other server can have begun to use another."""
+        table = self.table
+        return table.is_lone and self._now() - table.read_at < FRESH_ALONE
+
+    @property
+    def may_grant(self) -> bool:
+        """Whether anything may be granted at all."""
+        return self.is_fresh or self.is_lone()
+
+    @property
+    def mark(self) -> int:
+        """How many readings have been sent: by it `was_read_since` tells the later ones."""
+        return self._sent
+
+    def was_read_since(self, mark: int) -> bool:
+        """Whether the table is of a reading that was sent after that."""
+        return self._known > mark
+
+    async def read_since(self, mark: int) -> None:
+        """Have it be so; all who want a reading share it. Raises like `read`."""
+        while not self.was_read_since(mark):
+            await self.read()
+
+    async def read(self) -> None:
+        """Ask whether there is news, or wait for whoever does so already.
+
+        Raises `BackendUnavailable`, `Corrupt`, and `TimeoutError`.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(self._read(), name="dibs atlas reading")
+        await asyncio.shield(self._reading)  # one who leaves takes it from nobody
+
+    async def _read(self) -> None:
+        self._sent += 1
+        number = self._sent
+        async with asyncio.timeout(max(2 * self.fresh, 1.0)):
+            await self._ask()
+        self._known = number
+
+    async def _ask(self) -> None:
+        sent = self._now()
+        known, self._revision = self._revision, None  # after a failure nothing is taken for granted
+        revision = await self._records.revision()
+        if revision == known:
+            self.table = self.table.aged(sent)
+        else:
+            await self._read_all(sent)
+        self._revision = revision
+
+    async def _read_all(self, sent: float) -> None:
+        before, table = self.table, await read_table(self._records, sent)
+        if table.has_forgotten(before):
+            raise Corrupt(
+                "the records know less of where directories live than they did: nothing more is granted, "
+                "as it might be held elsewhere; restart all servers once no lock of before can be held still"
+            )
+        self.table = table
+        if (table.listing, table.homes) != (before.listing, before.homes):
+            self.on_change()
+
+    async def keep(self) -> None:
+        """Read it for ever."""
+        try:
+            await repeat(self.read, self.every, "where directories live can't be read")
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+                await asyncio.wait((self._reading,))

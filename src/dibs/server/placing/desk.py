@@ -1,0 +1,160 @@
+"""What administrators say of where directories live, and what they are told."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from dibs.server.audit import Audit
+from dibs.server.placing.choice import (
+    Unsatisfiable,
+    check_all,
+    directory_shown,
+    objections,
+)
+from dibs.server.placing.documents import (
+    PIN,
+    RULE,
+    Documents,
+    Pin,
+    read_all,
+    record_name,
+    write,
+)
+from dibs.server.placing.mover import Mover
+from dibs.server.placing.parting import outdate
+from dibs.server.placing.placement import Place
+from dibs.server.placing.rules import Rule
+from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.principal import Principal
+from dibs.server.records.port import Records
+
+type State = Literal["Pending", "Enforced"]
+
+
+class Unknown(Exception):
+    """There is no such restriction, or no such placement."""
+
+
+class Restricted(Struct, frozen=True):
+    """A restriction, and how far it is carried out."""
+
+    directory: bytes
+    rule: Rule
+    state: State
+    place: str
+
+
+class Progress(Struct, frozen=True):
+    """Where a directory lives, and how far its move is."""
+
+    place: str
+    to: str
+    """Empty where it moves nowhere."""
+    phase: str
+    keys: int
+    """On how many names something stands at the old place."""
+    ends_in: float
+    """Seconds until the last of that ends, unless it is renewed."""
+
+
+class Desk:
+    """Of one server."""
+
+    def __init__(self, records: Records, audit: Audit, placed: PlacedRuntime, mover: Mover) -> None:
+        self._records = records
+        self._audit = audit
+        self._placed = placed
+        self._mover = mover
+
+    @property
+    def places(self) -> Sequence[Place]:
+        """The placements that this server can reach."""
+        return self._placed.ways.places
+
+    # -- restrictions -------------------------------------------------------------------------------
+
+    async def restrictions(self) -> Sequence[Restricted]:
+        """All of them, in the order of their directories."""
+        found = await read_all(self._records)
+        return [self._restricted(found, each) for each in sorted(found.rules)]
+
+    async def restriction(self, directory: bytes) -> Restricted:
+        """One. Raises `Unknown`."""
+        found = await read_all(self._records)
+        if directory not in found.rules:
+            raise Unknown(f"there is no restriction on {directory_shown(directory)}")
+        return self._restricted(found, directory)
+
+    async def restrict(self, who: Principal, directory: bytes, rule: Rule) -> None:
+        """Set one. Raises `ValueError`, `Unsatisfiable`, `Conflict`."""
+        rule = rule.spelt(self.places)
+        found = await read_all(self._records)
+        rules = {**found.rules, directory: rule}
+        self._check(found, directory, rules)
+        await self._audit.write(who, "restriction set", directory, {"rule": rule})
+        version = found.versions.get((RULE, directory), 0)
+        await write(self._records, RULE, directory, rule, version)
+        await outdate(self._records, directory)
+
+    async def unrestrict(self, who: Principal, directory: bytes) -> None:
+        """Delete one; what lives somewhere stays there. Raises `Unknown`, `Conflict`."""
+        found = await read_all(self._records)
+        version = found.versions.get((RULE, directory))
+        if version is None:
+            raise Unknown(f"there is no restriction on {directory_shown(directory)}")
+        await self._audit.write(who, "restriction deleted", directory)
+        await self._records.delete(RULE, record_name(directory), version)
+
+    def _check(self, found: Documents, directory: bytes, rules: Mapping[bytes, Rule]) -> None:
+        """Raises `Unsatisfiable` where it, or a directory within it, could live nowhere."""
+        within = {each for each in found.directories if each.startswith(directory)}
+        check_all(rules, {directory, *within}, self.places)
+
+    def _restricted(self, found: Documents, directory: bytes) -> Restricted:
+        home = found.home_of(directory)
+        within = {each for each in found.directories if each.startswith(directory)}
+        done = all(self._is_done(found, each) for each in {directory, *within})
+        state: State = "Enforced" if done else "Pending"
+        return Restricted(directory, found.rules[directory], state, home.place)
+
+    def _is_done(self, found: Documents, directory: bytes) -> bool:
+        """Whether all of a directory's own names are where they may be."""
+        home = found.home_of(directory)
+        told = objections(found.rules, directory, found.place(home.place))
+        return not home.to and next(told, None) is None
+
+    # -- moves --------------------------------------------------------------------------------------
+
+    async def move(self, who: Principal, directory: bytes, to: str) -> None:
+        """Have a directory live at a placement. Raises `Unknown`, `Unsatisfiable`, `Conflict`."""
+        place = next((each for each in self.places if each.name == to), None)
+        if place is None:
+            names = ", ".join(each.name for each in self.places)
+            raise Unknown(f"there is no placement {to!r}: there are {names}")
+        found = await read_all(self._records)
+        told = next(objections(found.rules, directory, place), None)
+        if told is not None:
+            raise Unsatisfiable(f"{directory_shown(directory)} may not live there: {told}")
+        await self._audit.write(who, "move ordered", directory, {"to": to})
+        version = found.versions.get((PIN, directory), 0)
+        await write(self._records, PIN, directory, Pin(to), version)
+        await outdate(self._records, directory)
+
+    async def progress(self, directory: bytes) -> Progress:
+        """Where it lives, and how far its move is. Raises `BackendUnavailable`."""
+        found = await read_all(self._records)
+        home = found.home_of(directory)
+        if not home.to:
+            return Progress(home.place, self._ahead(found, directory), home.phase, 0, 0.0)
+        seen = await self._mover.look(found.homes, directory, home)
+        return Progress(home.place, home.to, home.phase, seen.keys, round(seen.ends_in, 3))
+
+    def _ahead(self, found: Documents, directory: bytes) -> str:
+        """Where it is to move, though it does not yet; empty where it may stay."""
+        place = found.home_of(directory).place
+        try:
+            to = found.wanted(directory, self._placed.ways.named)
+        except Unsatisfiable:
+            return ""
+        return to if to != place else ""

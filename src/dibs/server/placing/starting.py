@@ -1,0 +1,111 @@
+"""How a server comes to its store, or to its stores."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from dibs.core.names import WAIT
+from dibs.errors import NotConfigured
+from dibs.runtime.asyncio import AsyncRuntime
+from dibs.server.audit import Audit
+from dibs.server.config import Placement
+from dibs.server.placing.address import address_of
+from dibs.server.placing.atlas import Atlas
+from dibs.server.placing.choice import directory_shown
+from dibs.server.placing.desk import Desk
+from dibs.server.placing.documents import (
+    Documents,
+    read_all,
+    read_listing,
+    read_table,
+    write_listing,
+)
+from dibs.server.placing.guards import Guards
+from dibs.server.placing.listing import Own, joined
+from dibs.server.placing.mover import SERVICE, Mover
+from dibs.server.placing.placement import place_of
+from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placing.ways import Ways
+from dibs.server.records.port import Conflict, Records
+from dibs.server.secrets import derived
+
+
+def own_of(placement: Placement, *, nameless: bool, machine: str = "") -> Own:
+    """A placement of the settings, to be compared. Raises `NotConfigured`.
+
+    `machine` is the name of this one, where servers on others may go by the same records.
+    """
+    was = placement.was
+    said = [was]  # as it is written down
+    if "://" in was:
+        with suppress(NotConfigured):  # what is written down need be no URL
+            said.append(address_of(was, machine))
+    return Own(place_of(placement), address_of(placement.url, machine), tuple(said), nameless)
+
+
+async def join(
+    records: Records,
+    audit: Audit,
+    own: Sequence[Own],
+    ways: Mapping[str, AsyncRuntime],
+    fresh: float,
+) -> None:
+    """Compare these placements with those that are written down, and write down what is new and there.
+
+    Raises `NotConfigured` where they do not go together: see `listing`; and `BackendUnavailable` for a new
+    one that can't be reached, as its URL may be misspelt, and it would be written down for good.
+    """
+    while True:
+        listing, version = await read_listing(records)
+        used = {} if listing is None else used_by(await read_all(records))
+        after = joined(listing, own, fresh, used)
+        if after == listing:
+            return
+        for address in after.stores - (listing.stores if listing else frozenset()):
+            await ways[address].ready()
+        if listing is not None:  # what stands there from the start is no change
+            places = {each.name: list(each.stores) for each in after.places}
+            await audit.write(SERVICE, "placements changed", detail=places)
+        with suppress(Conflict):  # another server came at the same time
+            await write_listing(records, after, version)
+
+
+def used_by(found: Documents) -> dict[str, str]:
+    """What lives at which placement, or is on its way from or to it."""
+    used: dict[str, str] = {}
+    for directory, home in sorted(found.homes.items(), reverse=True):
+        for place in (*home.places, home.clearing):
+            used[place] = directory_shown(directory)
+    return used
+
+
+async def runtime_over(
+    ways: Mapping[str, AsyncRuntime], records: Records, secret: bytes, fresh: float
+) -> PlacedRuntime:
+    """The way to the stores at these addresses, once they are written down."""
+    first = next(iter(ways.values()))
+    table = await read_table(records, first.now())
+    atlas = Atlas(records, first.now, table, fresh)
+    guards = Guards(derived(secret, "guards"))
+    return PlacedRuntime(first, Ways(ways, table.listing), atlas, guards)
+
+
+@asynccontextmanager
+async def placing(
+    runtime: PlacedRuntime, records: Records, audit: Audit, secret: bytes
+) -> AsyncGenerator[Desk]:
+    """While it is entered, the table is kept fresh, and what is to move moves."""
+    probe = WAIT + derived(secret, "mover").hex().encode()
+    mover = Mover(runtime, records, audit, probe=probe, every=runtime.atlas.every)
+    tasks = [
+        asyncio.create_task(runtime.atlas.keep(), name="dibs atlas"),
+        asyncio.create_task(mover.run(), name="dibs mover"),
+    ]
+    try:
+        yield Desk(records, audit, runtime, mover)
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task

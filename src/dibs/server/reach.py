@@ -1,0 +1,105 @@
+"""Reading keys in their order, page by page, as far as somebody may see them."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from dibs.backends.http.names import MARK, decoded
+from dibs.core.names import KINDS, MAX_NAME, Kind
+from dibs.model import Status
+from dibs.server.principal import Principal, Scope
+from dibs.server.problems import Problem
+from dibs.server.scopes import reduced
+
+if TYPE_CHECKING:
+    from dibs.server.service import Service
+
+LOOKS = 16
+"""So many pages of a store are read for one of ours at most: one may be empty, and not the last."""
+
+
+class Found(NamedTuple):
+    """Some keys, and after which one to go on; None after the last."""
+
+    items: list[Status]
+    cursor: bytes | None
+
+
+HEADS = tuple(sorted(kind.encode() + b":" for kind in KINDS))
+"""What keys begin with, in their order."""
+
+
+def heads_of(kind: Kind | None) -> Sequence[bytes]:
+    """What keys of that kind begin with, or of any."""
+    return HEADS if kind is None else (kind.encode() + b":",)
+
+
+def names_of(text: str) -> bytes:
+    """What names begin with, as parameters have it. Raises `Problem`, 400."""
+    try:
+        raw = decoded(text.removeprefix(MARK))
+    except ValueError:
+        raise Problem(
+            "malformed",
+            f"what names begin with is written as {MARK} and its bytes in URL-safe base64 without padding",
+        ) from None
+    if len(raw) > MAX_NAME:
+        raise Problem("malformed", f"no name is longer than {MAX_NAME} bytes")
+    return raw
+
+
+def prefixes_of(prefix: bytes) -> list[bytes]:
+    """What keys of each kind begin with that begin with `prefix`."""
+    return [head if head.startswith(prefix) else prefix for head in HEADS if _meet(head, prefix)]
+
+
+def _meet(head: bytes, prefix: bytes) -> bool:
+    return head.startswith(prefix) or prefix.startswith(head)
+
+
+def stretches(principal: Principal, prefixes: Iterable[bytes]) -> Iterable[bytes]:
+    """The beginnings of keys that somebody may see among those that begin with one of these."""
+    for prefix in prefixes:
+        head, colon, wanted = prefix.partition(b":")
+        for name in _seen(principal, wanted):
+            yield head + colon + name
+
+
+def _seen(principal: Principal, wanted: bytes) -> Iterable[bytes]:
+    """The parts of what begins with `wanted` that somebody may read."""
+    if principal.may(Scope.READ, wanted):
+        return (wanted,)
+    if not principal.may_somewhere(Scope.READ):
+        return ()
+    return tuple(each for each in reduced(principal.prefixes) if each.startswith(wanted))
+
+
+async def read(
+    service: "Service",
+    principal: Principal,
+    prefixes: Iterable[bytes],
+    after: bytes | None,
+    limit: int,
+) -> Found:
+    """The next keys in use that come after `after` and may be seen.
+
+    `prefixes`, in their order: what they begin with; each has its kind.
+    """
+    items: list[Status] = []
+    looks = 0
+    with service.accounts.reading:
+        for stretch in stretches(principal, prefixes):
+            if after is not None and after >= stretch and not after.startswith(stretch):
+                continue  # it lies behind us
+            cursor = after if after is not None and after.startswith(stretch) else None
+            while True:
+                page = await service.runtime.backend.scan(stretch, cursor, limit - len(items))
+                items += page.items
+                looks += 1
+                cursor = page.cursor
+                if cursor is None:
+                    break
+                if len(items) >= limit or looks >= LOOKS:
+                    return Found(items, cursor)
+            if len(items) >= limit:
+                return Found(items, items[-1].key)
+    return Found(items, None)

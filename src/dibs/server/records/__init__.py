@@ -1,0 +1,41 @@
+"""What the service itself has to remember: API keys, restrictions, where directories live, the audit."""
+
+from importlib import import_module
+
+from dibs.backends import SPELLINGS, needing_extras
+from dibs.backends.redact import redacted
+from dibs.errors import NotConfigured
+from dibs.server.records.port import Records
+
+PLACES = {
+    "memory": "memory:MemoryRecords",
+    "sqlite": "sqlite:SqliteRecords",
+    "redis": "redis:RedisRecords",
+    "rediss": "redis:RedisRecords",
+    "valkey": "redis:RedisRecords",
+    "valkeys": "redis:RedisRecords",
+    "postgresql": "postgres:PostgresRecords",
+}
+"""Where records can lie, by the scheme of the URL."""
+
+
+def records_for(url: str) -> Records:
+    """The records at a URL, spelt as for a store of leases; nothing is connected to yet.
+
+    Raises `NotConfigured` for a URL at which no records can lie, or that is none.
+    """
+    scheme, colon, rest = url.partition(":")
+    scheme = scheme.lower()
+    scheme = SPELLINGS.get(scheme, scheme)
+    place = PLACES.get(scheme)
+    if not colon or place is None:
+        raise NotConfigured(
+            f"{redacted(url)!r} can hold leases, perhaps, but no records (keys, restrictions, the "
+            'audit): name a place for those, such as records = "sqlite:///records.db"; '
+            f"it may be any of {', '.join(f'{name}://' for name in PLACES if name != 'memory')}"
+        )
+    module, _, name = place.partition(":")
+    with needing_extras(scheme):
+        found = import_module(f"{__name__}.{module}")
+    records: Records = getattr(found, name)(f"{scheme}:{rest}")
+    return records

@@ -1,0 +1,44 @@
+"""What the service answers to: one module for each resource, and the table of them all."""
+
+from dibs.server.routes import (
+    about,
+    audit,
+    batch,
+    contention,
+    dashboard,
+    events,
+    identity,
+    keys,
+    listing,
+    locks,
+    move,
+    operations,
+    outline,
+    queues,
+    restrict,
+    scanning,
+    stream,
+    watch,
+)
+from dibs.server.routing import Route
+
+ROUTES: tuple[Route, ...] = (
+    *locks.ROUTES,
+    *listing.ROUTES,
+    *identity.ROUTES,
+    *about.ROUTES,
+    *operations.ROUTES,
+    *batch.ROUTES,
+    *scanning.ROUTES,
+    *stream.ROUTES,
+    *events.ROUTES,
+    *watch.ROUTES,
+    *contention.ROUTES,
+    *queues.ROUTES,
+    *outline.ROUTES,
+    *restrict.ROUTES,
+    *move.ROUTES,
+    *keys.ROUTES,
+    *audit.ROUTES,
+    *dashboard.ROUTES,
+)

@@ -1,0 +1,145 @@
+"""Acquiring: at once or not at all, or in line."""
+
+from dibs.errors import BackendUnavailable
+from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Reply
+from dibs.primitives.ask import Ask
+from dibs.primitives.telling import contention
+from dibs.server.answers import Answer, json
+from dibs.server.call import Call
+from dibs.server.call import Gone as Hung
+from dibs.server.own_ids import own_id
+from dibs.server.people import holders_for_people
+from dibs.server.problems import Problem
+from dibs.server.routes.shapes import AcquireQuery, Held
+from dibs.server.routes.telling import check_ttl, failure, in_line, moment
+from dibs.server.waiting import Had, acquire_in_line
+
+
+async def acquire(call: Call) -> Answer:
+    """Take it, or wait in line for it."""
+    asked = call.query(AcquireQuery)
+    service, command = call.service, _command(call, asked)
+    brought = asked.id is not None
+    service.accounts.check_lease(call.principal.key_id, command.id)
+    if asked.wait:
+        had = await _in_line(call, command, asked.wait, brought=brought)
+    else:
+        had = await _try(call, command, brought=brought)
+    if call.is_over and not brought:  # or nobody would have it until its ttl is over
+        service.give_up(command.key, had.id)
+        raise Hung
+    return _held(call, had, command)
+
+
+def _command(call: Call, asked: AcquireQuery) -> Acquire:
+    """What is asked for. Raises `Problem` for what can't be."""
+    service = call.service
+    kind, units, capacity = _wanted(asked)
+    check_ttl(service, asked.ttl)
+    longest = service.limits.max_wait
+    if asked.wait > longest:
+        raise Problem("malformed", f"wait is {longest:g} s at most; ask again after that")
+    lease_id = asked.id or own_id()
+    return Acquire(
+        call.key(kind),
+        lease_id,
+        asked.client_id or call.principal.name,
+        asked.ttl,
+        units,
+        capacity,
+        queue=bool(asked.wait),
+        priority=asked.priority,
+        note=service.envelope.sealed(asked.note, call.ip, lease_id, service.mark),
+    )
+
+
+def _wanted(asked: AcquireQuery) -> tuple[str, int, int]:
+    """The kind of key, how many units, of how many. Raises `Problem` for what doesn't go together."""
+    if asked.mode is not None:
+        if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
+            raise Problem("malformed", "mode= is for a readers-writer lock: no capacity, no units")
+        return "rwlock", MANY if asked.mode == "write" else 1, MANY
+    if asked.kind == "rwlock":
+        raise Problem("malformed", "a readers-writer lock is acquired with mode=read or mode=write")
+    if asked.capacity is not None or asked.kind == "semaphore":
+        if asked.kind not in (None, "semaphore"):
+            raise Problem("malformed", f"a {asked.kind} has no capacity: it is for a semaphore")
+        if asked.capacity is None:
+            raise Problem("malformed", "a semaphore is acquired with capacity=")
+        units = asked.units or 1
+        if units > asked.capacity:
+            raise Problem("malformed", f"{units} units of {asked.capacity} can never be had")
+        return "semaphore", units, asked.capacity
+    if asked.units is not None and asked.units != 1:
+        raise Problem("malformed", "units= is for a semaphore: say its capacity= too")
+    return asked.kind or "lock", 1, 1
+
+
+async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) -> Had:
+    """Wait until it is free, and tell those who watch."""
+    ask = Ask(
+        command.key,
+        command.owner,
+        command.ttl,
+        command.units,
+        command.capacity,
+        command.priority,
+        command.note,
+        detects=False,
+    )
+    had = await acquire_in_line(call, ask, command.id, wait, brought=brought)
+    call.service.saw(call.principal, command, Granted(had.token, had.slots, had.remaining))
+    return had
+
+
+async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
+    """Take it if it is free."""
+    service = call.service
+    with service.accounts.acquiring:
+        try:
+            answer = await service.ask(call.principal, command)
+            reply = answer.reply
+            left = service.left(reply.ttl, answer.sent) if type(reply) is Granted else 0.0
+        except BackendUnavailable:
+            if not brought:  # nobody else knows this id, so nobody would ever release it
+                service.give_up(command.key, command.id)
+            raise
+    if type(reply) is not Granted:
+        raise not_acquired(reply, command.key)
+    return Had(command.id, reply.token, reply.slots, left)
+
+
+def _held(call: Call, had: Had, command: Acquire) -> Answer:
+    remaining = max(had.remaining, 0.0)
+    held = Held(
+        had.id,
+        had.token,
+        command.ttl,
+        round(remaining, 3),
+        moment(remaining),
+        command.units if command.units < MANY else 1,
+        had.slots,
+    )
+    return json(held, 200, (b"location", call.scope["raw_path"]))
+
+
+def not_acquired(reply: Reply, key: bytes) -> Problem:
+    """Why an acquire got nothing."""
+    match reply:
+        case Refused(reason="too_large"):
+            return Problem("too-large", "more units than the capacity it was last declared with")
+        case Refused(reason="queue_full"):
+            return Problem("limit", "the line for it is full", retry_after=reply.recheck_in)
+        case Refused():
+            return Problem(
+                "held",
+                contention(key, reply.holders, None),
+                retry_after=reply.recheck_in,
+                holders=holders_for_people(reply.holders),
+            )
+        case Queued():
+            return in_line(reply)
+        case Gone():
+            return Problem("lost", "this id has ended: acquire with another one")
+        case _:
+            return failure(reply)

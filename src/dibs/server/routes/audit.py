@@ -1,0 +1,40 @@
+"""`/v1/audit`: who did what of consequence."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from dibs.server.answers import Answer, json
+from dibs.server.audit import Page
+from dibs.server.call import Call
+from dibs.server.principal import Scope
+from dibs.server.records.bounds import MAX_PAGE
+from dibs.server.routes.shapes import Strict
+from dibs.server.routing import Route, somewhere
+
+
+class AuditQuery(Strict, frozen=True):
+    """Where a page begins, and how long it is."""
+
+    before: Annotated[int, Meta(ge=1, le=(1 << 53) - 1)] | None = None
+    """`next` of the page before."""
+    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 100
+
+
+async def page(call: Call) -> Answer:
+    """The newest lines; of a directory's administrator, those about that."""
+    asked = call.query(AuditQuery)
+    return json(await call.service.audit.page(call.principal, asked.before, asked.limit))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/audit",
+        needs=somewhere(Scope.ADMIN),
+        handler=page,
+        summary="What was done of consequence, newest first; a page may be empty and not the last",
+        query=AuditQuery,
+        answers={200: Page},
+    ),
+)

@@ -1,0 +1,197 @@
+"""`/v1/batch`: many commands in one call, each with an answer of its own."""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from dibs.backends.http import wire
+from dibs.backends.http.names import decoded
+from dibs.backends.http.translation import reply_to_wire, to_model
+from dibs.backends.port import MAX_BATCH
+from dibs.core.names import fingerprint, is_wait
+from dibs.core.notes import unmarked
+from dibs.errors import DibsError
+from dibs.model import (
+    Acquire,
+    Command,
+    Gone,
+    Inspect,
+    Lost,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Resize,
+    Revoke,
+    Status,
+    Unknown,
+)
+from dibs.runtime.port import Told
+from dibs.server import adverts
+from dibs.server.accounts import Accounts, Budget
+from dibs.server.answers import Answer
+from dibs.server.call import Call
+from dibs.server.people import holders_for_people, status_for_people
+from dibs.server.problems import Problem
+from dibs.server.routing import EACH_COMMAND, Route
+from dibs.server.vetting import refused
+
+JSON, MSGPACK = b"application/json", b"application/msgpack"
+
+_decoders: dict[bytes, Callable[[bytes], wire.Batch]] = {
+    JSON: msgspec.json.Decoder(wire.Batch).decode,
+    MSGPACK: msgspec.msgpack.Decoder(wire.Batch).decode,
+}
+_encoders: dict[bytes, Callable[[object], bytes]] = {
+    JSON: msgspec.json.Encoder().encode,
+    MSGPACK: msgspec.msgpack.Encoder().encode,
+}
+
+
+async def batch(call: Call) -> Answer:
+    """Have all of them applied; they travel together."""
+    service = call.service
+    ops = await _ops(call)
+    mark = call.service.mark if len(ops) == 1 else ""  # of several nobody knows whose trace it is
+    vetted = [_vetted(call, op, mark) for op in ops]
+    await _audit_refusals(call, ops, vetted)
+    commands = [each for each in vetted if isinstance(each, COMMANDS)]
+    for command in commands:
+        if type(command) is Revoke:
+            await _write_down(call, command)
+    told: Sequence[Told] = ()
+    if commands:
+        with _budget(service.accounts, {type(command) for command in commands}):
+            told = await service.ask_all(call.principal, commands)
+        if service.spans is not None:
+            await service.spans.look_ahead()
+        _check_any(told)
+    outcomes = map(_said, [call] * len(commands), commands, told)
+    return _answer(
+        call, [next(outcomes) if isinstance(each, COMMANDS) else each for each in vetted]
+    )
+
+
+def _budget(accounts: Accounts, kinds: set[type]) -> Budget:
+    """What they count for. Acquires for which there was no room are not among them."""
+    if Acquire in kinds:
+        return accounts.acquiring
+    return accounts.reading if kinds == {Inspect} else accounts.renewing
+
+
+async def _ops(call: Call) -> Sequence[wire.Command]:
+    """The commands of the body. Raises `Problem`: 400, 413, 415."""
+    kind = call.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        raise Problem("media-type", "a batch is application/json or application/msgpack")
+    body = await call.body(call.service.limits.max_body)
+    try:
+        commands = decoder(body).commands
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Problem("malformed", f"the batch: {error}") from None
+    if len(commands) > MAX_BATCH:
+        raise Problem("malformed", f"a batch is {MAX_BATCH} commands long at most")
+    return commands
+
+
+def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
+    """A command as the store gets it, or the reply to one that is not let through."""
+    service, who = call.service, call.principal
+    try:
+        command = to_model(op)
+    except ValueError as error:
+        return wire.Failed("invalid", f"key: {error}")
+    reply = refused(service.limits, who, command, service.runtime.stamp)
+    if reply is not None:
+        return reply_to_wire(reply)
+    if type(command) is Acquire:
+        if service.accounts.acquiring.is_full:
+            return wire.Failed("busy", "too many acquires are under way: renewals go first")
+        try:
+            service.accounts.check_lease(who.key_id, command.id)
+            if command.queue:
+                service.accounts.check_place(who.key_id, command.id)
+        except Problem as problem:
+            return wire.Failed("busy", problem.detail)
+        if not is_wait(command.key):  # those are not for people
+            note, own = unmarked(command.note)
+            command.note = service.envelope.sealed(note, call.ip, command.id, own or mark)  # type: ignore[misc]
+    inbox = getattr(command, "inbox", "")
+    if inbox:
+        stream = service.post.of(inbox, who.key_id)
+        if stream is not None:
+            service.post.expect(fingerprint(command.id), stream)  # type: ignore[union-attr]
+        command.inbox = service.runtime.inbox  # type: ignore[union-attr,misc]
+    return command
+
+
+async def _audit_refusals(
+    call: Call, ops: Sequence[wire.Command], vetted: Sequence[Command | wire.Reply]
+) -> None:
+    """Whoever would end other people's leases, and may not, is remembered too."""
+    for op, reply in zip(ops, vetted, strict=True):
+        if type(op) is wire.Revoke and type(reply) is wire.Failed and reply.reason == "forbidden":
+            name = decoded(op.key).partition(b":")[2]
+            await call.service.audit.denied(call.principal, "revoke in POST /v1/batch", name)
+
+
+async def _write_down(call: Call, command: Revoke) -> None:
+    """Whoever ends other people's leases is remembered, before it is done."""
+    kind, _, name = command.key.partition(b":")
+    detail = {"kind": kind.decode(), "reason": command.reason, "now": command.now}
+    await call.service.audit.write(
+        call.principal, "force release", name, {**detail, "lease": command.lease}
+    )
+
+
+def _check_any(told: Sequence[Told]) -> None:
+    """Raises what went wrong, if nothing came of any of them: then the whole batch has failed."""
+    first = told[0]
+    if isinstance(first, DibsError) and all(isinstance(each, DibsError) for each in told):
+        raise first
+
+
+def _said(call: Call, command: Command, told: Told) -> wire.Reply:
+    """What a client is told of what came of its command."""
+    if isinstance(told, DibsError):
+        return wire.Failed("away", str(told))
+    reply, post = told.reply, call.service.post
+    if is_wait(command.key):
+        reply = adverts.as_told(call.principal, reply)
+    kind = type(reply)
+    if kind is Status:
+        return status_for_people(reply)  # type: ignore[arg-type]
+    if kind is Refused:
+        if type(command) is Acquire:
+            post.forget(fingerprint(command.id))
+        return wire.Refused(reply.reason, holders_for_people(reply.holders), reply.recheck_in)  # type: ignore[union-attr]
+    if kind in _ENDS and type(command) in _BY_ID:
+        post.forget(fingerprint(command.id))  # type: ignore[union-attr]
+    return reply_to_wire(reply)
+
+
+def _answer(call: Call, replies: Sequence[wire.Reply]) -> Answer:
+    wanted = MSGPACK if MSGPACK in call.headers.get(b"accept", b"") else JSON
+    body = _encoders[wanted](wire.BatchAnswer(tuple(replies)))
+    return Answer(200, body, [(b"content-type", wanted)])
+
+
+COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
+
+_BY_ID = frozenset({Acquire, Renew, Release, Resize})
+
+_ENDS = frozenset({Released, Unknown, Lost, Gone})
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/v1/batch",
+        needs=EACH_COMMAND,
+        handler=batch,
+        summary="Many commands in one call, each with an answer of its own",
+        body=wire.Batch,
+        answers={200: wire.BatchAnswer},
+        problems=(413, 415),
+    ),
+)

@@ -1,0 +1,174 @@
+"""`/` and `/ui/`: the dashboard's files, and signing in and out there."""
+
+import logging
+
+from msgspec import Struct
+
+from dibs.backends.http.names import encoded
+from dibs.errors import DibsError
+from dibs.server.answers import Answer, Header, empty, json
+from dibs.server.audit import common_directory
+from dibs.server.call import Call
+from dibs.server.principal import Scope
+from dibs.server.problems import Problem
+from dibs.server.routes.shapes import Nothing
+from dibs.server.routing import PUBLIC, SESSION, Route
+from dibs.server.ui.files import INDEX, File, FileAnswer, all_files
+from dibs.server.ui.policy import POLICY
+from dibs.server.ui.sessions import SignedIn
+
+log = logging.getLogger("dibs.server")
+
+FILES = all_files()
+
+MAX_BODY = 4096
+
+
+class SignIn(Struct, forbid_unknown_fields=True, frozen=True):
+    """How one signs in: by a key, or by a ticket that the server has printed at its start."""
+
+    key: str | None = None
+    ticket: str | None = None
+
+
+class SessionShape(Struct, frozen=True):
+    """Who is signed in, and until when, in seconds since 1970."""
+
+    csrf: str
+    """To be brought in the header `dibs-csrf` with whatever is not a GET."""
+    name: str
+    scopes: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    """In base64."""
+    admin: bool
+    """Of a directory, if not of everything."""
+    expires_at: int
+
+
+async def index(call: Call) -> Answer:
+    """The page; whoever takes nothing but JSON is told that there is none here."""
+    accept = call.header(b"accept")
+    if "application/json" in accept and "text/html" not in accept and "*/*" not in accept:
+        raise Problem("no-such-route", "here is a page for people: see /v1/openapi.json")
+    return _answer(call, FILES[INDEX])
+
+
+async def file(call: Call) -> Answer:
+    """A file of the page."""
+    found = FILES.get(call.params["rest"])
+    if found is None:
+        raise Problem("no-such-route", "the dashboard has no such file")
+    return _answer(call, found)
+
+
+def _answer(call: Call, found: File) -> Answer:
+    headers = [*found.headers, *POLICY]
+    if found.etag in call.headers.get(b"if-none-match", b""):
+        return FileAnswer(304, b"", headers)
+    return FileAnswer(200, found.body, headers)
+
+
+async def sign_in(call: Call) -> Answer:
+    """Begin a session."""
+    call.query(Nothing)
+    if call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
+        raise Problem("media-type", "send application/json: a key, or a ticket")
+    asked: SignIn = call.decoded(await call.body(MAX_BODY), SignIn)
+    sessions = call.service.sessions
+    sessions.check_page(call)
+    if asked.key is not None and asked.ticket is None:
+        found = await sessions.by_key(asked.key)
+        return await _begun(call, found, "a key")
+    if asked.ticket is not None and asked.key is None:
+        async with sessions.by_ticket(asked.ticket) as found:
+            return await _begun(call, found, "the link that the server printed")
+    raise Problem("malformed", "the body: either a key or a ticket")
+
+
+async def _begun(call: Call, found: SignedIn, by: str) -> Answer:
+    call.service.accounts.signed_in(found.principal.key_id, found.session.nonce)
+    directory = common_directory(found.principal.prefixes)
+    detail = {"with": by, "from": call.ip}
+    await call.service.audit.write(found.principal, "signed in", directory, detail)
+    return _shown(call, found, call.service.sessions.cookie(call, found.session))
+
+
+async def session(call: Call) -> Answer:
+    """Whose session it is, and what it needs."""
+    return _shown(call, _found(call))
+
+
+async def sign_out(call: Call) -> Answer:
+    """End the session. What cannot be written down about it holds nobody back."""
+    sessions, found = call.service.sessions, _found(call)
+    sessions.end(found.session)
+    try:
+        directory = common_directory(found.principal.prefixes)
+        await call.service.audit.write(found.principal, "signed out", directory)
+    except DibsError as error:
+        log.warning("that somebody signed out could not be written to the audit: %s", error)
+    return empty(204, sessions.no_cookie(call), *POLICY)
+
+
+def _found(call: Call) -> SignedIn:
+    assert call.session is not None, "the route needs one"
+    return SignedIn(call.session, call.principal)
+
+
+def _shown(call: Call, found: SignedIn, *headers: Header) -> Answer:
+    who = found.principal
+    shape = SessionShape(
+        call.service.sessions.token(found.session),
+        who.name,
+        tuple(sorted(who.scopes)),
+        tuple(encoded(prefix) for prefix in who.prefixes),
+        Scope.ADMIN in who.scopes,
+        found.session.expires_at,
+    )
+    return json(shape, 200, *headers, *POLICY)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/",
+        needs=PUBLIC,
+        handler=index,
+        summary="The dashboard",
+        media="text/html",
+        documented=False,
+    ),
+    Route(
+        method="GET",
+        path="/ui/{rest}",
+        needs=PUBLIC,
+        handler=file,
+        summary="A file of the dashboard",
+        documented=False,
+    ),
+    Route(
+        method="POST",
+        path="/ui/session",
+        needs=PUBLIC,
+        handler=sign_in,
+        summary="Sign in at the dashboard",
+        body=SignIn,
+        documented=False,
+    ),
+    Route(
+        method="GET",
+        path="/ui/session",
+        needs=SESSION,
+        handler=session,
+        summary="Who is signed in at the dashboard",
+        documented=False,
+    ),
+    Route(
+        method="DELETE",
+        path="/ui/session",
+        needs=SESSION,
+        handler=sign_out,
+        summary="Sign out at the dashboard",
+        documented=False,
+    ),
+)

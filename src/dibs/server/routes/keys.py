@@ -1,0 +1,106 @@
+"""`/v1/keys`: keys are made, listed and revoked by administrators, of everything or of a directory."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from dibs.server.answers import Answer, json
+from dibs.server.call import Call
+from dibs.server.keys import UnknownKey
+from dibs.server.keys_desk import Beyond, Desk
+from dibs.server.keys_shapes import KeyList, KeyMade, KeyShown, NewKey, shown
+from dibs.server.principal import Scope
+from dibs.server.problems import Problem, forbidden
+from dibs.server.routes.shapes import Nothing, Strict
+from dibs.server.routing import Route, somewhere
+
+MAX_BODY = 64 << 10
+
+_ADMIN = somewhere(Scope.ADMIN)
+
+type KeyId = Annotated[str, Meta(max_length=64)]
+
+
+class ListQuery(Strict, frozen=True):
+    """Which keys."""
+
+    ended: bool = False
+    """Also those that were revoked or have expired lately."""
+
+
+async def create(call: Call) -> Answer:
+    """Make a key; the answer is the only one that tells it."""
+    call.query(Nothing)
+    new: NewKey = call.decoded(await call.body(MAX_BODY), NewKey)
+    try:
+        made = await _desk(call).create(call.principal, new)
+    except ValueError as error:
+        raise Problem("malformed", str(error)) from None
+    except Beyond as error:
+        raise _beyond(error.prefix) from None
+    return json(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
+
+
+async def listing(call: Call) -> Answer:
+    """All keys that the caller may see."""
+    asked, now = call.query(ListQuery), call.service.keys.now()
+    keys = await _desk(call).list(call.principal)
+    told = (shown(key, now) for key in keys if asked.ended or not key.ended(now))
+    return json(KeyList(tuple(told)))
+
+
+async def revoke(call: Call) -> Answer:
+    """End a key, and with it its tokens and streams."""
+    call.query(Nothing)
+    try:
+        key = await _desk(call).revoke(call.principal, call.params["word"])
+    except UnknownKey:
+        raise Problem(
+            "no-such-key", "there is no key of this id, or it is not yours to see"
+        ) from None
+    return json(shown(key, call.service.keys.now()))
+
+
+def _desk(call: Call) -> Desk:
+    return Desk(call.service.keys, call.service.audit)
+
+
+def _beyond(prefix: bytes) -> Problem:
+    if prefix:
+        return forbidden(Scope.ADMIN, prefix)
+    return Problem(
+        "forbidden", "this key is no administrator of everything: give prefixes within its own"
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/keys",
+        needs=_ADMIN,
+        handler=listing,
+        summary="Keys, as far as they are the caller's to see",
+        query=ListQuery,
+        answers={200: KeyList},
+    ),
+    Route(
+        method="POST",
+        path="/v1/keys",
+        needs=_ADMIN,
+        handler=create,
+        summary="Make a key, which is told this once",
+        query=Nothing,
+        body=NewKey,
+        answers={201: KeyMade},
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/keys/{word}",
+        needs=_ADMIN,
+        handler=revoke,
+        summary="Revoke a key: within two seconds it is of no use anywhere",
+        query=Nothing,
+        answers={200: KeyShown},
+        problems=(404,),
+    ),
+)

@@ -1,0 +1,97 @@
+"""`/v1/locks` and `/v1/locks/base64:{dir}/`: what is held, in a directory and below it."""
+
+from collections.abc import Sequence
+
+from dibs.backends.http.names import MARK, decoded, encoded
+from dibs.core.names import MAX_NAME
+from dibs.model import Inspect, Status
+from dibs.server.answers import Answer, json
+from dibs.server.call import Call
+from dibs.server.principal import Scope
+from dibs.server.problems import Problem
+from dibs.server.reach import Found, heads_of, read
+from dibs.server.routes.shapes import ListQuery, LockPage
+from dibs.server.routes.telling import lock_shown
+from dibs.server.routing import SEEING, SIGNED_IN, Route
+
+USUAL = 100
+"""Locks on a page, unless `limit` says otherwise."""
+
+
+async def listing(call: Call) -> Answer:
+    """A page of what is held and may be seen."""
+    asked = call.query(ListQuery)
+    limit = asked.limit or USUAL
+    most = call.service.limits.max_page
+    if limit > most:
+        raise Problem("malformed", f"limit is {most} at most: go on with `from`")
+    kind = b"" if asked.kind == "all" else asked.kind.encode() + b":"
+    heads = heads_of(None if asked.kind == "all" else asked.kind)
+    prefixes = [head + call.name for head in heads]
+    start = None if asked.from_ is None else _start(asked.from_, kind)
+    found = await _from(call, prefixes, start, limit)
+    items = [each for each in found.items if each.holders]
+    # a key that begins so, and ends in a zero, is the very next one after the last
+    following = None if found.cursor is None else encoded(found.cursor[len(kind) :] + b"\0")
+    return json(LockPage(tuple(lock_shown(call, each) for each in items), following))
+
+
+async def _from(call: Call, prefixes: Sequence[bytes], start: bytes | None, limit: int) -> Found:
+    """The page that begins at `start`."""
+    who, service = call.principal, call.service
+    if start is None:
+        return await read(service, who, prefixes, None, limit)
+    if start.endswith(b"\0"):
+        return await read(service, who, prefixes, start[:-1], limit)
+    first: list[Status] = []
+    if start.startswith(tuple(prefixes)) and who.may(Scope.READ, start.partition(b":")[2]):
+        reply = (await service.ask(who, Inspect(start))).reply
+        first = [reply] if isinstance(reply, Status) else []
+    if len(first) == limit:
+        return Found(first, start)
+    found = await read(service, who, prefixes, start, limit - len(first))
+    return Found([*first, *found.items], found.cursor)
+
+
+def _start(text: str, kind: bytes) -> bytes:
+    """The key where a page begins: in one list of every kind, the page before has named it whole."""
+    try:
+        name = decoded(text.removeprefix(MARK))
+    except ValueError:
+        raise Problem("malformed", "`from` is what `next` of the page before was") from None
+    if not 1 <= len(name) <= MAX_NAME + 16:
+        raise Problem("malformed", "`from` is longer than any name")
+    return kind + name
+
+
+_ANSWERS = {200: LockPage}
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/locks",
+        needs=SIGNED_IN,
+        handler=listing,
+        summary="All locks that are held, and that this key may see",
+        query=ListQuery,
+        answers=_ANSWERS,
+    ),
+    Route(
+        method="GET",
+        path="/v1/locks/",
+        needs=SIGNED_IN,
+        handler=listing,
+        summary="The same",
+        query=ListQuery,
+        answers=_ANSWERS,
+    ),
+    Route(
+        method="GET",
+        path="/v1/locks/{dir}/",
+        needs=SEEING,
+        handler=listing,
+        summary="Locks that are held in a directory and below it",
+        query=ListQuery,
+        answers=_ANSWERS,
+    ),
+)

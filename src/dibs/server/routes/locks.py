@@ -1,0 +1,151 @@
+"""`/v1/locks/base64:{name}`: acquire, renew, release, look."""
+
+from dibs.core.names import fingerprint
+from dibs.model import Granted, Inspect, Lost, Queued, Renew, Renewed, Reply, Status
+from dibs.runtime.port import Answer as Told
+from dibs.server.answers import Answer, empty, json
+from dibs.server.call import Call
+from dibs.server.principal import Scope
+from dibs.server.problems import Problem
+from dibs.server.routes import kinds
+from dibs.server.routes.acquiring import acquire
+from dibs.server.routes.old_sdk import OK, is_old_sdk
+from dibs.server.routes.releasing import release
+from dibs.server.routes.shapes import (
+    AcquireQuery,
+    Done,
+    Extended,
+    Forced,
+    Held,
+    LockShown,
+    LookQuery,
+    ReleaseQuery,
+    RenewQuery,
+)
+from dibs.server.routes.telling import (
+    check_ttl,
+    failure,
+    in_line,
+    lock_shown,
+    moment,
+)
+from dibs.server.routing import SEEING, Route, on_path
+
+
+async def renew(call: Call) -> Answer:
+    """Keep it for longer."""
+    asked = call.query(RenewQuery)
+    service = call.service
+    check_ttl(service, asked.ttl)
+    command = Renew(call.key(asked.kind or kinds.FIRST), asked.id, asked.ttl)
+    with service.accounts.renewing:
+        answer = await service.ask(call.principal, command)
+        if asked.kind is None and type(answer.reply) is Lost and not kinds.has_id(answer.reply):
+            answer = await kinds.renewed(call, command) or answer
+    reply = answer.reply
+    if type(reply) is not Renewed and type(reply) is not Granted:
+        raise _not_renewed(reply)
+    left = service.left(reply.ttl, answer.sent)
+    if is_old_sdk(call):
+        return OK
+    return json(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
+
+
+def _not_renewed(reply: Reply) -> Problem:
+    match reply:
+        case Lost(reason="revoked"):
+            told = f": {reply.detail}" if reply.detail else ""
+            return Problem("lost", f"the lease was revoked{told}")
+        case Lost():
+            return Problem(
+                "lost", "the lease has expired or was released, or there never was one of this id"
+            )
+        case Queued():
+            return in_line(reply)
+        case _:
+            return failure(reply)
+
+
+async def look(call: Call) -> Answer:
+    """Who holds it."""
+    asked = call.query(LookQuery)
+    status = Status(b"", 1)
+    if call.allowed:
+        reply = (await _looked(call, asked.kind)).reply
+        if not isinstance(reply, Status):
+            raise failure(reply)
+        status = reply
+    if not status.holders:
+        raise Problem("not-held", "nobody holds it")
+    tag = _tag(status)
+    if _has_it(call, tag):
+        return empty(304, (b"etag", tag))
+    return json(lock_shown(call, status), 200, (b"etag", tag))
+
+
+async def _looked(call: Call, kind: str | None) -> Told:
+    """What there is of that kind, or of any."""
+    inspect = Inspect(call.key(kind or kinds.FIRST))
+    answer = await call.service.ask(call.principal, inspect)
+    if kind is None and type(answer.reply) is Status and not answer.reply.holders:
+        return await kinds.held(call) or answer
+    return answer
+
+
+def _tag(status: Status) -> bytes:
+    """Changes with whatever is not just time passing."""
+    parts = [f"{status.kind}.{status.last_token}.{status.capacity}.{status.waiting}"]
+    parts += [f"{h.lease}.{h.token}.{h.units}.{h.state}" for h in status.holders]
+    return b'W/"%b"' % fingerprint(";".join(parts)).encode()
+
+
+def _has_it(call: Call, tag: bytes) -> bool:
+    """Whether the caller knows what it would be told."""
+    raw = call.headers.get(b"if-none-match")
+    return raw is not None and any(each.strip() in (tag, b"*") for each in raw.split(b","))
+
+
+_PATH = "/v1/locks/{name}"
+
+ROUTES = (
+    Route(
+        method="POST",
+        path=_PATH,
+        needs=on_path(Scope.ACQUIRE),
+        handler=acquire,
+        summary="Acquire a lock, or some units of a semaphore, or one side of a readers-writer lock",
+        query=AcquireQuery,
+        answers={200: Held},
+        problems=(409, 410, 429),
+    ),
+    Route(
+        method="PATCH",
+        path=_PATH,
+        needs=on_path(Scope.ACQUIRE),
+        handler=renew,
+        summary="Renew a lease",
+        query=RenewQuery,
+        answers={200: Extended},
+        problems=(409, 410),
+    ),
+    Route(
+        method="DELETE",
+        path=_PATH,
+        needs=on_path(Scope.ACQUIRE, forced=Scope.FORCE),
+        handler=release,
+        summary="Release a lease; with force=true, end those of others",
+        query=ReleaseQuery,
+        answers={200: (Done, Forced)},
+        problems=(404, 410),
+    ),
+    Route(
+        method="GET",
+        path=_PATH,
+        needs=SEEING,
+        handler=look,
+        summary="Who holds it",
+        query=LookQuery,
+        answers={200: LockShown, 304: None},
+        problems=(404,),
+    ),
+)

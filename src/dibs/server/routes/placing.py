@@ -1,0 +1,30 @@
+"""What the routes about where directories live share: the desk, and what it refuses."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from dibs.server.call import Call
+from dibs.server.placing.choice import Unsatisfiable
+from dibs.server.placing.desk import Desk, Unknown
+from dibs.server.problems import Problem
+from dibs.server.records.port import Conflict
+
+
+def desk_of(call: Call) -> Desk:
+    """Who knows where directories live."""
+    desk = call.service.placing
+    assert desk is not None, "the server has started"
+    return desk
+
+
+@contextmanager
+def refusals(unknown: Problem | None = None) -> Generator[None]:
+    """What the desk refuses in here is raised as a `Problem`; `unknown` is that of what it does not know."""
+    try:
+        yield
+    except Unknown as error:
+        raise unknown or Problem("malformed", str(error)) from None
+    except Unsatisfiable as error:
+        raise Problem("unsatisfiable", str(error)) from None
+    except Conflict:
+        raise Problem("conflict", "somebody else has changed it at the same time") from None

@@ -1,0 +1,77 @@
+"""`/v1/queues`: where somebody waits, the longest line first, for those who look for what is slow."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from dibs.backends.http.wire import Status as Shown
+from dibs.model import Inspect, Status
+from dibs.runtime.port import Answer as Told
+from dibs.server.answers import Answer, json
+from dibs.server.call import Call
+from dibs.server.observatory.survey import in_steps
+from dibs.server.people import status_for_people
+from dibs.server.principal import Scope
+from dibs.server.reach import names_of
+from dibs.server.routes.shapes import Names, Strict
+from dibs.server.routing import SIGNED_IN, Route
+
+MOST = 200
+"""Lines that are told at a time."""
+
+
+class QueuesQuery(Strict, frozen=True):
+    """Whose lines are told."""
+
+    names: Names = ""
+    limit: Annotated[int, Meta(ge=1, le=MOST)] = 50
+
+
+class Queues(Struct, frozen=True):
+    """The longest lines that may be seen, as they are now."""
+
+    items: tuple[Shown, ...]
+    count: int
+    """How many lines there are, as far as this server has seen."""
+
+
+async def queues(call: Call) -> Answer:
+    """Which lines there are this server has seen; how long they are the store is asked."""
+    asked = call.query(QueuesQuery)
+    names = names_of(asked.names)
+    service, who = call.service, call.principal
+    with service.accounts.reading:
+        lines = await _lines(call, names)
+        asks = [Inspect(key) for key in lines[: asked.limit]]
+        told = await service.ask_all(who, asks) if asks else ()
+    found = [each.reply for each in told if isinstance(each, Told)]
+    now = [each for each in found if isinstance(each, Status) and each.waiting]
+    now.sort(key=lambda status: (-status.waiting, status.key))
+    return json(Queues(tuple(map(status_for_people, now)), len(lines)))
+
+
+async def _lines(call: Call, names: bytes) -> Sequence[bytes]:
+    """Where somebody waits, the longest line first, as far as the caller may see it."""
+    found: list[bytes] = []
+    who = call.principal
+    async for some in in_steps(await call.service.observatory.survey.lines()):
+        found += [
+            key
+            for _, key in some
+            if (name := key.partition(b":")[2]).startswith(names) and who.may(Scope.READ, name)
+        ]
+    return found
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/queues",
+        needs=SIGNED_IN,
+        handler=queues,
+        summary="Where somebody waits, the longest lines first",
+        query=QueuesQuery,
+        answers={200: Queues},
+    ),
+)

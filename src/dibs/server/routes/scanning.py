@@ -1,0 +1,93 @@
+"""`/v1/scan`: keys in use, of every kind, with their queues, for `https://` clients and the dashboard."""
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from dibs.backends.http.names import decoded, encoded
+from dibs.backends.http.wire_service import StatusPage
+from dibs.model import Status
+from dibs.server.answers import Answer, json
+from dibs.server.call import Call
+from dibs.server.people import status_for_people
+from dibs.server.problems import Problem
+from dibs.server.reach import HEADS, names_of, prefixes_of, read
+from dibs.server.routes.shapes import Names, Strict
+from dibs.server.routing import SIGNED_IN, Route
+
+
+class ScanQuery(Strict, frozen=True):
+    """What keys begin with, or names of every kind; and after which key the page begins, in base64."""
+
+    prefix: Annotated[str, Meta(max_length=1024, description="What keys begin with, in base64")] = (
+        ""
+    )
+    names: Names = ""
+    cursor: Annotated[str, Meta(max_length=1024)] = ""
+    limit: Annotated[int, Meta(ge=1)] = 100
+    observed: Annotated[
+        bool, Meta(description="Tell what this server has seen of the leases too")
+    ] = False
+
+
+class Observed(Struct, frozen=True):
+    """What a server has seen of a lease."""
+
+    renewals: int
+    ttl: float | None
+    """What it was granted or renewed for; null where that is not known."""
+
+
+class ObservedPage(StatusPage, frozen=True):
+    """Some of the keys in use, and what this server has seen of their leases, by their fingerprints."""
+
+    leases: dict[str, Observed] = field(default_factory=dict[str, Observed])
+
+
+async def scan(call: Call) -> Answer:
+    """A page of what may be seen."""
+    asked = call.query(ScanQuery)
+    try:
+        prefixes, cursor = _prefixes(asked), decoded(asked.cursor) or None
+    except ValueError:
+        raise Problem("malformed", "prefix and cursor are URL-safe base64") from None
+    limit = min(asked.limit, call.service.limits.max_page)
+    found = await read(call.service, call.principal, prefixes, cursor, limit)
+    following = None if found.cursor is None else encoded(found.cursor)
+    items = tuple(map(status_for_people, found.items))
+    if not asked.observed:
+        return json(StatusPage(items, following))
+    return json(ObservedPage(items, following, _observed(call, found.items)))
+
+
+def _prefixes(asked: ScanQuery) -> Sequence[bytes]:
+    if not asked.names:
+        return prefixes_of(decoded(asked.prefix))
+    if asked.prefix:
+        raise Problem("malformed", "prefix is for keys and names is for names: say one of them")
+    names = names_of(asked.names)
+    return [head + names for head in HEADS]
+
+
+def _observed(call: Call, items: Iterable[Status]) -> dict[str, Observed]:
+    found: dict[str, Observed] = {}
+    for status in items:
+        seen = call.service.observatory.picture.of(status.key)
+        if seen is not None:
+            for lease, hold in seen.holds.items():
+                found[lease] = Observed(hold.renewals, hold.ttl or None)
+    return found
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/scan",
+        needs=SIGNED_IN,
+        handler=scan,
+        summary="Keys in use, of every kind, that this key may see",
+        query=ScanQuery,
+        answers={200: (StatusPage, ObservedPage)},
+    ),
+)

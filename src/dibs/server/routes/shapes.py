@@ -1,0 +1,247 @@
+"""What is said at `/v1/locks`: parameters, and answers."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from dibs.backends.http import wire
+from dibs.core.names import Kind
+from dibs.model import MANY
+from dibs.server.limits import MAX_TEXT
+
+type Text = Annotated[
+    str,
+    Meta(
+        max_length=MAX_TEXT,
+        pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)",
+        extra={"words": f"a text of {MAX_TEXT} letters at most, without control characters"},
+    ),
+]
+"""What people may read: no control characters, and (`$` alone would let one by) none at the end."""
+
+type LeaseId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9_-]{22,64}$(?!\n)",
+        extra={"words": "22 to 64 letters, digits, - and _, drawn at random"},
+    ),
+]
+"""128 bits or more, in URL-safe base64."""
+
+type AnyId = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+
+type Names = Annotated[
+    str,
+    Meta(
+        max_length=1024,
+        description="What names begin with: base64: and the bytes; all, if it is left out",
+    ),
+]
+"""See `reach.names_of`."""
+
+
+class Strict(Struct, forbid_unknown_fields=True, frozen=True):
+    """Parameters; a misspelt one is no parameter that was left out."""
+
+
+class Nothing(Strict, frozen=True):
+    """No parameters."""
+
+
+type Ttl = Annotated[
+    float,
+    Meta(
+        gt=0,
+        le=1e9,
+        description="Seconds until it ends unless it is renewed; see /v1/limits",
+        extra={"words": "a number of seconds, such as 30 or 2.5"},
+    ),
+]
+
+type Which = Annotated[
+    Kind,
+    Meta(
+        description="What the name belongs to: the lock of that name, and where there is nothing of a lock "
+        "whatever else there is, if it is left out",
+    ),
+]
+
+
+class AcquireQuery(Strict, frozen=True):
+    """How a lock is wanted."""
+
+    ttl: Ttl = 30.0
+    client_id: Annotated[
+        Text, Meta(description="Who holds it, for people; else the name of the key")
+    ] = field(name="client-id", default="")
+    id: (
+        Annotated[
+            LeaseId,
+            Meta(
+                description="A random id of your own: the same request may then be sent again, to "
+                "any server, and finds its place or its lease. Whoever gives up releases it"
+            ),
+        ]
+        | None
+    ) = None
+    wait: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="Seconds to wait in line. Hanging up leaves the line; under an id of your own "
+            "the place is kept for a while",
+            extra={"words": "a number of seconds, such as 30 or 2.5"},
+        ),
+    ] = 0.0
+    kind: (
+        Annotated[
+            Kind,
+            Meta(
+                description="What the name belongs to: a lock, if it is left out, but with `capacity` a "
+                "semaphore and with `mode` a readers-writer lock"
+            ),
+        ]
+        | None
+    ) = None
+    mode: (
+        Annotated[Literal["read", "write"], Meta(description="One side of a readers-writer lock")]
+        | None
+    ) = None
+    capacity: (
+        Annotated[int, Meta(ge=1, le=MANY, description="Units of the semaphore of that name")]
+        | None
+    ) = None
+    units: Annotated[int, Meta(ge=1, le=MANY, description="How many of them")] | None = None
+    priority: Annotated[
+        int, Meta(ge=-1_000_000, le=1_000_000, description="The higher goes first in line")
+    ] = 0
+    note: Annotated[Text, Meta(description="What for: whoever waits may read it")] = ""
+
+
+class RenewQuery(Strict, frozen=True):
+    """What is renewed, and for how long."""
+
+    id: AnyId
+    ttl: Ttl = 30.0
+    kind: Which | None = None
+
+
+class ReleaseQuery(Strict, frozen=True):
+    """What is released; or, with `force`, whose leases are ended."""
+
+    id: AnyId | None = None
+    kind: Which | None = None
+    force: Annotated[
+        bool, Meta(description="End leases that are not yours: takes the scope force, and a reason")
+    ] = False
+    lease: (
+        Annotated[
+            str,
+            Meta(max_length=64, description="With force: only the lease of this fingerprint"),
+        ]
+        | None
+    ) = None
+    reason: Text = ""
+    now: Annotated[
+        bool,
+        Meta(description="Free it at once, which gives up exclusion: only fencing protects then"),
+    ] = False
+
+
+class LookQuery(Strict, frozen=True):
+    """Whose holders are told."""
+
+    kind: Which | None = None
+
+
+class GetQuery(Strict, frozen=True):
+    """Which kind of lock of that name."""
+
+    kind: Annotated[Kind, Meta(description="What the name belongs to")] = "lock"
+
+
+class ListQuery(Strict, frozen=True):
+    """Where a page begins, and how long it is."""
+
+    from_: (
+        Annotated[str, Meta(description="The first name of the page: `next` of the one before")]
+        | None
+    ) = field(name="from", default=None)
+    limit: Annotated[int, Meta(ge=1, description="Locks on a page at most")] | None = None
+    kind: Kind | Literal["all"] = "lock"
+
+
+class Held(Struct, frozen=True):
+    """What was acquired."""
+
+    id: str
+    sequencer: int
+    """The fencing token: it rises with every grant of a name."""
+    ttl: float
+    """Seconds for which the store keeps it without a renewal."""
+    remaining: float
+    """Seconds from now until it ends, unless it is renewed."""
+    expires_at: str
+    units: int
+    slots: tuple[int, ...]
+    """Which of the units, where they are numbered."""
+
+
+class Done(Struct, frozen=True):
+    """It is done."""
+
+    status: int = 200
+    title: str = "Ok"
+
+
+class Extended(Done, frozen=True):
+    """It stands for so long from now, unless it is renewed again."""
+
+    ttl: float = 0.0
+    remaining: float = 0.0
+    expires_at: str = ""
+
+
+class Forced(Struct, frozen=True):
+    """What came of a force release."""
+
+    status: int
+    title: str
+    count: int
+    """How many holders were told to end."""
+    ends_in: float
+    """Seconds until the last of them ends at the latest; until then its units stay taken."""
+    warning: str
+
+
+class Info(Struct, frozen=True):
+    """Who holds it. `ttl` is what is left of it in whole seconds, rounded up."""
+
+    ttl: int
+    client_id: str = field(name="client-id")
+    ip: str
+
+
+class LockShown(Struct, frozen=True):
+    """A lock that is held, and by whom."""
+
+    name: str
+    """Its bytes in URL-safe base64."""
+    id: str
+    """For administrators only; empty for all others."""
+    info: Info
+    sequencer: int
+    remaining: float
+    expires_at: str
+    kind: str
+    capacity: int | None
+    """None: as many as come."""
+    waiting: int
+    holders: tuple[wire.Holder, ...]
+
+
+class LockPage(Struct, frozen=True):
+    """Some locks, and where to go on: null after the last."""
+
+    locks: tuple[LockShown, ...]
+    next: str | None

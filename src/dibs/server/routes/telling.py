@@ -1,0 +1,75 @@
+"""What several routes tell, and check."""
+
+import time
+from datetime import UTC, datetime
+from math import ceil
+from typing import TYPE_CHECKING
+
+from dibs.backends.http.names import encoded
+from dibs.model import MANY, Failed, Queued, Reply, Status
+from dibs.server.answers import json
+from dibs.server.call import Call
+from dibs.server.people import holders_for_people
+from dibs.server.principal import Scope
+from dibs.server.problems import Problem
+from dibs.server.routes.shapes import Done, Info, LockShown
+
+if TYPE_CHECKING:
+    from dibs.server.service import Service
+
+
+def lock_shown(call: Call, status: Status) -> LockShown:
+    """A lock as people see it: by the first of its holders, and all of them."""
+    first = status.holders[0]
+    sealed = call.service.envelope.opened(first.note, first.lease)
+    is_admin = call.principal.may(Scope.ADMIN, status.name)
+    left = max(first.expires_in, 0.0)
+    return LockShown(
+        encoded(status.name),
+        sealed.id if is_admin else "",
+        Info(ceil(left), first.owner, sealed.ip),
+        first.token,
+        round(left, 3),
+        moment(left),
+        status.kind,
+        None if status.capacity >= MANY else status.capacity,
+        status.waiting,
+        holders_for_people(status.holders),
+    )
+
+
+def check_ttl(service: "Service", ttl: float) -> None:
+    """Raises `Problem`, 400, for one beyond the limits."""
+    limits = service.limits
+    if not limits.min_ttl <= ttl <= limits.max_ttl:
+        raise Problem(
+            "malformed", f"ttl is {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {ttl:g}"
+        )
+
+
+def failure(reply: Reply) -> Problem:
+    """A problem for what a store could not do."""
+    if isinstance(reply, Failed):
+        if reply.reason == "invalid":
+            return Problem("malformed", reply.detail)
+        return Problem("unavailable", reply.detail, retry_after=1)
+    return Problem("unavailable", f"the store answered with {type(reply).__name__}")
+
+
+def in_line(reply: Queued) -> Problem:
+    """A problem for an id that has a place in line only."""
+    return Problem(
+        "waiting",
+        f"this id waits in line, behind {reply.position} others",
+        retry_after=reply.recheck_in,
+        position=reply.position,
+    )
+
+
+def moment(seconds: float) -> str:
+    """The time of day so many seconds from now, as RFC 3339 writes it."""
+    at = datetime.fromtimestamp(time.time() + seconds, UTC)
+    return at.isoformat(timespec="milliseconds")[:-6] + "Z"
+
+
+DONE = json(Done())

@@ -1,0 +1,101 @@
+"""`/v1/watch/locks/base64:{name}`: one lock, now and with every change, as server-sent events."""
+
+import asyncio
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dibs.model import Inspect, Status
+from dibs.server.call import Call
+from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
+from dibs.server.observatory.ring import AT_ONCE
+from dibs.server.people import status_for_people
+from dibs.server.principal import Scope
+from dibs.server.routes.shapes import GetQuery
+from dibs.server.routing import Route, on_path
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+GAP = 0.1
+"""Seconds between two looks at one lock for one caller; what happens meanwhile is told together."""
+
+
+async def watch(call: Call) -> "ASGIApp":
+    """Tell who holds it, and what happens to it."""
+    asked = call.query(GetQuery)
+    return await endless(call, _opened(call, call.key(asked.kind)))
+
+
+@contextmanager
+def _opened(call: Call, key: bytes) -> Generator[Feed]:
+    feed = _Changes(call, key)
+    with call.service.observatory.watched(feed.news, key):
+        yield feed
+
+
+class _Changes:
+    """See `Feed`."""
+
+    behind = False
+
+    def __init__(self, call: Call, key: bytes) -> None:
+        self.news = asyncio.Event()
+        self._call = call
+        self._key = key
+        self._ring = call.service.observatory.ring
+        self._at = self._ring.last
+        self._looked_at = 0.0
+
+    async def begin(self) -> bytes:
+        return await self._status()
+
+    async def take(self) -> bytes:
+        told = self._told()
+        if told is None:
+            return b""
+        wait = self._looked_at + GAP - self._call.service.now()
+        if wait > 0:
+            await asyncio.sleep(wait)
+            told += self._told() or b""
+        return told + await self._status()
+
+    def _told(self) -> bytes | None:
+        """What has happened to it; None for nothing."""
+        ring = self._ring
+        if not ring.has_after(self._at):  # it can't be told any more what it was
+            self._at = ring.last
+            return b""
+        found = ring.after(self._at, AT_ONCE)
+        if len(found) == AT_ONCE:
+            self.news.set()
+        self._at += len(found)
+        mine = [event for event in found if event.key == self._key]
+        return b"".join([sse_of(event) for event in mine]) if mine else None
+
+    async def _status(self) -> bytes:
+        service = self._call.service
+        answer = await service.ask(self._call.principal, Inspect(self._key))
+        self._looked_at = service.now()
+        if not isinstance(answer.reply, Status):
+            return b""
+        service.observatory.looked(answer.reply, answer.sent)
+        return sse("status", status_for_people(answer.reply))
+
+    def alive(self) -> bytes:
+        return ALIVE
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/v1/watch/locks/{name}",
+        needs=on_path(Scope.READ),
+        handler=watch,
+        summary="Who holds it, now and after each change",
+        query=GetQuery,
+        answers={200: str},
+        problems=(429, 503),
+        media="text/event-stream",
+    ),
+)

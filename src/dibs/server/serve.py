@@ -1,0 +1,201 @@
+"""A server: a service over its store and records, on a socket, from its start to its graceful end."""
+
+import asyncio
+import gc
+import logging
+import signal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from socket import gethostname
+
+from dibs.backends.redact import redacted
+from dibs.errors import NotConfigured
+from dibs.hub import hub_for
+from dibs.runtime.asyncio import AsyncRuntime
+from dibs.server.audit import Audit
+from dibs.server.config import Placement, ServerConfig
+from dibs.server.files import allow_files
+from dibs.server.front import Front, listening_socket, url_of
+from dibs.server.keys import KeyRing
+from dibs.server.logs import logged
+from dibs.server.metrics import measured
+from dibs.server.observatory.observatory import observing
+from dibs.server.placing.address import is_beside
+from dibs.server.placing.listing import Own, check_each_once
+from dibs.server.placing.starting import join, own_of, placing, runtime_over
+from dibs.server.records import records_for
+from dibs.server.records.folders import missing_folders
+from dibs.server.records.port import Records
+from dibs.server.service import Service
+from dibs.server.tls import context_for
+from dibs.server.tracing import traced
+
+log = logging.getLogger("dibs.server")
+
+type Part = Callable[["Server"], AbstractAsyncContextManager[object]]
+"""Something that runs beside requests: entered when the service is ready, left at its end."""
+
+PARTS: tuple[Part, ...] = (logged, measured, observing, traced)
+
+YOUNG = 5_000
+"""So many new objects are there before a look for garbage among them: requests under way are none."""
+
+
+class Server:
+    """One server. `start`, then `run` until `stop`, in one event loop."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.url = ""
+        """Where it listens, once it does."""
+        self.first_key: str | None = None
+        """The first administrator's key, if it was made by this start; to be shown once."""
+        self.sign_in_url: str | None = None
+        """By it an administrator's browser is signed in once: beside the first key, and where asked for."""
+        self._stack = AsyncExitStack()
+        self._service: Service | None = None
+        self._front: Front | None = None
+        self._stopping = asyncio.Event()
+
+    @property
+    def service(self) -> Service:
+        """What it serves, once it has started."""
+        assert self._service is not None, "not started"
+        return self._service
+
+    async def start(self) -> None:
+        """Open everything, and listen. Raises `NotConfigured` or `BackendUnavailable`."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+
+    async def _start(self) -> None:
+        config = self.config
+        tls = context_for(config.tls_cert, config.tls_key)
+        sock = listening_socket(config)
+        self._stack.callback(sock.close)
+        new_folders = missing_folders(config.named_urls)
+        self._service = service = await self._open()
+        for part in PARTS:
+            await self._stack.enter_async_context(part(self))
+        await self._warn(service.records, new_folders)  # now that it is logged as the settings say
+        if not service.keys.living():  # now that all else is well: it is shown once
+            made = await service.keys.first("first administrator")
+            self.first_key = made[1] if made else None
+        ticket = self._ticket(service)
+        self._front = Front(service, config)
+        await self._front.listen(sock, tls)
+        self._stack.callback(self._front.refuse)
+        self.url = url_of(sock, secure=tls is not None)
+        if ticket:
+            self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
+
+    async def _open(self) -> Service:
+        """The service over its stores and records."""
+        config, stack = self.config, self._stack
+        own = [self._own(each) for each in config.stores]
+        check_each_once(own)
+        ways = {
+            of.address: self._open_store(each.url)
+            for of, each in zip(own, config.stores, strict=True)
+        }
+        records = records_for(config.records_url)
+        await records.open()
+        stack.push_async_callback(records.close)
+        keys = KeyRing(records)
+        await keys.load()
+        stack.push_async_callback(keys.close)
+        self._check_keys(keys)
+        audit = Audit(records)
+        await join(records, audit, own, ways, config.placement_fresh)
+        runtime = await runtime_over(ways, records, keys.secret, config.placement_fresh)
+        await runtime.ready()
+        service = Service(runtime, records, keys, audit, config.limits, config.origins)
+        desk = placing(runtime, records, audit, keys.secret)
+        service.placing = await stack.enter_async_context(desk)
+        return service
+
+    def _own(self, placement: Placement) -> Own:
+        """A placement, with this machine's name where others could mean another store by it."""
+        config = self.config
+        machine = "" if is_beside(placement.url, config.records_url) else gethostname()
+        return own_of(placement, nameless=not config.placement, machine=machine)
+
+    async def _warn(self, records: Records, new_folders: Sequence[str]) -> None:
+        """Say what is allowed, and may not be what was meant."""
+        for folder in new_folders:
+            log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
+        for worry in await records.worries():
+            log.warning("records = %s: %s", redacted(self.config.records_url), worry)
+
+    def _ticket(self, service: Service) -> str:
+        """What signs an administrator in, if that is wanted. Raises `NotConfigured` without any."""
+        if not self.first_key and not self.config.sign_in:
+            return ""
+        administrator = service.keys.administrator()
+        if administrator is None:
+            raise NotConfigured(
+                "sign_in: no key is an administrator's, for everything, so there is nobody to sign in: "
+                "`dibs keys create --name me --scope admin` makes one"
+            )
+        return service.tickets.issue(administrator.key_id)
+
+    def _open_store(self, url: str) -> AsyncRuntime:
+        """The way to a store."""
+        hub = hub_for(url)
+        self._stack.callback(hub.close)
+        self._stack.push_async_callback(hub.close_loop)
+        return hub.loop_runtime()
+
+    def _check_keys(self, keys: KeyRing) -> None:
+        """Without any key nobody else can reach it. Raises `NotConfigured`."""
+        if not keys.living() and not self.config.is_loopback:
+            raise NotConfigured(
+                "there is no key yet, and whoever comes first would own the service: make one with "
+                "`dibs keys create --name me --scope admin` beside the records, or begin on 127.0.0.1"
+            )
+
+    async def run(self) -> None:
+        """Serve until `stop`, then let requests come to their end, and close everything."""
+        assert self._front is not None, "not started"
+        try:
+            await self._front.serve(self._stopping, self.config)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close everything, whatever is under way: for one that has started, and can't `run`."""
+        await self._stack.aclose()
+
+    def stop(self) -> None:
+        """Begin the end; called in its loop."""
+        self._stopping.set()
+
+    def stop_on_signals(self) -> None:
+        """End gracefully when the process is asked to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+
+
+async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> None:
+    """Serve until the process, which is all its own, is asked to end."""
+    allow_files(config.limits.connections + 256)
+    server = Server(config)
+    await server.start()
+    try:
+        _leave_alone_what_stays()
+        server.stop_on_signals()
+        on_start(server)
+        await server.run()
+    finally:
+        await server.close()
+
+
+def _leave_alone_what_stays() -> None:
+    """What is there by now stays to the end, so nobody looks for garbage among it any more."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG)

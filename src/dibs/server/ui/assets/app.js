@@ -1,0 +1,138 @@
+// The page: sign in, then whatever the address says.
+
+import * as api from "./api.js";
+import { stillAll } from "./bars.js";
+import { h } from "./dom.js";
+import * as live from "./live.js";
+import { here, takeTicket } from "./route.js";
+import * as session from "./session.js";
+import { shell } from "./shell.js";
+import { signInForm } from "./sign_in.js";
+import { auditView } from "./views/audit.js";
+import { contentionView } from "./views/contention.js";
+import { eventsView } from "./views/events.js";
+import { leadersView } from "./views/leaders.js";
+import { lockView } from "./views/lock.js";
+import { nowView } from "./views/now.js";
+import { poolsView } from "./views/pools.js";
+import { queuesView } from "./views/queues.js";
+import { timelineView } from "./views/timeline.js";
+
+/** Each makes `{ element, stop }` of the rest of the path and the parameters. */
+const VIEWS = {
+  now: nowView,
+  queues: queuesView,
+  pools: poolsView,
+  leaders: leadersView,
+  contention: contentionView,
+  timeline: timelineView,
+  events: eventsView,
+  audit: auditView,
+  lock: lockView,
+};
+
+const app = document.getElementById("app");
+let frame = null;
+let view = null;
+
+/** A ticket is not in the address any more once it was tried, so it is handed on until that is settled. */
+async function begin(ticket = takeTicket()) {
+  try {
+    if (ticket) await session.signIn({ ticket });
+    else await session.resume();
+    if (session.current()) enter();
+    else askForKey();
+  } catch (error) {
+    const isSpent = ticket && error.status === 401;
+    if (api.passes(error)) retry(ticket, error);
+    else askForKey(isSpent ? "This sign-in address was used already, or is too old. Sign in with a key." : error.message);
+  }
+}
+
+function retry(ticket, { message }) {
+  const why = `${message[0].toUpperCase()}${message.slice(1)}; trying again.`;
+  app.replaceChildren(h("main.threshold", { id: "main" }, h("p", { role: "status" }, why)));
+  setTimeout(begin, 2_000, ticket);
+}
+
+function enter() {
+  closeAll();
+  frame = shell(session.current(), leave);
+  app.replaceChildren(frame.element);
+  live.start(refused);
+  show();
+  frame.main.focus();
+}
+
+function askForKey(why = "") {
+  closeAll();
+  live.stop();
+  session.forget();
+  document.title = "Sign in · Dibs";
+  document.documentElement.dataset.connection = "signed-out";
+  app.replaceChildren(signInForm(enter, why));
+  document.getElementById("key").focus();
+}
+
+async function leave() {
+  try {
+    await session.signOut();
+    askForKey("You are signed out.");
+  } catch (error) {
+    if (error.status !== 401) announce(`Not signed out: ${error.message}`);
+  }
+}
+
+function refused(problem) {
+  if (problem.status === 401) signedOut();
+  else announce(problem.message);
+}
+
+function signedOut() {
+  if (session.current()) askForKey("Your session has ended: sign in again.");
+}
+
+/** What is heard by those who do not see it. */
+function announce(text) {
+  document.getElementById("said").textContent = text;
+}
+
+function close() {
+  view?.stop();
+  view = null;
+}
+
+function closeAll() {
+  close();
+  frame?.stop();
+  frame = null;
+}
+
+function show() {
+  if (!session.current()) return;
+  close();
+  const { path, params } = here();
+  const [place = "now", ...rest] = path;
+  view = (Object.hasOwn(VIEWS, place) ? VIEWS[place] : nowView)(rest, params);
+  const lost = frame.main.contains(document.activeElement);
+  frame.main.replaceChildren(view.element);
+  if (lost) frame.main.focus();
+  frame.main.scrollTop = 0;
+  frame.choose();
+}
+
+api.listen({
+  away: () => live.reachable(false),
+  back: () => live.reachable(true),
+  signedOut,
+});
+live.news.addEventListener("state", () => stillAll(live.connection().state === "reconnecting"));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address says which view it is
+  document.getElementById("main").focus();
+});
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#ticket=")) begin();
+  else show();
+});
+begin();

@@ -1,0 +1,55 @@
+"""Whether it is a page of this server's own that asks. A browser says so, and no page can have it lie."""
+
+from dibs.server.call import Call
+from dibs.server.problems import Problem
+
+_FETCHED = b"sec-fetch-site"
+
+
+class Origins:
+    """Where this service's pages may come from: this server's own address, and those of its proxies."""
+
+    def __init__(self, others: tuple[str, ...]) -> None:
+        self._others = frozenset(each.rstrip("/").lower() for each in others)
+
+    def check_reading(self, call: Call) -> None:
+        """What is only read. Raises `Problem`, 403, for another site's page.
+
+        A browser too old to tell lets that page ask, but not see the answer.
+        """
+        if call.headers.get(_FETCHED, b"none") not in (b"same-origin", b"none"):
+            raise _foreign()
+
+    def check_changing(self, call: Call) -> None:
+        """What changes something. Raises `Problem`, 403, unless a page of this server's own asks."""
+        if call.headers.get(_FETCHED, b"same-origin") != b"same-origin":
+            raise _foreign()
+        origin = call.header(b"origin").lower()
+        if not origin:
+            raise Problem("csrf", "no header Origin says which page asks: only browsers sign in")
+        if origin not in self._others and origin not in _own(call):
+            raise _foreign()
+
+    def is_secure(self, call: Call) -> bool:
+        """Whether the browser speaks TLS, be it with a proxy in front."""
+        return over_tls(call) or call.header(b"origin").startswith("https://")
+
+
+def over_tls(call: Call) -> bool:
+    """Whether this request came by TLS, as far as is known."""
+    return call.scope.get("scheme") == "https"
+
+
+def _own(call: Call) -> tuple[str, ...]:
+    """Addresses of this server, by the name under which it was asked: a proxy may do TLS in front."""
+    host = call.header(b"host").lower()
+    schemes = ("https",) if over_tls(call) else ("https", "http")
+    return tuple(f"{scheme}://{host}" for scheme in schemes) if host else ()
+
+
+def _foreign() -> Problem:
+    return Problem(
+        "csrf",
+        "another site's page has asked this, in the name of whoever is signed in here: nothing was done. "
+        "If it was this service's own page, a proxy in front changes Host: see the setting origins",
+    )

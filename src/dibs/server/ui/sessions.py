@@ -1,0 +1,184 @@
+"""Who is signed in at the dashboard.
+
+A session is a cookie, sealed under the service's secret, so any server takes it and none has to remember
+it. It is bound to a key: it may what the key may, and ends with it, or after twelve hours.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from hmac import compare_digest
+from typing import NamedTuple
+
+from dibs.server.answers import Header
+from dibs.server.call import Call
+from dibs.server.keys import KeyRing, Unauthenticated
+from dibs.server.principal import Principal
+from dibs.server.problems import Problem, unauthenticated
+from dibs.server.secrets import PREFIX
+from dibs.server.ui import cookie
+from dibs.server.ui.origin import Origins, over_tls
+from dibs.server.ui.seal import Seal, Session, new_session
+from dibs.server.ui.tickets import Tickets
+
+LIFETIME = 12 * 3600
+"""Seconds that a session is good for."""
+
+TOKEN = b"dibs-csrf"
+"""The header by which a session's page shows that it is that page."""
+
+REMEMBERED = 10_000
+"""So many sessions that were ended are known as such."""
+
+READING = frozenset({"GET", "HEAD"})
+
+
+class SignedIn(NamedTuple):
+    """A session, and whose it is."""
+
+    session: Session
+    principal: Principal
+
+
+class Sessions:
+    """The sessions of one service, at one of its servers."""
+
+    def __init__(self, keys: KeyRing, tickets: Tickets, origins: Origins) -> None:
+        self._keys = keys
+        self._tickets = tickets
+        self._origins = origins
+        self._seal = Seal(keys.secret)
+        self._ended: dict[Session, None] = {}
+        """Those that signed out here."""
+        self._watchers: dict[Session, list[Callable[[], None]]] = {}
+
+    # -- who asks -----------------------------------------------------------------------------------
+
+    def is_brought(self, call: Call) -> bool:
+        """Whether there is something like a session in a request."""
+        return bool(self._brought(call))
+
+    async def authenticate(self, call: Call) -> Principal:
+        """Whose session it is. Raises `Problem`: 401, and 403 where it is not its own page that asks."""
+        session = self._only_session(call)
+        if call.scope["method"] in READING:
+            self._origins.check_reading(call)
+        else:
+            self._origins.check_changing(call)
+            self._check_token(call, session)
+        try:
+            principal = await self._keys.owner(session.key_id)
+        except Unauthenticated as refusal:
+            raise unauthenticated(str(refusal)) from None
+        call.session = session
+        return principal
+
+    def _brought(self, call: Call) -> list[str]:
+        return cookie.brought(call.header(b"cookie"), over_tls=over_tls(call))
+
+    def _only_session(self, call: Call) -> Session:
+        """The one that the request brings. Raises `Problem`, 401."""
+        now = self._keys.now()
+        opened = {self._seal.opened(text) for text in self._brought(call)}
+        found = [
+            each for each in opened if each and each not in self._ended and now < each.expires_at
+        ]
+        if not found:
+            raise unauthenticated(
+                "your session has ended, or there was none: sign in", invalid=False
+            )
+        if len(found) > 1:
+            raise unauthenticated(
+                "there are two sessions: sign out, or have the browser forget them"
+            )
+        return found[0]
+
+    def _check_token(self, call: Call, session: Session) -> None:
+        brought, token = call.headers.get(TOKEN), self._seal.token(session)
+        if brought is None:
+            raise Problem("csrf", "this changes something, so it needs the header dibs-csrf")
+        if not compare_digest(brought, token.encode()):
+            raise Problem("csrf", "dibs-csrf is not this session's: load the page again")
+
+    def token(self, session: Session) -> str:
+        """What the session's page is to bring with whatever changes something."""
+        return self._seal.token(session)
+
+    # -- signing in and out -------------------------------------------------------------------------
+
+    def check_page(self, call: Call) -> None:
+        """Raises `Problem`, 403, unless it is a page of ours that wants to sign in."""
+        self._origins.check_changing(call)
+
+    async def by_key(self, key: str) -> SignedIn:
+        """A session of the owner of a key, and of no token. Raises `Problem`, 401."""
+        key = key.strip()
+        try:
+            if not (key.isascii() and key.startswith(PREFIX)):
+                raise Unauthenticated("unknown")
+            return self._begun(await self._keys.admit(f"Bearer {key}"))
+        except Unauthenticated as refusal:
+            raise unauthenticated(str(refusal)) from None
+
+    @asynccontextmanager
+    async def by_ticket(self, ticket: str) -> AsyncGenerator[SignedIn]:
+        """A session for a ticket, which is used up unless the block fails. Raises `Problem`, 401."""
+        with self._tickets.redeemed(ticket) as key_id:
+            yield await self._by_key_id(key_id)
+
+    async def _by_key_id(self, key_id: str | None) -> SignedIn:
+        try:
+            if key_id is not None:
+                return self._begun(await self._keys.owner(key_id))
+        except Unauthenticated:
+            pass  # the key has ended meanwhile
+        raise unauthenticated(
+            "this link was used already, or is older than 10 minutes: sign in with a key, or start the "
+            "server anew with --sign-in"
+        )
+
+    def _begun(self, who: Principal) -> SignedIn:
+        until, expires = self._keys.now() + LIFETIME, self._keys.key(who.key_id).expires
+        until = until if expires is None else min(until, expires)
+        return SignedIn(new_session(who.key_id, int(until)), who)
+
+    def end(self, session: Session) -> None:
+        """It is no good any more at this server; at others, its browser has no cookie any more."""
+        if len(self._ended) >= REMEMBERED:
+            del self._ended[next(iter(self._ended))]
+        self._ended[session] = None
+        self._tell_watchers(session)
+
+    def watch(self, session: Session, ended: Callable[[], None]) -> Callable[[], None]:
+        """Have `ended` called once, in the loop, when a session is good no more: for what lasts long.
+
+        What is returned takes that back.
+        """
+        loop = asyncio.get_running_loop()
+        left = 0.0 if session in self._ended else session.expires_at - self._keys.now()
+        timer = loop.call_later(left, self._tell_watchers, session)
+        self._watchers.setdefault(session, []).append(ended)
+
+        def forget() -> None:
+            timer.cancel()
+            watchers = self._watchers.get(session, [])
+            if ended in watchers:
+                watchers.remove(ended)
+            if not watchers:
+                self._watchers.pop(session, None)
+
+        return forget
+
+    def _tell_watchers(self, session: Session) -> None:
+        for ended in self._watchers.pop(session, ()):
+            ended()
+
+    def cookie(self, call: Call, session: Session) -> Header:
+        """What has a browser keep it."""
+        seconds = max(0, session.expires_at - int(self._keys.now()))
+        secure = self._origins.is_secure(call)
+        return cookie.setting(self._seal.sealed(session), seconds, over_tls=secure)
+
+    def no_cookie(self, call: Call) -> Header:
+        """What has it forget that."""
+        return cookie.clearing(over_tls=self._origins.is_secure(call))

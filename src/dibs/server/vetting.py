@@ -1,0 +1,135 @@
+"""What of a batch's commands is let through: bounds, and who may do what to which key."""
+
+from collections.abc import Callable
+from math import isfinite
+
+from dibs.core.names import KINDS, MAX_NAME, is_wait
+from dibs.core.notes import unmarked
+from dibs.model import (
+    MANY,
+    Acquire,
+    Command,
+    Failed,
+    Inspect,
+    Release,
+    Renew,
+    Reply,
+    Resize,
+    Revoke,
+    Status,
+)
+from dibs.server.adverts import name_for
+from dibs.server.limits import MAX_TEXT, Limits
+from dibs.server.placing.home import SLACK
+from dibs.server.principal import Principal, Scope
+from dibs.server.problems import lacking
+
+_KINDS = frozenset(kind.encode() for kind in KINDS)
+
+MOST_TOKENS = 64
+"""A clock gives a million tokens a second, so ten thousand grants of so many do not outrun it."""
+
+AHEAD = SLACK // 2
+"""So far ahead of this server's clock, in microseconds, a floor may be: half of what a move adds,
+so that tokens rise with every move."""
+
+_MIN_SIGN = 0.1
+
+
+_NEEDED: dict[type, Scope] = {
+    Acquire: Scope.ACQUIRE,
+    Renew: Scope.ACQUIRE,
+    Release: Scope.ACQUIRE,
+    Resize: Scope.ACQUIRE,
+    Inspect: Scope.READ,
+    Revoke: Scope.FORCE,
+}
+
+
+def refused(
+    limits: Limits, who: Principal, command: Command, stamp: Callable[[], int]
+) -> Reply | None:
+    """What a command is answered that is not let through; None for one that is. `stamp`: see `Clock`."""
+    kind, colon, name = command.key.partition(b":")
+    internal = is_wait(command.key)
+    if not colon or not (internal or kind in _KINDS) or not 1 <= len(name) <= MAX_NAME:
+        return Failed("invalid", f"a key is a kind, a colon, and 1 to {MAX_NAME} bytes of a name")
+    scope = _NEEDED[type(command)]
+    about = name_for(command) if internal else name
+    allowed = who.may_somewhere(scope) if about is None else who.may(scope, about)
+    if not allowed:
+        return _not_allowed(command, scope, about or b"")
+    flaw = _flaw(limits, command, internal=internal)
+    if flaw is None and type(command) is Acquire:
+        flaw = _tokens_flaw(command, stamp)
+    return None if flaw is None else Failed("invalid", flaw)
+
+
+def _not_allowed(command: Command, scope: Scope, name: bytes) -> Reply:
+    """What may not be seen looks as if it had never been used."""
+    if type(command) is Inspect:
+        return Status(command.key, 0)
+    return Failed("forbidden", lacking(scope, name))
+
+
+def _flaw(limits: Limits, command: Command, *, internal: bool) -> str | None:
+    """What is out of bounds. The ledger has its own word on what makes no sense."""
+    if type(command) is Inspect:
+        return None
+    if type(command) is Revoke:
+        if not command.reason.strip():
+            return "say why, in reason: the holder is told, and it is kept"
+        return _text_flaw("reason", command.reason)
+    if not 1 <= len(command.id) <= MAX_TEXT:  # type: ignore[union-attr]
+        return f"an id is 1 to {MAX_TEXT} characters"
+    if type(command) is Acquire or type(command) is Renew:
+        least = _MIN_SIGN if internal else limits.min_ttl
+        if not least <= command.ttl <= limits.max_ttl:
+            return f"ttl is {least:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
+    if type(command) is Acquire:
+        return _acquire_flaw(limits, command)
+    if type(command) is Release:
+        return _release_flaw(limits, command)
+    if type(command) is Resize and not (1 <= command.units <= MANY and 0 <= command.seq < 1 << 53):
+        return "units are 1 to 2^30, seq 0 to 2^53"
+    return None
+
+
+def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
+    if not (1 <= command.units <= MANY and 1 <= command.capacity <= MANY):
+        return "units and capacity are 1 to 2^30"
+    if not -(1 << 31) <= command.priority < 1 << 31:  # at the top are those who wait to upgrade
+        return "priority is -2^31 to 2^31 - 1"
+    if not (isfinite(command.patience) and 0 < command.patience <= limits.max_ttl):
+        return f"patience is up to {limits.max_ttl:g} seconds"
+    if not 0 <= command.lock_delay <= limits.max_ttl:
+        return f"lock_delay is up to {limits.max_ttl:g} seconds"
+    return _text_flaw("owner", command.owner) or _text_flaw("note", unmarked(command.note)[0])
+
+
+def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
+    """No key's tokens get far ahead of the clocks, or they would fall when its directory moves."""
+    if not 1 <= command.tokens <= MOST_TOKENS:
+        return (
+            f"tokens are 1 to {MOST_TOKENS} through a service, not {command.tokens}: "
+            f"a lock's cohort= is {MOST_TOKENS} at most here"
+        )
+    if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
+        return (
+            f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "
+            "server's clock, in microseconds since 1970"
+        )
+    return None
+
+
+def _release_flaw(limits: Limits, command: Release) -> str | None:
+    for what, most in (("keep", limits.max_keep), ("bury", limits.max_ttl)):
+        if not 0 <= getattr(command, what) <= most:
+            return f"{what} is up to {most:g} seconds"
+    return None
+
+
+def _text_flaw(what: str, text: str) -> str | None:
+    if len(text) > MAX_TEXT:
+        return f"{what} is {MAX_TEXT} characters long at most"
+    return None

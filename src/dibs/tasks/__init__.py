@@ -1,0 +1,23 @@
+"""The scheduler: what is due runs in one process of all that have it, and nowhere twice.
+
+`Tasks` runs tasks in an event loop, `TaskRouter` collects them. Cron expressions need
+`dibs[tasks]`.
+"""
+
+from dibs.tasks.clock import Clock as Clock
+from dibs.tasks.clock import SteppedClock as SteppedClock
+from dibs.tasks.manager import Tasks as Tasks
+from dibs.tasks.options import ScheduleOptions as ScheduleOptions
+from dibs.tasks.report import TaskFailure as TaskFailure
+from dibs.tasks.router import TaskRouter as TaskRouter
+from dibs.tasks.status import TaskStatus as TaskStatus
+
+__all__ = [
+    "Clock",
+    "ScheduleOptions",
+    "SteppedClock",
+    "TaskFailure",
+    "TaskRouter",
+    "TaskStatus",
+    "Tasks",
+]

@@ -1,0 +1,79 @@
+"""Locks for Temporal: in workflows, for activities, and the worker that serves them.
+
+* `Semaphore` and `Lock` are for workflow code; what they give is a `Permit`.
+* `needs_lock` has an activity hold a lease of any store; `current_lock` is that lease.
+* `DibsPlugin` sets up a client's workers for both.
+* `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `DibsBroker`, `DibsMailbox`),
+  as does `dibs temporal worker`; `serve` is that as a coroutine.
+* `Handoff` is what a permit's `detach()` gives; what goes wrong is a `DibsError`, as everywhere.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dibs.backends.temporal.broker.mailbox import DibsMailbox as DibsMailbox
+    from dibs.backends.temporal.broker.workflow import DibsBroker as DibsBroker
+    from dibs.errors import AcquireTimeout as AcquireTimeout
+    from dibs.errors import BackendUnavailable as BackendUnavailable
+    from dibs.errors import DibsError as DibsError
+    from dibs.errors import LeaseLost as LeaseLost
+    from dibs.errors import NotHeld as NotHeld
+    from dibs.errors import Reentrant as Reentrant
+    from dibs.temporal.activity.decorator import needs_lock as needs_lock
+    from dibs.temporal.activity.interceptor import LockInterceptor as LockInterceptor
+    from dibs.temporal.activity.lock import ActivityLock as ActivityLock
+    from dibs.temporal.activity.lock import current_lock as current_lock
+    from dibs.temporal.failures import Misused as Misused
+    from dibs.temporal.lock import Lock as Lock
+    from dibs.temporal.permits.handoff import Handoff as Handoff
+    from dibs.temporal.permits.permit import Permit as Permit
+    from dibs.temporal.plugin import DibsPlugin as DibsPlugin
+    from dibs.temporal.semaphore import Semaphore as Semaphore
+    from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow as PermitSlotWorkflow
+    from dibs.temporal.worker.serving import serve as serve
+    from dibs.temporal.worker.worker import TemporalWorker as TemporalWorker
+
+    __all__: list[str]
+else:
+    from dibs.lazy import from_modules
+
+    # imported when asked for: the command line must not load Temporal, nor a workflow the worker
+    __all__, _get, __dir__ = from_modules(
+        __name__,
+        {
+            "dibs.backends.temporal.broker.workflow": ("DibsBroker",),
+            "dibs.backends.temporal.broker.mailbox": ("DibsMailbox",),
+            "dibs.errors": (
+                "AcquireTimeout",
+                "BackendUnavailable",
+                "LeaseLost",
+                "DibsError",
+                "NotHeld",
+                "Reentrant",
+            ),
+            "dibs.temporal.activity.lock": ("ActivityLock", "current_lock"),
+            "dibs.temporal.failures": ("Misused",),
+            "dibs.temporal.permits.handoff": ("Handoff",),
+            "dibs.temporal.activity.interceptor": ("LockInterceptor",),
+            "dibs.temporal.lock": ("Lock",),
+            "dibs.temporal.activity.decorator": ("needs_lock",),
+            "dibs.temporal.permits.permit": ("Permit",),
+            "dibs.temporal.slot.permit_workflow": ("PermitSlotWorkflow",),
+            "dibs.temporal.plugin": ("DibsPlugin",),
+            "dibs.temporal.semaphore": ("Semaphore",),
+            "dibs.temporal.worker.serving": ("serve",),
+            "dibs.temporal.worker.worker": ("TemporalWorker",),
+        },
+    )
+    del from_modules
+
+    def __getattr__(name: str) -> Any:
+        try:
+            return _get(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "temporalio":
+                raise
+            raise ModuleNotFoundError(
+                "dibs.temporal needs the package temporalio: pip install 'dibs[temporal]'",
+                name=error.name,
+            ) from error

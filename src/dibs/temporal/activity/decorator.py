@@ -1,0 +1,203 @@
+"""`@needs_lock`: what an activity needs before it may run, told where the activity is written.
+
+Nothing here does I/O, since workflows import the modules of their activities in Temporal's sandbox.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio import workflow
+
+from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
+from dibs.temporal.activity.backend import LockBackend, checked_backend
+from dibs.temporal.activity.failures import no_activity, not_installed
+from dibs.temporal.activity.lock import held_for
+from dibs.temporal.activity.name import LockName
+from dibs.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
+
+NEED = "__dibs_needs_lock__"
+
+MAX_LOCKS = 5
+"""How many may run at a time where nothing but `lock_name` is given, or nothing at all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Need:
+    """What an activity needs."""
+
+    activity: str
+    name: LockName
+    capacity: int
+    backend: LockBackend
+    ttl: float | None
+    auto_renew: bool
+    wait: float | None
+    wait_in_slot: float | Unset | None
+    priority: int
+    application: str | None
+
+
+def needs_lock[F: Callable[..., Any]](
+    name: str | None = None,
+    *,
+    capacity: int | None = None,
+    backend: LockBackend = None,
+    max_locks: int | None = None,
+    lock_name: str | None = None,
+    ttl: Duration | None = None,
+    auto_renew: bool = True,
+    wait: Duration | None = None,
+    wait_in_slot: Duration | Unset | None = UNSET,
+    priority: int = 0,
+    application: str | None = None,
+) -> Callable[[F], F]:
+    """An activity runs only while it holds one of the `capacity` slots of the lock `name`.
+
+    Write it above or below `@activity.defn`, and install `DibsPlugin` or `LockInterceptor` at the
+    client or the worker: without it the activity fails, rather than to run without its lock.
+
+    `"report:{day}"` takes the activity's parameter `day`, `"{order.tenant}"` a field of one. `capacity` is
+    1 unless it is given. `max_locks` and `lock_name` are other words for both; with `lock_name` alone,
+    or with nothing, there are 5 slots, and the name is the function's. `backend` is a store's URL, a
+    client or the name of a store (None: the interceptor's, then the default store).
+
+    Contention: waits in turn, by `priority`, for at most `wait` seconds (None: for ever, as far as the
+    activity's timeouts go); the first `wait_in_slot` of them (unset: the interceptor's; None: all) in
+    the worker's activity slot, the others without one. Then it fails with `AcquireTimeout`, for good.
+
+    Expiry: the lease covers the attempt's timeouts and a margin. It is kept by renewals while the
+    activity runs and, where it has a heartbeat timeout, heartbeats, each good for `ttl` seconds (unset:
+    the settings'); with `auto_renew=False` it is one lease for the whole time. Once it is lost the
+    activity is cancelled and fails with `LeaseLost`, which is tried again unless the lease was revoked.
+
+    Raises `TypeError` for what is no activity, `ValueError` for a field that is no parameter.
+    """
+    _refuse_misuse(name, max_locks, lock_name)
+    found_name, found_capacity = _meant(name, capacity, max_locks, lock_name)
+
+    def decorate(function: F) -> F:
+        _refuse_what_is_no_activity(function)
+        need = Need(
+            activity=f"{function.__module__}.{function.__qualname__}",
+            name=LockName(found_name or function.__name__, function),
+            capacity=found_capacity,
+            backend=checked_backend(backend),
+            ttl=None if ttl is None else safe_ttl(ttl),
+            auto_renew=_flag(auto_renew),
+            wait=optional_seconds(wait, "wait"),
+            wait_in_slot=_optional(wait_in_slot),
+            priority=priority,
+            application=application,
+        )
+        guarded: Any = _guarded(function, need)
+        setattr(guarded, NEED, need)
+        made: F = guarded
+        return made
+
+    return decorate
+
+
+def need_of(function: Any) -> Need | None:
+    """What an activity was decorated with: a function, a method, or an object with `__call__`."""
+    call = getattr(type(function), "__call__", None)  # noqa: B004  # not whether it has one
+    found = getattr(function, NEED, None) or getattr(call, NEED, None)
+    return found if isinstance(found, Need) else None
+
+
+def refuse_locked_workflows(workflows: Iterable[type]) -> None:
+    """Raises `TypeError` for a workflow whose run method was decorated as if it were an activity."""
+    for each in workflows:
+        if need_of(run_method(each)) is not None:
+            raise TypeError(
+                f"needs_lock is for activities, and {each.__name__} is a workflow: {_INSTEAD}"
+            )
+
+
+def _guarded(function: Callable[..., Any], need: Need) -> Callable[..., Any]:
+    """The function, which refuses to run unless whoever calls it has got the lock for it."""
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            _check(need)
+            return await function(*args, **kwargs)
+
+    else:
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            _check(need)
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _check(need: Need) -> None:
+    if not held_for(need.activity):
+        raise no_activity(need.activity) if workflow.in_workflow() else not_installed(need.activity)
+
+
+def _meant(
+    name: str | None, capacity: int | None, max_locks: int | None, lock_name: str | None
+) -> tuple[str | None, int]:
+    if name is not None and lock_name is not None:
+        raise TypeError("needs_lock() was given a name and lock_name=: give one of them")
+    if capacity is not None and max_locks is not None:
+        raise TypeError("needs_lock() was given capacity= and max_locks=: give one of them")
+    found = capacity if capacity is not None else max_locks
+    if found is None:
+        found = 1 if name is not None else MAX_LOCKS
+    if type(found) is not int or found < 1:
+        raise ValueError(f"capacity is {found!r}: give an int of at least 1")
+    return name if name is not None else lock_name, found
+
+
+def _refuse_misuse(name: Any, max_locks: Any, lock_name: Any) -> None:
+    if callable(name):
+        raise TypeError('write `@needs_lock("name")` or `@needs_lock()`, not `@needs_lock`')
+    for what, value in (("name", name), ("lock_name", lock_name)):
+        if not isinstance(value, str | None):
+            advice = " (for the number of slots write capacity=)" if isinstance(value, int) else ""
+            raise TypeError(f"{what} is {value!r}: give a text{advice}")
+        if value == "":
+            raise ValueError(f"{what} is empty: give a text, or leave it out")
+
+
+_INSTEAD = (
+    "inside the workflow write `async with dibs.temporal.Semaphore(...).acquire():` around what needs "
+    "it, or decorate the activities that it runs"
+)
+
+
+def _refuse_what_is_no_activity(function: Any) -> None:
+    if inspect.isclass(function):
+        what = f"a workflow: {_INSTEAD}"
+        if not is_workflow(function):
+            what = (
+                "a class: decorate its `__call__` if its objects are activities; if it is to be a workflow, "
+                f"{_INSTEAD}"
+            )
+        raise TypeError(f"needs_lock is for activities, and {function.__name__} is {what}")
+    if is_part_of_a_workflow(function):
+        raise TypeError(
+            f"needs_lock is for activities, and {function.__qualname__} is a method of a workflow: {_INSTEAD}"
+        )
+    if isinstance(function, staticmethod | classmethod):
+        raise TypeError(f"write @{type(function).__name__} above @needs_lock(...), not below it")
+    if not callable(function) or not hasattr(function, "__qualname__"):
+        raise TypeError(f"needs_lock decorates a function, and {function!r} is none")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(f"{function.__qualname__} is a generator, which can't be an activity")
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"auto_renew is {value!r}: give True or False")
+    return value
+
+
+def _optional(value: Duration | Unset | None) -> float | Unset | None:
+    return value if isinstance(value, Unset) else optional_seconds(value, "wait_in_slot")

@@ -1,0 +1,87 @@
+"""What a decorated activity fails with, and whether Temporal tries it again."""
+
+from datetime import timedelta
+from random import uniform
+
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    DibsError,
+    InvalidName,
+    InvalidRequest,
+    LeaseLost,
+    UnsafeTiming,
+)
+
+NOT_INSTALLED = "LockNotInstalled"
+WAITING = "WaitingForLock"
+GRANTED = "LockGranted"
+
+AT_ONCE = timedelta(milliseconds=1)
+"""No delay at all would be the retry policy's."""
+
+_FOR_GOOD = (AcquireTimeout, InvalidName, InvalidRequest, UnsafeTiming)
+
+
+def not_installed(activity: str) -> ApplicationError:
+    """It would run without its lock."""
+    return ApplicationError(
+        f"{activity} needs a lock, and nothing on this worker takes it: install DibsPlugin, or "
+        "LockInterceptor, with `Client.connect(..., plugins=[DibsPlugin()])`. A test that wants "
+        f"the bare function calls {activity.rpartition('.')[2]}.__wrapped__",
+        type=NOT_INSTALLED,
+        non_retryable=True,
+    )
+
+
+def no_activity(function: str) -> ApplicationError:
+    """A workflow has called what only its activities may."""
+    return ApplicationError(
+        f"needs_lock is for activities, and {function} runs in a workflow: there write `async with "
+        "dibs.temporal.Semaphore(...).acquire():` around what needs the lock",
+        type=NOT_INSTALLED,
+        non_retryable=True,
+    )
+
+
+def loss(error: LeaseLost) -> ApplicationError:
+    """The lock was lost. Tried again, in turn, unless somebody has revoked it: that was meant."""
+    return ApplicationError(
+        f"{error}: what the activity did since then may have met another's work",
+        error.reason,
+        type="LeaseLost",
+        non_retryable=error.reason == "revoked",
+    )
+
+
+def refusal(error: DibsError | TypeError | ValueError) -> ApplicationError:
+    """The lock was not to be had. A store that is away is tried again soon, a mistake never."""
+    away = isinstance(error, BackendUnavailable)
+    return ApplicationError(
+        str(error),
+        type=type(error).__name__,
+        non_retryable=isinstance(error, _FOR_GOOD) or not isinstance(error, DibsError),
+        next_retry_delay=timedelta(seconds=uniform(0.5, 2.0)) if away else None,  # noqa: S311
+    )
+
+
+def waiting(key: str, waited: float, delay: timedelta = AT_ONCE) -> ApplicationError:
+    """This attempt ends, and the next goes on waiting."""
+    return ApplicationError(
+        f"waiting for a slot of {key}, for {waited:.0f} s in this attempt",
+        type=WAITING,
+        next_retry_delay=delay,
+        category=ApplicationErrorCategory.BENIGN,
+    )
+
+
+def granted(key: str) -> ApplicationError:
+    """This attempt has waited and got it: the next, which has a worker's slot, runs with it."""
+    return ApplicationError(
+        f"{key} is granted: the next attempt holds it",
+        type=GRANTED,
+        next_retry_delay=AT_ONCE,
+        category=ApplicationErrorCategory.BENIGN,
+    )

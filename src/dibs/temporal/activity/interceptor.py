@@ -1,0 +1,138 @@
+"""The interceptor that takes the locks of activities that need one."""
+
+import os
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import temporalio.client
+import temporalio.worker
+from temporalio.activity import Info
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ActivityOutboundInterceptor,
+    ExecuteActivityInput,
+)
+
+from dibs.config import Duration, optional_seconds
+from dibs.temporal.activity.attempt import Attempt, Station
+from dibs.temporal.activity.backend import LockBackend, checked_backend, refuse_nowhere
+from dibs.temporal.activity.decorator import need_of
+from dibs.temporal.activity.handover import without
+from dibs.temporal.activity.lock import held_for
+from dibs.temporal.activity.running import Pulse
+from dibs.temporal.sdk import client_behind
+
+WAIT_IN_SLOT = 5.0
+"""A wait keeps its activity slot for so many seconds; after that it goes on without one."""
+
+VARIABLES = ("DIBS_APPLICATION", "APPLICATION_NAME")
+
+
+class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Interceptor):
+    """Takes the lock of each activity that is decorated with `needs_lock` before it runs.
+
+    Give it to a client (its workers have it, too) or to a worker; `DibsPlugin` does. The lock is taken
+    where the activity runs: nothing of it is in a workflow's history, so that it can come and go at any
+    time. `application` (None: DIBS_APPLICATION, else APPLICATION_NAME, else none) goes before each
+    name, and `backend` is the store of all that name none. Waits keep their activity slot for
+    `wait_in_slot` seconds (None: all the time), and go on without.
+    """
+
+    def __init__(
+        self,
+        *,
+        application: str | None = None,
+        backend: LockBackend = None,
+        wait_in_slot: Duration | None = WAIT_IN_SLOT,
+    ) -> None:
+        if not isinstance(application, str | None):
+            raise TypeError(f"application is {application!r}: give a text")
+        self._application = application
+        self._station = Station(
+            checked_backend(backend), optional_seconds(wait_in_slot, "wait_in_slot")
+        )
+
+    def intercept_activity(  # the names are Temporal's
+        self,
+        next: ActivityInboundInterceptor,  # noqa: A002
+    ) -> ActivityInboundInterceptor:
+        """For Temporal."""
+        return _Inbound(next, self, self._station)
+
+    def check(self, activities: Iterable[Any]) -> None:
+        """Raises `NotConfigured` where one of these needs a lock that nobody has said where to keep."""
+        if self._station.backend is None:
+            for activity in activities:
+                need = need_of(activity)
+                if need is not None and need.backend is None:
+                    refuse_nowhere(need.activity)
+
+    @property
+    def application(self) -> str:
+        """What goes before each name."""
+        if self._application is not None:
+            return self._application
+        return next((found for each in VARIABLES if (found := os.environ.get(each))), "")
+
+    async def close(self) -> None:
+        """Nobody waits here any more; the stores that were opened by URL are closed."""
+        await self._station.close()
+
+
+class _Inbound(ActivityInboundInterceptor):
+    """One attempt's."""
+
+    def __init__(
+        self, inner: ActivityInboundInterceptor, whose: LockInterceptor, station: Station
+    ) -> None:
+        super().__init__(inner)
+        self._whose, self._station = whose, station
+        self._outbound: _Outbound
+
+    def init(self, outbound: ActivityOutboundInterceptor) -> None:
+        self._outbound = _Outbound(outbound)
+        super().init(self._outbound)
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        need = need_of(input.fn)
+        if need is None or held_for(need.activity):  # another interceptor like this has it
+            return await super().execute_activity(input)
+        application = self._whose.application if need.application is None else need.application
+        attempt = Attempt(
+            self._station,
+            need,
+            application,
+            self._outbound.own_info,
+            self._outbound.info(),
+            self._outbound.pulse,
+            client_behind(self.next),
+        )
+        return await attempt.run(input, super().execute_activity)
+
+
+class _Outbound(ActivityOutboundInterceptor):
+    """Hides what attempts hand on to one another, and hears the heartbeats."""
+
+    def __init__(self, inner: ActivityOutboundInterceptor) -> None:
+        super().__init__(inner)
+        self.pulse = Pulse()
+
+    @cached_property
+    def own_info(self) -> Info:
+        """As it came."""
+        return super().info()
+
+    @cached_property
+    def _shown(self) -> Info:
+        from dataclasses import replace
+
+        info = self.own_info
+        return replace(info, heartbeat_details=without(info.heartbeat_details))
+
+    def info(self) -> Info:
+        return self._shown
+
+    def heartbeat(self, *details: Any) -> None:
+        self.pulse.beat()
+        super().heartbeat(*details)

@@ -1,0 +1,222 @@
+"""A permit that a broker has granted: renewed by signals, and lost by the workflow's own time."""
+
+import asyncio
+from collections.abc import Sequence
+from math import inf
+
+from temporalio import workflow
+
+from dibs.config import Duration, safe_ttl
+from dibs.core.timing import MIN_TTL
+from dibs.model import Release, Renew, Reply, Wakeup
+from dibs.temporal.defaults import CONFIRMED
+from dibs.temporal.failures import checked
+from dibs.temporal.fair.bell import Bell
+from dibs.temporal.fair.delivery import Broker
+from dibs.temporal.fair.lease import BrokeredLease
+from dibs.temporal.fair.line import Calling, Line
+from dibs.temporal.permits.ending import to_its_end
+from dibs.temporal.permits.handoff import Handoff
+from dibs.temporal.permits.permit import Permit
+from dibs.temporal.permits.unfinished import may_run_on
+
+FAIR = "fair"
+"""The mode of a handoff that is a broker's grant."""
+
+AGAIN = 8.0
+"""A renewal that has no answer is sent again after the ttl divided by this."""
+
+
+class FairPermit(Permit):
+    """Units of a resource, granted in order. `token` grows with every grant of the resource.
+
+    `run_id` is the fingerprint of its lease, by which `dibs show` and `revoke` name it: there is no
+    run that would be this permit.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        broker: Broker,
+        lease: BrokeredLease,
+        bell: Bell,
+        *,
+        resource: str,
+        fast: bool,
+        quarantine: float,
+        until: float | None,
+        renews: bool,
+        acquired_at: float | None = None,
+    ) -> None:
+        super().__init__(
+            resource=resource,
+            slots=tuple(str(slot) for slot in lease.slots),
+            run_id=lease.mark,
+            token=lease.token,
+            ttl=lease.ttl,
+            deadline=lease.deadline,
+            acquired_at=acquired_at,
+        )
+        self._line = line
+        self._broker = broker
+        self._lease = lease
+        self._fast = fast
+        self._quarantine = quarantine
+        self._until = inf if until is None else until
+        """It is held until then at most."""
+        self._renews = renews
+        self._bell = bell
+        self._renewing: Calling | None = None
+        self._asked_at = -inf
+        line.hold(lease.mark, broker.key, len(lease.slots))
+        line.listen(lease.mark, self._pushed)
+        self._heard()
+        self._watcher = asyncio.create_task(self._watch())
+
+    async def renew(self, ttl: Duration | None = None) -> None:
+        """Have the broker let it stand for `ttl` seconds from now, or as many as it was acquired with.
+
+        Raises `LeaseLost` if it has ended or no answer comes in time, `NotHeld` if it was given up.
+        """
+        self._still("renew it")
+        with checked():
+            wanted = self._ttl if ttl is None else safe_ttl(ttl)
+        await self._ask_and_wait(wanted, "renews")
+        self._still("renew it")
+
+    async def take_up(self) -> None:
+        """Tell the broker of this run. Raises `PermitLost` if the broker knows no such lease any more."""
+        try:
+            await self._ask_and_wait(self._ttl if self._renews else MIN_TTL, "takes up")
+        except (Exception, asyncio.CancelledError):
+            await self.release()
+            raise
+        if self.lost:
+            await self.release()
+            raise self._loss()
+
+    async def release(self) -> bool:
+        """Give it up; whether it was held until then. The second time does nothing.
+
+        It is done once the release stands in the broker's history, which takes the server only; the
+        broker's answer is waited for a little longer. A cancellation meanwhile is raised after that.
+        """
+        return await self._give_up(0.0)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        await self._give_up(self._quarantine if self.lost or may_run_on(error) else 0.0)
+
+    async def _give_up(self, keep: float) -> bool:
+        """Also what is lost: of what was revoked, or is past its deadline, the broker may know yet."""
+        if self._over:
+            return False
+        self._line.refuse_if_put_away()
+        held = not self.lost
+        self._close("released")
+        try:
+            await to_its_end(self._say_released(keep))
+        finally:
+            self._bell.close()
+        return held
+
+    async def detach(self) -> Handoff:
+        """Keep it, but not in this run: what is returned goes to the next one, for `reattach`."""
+        self._still("detach it")
+        self._close("detached")
+        self._bell.close()
+        if self._renewing is not None:  # it would bring pushes back to this run
+            await to_its_end(self._renewing.wait_over())
+        return Handoff(
+            resource=self._resource,
+            slots=list(self._slots),
+            run_id=self._run_id,
+            token=self._token,
+            ttl=self._ttl,
+            mode=FAIR,
+            acquired_at=self._acquired_at,
+            until=None if self._until == inf else self._until,
+            renews=self._renews,
+            more={"lease": self._lease.id, "deadline": self._lease.deadline},
+        )
+
+    # -- what the broker tells ----------------------------------------------------------------------
+
+    def _pushed(self, push: Wakeup) -> None:
+        self._lease.hear_push(push, workflow.time())
+        self._heard()
+
+    def _answer(self, replies: Sequence[Reply], sent: float) -> None:
+        self._lease.hear(replies[0], sent)
+        self._heard()
+
+    def _heard(self) -> None:
+        self._deadline = min(self._lease.deadline, self._until)
+        if self._lease.ending is not None:
+            self._lose(self._lease.ending.reason, self._lease.ending.detail)
+        self._bell.ring()
+
+    # -- keeping it ---------------------------------------------------------------------------------
+
+    def _ask(self, ttl: float, bell: Bell) -> Calling:
+        renew = Renew(self._broker.key, self._lease.id, ttl, inbox=self._line.inbox)
+        self._asked_at = workflow.time()
+        self._renewing = Calling(self._broker, [renew], self._answer, bell, fast=self._fast)
+        return self._line.send(self._renewing)
+
+    async def _ask_and_wait(self, ttl: float, what: str) -> None:
+        calling = self._ask(ttl, Bell())
+        try:
+            await calling.wait_settled(self._deadline, f"{what} {self._named()}")
+        finally:
+            calling.bell.close()
+        if self._has_no_broker():
+            self._lose("closed", "its broker is gone")
+
+    async def _watch(self) -> None:
+        """Renew in time, and tell of the loss at the deadline at the latest."""
+        while not self.lost:
+            if self._has_no_broker():
+                return self._lose("closed", "its broker is gone")
+            now = workflow.time()
+            due = self._due()
+            if now >= due:
+                self._ask(self._ttl, self._bell)
+                due = self._due()
+            await self._bell.wait(min(due, self._deadline), f"keeps {self._named()}")
+        self._lose("max_hold" if self._deadline >= self._until else "expired")
+
+    def _due(self) -> float:
+        """When to renew next."""
+        if not self._renews or self._lease.deadline >= self._until:
+            return inf
+        return max(self._lease.renew_at, self._asked_at + self._ttl / AGAIN)
+
+    def _has_no_broker(self) -> bool:
+        """Whoever ended the broker has ended what it granted: another one knows nothing of it."""
+        last = self._renewing
+        return last is not None and last.over and not last.delivered and last.trouble is None
+
+    def _close(self, how: str) -> None:
+        self._over = how
+        self._watcher.cancel()
+        self._line.leave(self._lease.mark)
+
+    async def _say_released(self, keep: float) -> None:
+        """The answer tells nothing new, but would come in the way of a run's last step."""
+        release = Release(self._broker.key, self._lease.id, keep=keep)
+        calling = self._line.send(Calling(self._broker, [release], _heed, self._bell))
+        await calling.wait_over()
+        if not calling.settled:  # a timer that runs anyway is bound enough
+            until = inf if self._bell.is_set else workflow.time() + CONFIRMED
+            await self._bell.wait(until, f"releases {self._named()}")
+        if calling.trouble is not None:
+            workflow.logger.warning(
+                "%s could not be released, and is free in %.0f s at the latest: %s",
+                self._named(),
+                self._ttl,
+                calling.trouble,
+            )
+
+
+def _heed(replies: Sequence[Reply], sent: float) -> None:
+    """An answer that is only waited for."""

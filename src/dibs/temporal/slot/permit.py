@@ -1,0 +1,178 @@
+"""A permit in slot mode: the running workflow of that ID is the lock. How it is given up, and how it ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError, ChildWorkflowError
+from temporalio.exceptions import TimeoutError as TimedOut
+
+from dibs.backends.temporal.protocol import permits as said
+from dibs.backends.temporal.protocol.permits import PermitNews
+from dibs.backends.temporal.workflows.permit_runs import Child
+from dibs.temporal import defaults
+from dibs.temporal.failures import Misused
+from dibs.temporal.permits.ending import to_its_end
+from dibs.temporal.permits.handoff import Handoff
+from dibs.temporal.permits.unfinished import may_run_on
+from dibs.temporal.slot.by_hand import CANCELLED, by_hand
+from dibs.temporal.slot.here import here
+from dibs.temporal.slot.renewing import RenewedSlot
+from dibs.temporal.slot.timing import spare
+
+type Telling = Callable[[], Awaitable[bool]]
+"""A word to the permit; whether it was there to hear it."""
+
+
+class SlotPermit(RenewedSlot):
+    """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
+
+    def __init__(
+        self,
+        *,
+        resource: str,
+        slot: str,
+        run_id: str,
+        ttl: float,
+        began: float,
+        until: float,
+        renews: bool,
+        stays: bool,
+        quarantine: float = 0.0,
+        token: int | None = None,
+        child: Child | None = None,
+        acquired_at: float | None = None,
+    ) -> None:
+        super().__init__(
+            resource=resource,
+            slot=slot,
+            run_id=run_id,
+            ttl=ttl,
+            began=began,
+            until=until,
+            renews=renews,
+            token=token,
+            acquired_at=acquired_at,
+        )
+        self._stays = stays
+        self._quarantine = quarantine
+        self._child = child
+        self._here = here()
+        self.armed = False
+        """It has reported, so a worker serves it."""
+        self.ended = False
+        self.failure: BaseException | None = None
+        """Why its workflow could not be a permit."""
+        self._here.listen(run_id, self._hear)
+        if child is not None:
+            child.add_done_callback(self._child_closed)
+
+    async def release(self) -> bool:
+        return await self._give_up(self._run.release, defaults.CONFIRMED)
+
+    async def leave_unserved(self) -> None:
+        """Give it up without waiting for its end, which needs the worker that isn't there."""
+        await self._give_up(self._run.release, 0.0)
+
+    async def _leave(self, error: BaseException | None) -> None:
+        if self._quarantine and (self.lost or may_run_on(error)):
+            await self._give_up(self._run.retire, 0.0)
+        else:
+            await self.release()
+
+    async def detach(self) -> Handoff:
+        self._still("detach")
+        if not self._stays:
+            raise Misused(
+                'can\'t detach: with on_holder_close="fast" the server ends the permit together with this '
+                'run, also where it continues as new; take on_holder_close="safe"'
+            )
+        await self.renew()
+        await self._hand_over()
+        self._stop("detached")
+        return Handoff(
+            resource=self._resource,
+            slots=[self.slot],
+            run_id=self._run_id,
+            token=self._token,
+            ttl=self._ttl,
+            acquired_at=self._acquired_at,
+            until=self._until,
+            renews=self._renews,
+        )
+
+    async def _hand_over(self) -> None:
+        """With a quarantine the end of the run that started it cancels it, also by a continue-as-new."""
+        if not self._quarantine or self._child is None:
+            return
+        if not await self._run.hand_over():
+            self._lose(self._gone())
+        self._still("detach")
+
+    async def _give_up(self, tell: Telling, patience: float) -> bool:
+        if self._over:
+            return False
+        held = not self.lost
+        self._over = "released"
+        try:
+            return await to_its_end(self._end(tell, patience)) and held
+        finally:
+            self._stop("released")
+
+    async def _end(self, tell: Telling, patience: float) -> bool:
+        """Whether it was there to be released. Its end is waited for: else the next step of its
+        holder might overtake it, and "released" and "terminated" would be a coin's toss.
+        """
+        if self.ended or not await tell():
+            return False
+        if patience:
+            try:
+                await workflow.wait_condition(
+                    lambda: self.ended, timeout=patience, timeout_summary="the permit's end"
+                )
+            except TimeoutError:
+                workflow.logger.warning(
+                    "permit %s is released and has not ended within %g s: its worker is slow or away",
+                    self._named(), patience,
+                )  # fmt: skip
+        return True
+
+    def _hear(self, news: PermitNews) -> None:
+        if news.what == said.ARMED:
+            if not self.armed:  # nothing has been renewed yet, so the permit knows better
+                self._deadline = min(self._deadline, news.deadline - spare(self._ttl))
+            self.armed = True
+            self._token = news.token
+        elif news.what == said.ENDING:
+            self._lose("revoked", CANCELLED)
+        elif news.what == said.ENDED:
+            self._has_ended(self._ran_out() if news.outcome == said.EXPIRED else "closed")
+
+    def _child_closed(self, child: "asyncio.Future[str]") -> None:
+        if child.cancelled():
+            return  # the workflow is being put away
+        error = child.exception()
+        if error is None:
+            self._has_ended(self._ran_out() if child.result() == said.EXPIRED else "closed")
+            return
+        cause = error.cause if isinstance(error, ChildWorkflowError) else error
+        if isinstance(cause, ApplicationError):
+            self.failure = error
+        if isinstance(cause, TimedOut):
+            self._has_ended(self._ran_out())
+        else:
+            self._has_ended("revoked", by_hand(cause))
+
+    def _has_ended(self, reason: str, detail: str = "") -> None:
+        self.ended = True
+        self._lose(reason, detail)
+
+    def _why(self) -> str:
+        return self._detail or super()._why()
+
+    def _stop(self, how: str) -> None:
+        self._over = how
+        if self._keeping is not None:
+            self._keeping.cancel()
+        self._here.unlisten(self._run_id)
+        self._here.give_back(self._resource, self.slot)

@@ -1,0 +1,69 @@
+"""For tests of programs that use leases, and for tests of stores: public, and imported on demand.
+
+* `ManualClock` stands still until a test moves it.
+* `Faults` and `FaultyStore` make the way to any store unreliable; `FaultProxy` does it to a real
+  server's connections.
+* `Recorder`, `read`, `check` and `check_liveness` tell from histories of many processes whether
+  leases were exclusive, tokens rose and waiters were served.
+* `Torture` lets processes take turns on a store while they are killed and paused, and gives a
+  `Verdict`: what `dibs verify` does.
+* `dibs.testing.conformance` is the suite that every store must pass, also yours.
+* `expire` and `steal` let happen to a lock what happens in real life.
+* `dibs.testing.plugin` gives pytest the fixtures `dibs_client` and `dibs_clock`.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dibs.testing.checker import Violation as Violation
+    from dibs.testing.checker import check as check
+    from dibs.testing.clock import ManualClock as ManualClock
+    from dibs.testing.faults import Faults as Faults
+    from dibs.testing.faults import FaultyStore as FaultyStore
+    from dibs.testing.history import Event as Event
+    from dibs.testing.history import merge as merge
+    from dibs.testing.history import read as read
+    from dibs.testing.liveness import check_liveness as check_liveness
+    from dibs.testing.mishaps import expire as expire
+    from dibs.testing.mishaps import steal as steal
+    from dibs.testing.proxy import FaultProxy as FaultProxy
+    from dibs.testing.recorder import Recorder as Recorder
+    from dibs.testing.torture.plan import TorturePlan as TorturePlan
+    from dibs.testing.torture.progress import TortureProgress as TortureProgress
+    from dibs.testing.torture.supervise import Torture as Torture
+    from dibs.testing.torture.verdict import Verdict as Verdict
+else:
+    from dibs.lazy import from_modules
+
+    # imported when asked for: the pytest plugin loads this package in every test run
+    __all__, __getattr__, __dir__ = from_modules(
+        __name__,
+        {
+            "dibs.testing.checker": (
+                "Violation",
+                "check",
+            ),
+            "dibs.testing.clock": ("ManualClock",),
+            "dibs.testing.faults": (
+                "Faults",
+                "FaultyStore",
+            ),
+            "dibs.testing.history": (
+                "Event",
+                "merge",
+                "read",
+            ),
+            "dibs.testing.liveness": ("check_liveness",),
+            "dibs.testing.mishaps": (
+                "expire",
+                "steal",
+            ),
+            "dibs.testing.torture.plan": ("TorturePlan",),
+            "dibs.testing.torture.progress": ("TortureProgress",),
+            "dibs.testing.torture.supervise": ("Torture",),
+            "dibs.testing.torture.verdict": ("Verdict",),
+            "dibs.testing.proxy": ("FaultProxy",),
+            "dibs.testing.recorder": ("Recorder",),
+        },
+    )
+    del from_modules

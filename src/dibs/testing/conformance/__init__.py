@@ -1,0 +1,64 @@
+"""The suite that every store must pass: ours, and yours.
+
+    from dibs.testing.conformance import BackendConformance
+
+    class TestMine(BackendConformance):
+        def make_store(self, clock, tmp_path):
+            return MyStore("mine://somewhere", clock=clock)
+
+pytest then runs every case in both worlds. What a store does not promise in its `capabilities` is
+skipped, and said. See `Suite` for stores that tell the time themselves.
+"""
+
+import pytest
+
+_PARTS = (
+    "batches circling clients contending electing holding naming nesting pushes queueing readers reading"
+    " revoking sharing tasking together tokens users world"
+)
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
+
+from dibs.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
+from dibs.testing.conformance.circling import CircleClients  # noqa: E402
+from dibs.testing.conformance.clients import Clients  # noqa: E402
+from dibs.testing.conformance.contending import Contending  # noqa: E402
+from dibs.testing.conformance.electing import LeaderClients  # noqa: E402
+from dibs.testing.conformance.holding import Holding  # noqa: E402
+from dibs.testing.conformance.naming import Naming  # noqa: E402
+from dibs.testing.conformance.nesting import NestingClients  # noqa: E402
+from dibs.testing.conformance.pushes import Pushes  # noqa: E402
+from dibs.testing.conformance.queueing import Queueing  # noqa: E402
+from dibs.testing.conformance.readers import ReaderClients  # noqa: E402
+from dibs.testing.conformance.reading import Reading  # noqa: E402
+from dibs.testing.conformance.revoking import Revoking  # noqa: E402
+from dibs.testing.conformance.sharing import Sharing  # noqa: E402
+from dibs.testing.conformance.suite import Suite, case, needing  # noqa: E402
+from dibs.testing.conformance.tasking import TaskClients  # noqa: E402
+from dibs.testing.conformance.together import TogetherClients  # noqa: E402
+from dibs.testing.conformance.tokens import Tokens  # noqa: E402
+from dibs.testing.conformance.world import World  # noqa: E402
+
+
+class BackendConformance(
+    Holding,
+    Sharing,
+    Queueing,
+    Pushes,
+    Revoking,
+    Tokens,
+    Naming,
+    Reading,
+    Batches,
+    Contending,
+    Clients,
+    ReaderClients,
+    NestingClients,
+    TaskClients,
+    LeaderClients,
+    CircleClients,
+    TogetherClients,
+):
+    """Every case: of the port (see `dibs.backends.port`), and of the clients over it."""
+
+
+__all__ = ["BackendConformance", "Suite", "World", "case", "needing"]

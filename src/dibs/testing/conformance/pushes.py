@@ -1,0 +1,147 @@
+"""Wakeups: to whom, with what, and that nobody depends on them."""
+
+import threading
+import time
+
+from dibs.core.names import fingerprint
+from dibs.model import Release, Released, Revoke, Wakeup
+from dibs.testing.conformance.suite import Suite, case, needing
+from dibs.testing.conformance.world import PATIENCE, World
+
+MOMENT = 0.05
+"""Real seconds that show that nothing comes."""
+
+
+def about(name: str, event: str) -> "Wanted":
+    """Pushes of one kind for one id."""
+    return Wanted(fingerprint(name), event)
+
+
+class Wanted:
+    """Tells whether a push is the one that a case waits for."""
+
+    def __init__(self, lease: str, event: str) -> None:
+        self.lease = lease
+        self.event = event
+
+    def __call__(self, wakeup: Wakeup) -> bool:
+        return (wakeup.lease, wakeup.event) == (self.lease, self.event)
+
+
+class Pushes(Suite):
+    """What a store tells without being asked."""
+
+    @needing("push")
+    async def test_a_grant_is_pushed_with_all_that_its_owner_needs(self, world: World) -> None:
+        holder, waiter = await world.connect(), await world.connect()
+        await world.take(holder, "a", capacity=2, units=2)
+        place = await world.queue(waiter, "b", capacity=2)
+        world.pass_time(2 * world.second)
+        await world.release(holder, "a")
+        push = await world.pushed(waiter, about("b", "granted"))
+        assert push is not None
+        (hold,) = (await world.status(holder)).holders
+        assert (push.key, push.token, push.slots) == (world.key(), hold.token, (0,))
+        assert 0 < push.window <= 5
+        if "clock" in world.store.capabilities.names():
+            assert 1.9 * world.second <= push.granted_at - place.now
+
+    @needing("push")
+    async def test_a_push_names_no_id(self, world: World) -> None:
+        holder, waiter = await world.connect(), await world.connect()
+        await world.take(holder, "a")
+        await world.queue(waiter, "verysecret")
+        await world.release(holder, "a")
+        push = await world.pushed(waiter, about("verysecret", "granted"))
+        assert push is not None
+        assert "secret" not in repr(push)
+
+    @needing("push")
+    async def test_pushes_reach_their_own_inbox_only(self, world: World) -> None:
+        holder, one, two = [await world.connect() for _ in range(3)]
+        assert len({holder.inbox, one.inbox, two.inbox}) == 3
+        await world.take(holder, "a")
+        await world.queue(one, "b")
+        await world.release(holder, "a")
+        assert await world.pushed(one, about("b", "granted")) is not None
+        assert await world.pushed(two, about("b", "granted"), MOMENT) is None
+
+    @needing("push")
+    async def test_the_new_head_is_woken(self, world: World) -> None:
+        holder, one, two = [await world.connect() for _ in range(3)]
+        await world.take(holder, "a")
+        await world.queue(one, "b")
+        await world.queue(two, "c")
+        await world.release(one, "b")
+        push = await world.pushed(two, about("c", "head"))
+        assert push is not None
+        assert push.key == world.key()
+
+    @needing("push")
+    async def test_a_holder_is_told_of_its_revocation(self, world: World) -> None:
+        holder, admin = await world.connect(), await world.connect()
+        await world.take(holder, "a", inbox=holder.inbox)
+        await world.say(admin, Revoke(world.key(), None, "upgrade"))
+        push = await world.pushed(holder, about("a", "revoked"))
+        assert push is not None
+        assert push.detail == "upgrade"
+
+    @needing("push")
+    async def test_a_place_that_no_longer_fits_is_told(self, world: World) -> None:
+        holder, waiter, newcomer = [await world.connect() for _ in range(3)]
+        await world.take(holder, "a", capacity=2)
+        await world.queue(waiter, "b", capacity=2, units=2)
+        await world.queue(newcomer, "c", capacity=1)
+        assert await world.pushed(waiter, about("b", "refused")) is not None
+
+    @needing("push")
+    async def test_a_push_ends_waiting_that_has_begun(self, world: World) -> None:
+        holder, waiter = await world.connect(), await world.connect()
+        await world.take(holder, "a")
+        await world.queue(waiter, "b")
+        threading.Timer(MOMENT, world.release_elsewhere, ("a",)).start()
+        began = time.monotonic()
+        assert await world.pushed(waiter, about("b", "granted")) is not None
+        assert time.monotonic() - began < PATIENCE / 2
+
+    @case
+    async def test_whoever_missed_a_push_is_granted_when_it_asks(self, world: World) -> None:
+        holder, waiter = await world.connect(), await world.connect()
+        await world.take(holder, "a")
+        await world.queue(waiter, "b", inbox="nobody-reads-this")
+        assert await world.release(holder, "a") == Released()
+        await world.take(waiter, "b", queue=True)
+
+    @case
+    async def test_a_waiter_that_went_away_harms_nobody(self, world: World) -> None:
+        holder, waiter = await world.connect(), await world.connect()
+        await world.take(holder, "a")
+        await world.queue(waiter, "b")
+        await waiter.close()
+        (released,) = await holder.apply([Release(world.key(), "a")])
+        assert released == Released()
+
+    @case
+    async def test_waiting_ends_at_its_timeout(self, world: World) -> None:
+        store = await world.connect()
+        began = time.monotonic()
+        assert list(await store.wakeups(MOMENT)) == []
+        assert time.monotonic() - began < 5
+
+    @case
+    async def test_a_nudge_from_another_thread_ends_waiting(self, world: World) -> None:
+        store = await world.connect()
+        thread = threading.Timer(MOMENT, store.nudge)
+        thread.start()
+        began = time.monotonic()
+        assert list(await store.wakeups(30)) == []
+        assert time.monotonic() - began < 10
+        thread.join()
+
+    @case
+    async def test_a_nudge_before_waiting_counts_too(self, world: World) -> None:
+        store = await world.connect()
+        store.nudge()
+        began = time.monotonic()
+        assert list(await store.wakeups(30)) == []
+        assert time.monotonic() - began < 10

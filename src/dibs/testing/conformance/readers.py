@@ -1,0 +1,269 @@
+"""`RWLock` over the store: many readers or one writer, in their order of arrival, and leases that change."""
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dibs.errors import AcquireTimeout, Deadlock, LeaseLost, Reentrant
+from dibs.testing.conformance.suite import Suite, case
+from dibs.testing.conformance.users import Users, call, now, using, within
+from dibs.testing.conformance.world import World
+
+
+def rwlock(users: Users, *, blocking: bool | None = None, **options: Any) -> Any:
+    """The case's readers-writer lock, by another client."""
+    options.setdefault("ttl", 30 * users.world.second)
+    return users.client(blocking=blocking).rwlock(users.name, **options)
+
+
+@contextmanager
+def passing(world: World) -> Generator[None]:
+    """Time passes by itself meanwhile."""
+    over = threading.Event()
+
+    def pass_on() -> None:
+        while not over.is_set():
+            world.pass_time(0.05 * world.second)
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=pass_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+class ReaderClients(Suite):
+    """Readers and writers."""
+
+    @case
+    @using
+    async def test_many_read_or_one_writes(self, world: World, users: Users) -> None:
+        mine, theirs = rwlock(users), rwlock(users)
+        readers = [await now(lock.read().acquire()) for lock in (mine, theirs)]
+        assert [lease.mode for lease in readers] == ["read", "read"]
+        assert readers[0].token < readers[1].token
+        assert await now(rwlock(users).write().try_acquire()) is None
+        assert not await now(mine.read().locked())
+        assert await now(mine.locked())
+        for lease in readers:
+            assert await now(lease.release())
+        assert not await now(mine.locked())
+
+        async def write(lease: Any) -> None:
+            assert lease.mode == "write"
+            assert await now(theirs.read().try_acquire()) is None
+            assert await now(theirs.write().try_acquire()) is None
+            assert await now(theirs.read().locked())
+
+        await within(world, mine.write(), write)
+        assert not await now(mine.locked())
+
+    @case
+    @using
+    async def test_a_writer_that_waits_goes_before_later_readers(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users, blocking=True)
+        reader = await call(world, theirs.read().acquire)
+        later: list[Any] = []
+
+        def try_to_pass() -> None:
+            later.append(rwlock(users, blocking=True).read().try_acquire())
+            reader.release()
+
+        users.when_queued(try_to_pass, kind="rwlock")
+        writer = await now(mine.write().acquire(wait=None))
+        assert later == [None]
+        assert writer.token > reader.token
+        await now(writer.release())
+
+    @case
+    @using
+    async def test_a_reader_that_waits_goes_before_later_writers(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users, blocking=True)
+        writer = await call(world, theirs.write().acquire)
+        later: list[Any] = []
+
+        def try_to_pass() -> None:
+            writer.release()
+            later.append(rwlock(users, blocking=True).write().try_acquire())
+
+        users.when_queued(try_to_pass, kind="rwlock")
+        reader = await now(mine.read().acquire(wait=None))
+        assert reader.token > writer.token
+        await users.settled()
+        assert later == [None]
+        await now(reader.release())
+
+    @case
+    @using
+    async def test_an_upgrade_is_a_new_grant_and_a_downgrade_is_none(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users)
+        lease = await now(mine.read().acquire())
+        first = lease.token
+        for _ in range(3):
+            await now(lease.upgrade())
+            assert (lease.mode, lease.token > first) == ("write", True)
+            assert await now(theirs.read().try_acquire()) is None
+            first = lease.token
+            await now(lease.downgrade())
+            assert (lease.mode, lease.token) == ("read", first)
+            reader = await now(theirs.read().try_acquire())
+            await now(reader.release())
+        assert await now(lease.release()) is True
+        assert not await now(theirs.locked())
+
+    @case
+    @using
+    async def test_a_try_to_upgrade_names_the_other_readers(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users, label="reader")
+        lease, other = await now(mine.read().acquire()), await now(theirs.read().acquire())
+        with pytest.raises(AcquireTimeout, match="/reader") as refusal:
+            await now(lease.upgrade(wait=0))
+        assert [holder.token for holder in refusal.value.holders] == [other.token]
+        assert (lease.mode, lease.lost) == ("read", False)
+        await now(other.release())
+        await now(lease.upgrade(wait=0))
+        assert lease.token > other.token
+        await now(lease.release())
+
+    @case
+    @using
+    async def test_an_upgrade_waits_for_readers_and_lets_nobody_in(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users, blocking=True)
+        other = await call(world, theirs.read().acquire)
+        lease = await now(mine.read().acquire())
+        later: list[Any] = []
+
+        def try_to_pass() -> None:
+            later.append(rwlock(users, blocking=True).read().try_acquire())
+            other.release()
+
+        users.when_queued(try_to_pass, kind="rwlock")
+        with passing(world):
+            await now(lease.upgrade())
+        assert later == [None]
+        assert (lease.mode, lease.token > other.token) == ("write", True)
+        assert (await now(mine.status())).waiting == 0
+        await now(lease.release())
+
+    @case
+    @using
+    async def test_an_upgrade_in_vain_leaves_the_reader_as_it_was(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users)
+        lease, other = await now(mine.read().acquire()), await now(theirs.read().acquire())
+        with passing(world), pytest.raises(AcquireTimeout, match="gave up upgrading after"):
+            await now(lease.upgrade(wait=0.3 * world.second))
+        status = await now(mine.status())
+        assert (status.waiting, [holder.units for holder in status.holders]) == (0, [1, 1])
+        third = await now(rwlock(users).read().try_acquire())
+        for each in (lease, other, third):
+            assert await now(each.release()) is True
+
+    @case
+    @using
+    async def test_two_upgrades_that_would_wait_for_each_other(
+        self, world: World, users: Users
+    ) -> None:
+        mine, theirs = rwlock(users), rwlock(users, blocking=True)
+        other = await call(world, theirs.read().acquire)
+        lease = await now(mine.read().acquire())
+        first = threading.Thread(target=other.upgrade)
+        queued = threading.Event()
+        users.when_queued(queued.set, kind="rwlock")
+        with passing(world):
+            first.start()
+            await call(world, queued.wait)
+            with pytest.raises(Deadlock, match="each would wait for the other"):
+                await now(lease.upgrade())
+            assert lease.mode == "read"
+            assert other.mode == "read"
+            assert await now(lease.release()) is True
+            await call(world, first.join)
+        assert other.mode == "write"
+        assert await now(mine.read().try_acquire()) is None
+        await call(world, other.release)
+
+    @case
+    @using
+    async def test_nobody_waits_for_itself(self, world: World, users: Users) -> None:
+        lock = rwlock(users)
+        for held in (lock.read(), lock.write()):
+            lease = await now(held.acquire())
+            for wanted in (lock.read(), lock.write()):
+                with pytest.raises(Reentrant):
+                    await now(wanted.acquire())
+                assert await now(wanted.try_acquire()) is None
+            await now(lease.release())
+
+    @case
+    @using
+    async def test_a_detached_writer_goes_on_elsewhere(self, world: World, users: Users) -> None:
+        lease = await now(rwlock(users).read().acquire())
+        for _ in range(3):
+            await now(lease.upgrade())
+            await now(lease.downgrade())
+        await now(lease.upgrade())
+        taken = await now(users.client().attach(lease.detach()))
+        assert (taken.mode, taken.token) == ("write", lease.token)
+        theirs = rwlock(users)
+        await now(taken.downgrade())
+        reader = await now(theirs.read().try_acquire())
+        assert taken.mode == "read"
+        with pytest.raises(AcquireTimeout):
+            await now(taken.upgrade(wait=0))
+        await now(reader.release())
+        await now(taken.upgrade(wait=0))
+        assert taken.token > lease.token
+        assert await now(taken.release()) is True
+
+    @case
+    @using
+    async def test_a_revoked_reader_does_not_become_a_writer(
+        self, world: World, users: Users
+    ) -> None:
+        lock = rwlock(users)
+        lease = await now(lock.read().acquire())
+        assert await now(rwlock(users).revoke(reason="maintenance")) == 1
+        with pytest.raises(LeaseLost) as loss:
+            await now(lease.upgrade())
+        assert loss.value.reason == "revoked"
+        assert lease.mode == "read"
+
+    @case
+    @using
+    async def test_an_expired_writer_lets_readers_in(self, world: World, users: Users) -> None:
+        mine = rwlock(users, ttl=10 * world.second, auto_renew=False)
+        lease = await now(mine.read().acquire())
+        await now(lease.upgrade())
+        reader = rwlock(users).read()
+        world.pass_time(9.5 * world.second)
+        assert lease.lost
+        with pytest.raises(LeaseLost):
+            await now(lease.downgrade())
+        assert await now(reader.try_acquire()) is None, "the writer learns before others get in"
+        await world.outlast(10 * world.second, self.rwkey(users), by=await world.connect())
+        other = await now(reader.try_acquire())
+        assert other is not None
+        await now(other.release())
+
+    def rwkey(self, users: Users) -> bytes:
+        """The key of the case's readers-writer lock."""
+        return b"rwlock:" + users.name

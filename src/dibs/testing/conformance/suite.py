@@ -1,0 +1,78 @@
+"""What all parts of the conformance suite have in common."""
+
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from dibs.backends.port import Store
+from dibs.testing.clock import ManualClock
+from dibs.testing.conformance.world import Mode, World
+
+
+class Suite:
+    """Cases that a store must pass. Inherit, and say how your store is made.
+
+    A subclass overrides `make_store`; one whose store keeps its own time also sets `manual =
+    False`, a short `second`, and lets that time pass in `pass_time`.
+    """
+
+    modes: ClassVar[tuple[Mode, ...]] = ("async", "blocking")
+    """The worlds that the store serves."""
+    manual: bool = True
+    """The store tells the time by the clock it is given."""
+    second: float = 1.0
+    """What a case calls a second; less for a store whose time really has to pass."""
+    many: int = 2000
+    """How many keys a case uses that needs very many; fewer for a store to which each is dear."""
+    rounds: int = 12
+    """How often each of a crowd takes its turn where sets of locks are contended; fewer likewise."""
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
+        """Make the store, not yet connected; made again in `tmp_path` it is the same one.
+
+        Stores that outlive their process must keep what they hold between the two; other tests may
+        use the same store, as each case has names of its own.
+        """
+        raise NotImplementedError
+
+    def pass_time(self, clock: ManualClock, seconds: float) -> None:
+        """Let that much of the store's time pass."""
+        clock.advance(seconds)
+
+    @pytest.fixture(params=["async", "blocking"])
+    def world(self, request: pytest.FixtureRequest, tmp_path: Path) -> World:
+        """The store under test, in each of the two worlds."""
+        if request.param not in self.modes:
+            pytest.skip(f"this store does not serve the {request.param} world")
+        return World(self, request.param, tmp_path)
+
+
+type Body[S] = Callable[[S, World], Coroutine[Any, Any, None]]
+type Case[S] = Callable[[S, World], None]
+
+
+def case[S: Suite](body: Body[S]) -> Case[S]:
+    """Make a test of a coroutine that is written once for both worlds."""
+    return needing()(body)
+
+
+def needing[S: Suite](*capabilities: str) -> Callable[[Body[S]], Case[S]]:
+    """Likewise, for stores that promise all of `capabilities` (words of `Capabilities.names`)."""
+
+    def decorate(body: Body[S]) -> Case[S]:
+        @functools.wraps(body)
+        def test(self: S, world: World) -> None:
+            missing = set(capabilities) - world.store.capabilities.names()
+            if "manual" in missing and world.manual:
+                missing.remove("manual")
+            if missing:
+                pytest.skip(f"this store does not promise: {', '.join(sorted(missing))}")
+            world.run(body(self, world))
+
+        del test.__wrapped__  # or pytest takes it for a coroutine
+        return test
+
+    return decorate

@@ -1,0 +1,214 @@
+"""What a conformance case works with: one store, in one of the two worlds, and its time."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from dibs.backends.port import Backend, Store
+from dibs.core.names import fingerprint
+from dibs.model import (
+    Acquire,
+    Command,
+    Granted,
+    Inspect,
+    Queued,
+    Refused,
+    Release,
+    Renew,
+    Reply,
+    Status,
+    Wakeup,
+)
+from dibs.testing.clock import ManualClock
+
+type Mode = Literal["async", "blocking"]
+
+PATIENCE = 5.0
+"""Real seconds within which what must happen happens; nothing waits so long when all is well."""
+
+
+class Harness(Protocol):
+    """What a suite tells of its store."""
+
+    second: float
+    manual: bool
+
+    def make_store(self, clock: ManualClock, tmp_path: Path) -> Store: ...
+
+    def pass_time(self, clock: ManualClock, seconds: float) -> None: ...
+
+
+class World:
+    """One store under test, fresh names in it, and connections that close with the case."""
+
+    def __init__(self, harness: Harness, mode: Mode, tmp_path: Path) -> None:
+        self.mode = mode
+        self.clock = ManualClock()
+        self.second = harness.second
+        self.manual = harness.manual
+        self._harness = harness
+        self._tmp_path = tmp_path
+        self._open: list[Backend] = []
+        self._unique = secrets.token_hex(6)
+        self.store = harness.make_store(self.clock, tmp_path)
+
+    # -- names, times
+    # -------------------------------------------------------------------------------
+
+    @property
+    def prefix(self) -> bytes:
+        """What all keys of this case begin with."""
+        return b"lock:" + self._unique.encode() + b"/"
+
+    def key(self, name: bytes = b"a") -> bytes:
+        """A key that no other case uses."""
+        return self.prefix + name
+
+    async def outlast(self, seconds: float, *keys: bytes, by: Backend) -> None:
+        """Let more than `seconds` pass, in the eyes of `by`.
+
+        A store without a clock counts from the moment that an observer first sees an entry, so `by`
+        looks at the keys before.
+        """
+        for key in keys or (self.key(),):
+            await self.say(by, Inspect(key))
+        self.pass_time(seconds * 1.02 + 0.05 * self.second)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let the store's time pass."""
+        self._harness.pass_time(self.clock, seconds)
+
+    # -- connections
+    # --------------------------------------------------------------------------------
+
+    async def connect(self) -> Backend:
+        """Another connection, open until the case ends."""
+        backend = self.store.backend(blocking=self.mode == "blocking")
+        await backend.open()
+        self._open.append(backend)
+        return backend
+
+    async def reopen(self) -> Backend:
+        """Close everything, make the store anew, as a new process would, and connect to it."""
+        await self.close()
+        self.store = self._harness.make_store(self.clock, self._tmp_path)
+        return await self.connect()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        while self._open:
+            await self._open.pop().close()
+
+    def run(self, case: Coroutine[Any, Any, None]) -> None:
+        """Run a case to its end, and close its connections in any case."""
+        if self.mode == "async":
+            asyncio.run(self._closing(case))
+        else:
+            step(self._closing(case))
+
+    async def _closing(self, case: Coroutine[Any, Any, None]) -> None:
+        try:
+            await case
+        finally:
+            await self.close()
+
+    # -- commands
+    # -----------------------------------------------------------------------------------
+
+    async def say(self, backend: Backend, command: Command) -> Reply:
+        """One command's reply."""
+        (reply,) = await backend.apply([command])
+        return reply
+
+    def acquire(self, name: str, *, ttl: float = 30, **more: Any) -> Acquire:
+        """An Acquire of the case's key by the id `name`; times in the suite's seconds."""
+        more.setdefault("key", self.key())
+        for field in ("patience", "lock_delay"):
+            if field in more:
+                more[field] *= self.second
+        more.setdefault("patience", 30 * self.second)
+        return Acquire(id=name, owner=f"owner-{name}", ttl=ttl * self.second, **more)
+
+    async def take(self, backend: Backend, name: str, **more: Any) -> Granted:
+        """Acquire, and be granted."""
+        reply = await self.say(backend, self.acquire(name, **more))
+        assert isinstance(reply, Granted), reply
+        return reply
+
+    async def queue(self, backend: Backend, name: str, **more: Any) -> Queued:
+        """Acquire, and get a place; its pushes go to `backend`."""
+        more.setdefault("inbox", backend.inbox)
+        reply = await self.say(backend, self.acquire(name, queue=True, **more))
+        assert isinstance(reply, Queued), reply
+        return reply
+
+    async def refused(self, backend: Backend, name: str, **more: Any) -> Refused:
+        """Acquire, and be refused."""
+        reply = await self.say(backend, self.acquire(name, **more))
+        assert isinstance(reply, Refused), reply
+        return reply
+
+    async def renew(self, backend: Backend, name: str, *, ttl: float = 30) -> Reply:
+        """Renew what the id `name` has of the case's key."""
+        return await self.say(backend, Renew(self.key(), name, ttl * self.second))
+
+    async def release(
+        self, backend: Backend, name: str, *, keep: float = 0, bury: float = 0
+    ) -> Reply:
+        """Release what the id `name` has of the case's key."""
+        release = Release(self.key(), name, keep * self.second, bury * self.second)
+        return await self.say(backend, release)
+
+    def release_elsewhere(self, name: str) -> None:
+        """Release from another thread, over a connection of its own."""
+
+        async def release() -> None:
+            backend = self.store.backend(blocking=self.mode == "blocking")
+            await backend.open()
+            await self.release(backend, name)
+            await backend.close()
+
+        asyncio.run(release()) if self.mode == "async" else step(release())
+
+    async def status(self, backend: Backend, key: bytes | None = None) -> Status:
+        """Inspect the case's key."""
+        reply = await self.say(backend, Inspect(key or self.key()))
+        assert isinstance(reply, Status), reply
+        return reply
+
+    async def waiters(self, backend: Backend, names: str) -> list[str]:
+        """Which of these ids wait, first come first."""
+        known = {fingerprint(name): name for name in names.split()}
+        return [known[waiter.lease] for waiter in (await self.status(backend)).waiters]
+
+    async def holders(self, backend: Backend, names: str) -> list[str]:
+        """Which of these ids hold, in the order of their tokens."""
+        known = {fingerprint(name): name for name in names.split()}
+        return [
+            known.get(holder.lease, "nobody") for holder in (await self.status(backend)).holders
+        ]
+
+    async def pushed(
+        self, backend: Backend, wanted: Callable[[Wakeup], bool], patience: float = PATIENCE
+    ) -> Wakeup | None:
+        """The first push to `backend` that is wanted, or None if it doesn't come."""
+        end = time.monotonic() + patience
+        while (left := end - time.monotonic()) > 0:
+            for wakeup in await backend.wakeups(left):
+                if wanted(wakeup):
+                    return wakeup
+        return None
+
+
+def step[T](coro: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine over a blocking backend, which must not suspend it."""
+    try:
+        coro.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    coro.close()
+    raise AssertionError("a backend made with blocking=True suspended its caller")

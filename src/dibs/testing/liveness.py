@@ -1,0 +1,88 @@
+"""Did those who waited for something free get it in time? Answered from a history."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+
+from dibs.testing.checker import Violation
+from dibs.testing.dead_waiters import DeadWaiters
+from dibs.testing.history import Event
+from dibs.testing.intervals import Hold, Holds
+
+
+def check_liveness(
+    events: Sequence[Event], bound: float, *, window: float = 0.0
+) -> list[Violation]:
+    """Find calls that waited longer than `bound` seconds for a key of which nobody held anything.
+
+    The time begins when the call has begun, the last hold has ended (for a killed holder: its
+    deadline) and the last disturbance is over; it ends when the call was granted or gave up. Somebody
+    else's grant in between begins it anew. A call for several keys at once waits for the one that is
+    free last. A try that is refused did not wait: it is late where nobody has held the key for so long, nor
+    kept it closed. Each call that was asked before and never ended, as its process was killed, may have held
+    the queue up for `window` seconds besides.
+    """
+    disturbed = _disturbances(events)
+    holds = Holds(events)
+    dead = DeadWaiters(events)
+    calls: defaultdict[tuple[int, float], list[tuple[Event, float]]] = defaultdict(list)
+    for key, ends in _ends_of_waiting(events).items():
+        calm = sorted(disturbed[""] + disturbed[key]) if key else disturbed[""]
+        for event, free_since in _with_free_since(ends, holds.by_key[key], calm):
+            calls[event.process, event.invoked].append((event, free_since))
+    return list(_late(calls.values(), bound, dead, window))
+
+
+def _disturbances(events: Iterable[Event]) -> defaultdict[str, list[float]]:
+    """When somebody was disturbed, by the key that it matters to; the empty one: to all."""
+    times: defaultdict[str, list[float]] = defaultdict(list)
+    for event in events:
+        if event.what == "disturbed":
+            times[event.key].append(event.at)
+    return times
+
+
+def _ends_of_waiting(events: Iterable[Event]) -> dict[str, list[Event]]:
+    ends: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.what in ("granted", "gave_up", "refused") and event.invoked > -inf:
+            ends[event.key].append(event)
+    return ends
+
+
+def _with_free_since(
+    ends: list[Event], holds: list[Hold], disturbed: list[float]
+) -> Iterator[tuple[Event, float]]:
+    """Sweep over the ends of waiting with the latest end of any hold that began before."""
+    ends.sort(key=lambda event: event.at)
+    earlier = iter(sorted(holds, key=lambda hold: hold.start))
+    upcoming = next(earlier, None)
+    free_since = min(event.invoked for event in ends)  # whatever was before that, nobody saw
+    for event in ends:
+        while upcoming is not None and upcoming.start < event.at:
+            closed_until = upcoming.start + upcoming.grant.min_hold
+            free_since = max(free_since, upcoming.end, closed_until)
+            upcoming = next(earlier, None)
+        calm = bisect_right(disturbed, event.at)
+        calm_since = disturbed[calm - 1] if calm else -inf
+        yield event, max(free_since, calm_since)
+
+
+def _late(
+    calls: Iterable[list[tuple[Event, float]]],
+    bound: float,
+    dead: DeadWaiters,
+    window: float,
+) -> Iterator[Violation]:
+    """Those that all of their keys were free for."""
+    for call in calls:
+        event, since = max(call, key=lambda each: each[1])
+        if event.what != "refused":
+            since = max(since, event.invoked)
+        lost = window * max(dead.ahead(each.key, since, each.at) for each, _ in call)
+        if event.at - since > bound + lost:
+            message = (
+                f"free since {since:.6f}, and {event.at - since:.3f} s later only {event.what}"
+            )
+            yield Violation("starved", event.key, message, (event,))

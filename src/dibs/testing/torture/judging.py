@@ -1,0 +1,70 @@
+"""From what everybody recorded to a verdict."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from dibs.core.timing import claim_window
+from dibs.testing.checker import check, check_writes
+from dibs.testing.history import Event, merge, read
+from dibs.testing.liveness import check_liveness
+from dibs.testing.torture.handoffs import handoffs
+from dibs.testing.torture.naming import primitive_of
+from dibs.testing.torture.plan import TorturePlan
+from dibs.testing.torture.resources import UNFENCED
+from dibs.testing.torture.verdict import Verdict
+
+
+class Judge:
+    """Judges round after round; remembers the greatest token of each key from one to the next."""
+
+    def __init__(self, plan: TorturePlan) -> None:
+        self._plan = plan
+        self._newest: dict[str, Event] = {}
+
+    def judge(self, folder: Path, lapses: Sequence[float]) -> Verdict:
+        """What one round's history shows. `lapses`: when the store or this machine stood still,
+        each from its beginning to its end.
+        """
+        plan = self._plan
+        events = read(*folder.glob("history-*.jsonl"))
+        unfenced = [event for event in events if event.resource.startswith(UNFENCED)]
+        rest = [event for event in events if not event.resource.startswith(UNFENCED)]
+        rest = merge([*self._newest.values(), *rest, *(Event(at, "disturbed") for at in lapses)])
+        one_at_a_time = [event for event in rest if primitive_of(event.key) != "allof"]
+        calm, rough = handoffs(one_at_a_time, quiet=2 * plan.ttl)
+        grants = sum(event.what == "granted" for event in rest) - len(self._newest)
+        self._remember(rest)
+        return Verdict(
+            grants=grants,
+            done=_done(rest),
+            writes=sum(event.what == "wrote" for event in rest),
+            stale=sum(1 for _ in check_writes(unfenced)),
+            violations=check(rest)
+            + check_liveness(rest, plan.bound, window=claim_window(plan.ttl)),
+            handoffs=calm,
+            takeovers=rough,
+            lapses=len(lapses) // 2,
+        )
+
+    def _remember(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.what in ("granted", "resized"):
+                known = self._newest.get(event.key)
+                if known is None or event.token > known.token:
+                    # a grant that is over: it counts for the tokens to come, and for nothing else
+                    self._newest[event.key] = event._replace(
+                        what="granted", invoked=event.at, until=event.at, min_hold=0.0
+                    )
+
+
+def _done(events: Iterable[Event]) -> Counter[str]:
+    """How many calls got what they asked for and gave it up again, by primitive."""
+    calls: dict[str, tuple[int, float]] = {}
+    done = set[tuple[str, int, float]]()
+    for event in events:
+        if event.what == "granted":
+            calls[event.lease] = event.process, event.invoked
+        elif event.what == "releasing" and event.lease in calls:
+            done.add((primitive_of(event.key), *calls[event.lease]))
+    return Counter(primitive for primitive, *_ in done)

@@ -1,0 +1,153 @@
+"""One process of the torture: takes turns through the public API until it is told to stop, or killed.
+
+Started by `crew` as `python -m dibs.testing.torture.worker`, with its orders on standard input.
+"""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections import Counter
+from collections.abc import Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import dibs
+import dibs.sync
+from dibs.runtime.step import step
+from dibs.testing.leash import hold_to
+from dibs.testing.recorder import Recorder
+from dibs.testing.torture.board import Board
+from dibs.testing.torture.hands import Hand
+from dibs.testing.torture.naming import primitive_of
+from dibs.testing.torture.orders import Orders, read_orders
+from dibs.testing.torture.resources import Pairs
+from dibs.testing.torture.turns import TURNS
+from dibs.testing.torture.turns.turns import Turns
+from dibs.testing.torture.worlds import Stopped, Tasks, Threads, World
+
+TOGETHER = 2
+"""So many hands of a process at most want the same: else all would gather in the queue that moves slowest,
+and a kill would leave one full of the dead, of whom each holds up the living for a claim window."""
+
+
+class Worker:
+    """What all hands of a process share: the books, the resources, and whether to stop."""
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self.recorder = Recorder(orders.history)
+        self.world: World = Tasks() if orders.world == "asyncio" else Threads()
+        self.stopping = False
+        self.hands = [Hand(self, number) for number in range(orders.tasks)]
+        self.write = Pairs(Path(orders.folder), self.recorder).write
+        self._board = Board(Path(orders.folder, "board"))
+        self._board.show(orders.number, ())  # the one before may have died a holder
+        self._held = Counter[str]()
+        self._wanted = Counter[Turns]()
+        self._lock = threading.Lock()
+
+    def stop(self, number: int, frame: FrameType | None) -> None:
+        """A signal's handler: let every hand finish its turn."""
+        self.stopping = True
+
+    def holds(self, primitive: str, change: int, *, done: bool = False) -> None:
+        """So many leases more, or less, are held here; the last of what one call gave ends a cycle."""
+        with self._lock:
+            self._held[primitive] += change
+            self._board.show(self.orders.number, +self._held, done=int(done))
+
+    def cut_off(self) -> None:
+        """A call was given up, as the store was away."""
+        with self._lock:
+            self._board.show(self.orders.number, +self._held, cut_off=1)
+
+    def resources(self, client: Any) -> list[Turns]:
+        """All that is contended for, by way of a client of either world."""
+        return [TURNS[primitive_of(each)](client, each, self.orders) for each in self.orders.names]
+
+    @contextmanager
+    def chosen(self, hand: Hand, resources: Sequence[Turns]) -> Generator[Turns]:
+        """What a hand wants for one turn."""
+        while True:
+            chosen = hand.draw.choice(resources)
+            with self._lock:
+                if self._wanted[chosen] < TOGETHER:
+                    self._wanted[chosen] += 1
+                    break
+        hand.primitive = primitive_of(chosen.name)
+        try:
+            yield chosen
+        finally:
+            with self._lock:
+                self._wanted[chosen] -= 1
+
+    async def take_turns(self, hand: Hand, resources: Sequence[Turns]) -> None:
+        """One hand's work, until all are to stop."""
+        try:
+            while not self.stopping:
+                with self.chosen(hand, resources) as chosen:
+                    await chosen.take(hand)
+        except (Stopped, asyncio.CancelledError):
+            pass
+        except BaseException:
+            self.stopping = True
+            raise
+
+
+def run_blocking(worker: Worker) -> None:
+    """Take turns in threads; this one waits where a signal can interrupt it."""
+    first, *others = worker.hands
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        worker.stop(number, frame)
+        first.interrupt()
+
+    signal.signal(signal.SIGTERM, stop)
+    client = dibs.sync.connect(worker.orders.url)
+    with client, ThreadPoolExecutor(len(worker.hands)) as pool:
+        resources = worker.resources(client)
+        started = [pool.submit(step, worker.take_turns(hand, resources)) for hand in others]
+        step(worker.take_turns(first, resources))
+        for each in started:
+            each.result()  # which raises what went wrong there
+
+
+async def run_async(worker: Worker) -> None:
+    """Take turns in an event loop."""
+    client = dibs.connect(worker.orders.url)  # and not `async with`: the store may be away now
+    resources = worker.resources(client)
+    turns = {hand: worker.take_turns(hand, resources) for hand in worker.hands}
+    tasks = {hand: asyncio.create_task(turn) for hand, turn in turns.items()}
+
+    def stop() -> None:
+        worker.stopping = True
+        for hand, task in tasks.items():
+            if hand.interruptible:
+                hand.interruptible = False
+                task.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    await asyncio.wait(tasks.values())
+    await client.close()
+    for task in tasks.values():
+        task.result()  # which raises what went wrong there
+
+
+def work(worker: Worker) -> None:
+    """Do as ordered."""
+    logging.getLogger("dibs").addHandler(logging.NullHandler())  # losses are what it is about
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, worker.stop)
+    hold_to(worker.orders.parent)
+    if worker.orders.world == "asyncio":
+        asyncio.run(run_async(worker))
+    else:
+        run_blocking(worker)
+
+
+if __name__ == "__main__":
+    work(Worker(read_orders()))

@@ -1,1 +1,0 @@
-"""Leases through Leasehold's own service: `https://server`, for whoever may not reach the store itself."""

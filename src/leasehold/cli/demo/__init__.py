@@ -1,1 +1,0 @@
-"""`leasehold demo`: a lock service to look at, with workers that use it as real ones do."""

@@ -1,9 +1,0 @@
-"""Leases where frameworks expect them: FastAPI, Django, Celery. Each is imported by its own name."""
-
-
-def needs(framework: str, package: str) -> ImportError:
-    """What to raise where a framework is missing."""
-    return ImportError(
-        f"leasehold.contrib.{package} needs {framework}: pip install 'leasehold[{package}]'",
-        name=package,
-    )

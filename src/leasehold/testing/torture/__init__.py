@@ -1,4 +1,0 @@
-"""Real processes that take turns on a store while they are killed and paused, and a verdict on them.
-
-`Torture` is public in `leasehold.testing`, and `leasehold verify` is the command for it.
-"""
