@@ -95,8 +95,6 @@ class LockConfig:
     """Renew in the background while it is held."""
     max_hold: Duration | None = None
     """Stop renewing after so long, whatever the body does."""
-    cohort: int | None = None
-    """Let tasks or threads of one process pass a lock on among themselves, for so many holds in a row."""
     reentrant: bool = False
     """Whoever holds it may acquire it again; it is given up with the last of these leases."""
     lock_delay: Duration = 0.0
@@ -111,7 +109,6 @@ class LockConfig:
         set_(self, "max_hold", optional_seconds(self.max_hold, "max_hold"))
         if self.max_hold == 0:
             raise UnsafeTiming("max_hold is 0: the lease would be lost before it is used")
-        _check_cohort(self.cohort)
         set_(self, "lock_delay", safe_lock_delay(self.lock_delay))
         for field, type_, example in _PLAIN:
             value = getattr(self, field)
@@ -143,20 +140,6 @@ def safe_lock_delay(value: Duration) -> float:
             f"{LONGEST_LOCK_DELAY:g} s; against writes that come later, compare fencing tokens"
         )
     return delay
-
-
-LARGEST_COHORT = 1000
-"""Each grant reserves as many tokens, and lets whoever waits elsewhere be passed nearly as often."""
-
-
-def _check_cohort(value: object) -> None:
-    if value is None:
-        return
-    wanted = f"an int from 2 to {LARGEST_COHORT}, or None"
-    if type(value) is not int:
-        raise TypeError(f"cohort is {value!r}: give {wanted}")
-    if not 2 <= value <= LARGEST_COHORT:
-        raise ValueError(f"cohort is {value!r}: give {wanted}")
 
 
 _PLAIN = (
@@ -191,10 +174,6 @@ def _wait(text: str) -> str | None:
     return None if text.strip().lower() in ("", "none", "forever") else text
 
 
-def _cohort(text: str) -> int | None:
-    return None if text.strip().lower() in ("", "none", "off") else whole(text)
-
-
 READERS: Mapping[str, Callable[[str], Any]] = {
     "ttl": str,
     "wait": _wait,
@@ -203,7 +182,6 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "label": str,
     "auto_renew": flag,
     "max_hold": _wait,
-    "cohort": _cohort,
     "reentrant": flag,
     "lock_delay": str,
     "detect_deadlocks": flag,

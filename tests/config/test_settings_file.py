@@ -30,7 +30,6 @@ note = "why"
 label = "web"
 auto_renew = false
 max_hold = 90.5
-cohort = 8
 
 [lock."order:{id}"]
 wait = "forever"
@@ -63,7 +62,6 @@ def test_each_primitive_finds_what_is_its_own(module: Any, write: Write) -> None
         label="web",
         auto_renew=False,
         max_hold=90.5,
-        cohort=8,
     )
     assert module.Lock("other").config == LockConfig(ttl=20, wait=5)
     assert module.Semaphore("gpu", 2).config == LockConfig(ttl=70, wait=5)

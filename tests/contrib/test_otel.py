@@ -144,22 +144,6 @@ async def test_a_wait_that_is_cancelled(traces: Traces) -> None:
     await held.release()
 
 
-async def test_the_hold_of_a_cohort_is_in_the_trace_of_who_has_it(traces: Traces) -> None:
-    """Though it is the one before who passes it on."""
-    w = World("async")
-    lock = w.client.lock("a", cohort=4)
-
-    async def hold(number: int) -> None:
-        with traces.tracer.start_as_current_span(f"task {number}"):
-            async with lock:
-                await w.turn()
-
-    await asyncio.gather(*(hold(number) for number in range(3)))
-    tasks = {ids(traces.one(f"task {number}")) for number in range(3)}
-    for name in (ACQUIRE, HOLD):
-        assert {parent(each) for each in traces.some(name, 3)} == tasks
-
-
 @in_both_worlds
 async def test_several_at_once(w: World, traces: Traces) -> None:
     held = await w.get(w.client.lock("b").acquire())

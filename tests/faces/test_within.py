@@ -215,17 +215,6 @@ async def test_without_a_transaction_it_stands_at_once(world: World, database: D
 
 
 @in_a_database
-async def test_a_lock_of_a_cohort_is_acquired_for_itself(world: World, database: Database) -> None:
-    connection = await database.connect()
-    lease = await database.acquire(world.client.lock("a", cohort=4), within=connection)
-    await world.get(connection.commit())
-    status = await world.get(world.client.lock("a").status())
-    assert status.last_token == lease.token, "no token is reserved for others"
-    assert await world.get(lease.release())
-    assert not (await world.get(world.client.lock("a").status())).holders
-
-
-@in_a_database
 async def test_a_lease_whose_transaction_failed_may_be_dropped(
     world: World, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:

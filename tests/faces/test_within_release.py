@@ -1,13 +1,11 @@
 """`lease.release(within=connection)`: given up by the commit of a transaction, in both worlds."""
 
-import asyncio
 import gc
 from typing import Any
 
 import psycopg
 import pytest
 
-import dibs
 from dibs import BackendUnavailable, NotConfigured, NotHeld
 from tests.faces.within_help import Database, in_a_database, quiet
 from tests.primitives.worlds import World, in_both_worlds
@@ -222,59 +220,6 @@ async def test_a_renewal_that_was_under_way_takes_nothing_up(
     with pytest.raises(NotHeld):
         lease.ensure()
     await world.get(connection.commit())
-
-
-@in_a_database
-async def test_those_of_its_cohort_ask_the_store(world: World, database: Database) -> None:
-    """Nothing is passed on to them here: it is the transaction's."""
-    connection = await database.connect()
-    lock = world.client.lock("a", cohort=4)
-    lease = await database.acquire(lock)
-    assert await world.get(lease.release(within=connection))
-    await world.get(connection.commit())
-    again = await database.acquire(lock)
-    assert again.token > lease.token + 3, "it is another hold"
-    assert not again.lost
-
-
-async def test_those_of_its_cohort_who_wait_are_served_after_the_commit(postgres_url: str) -> None:
-    async with (
-        dibs.connect(postgres_url) as client,
-        await psycopg.AsyncConnection.connect(postgres_url) as connection,
-    ):
-        lock = client.lock("a", cohort=4)
-        lease = await lock.acquire()
-        waiting = [asyncio.create_task(lock.acquire(wait=20)) for _ in range(2)]
-        await asyncio.sleep(0)
-        await lease.release(within=connection)
-        await asyncio.sleep(0.1)
-        assert not any(task.done() for task in waiting)
-        await connection.commit()
-        for task in waiting:
-            found = await task
-            assert found.token > lease.token
-            await found.release()
-
-
-async def test_in_doubt_it_is_not_passed_on_in_its_cohort(postgres_url: str) -> None:
-    async with (
-        dibs.connect(postgres_url) as client,
-        await psycopg.AsyncConnection.connect(postgres_url) as connection,
-    ):
-        lock = client.lock("a", cohort=4)
-        await (await client.lock("b").acquire(within=connection)).release()
-        await connection.commit()
-        lease = await lock.acquire()
-        waiting = asyncio.create_task(lock.acquire(wait=20))
-        await asyncio.sleep(0)
-        with psycopg.connect(postgres_url, autocommit=True) as admin:
-            admin.execute("SELECT pg_terminate_backend(%s)", [connection.info.backend_pid])
-        with pytest.raises(BackendUnavailable):
-            await lease.release(within=connection)
-        await lease.release()
-        found = await waiting
-        assert found.token > lease.token + 3, "it is another hold"
-        await found.release()
 
 
 @in_a_database

@@ -3,8 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from dibs.errors import DibsError
@@ -13,7 +12,6 @@ from tests.runtime.stores import TappedStore
 
 PATIENCE = 20.0
 
-TTL = 30
 TRUSTED = 26.7
 """A ttl less the margin."""
 
@@ -99,59 +97,6 @@ class Hand:
         return self.error
 
 
-class Crew:
-    """Sends hands one after the other, each once the one before it holds or waits."""
-
-    def __init__(self, w: World) -> None:
-        self.w = w
-        self.served: list[str] = []
-        self.hands: list[Hand] = []
-        self._cohorts: dict[int, Any] = {}
-
-    async def send(self, name: str, lock: Any, **options: Any) -> Hand:
-        """Somebody acquires; return once it holds, has failed, or waits for its turn."""
-        before = await self.waiting(lock)
-        hand = Hand(self.w, name, lock, self.served, **options)
-        self.hands.append(hand)
-
-        async def arrived() -> bool:
-            return hand.settled or await self.waiting(lock) > before
-
-        await until(self.w, arrived)
-        return hand
-
-    async def waiting(self, lock: Any) -> int:
-        """How many wait for a lock, in the store's queue and behind it."""
-        status = await self.w.get(lock.status())
-        return int(status.waiting) + self.in_line(lock)
-
-    def in_line(self, lock: Any) -> int:
-        """How many wait in this process behind a place in the store's queue, or behind a holder."""
-        for cohort in tuple(lock._runtime().cohorts.values()):
-            self._cohorts[id(cohort)] = cohort  # a full one is not to be found there later
-        return sum(len(cohort._line) for cohort in self._cohorts.values())
-
-    async def all_serve(self) -> list[str]:
-        """Everybody holds in turn and lets go; in which order."""
-        left = [hand for hand in self.hands if not hand.over]
-        while left:
-            await until(self.w, lambda: any(hand.settled for hand in left))
-            hand = next(hand for hand in left if hand.settled)
-            await hand.lets_go()
-            left.remove(hand)
-        return self.served
-
-
-@asynccontextmanager
-async def closing(w: World, *clients: Any) -> AsyncIterator[None]:
-    """Close them in the end."""
-    try:
-        yield
-    finally:
-        for client in clients:
-            await w.get(client.close())
-
-
 def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
     """A store that tells what travels and can be made to fail, and a client of it."""
     store = TappedStore(store=w.store)
@@ -159,15 +104,6 @@ def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
     if not w.is_async:
         client.hub.keeper.listen(5)  # as after a first wait; pushes reach its threads from here on
     return store, client
-
-
-async def pair(w: World, lock: Any, **options: Any) -> tuple[Crew, Any, Any]:
-    """One who holds, and one who waits behind it."""
-    crew = Crew(w)
-    first = await crew.send("first", lock)
-    second = await crew.send("second", lock, **options)
-    assert crew.in_line(lock) == 1
-    return crew, first, second
 
 
 async def later(w: World, seconds: float) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dibs import AcquireTimeout, LeaseLost, NotHeld, Reentrant
-from dibs.model import Acquire, Release, Renew
+from dibs.model import Acquire, Renew
 from tests.primitives.crews import TRUSTED, Hand, later, site, until
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -415,24 +415,6 @@ async def test_a_reentrant_lock_is_held_once_more(w: World) -> None:
     assert await w.get(outer.release())
     assert await free(w, client.lock("b")) == [True], "what was taken again is given back"
     await w.get(held.release())
-    await w.get(client.close())
-
-
-@in_both_worlds
-async def test_a_lock_of_a_cohort_is_not_passed_on(w: World) -> None:
-    store, client = site(w)
-    both = w.module.AllOf(client.lock("a", cohort=8), client.lock("b"))
-    leases = await w.get(both.acquire())
-    acquired = [
-        command
-        for batch in (store.batches if w.is_async else store.kept)
-        for command in batch
-        if isinstance(command, Acquire)
-    ]
-    assert [command.tokens for command in acquired] == [1, 1]
-    sent(w, store)
-    await w.get(leases.release())
-    assert sent(w, store) == [[Release.__name__] * 2]
     await w.get(client.close())
 
 

@@ -1,6 +1,5 @@
 """What a search believes of what others tell of themselves."""
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -153,36 +152,6 @@ def test_an_advert_is_read_as_it_was_written() -> None:
     assert late.began == 4_000_000, "it had waited for a second"
     assert _advert(Status(b"k", MANY, (told(5, "what a later release may write"),))) is None
     assert _advert(Status(b"k", MANY)) is None
-
-
-async def test_a_member_of_a_cohort_that_gives_way_leaves_its_place_to_the_next() -> None:
-    w = World("async")
-    one, two = w.client, w.another()
-    held = await two.lock("b").acquire()
-    crossers = await ring(w, (one.lock("a"), one.lock("b")))
-    next_in_line = None
-
-    async def wait_behind_us(waiting: Any) -> None:
-        nonlocal next_in_line
-        if next_in_line is None:
-            next_in_line = Beside(w, lambda: acquire_and_release(two.lock("a", cohort=5)))
-
-    acquiring = two.lock("a", cohort=5).acquire(on_wait=wait_behind_us)
-    waiting = asyncio.create_task(acquiring)
-    # as if that task had acquired it
-    two.hub.loop_runtime().holding.put(b"lock:b", waiting, held)
-    await until(w, lambda: next_in_line is not None)
-    place = (await w.client.status("a")).waiters[0].lease
-    await time_passes(w, waiting.done)
-    with pytest.raises(Deadlock):
-        await waiting
-    for _ in range(20):
-        await pause(w)
-    assert [waiter.lease for waiter in (await w.client.status("a")).waiters] == [place]
-    await held.release()
-    await crossers[0].beside.result()
-    assert next_in_line is not None
-    await next_in_line.result()
 
 
 async def acquire_and_release(lock: Any) -> None:

@@ -215,22 +215,6 @@ def test_an_estimate_is_no_more_than_what_was_seen(
     assert pace.left(seen[-1][0]) == (left if left is None else pytest.approx(left))
 
 
-@in_both_worlds
-async def test_members_of_a_cohort_are_told_once_they_stand_in_the_queue(w: World) -> None:
-    held = await hold(w, w.another().lock("a"))
-    told: list[Waiting] = []
-    lock = w.client.lock("a", cohort=5, on_wait=told.append)
-    first = waiter(w, lock)
-    await until(w, lambda: len(told) == 1)
-    second = waiter(w, lock)  # in line here, behind the first
-    w.clock.advance(1)
-    await until(w, lambda: len(told) == 2)
-    assert {report.waiting for report in told} == {1}
-    await release(w, held)
-    await first.result()
-    await second.result()
-
-
 async def test_a_coroutine_function_is_awaited_in_the_waiters_own_task() -> None:
     w = World("async")
     held = await w.client.lock("a").acquire()

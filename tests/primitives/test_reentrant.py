@@ -29,7 +29,6 @@ NEVER_ASKED_FOR = frozenset(
         "_renewing",
         "_seen",
         "_settling",
-        "_turn",
     }
 )
 """What only the keeper wants of a lease, and so of the hold alone: a lease of it has nothing there."""
@@ -217,36 +216,6 @@ async def test_only_the_last_one_can_be_detached(w: World) -> None:
     attached = await w.get(w.another().attach(handle))
     assert attached.token == inner.token
     await w.get(attached.release())
-
-
-@in_both_worlds
-async def test_with_a_cohort_it_is_passed_on_by_the_last_lease(w: World) -> None:
-    lock = lock_of(w, cohort=3)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    assert inner.token == outer.token
-    tokens: list[int] = []
-
-    async def other() -> None:
-        lease = await w.get(lock.acquire())
-        tokens.append(lease.token)
-        await w.get(lease.release())
-
-    if w.is_async:
-        waiting = asyncio.create_task(other())
-        await w.turn()
-        await outer.release()
-        await w.turn()
-        assert not tokens
-        await inner.release()
-        await waiting
-    else:
-        thread = threading.Thread(target=lambda: w.run(other()))
-        outer.release()
-        assert not tokens
-        thread.start()
-        inner.release()
-        thread.join()
-    assert tokens[0] > outer.token
 
 
 @in_both_worlds

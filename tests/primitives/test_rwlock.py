@@ -180,8 +180,6 @@ def test_both_sides_are_described_alike(monkeypatch: pytest.MonkeyPatch) -> None
         plain = module.RWLock.from_config("cart", LockConfig())
         assert plain.read().config == plain.write().config == LockConfig()
         assert repr(plain) == "<RWLock rwlock cart>"
-        with pytest.raises(TypeError, match="cohort= is for locks"):
-            module.RWLock("cart", cohort=3)
         with pytest.raises(TypeError, match="did you mean wait="):
             module.RWLock("cart", timeout=3)
 

@@ -42,7 +42,6 @@ class Crowd:
         return [
             (client.lock("lock"), 1),
             (client.semaphore("semaphore", CAPACITY), CAPACITY),
-            (client.lock("cohort", cohort=3), 1),
         ]
 
     def run(self, works: list[Callable[[], None]]) -> None:
@@ -102,7 +101,7 @@ def test_threads_and_loops_exclude_each_other_on_one_client(url: str, tmp_path: 
     crowd = Crowd(url, tmp_path)
     crowd.run([crowd.loops] * LOOPS + [crowd.blocking_work] * THREADS)
     assert crowd.failures == []
-    assert len(crowd.tokens) == (LOOPS * TASKS + THREADS) * ROUNDS * TURNS * 3
+    assert len(crowd.tokens) == (LOOPS * TASKS + THREADS) * ROUNDS * TURNS * 2
     events = read(crowd.history)
     assert check(events) == []
     assert check_liveness(events, 60) == []

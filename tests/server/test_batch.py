@@ -7,11 +7,9 @@ import httpx2
 import msgspec
 import pytest
 
-import dibs.sync
 from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
 from dibs.core.waits import Wait, written
-from dibs.errors import DibsError
 from dibs.server.limits import Limits
 from tests.server.world import World, b64
 
@@ -152,21 +150,6 @@ def test_what_one_may_not(world: World) -> None:
 def test_out_of_bounds(world: World, command: wire.Command) -> None:
     (reply,) = post(world.client(), command)
     assert (type(reply), reply.reason) == (wire.Failed, "invalid"), reply
-
-
-def test_a_cohort_that_is_too_large_for_a_service_is_told_so(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    too_many = wire.Acquire(key("z"), ID + "c", "me", 30.0, tokens=65)
-    (reply,) = post(world.client(), too_many)
-    assert reply.reason == "invalid"
-    assert reply.detail.endswith("a lock's cohort= is 64 at most here")
-    monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
-    with (
-        dibs.sync.connect(world.url) as client,
-        pytest.raises(DibsError, match="cohort= is 64 at most here"),
-    ):
-        client.lock("z", cohort=65).acquire()
 
 
 def test_what_is_no_batch(world: World) -> None:

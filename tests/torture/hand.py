@@ -76,15 +76,14 @@ class Hand:
         key, invoked = primitive.key.decode(), self.engine.now
         self.keys.append(key)
         self.tries += 1
-        note = None if primitive._cohort else f"{self.process.number}.{self.number}.{self.tries}"
+        note = f"{self.process.number}.{self.number}.{self.tries}"
         try:
             lease = await primitive._acquire(units, wait, None, note)
         except BaseException as error:
             if self.process.alive:
                 if isinstance(error, DibsError):
                     self.record("gave_up", key, invoked=invoked)
-                if note is not None:
-                    self.world.look_for(self.process, primitive.key, note, primitive._ttl)
+                self.world.look_for(self.process, primitive.key, note, primitive._ttl)
             raise
         held = MANY if lease._terms.units == MANY else units
         capacity = more.get("most", primitive._capacity)

@@ -79,7 +79,7 @@ class Here:
 
 
 class SimLock(Here, LockBase[SimLease]):
-    """Alone, or with a cohort."""
+    """One holder at a time."""
 
     _lease_type = SimLease
 

@@ -92,7 +92,6 @@ class SimRuntime:
         self.connect_timeout = 10.0
         self.call_timeout = CALL_TIMEOUT
         self.holding = Holdings()
-        self.cohorts: dict[Any, Any] = {}
         self.now = process.now
         self.inbox = network.inbox
         self.is_ready = True

@@ -14,7 +14,6 @@ from tests.torture.simulate import Result, simulate
 
 KINDS = {
     "lock": {"lock", "nested", "crossed", "reentrant", "delayed"},
-    "cohort": {"cohort"},
     "semaphore": {"semaphore", "elastic"},
     "rwlock": {"rwlock"},
     "tasklock": {"tasklock"},

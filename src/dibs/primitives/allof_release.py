@@ -13,7 +13,7 @@ async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
     try:
         for lease in leases:
             hold = lease._part()
-            if hold is not None and not hold._pass_on():
+            if hold is not None:
                 parting.append(hold)
         told = await rt.call_all([hold._farewell() for hold in parting]) if parting else ()
     except BaseException:

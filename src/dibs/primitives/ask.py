@@ -15,7 +15,6 @@ class Ask(NamedTuple):
     capacity: int = 1
     priority: int = 0
     note: str = ""
-    tokens: int = 1
     floor: int = 0
     lock_delay: float = 0.0
     detects: bool = True

@@ -70,10 +70,9 @@ class Asking:
             max(ask.ttl, 30.0),
             ask.priority,
             ask.note,
-            ask.tokens,
-            ask.floor,
-            ask.lock_delay,
-            self._inbox,
+            floor=ask.floor,
+            lock_delay=ask.lock_delay,
+            inbox=self._inbox,
         )
 
     async def _leave_queue(self) -> None:

@@ -37,8 +37,6 @@ class Description:
     """A named resource and how it is to be acquired."""
 
     kind: ClassVar[Kind]
-    _can_be_shared: ClassVar[bool] = False
-    """A hold can be passed on within the process: there is one at a time, and all are alike."""
     _units: ClassVar[int] = 1
     """So many are taken unless another number is asked for."""
     _more: Any = None
@@ -60,7 +58,6 @@ class Description:
         label: str | Unset = UNSET,
         auto_renew: bool | Unset = UNSET,
         max_hold: Duration | Unset | None = UNSET,
-        cohort: int | Unset | None = UNSET,
         reentrant: bool | Unset = UNSET,
         lock_delay: Duration | Unset = UNSET,
         detect_deadlocks: bool | Unset = UNSET,
@@ -74,8 +71,6 @@ class Description:
     ) -> None:
         if timeout is not UNSET:
             raise TypeError(NO_TIMEOUT)
-        if cohort is not UNSET and cohort is not None and not self._can_be_shared:
-            raise TypeError(f"cohort= is for locks, and this is a {self.kind}")
         given = {
             "ttl": ttl,
             "wait": wait,
@@ -84,7 +79,6 @@ class Description:
             "label": label,
             "auto_renew": auto_renew,
             "max_hold": max_hold,
-            "cohort": cohort,
             "reentrant": reentrant,
             "lock_delay": lock_delay,
             "detect_deadlocks": detect_deadlocks,
@@ -133,7 +127,6 @@ class Description:
         self._wait: float | None = config.wait  # type: ignore[assignment]
         self._max_hold: float | None = config.max_hold  # type: ignore[assignment]
         self._lock_delay: float = config.lock_delay  # type: ignore[assignment]
-        self._cohort = config.cohort if self._can_be_shared else None
         self._reentrant = config.reentrant
         self._here = ""
         self._wish: tuple[Ask, Terms]
@@ -159,9 +152,9 @@ class Description:
         config, process = self.config, here()
         owner = f"{process}/{config.label}" if config.label else process
         capacity, ttl, units = self._capacity, self._ttl, self._units
-        priority, note, tokens = config.priority, config.note, self._cohort or 1
+        priority, note = config.priority, config.note
         delay, detects = self._lock_delay, config.detect_deadlocks
-        ask = Ask(self.key, owner, ttl, units, capacity, priority, note, tokens, 0, delay, detects)
+        ask = Ask(self.key, owner, ttl, units, capacity, priority, note, 0, delay, detects)
         hold, exclusive = self._max_hold, capacity == 1 or self._for_one
         # each lease of a hold that is shared has an `on_lost` of its own
         renews, on_lost = config.auto_renew, None if self._reentrant else self._on_lost
@@ -203,22 +196,18 @@ class Description:
     def _wish_for(
         self, units: int, ttl: float | None, priority: int | None, note: str | None
     ) -> tuple[Ask, Terms]:
-        """What is asked for together with others; without a `ttl` its own.
-
-        Not as one of a cohort: whoever holds several passes none of them on.
-        """
+        """What is asked for together with others; without a `ttl` its own."""
         self._describe_here()
         ask, terms = self._another_wish(units, priority, note)
         if ttl is None:
             ttl = ask.ttl
-        return ask._replace(ttl=ttl, tokens=1), terms._replace(ttl=ttl)
+        return ask._replace(ttl=ttl), terms._replace(ttl=ttl)
 
     def _differences(self) -> dict[str, Any]:
         """All that makes a difference to a lease on the same key."""
         config = self.config
         found = {field.name: getattr(config, field.name) for field in fields(config)}
-        for of_the_acquire in ("wait", "cohort"):
-            del found[of_the_acquire]
+        del found["wait"]  # of the acquire, not of the lease
         return found | {"capacity": self._capacity, "on_lost": self._on_lost}
 
     def __repr__(self) -> str:

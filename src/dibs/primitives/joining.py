@@ -72,7 +72,7 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
 
 
 def ask_once(ask: Ask, lease_id: str, inbox: str) -> Acquire:
-    """What asks for it once: for one token, as it is no cohort's."""
+    """What asks for it once."""
     return Acquire(
         ask.key,
         lease_id,

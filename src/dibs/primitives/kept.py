@@ -17,7 +17,6 @@ from dibs.primitives.terms import Terms
 from dibs.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
 
 if TYPE_CHECKING:
-    from dibs.primitives.cohort_turn import Turn
     from dibs.primitives.observing import Witness
 
 log = logging.getLogger("dibs")
@@ -54,7 +53,6 @@ class KeptLease:
         "_seen",
         "_terms",
         "_trouble",
-        "_turn",
         "_watchers",
         "key",
         "slots",
@@ -85,7 +83,6 @@ class KeptLease:
         self._detail = ""
         self._trouble: str | None = None
         self._watchers: list[Signal] | None = None
-        self._turn: Turn | None = None
         self._seen: Witness | None = None
         self._generation = generation.number
         self._alive = [True]
@@ -251,8 +248,6 @@ class KeptLease:
         pending = self._pending  # once, as the keeper may be here too
         if pending is not None and sent > pending.since:
             self._pending = None
-        if self._turn is not None:
-            self._turn.confirm(sent, ttl)
         deadline = max(self._deadline, sent + trusted(ttl))
         self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
         self._renew_at = sent + renew_after(self._terms.ttl)
@@ -281,8 +276,6 @@ class KeptLease:
         if how not in LOSSES:
             for signal in tuple(self._watchers or ()):
                 signal.set()
-        if self._turn is not None and how != "released" and generation.number == self._generation:
-            self._turn.break_off()
         if self._seen is not None and generation.number == self._generation:
             self._seen.ended(how)
         return True

@@ -182,8 +182,6 @@ class LeaseBase(KeptLease):
         """Give it up; True if it was held until now. Never raises because the store is away."""
         if self._part() is None:
             return False
-        if self._pass_on():
-            return True
         try:
             answer = await self._rt.call(self._farewell())
         except BackendUnavailable as error:
@@ -199,10 +197,6 @@ class LeaseBase(KeptLease):
             self._hand_back()
             return None
         return self if generation.number == self._generation else None
-
-    def _pass_on(self) -> bool:
-        """It was given up: whether the next of its cohort has it, and the store needn't be told."""
-        return self._turn is not None and self._turn.pass_on(self)
 
     def _parted(self, told: Told) -> bool:
         """What the store said to the farewell; whether it was held until then."""
@@ -224,9 +218,6 @@ class LeaseBase(KeptLease):
             self._hand_back()
             return False
         await way.open()
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.break_off()  # whatever comes of it: what may be over must not be passed on
         before, self._pending = self._pending, Pending("released", inf)
         reply = None
         try:

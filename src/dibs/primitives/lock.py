@@ -11,4 +11,3 @@ class LockBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
     """One holder at a time."""
 
     kind: ClassVar[Kind] = "lock"
-    _can_be_shared: ClassVar[bool] = True

@@ -17,7 +17,6 @@ class HoldOptions(TypedDict, total=False):
     label: str | Unset
     auto_renew: bool | Unset
     max_hold: Duration | Unset | None
-    cohort: int | Unset | None
     reentrant: bool | Unset
     lock_delay: Duration | Unset
     detect_deadlocks: bool | Unset

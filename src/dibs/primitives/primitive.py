@@ -74,13 +74,10 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         seen = None
         if observing.observer is not None:
             seen = observing.observer.acquiring((ask,), patience, me)
-            if self._cohort is None:  # those of a cohort ask for one and the same
-                ask = seen.marked(ask)
+            ask = seen.marked(ask)
         try:
             if within is not None:
                 hold = self._hold(rt, terms, await self._granted_within(rt, ask, within), me)
-            elif self._cohort is not None:
-                hold = await self._acquire_in_cohort(rt, ask, terms, me, patience, on_wait)
             else:
                 hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
         except BaseException as error:
@@ -116,19 +113,6 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         return self._counted(hold) if self._reentrant else hold
 
     # -- in other ways ------------------------------------------------------------------------------
-
-    async def _acquire_in_cohort(
-        self,
-        rt: Runtime,
-        ask: Ask,
-        terms: Terms,
-        me: object,
-        patience: float | None,
-        on_wait: OnWait | None,
-    ) -> LeaseT:
-        from dibs.primitives.cohort_member import Member  # only who asks for it pays for it
-
-        return await Member(rt, self._lease_type, ask, terms, me, on_wait).acquire(patience)
 
     async def _granted_within(self, rt: Runtime, ask: Ask, connection: Any) -> Grant:
         from dibs.primitives.joining import acquire_within

@@ -141,7 +141,6 @@ class AsyncRuntime:
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding = Holdings()
-        self.cohorts: dict[Any, Any] = {}
         self.mail = keeper.new_mail()
         self.letterbox: Letterbox = self.mail
         """Where what the store pushes goes: to `mail`, unless somebody stands in between."""

@@ -93,18 +93,14 @@ class Watched(Protocol):
         """It has ended before its holder gave it up."""
 
 
-class Standing(Protocol):
-    """Whether something is held still."""
+class Nesting(Protocol):
+    """A lease that stands, or has ended; it may have to ask which."""
+
+    _id: str
 
     @property
     def _stands(self) -> bool:
         """It is held, neither lost nor given up."""
-
-
-class Nesting(Standing, Protocol):
-    """The same of a lease, which may have to ask."""
-
-    _id: str
 
     async def _still_stands(self) -> bool:
         """By the store's word, where nobody here can know."""
@@ -161,8 +157,6 @@ class Runtime(Protocol):
     call_timeout: float
     holding: "Holdings"
     """The leases that each task or thread has, of those that nobody may wait for who has one."""
-    cohorts: dict[Any, Any]
-    """The primitives' own: whom a task or thread may join that wants the same as others here."""
 
     @property
     def capabilities(self) -> Capabilities:

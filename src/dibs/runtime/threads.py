@@ -85,7 +85,6 @@ class ThreadRuntime:
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding = Holdings()
-        self.cohorts: dict[Any, Any] = {}
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock

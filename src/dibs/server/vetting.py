@@ -110,10 +110,7 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
 def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
     """No key's tokens get far ahead of the clocks, or they would fall when its directory moves."""
     if not 1 <= command.tokens <= MOST_TOKENS:
-        return (
-            f"tokens are 1 to {MOST_TOKENS} through a service, not {command.tokens}: "
-            f"a lock's cohort= is {MOST_TOKENS} at most here"
-        )
+        return f"tokens are 1 to {MOST_TOKENS}, not {command.tokens}"
     if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
         return (
             f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "

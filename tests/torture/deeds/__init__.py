@@ -17,7 +17,6 @@ class Kind(NamedTuple):
 
 DEEDS = {
     "lock": Kind(locks.lock, 5),
-    "cohort": Kind(locks.cohort, 5),
     "nested": Kind(locks.nested, 1),
     "crossed": Kind(locks.crossed, 0.5),
     "reentrant": Kind(locks.reentrant, 1),

@@ -1,4 +1,4 @@
-"""Locks: alone, with a cohort, and several at a time."""
+"""Locks: alone, and several at a time."""
 
 from typing import Any
 
@@ -8,9 +8,6 @@ from tests.torture.kinds import SimLock
 
 TTLS = (0.6, 2.0, 10.0)
 NAMES = ("a", "b", "c")
-SHARED = {"d": 0.6, "e": 2.0}
-"""Names and ttls of those with a cohort: only who wants just the same joins it."""
-
 DELAY = 1.5
 """Of the lock "slow"."""
 
@@ -22,14 +19,6 @@ def one(hand: Hand, name: str) -> Any:
 async def lock(hand: Hand) -> None:
     """One of a few."""
     await hand.hold(await hand.acquire(one(hand, hand.draw.choice(NAMES))))
-
-
-async def cohort(hand: Hand) -> None:
-    """One that the hands of a process pass on to each other."""
-    name, label = hand.draw.choice(tuple(SHARED)), str(hand.process.number)
-    about = {"ttl": SHARED[name], "cohort": 3, "label": label}
-    shared = hand.life.shared(SimLock, name, **about, env_load=False)
-    await hand.hold(await hand.acquire(shared))
 
 
 async def nested(hand: Hand) -> None:

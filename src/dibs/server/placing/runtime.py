@@ -40,7 +40,7 @@ class PlacedRuntime:
         self.backend = PlacedBackend(ways, atlas, guards)
         self.connect_timeout = first.connect_timeout
         self.call_timeout = max(each.call_timeout for each in self.stores)
-        self.holding, self.cohorts = first.holding, first.cohorts
+        self.holding = first.holding
         self.stamp = first.stamp
         self.now, self.me, self.signal, self.guard = first.now, first.me, first.signal, first.guard
         self.spawn, self.call_soon, self.examine = first.spawn, first.call_soon, first.examine

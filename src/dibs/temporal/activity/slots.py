@@ -64,8 +64,7 @@ def slots_for(
         "priority": need.priority,
         "note": f"{info.activity_type} of {info.workflow_id or 'no workflow'}",
         "max_hold": longest,
-        "cohort": None,  # whatever the settings say for all: a lease is one activity's, and is handed on
-        "reentrant": False,
+        "reentrant": False,  # whatever the settings say for all: a lease is one activity's, and is handed on
     }
     if need.ttl is not None:
         options["ttl"] = need.ttl
