@@ -8,7 +8,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import LeaseLost, NotHeld
+from dibs import LeaseLost, NotHeld, Reentrant
 from dibs.primitives.roll import Roll
 from dibs.testing import ManualClock
 from tests.primitives.elections import eventually, outage, site
@@ -32,11 +32,11 @@ async def test_renewed_by_one_it_is_renewed_for_all(w: World) -> None:
 
 
 @in_both_worlds
-async def test_a_loss_ends_all_of_them_and_tells_each(w: World) -> None:
+async def test_a_loss_ends_all_of_them_and_is_told_once(w: World) -> None:
     told: list[Any] = []
     lock = lock_of(w, on_lost=told.append)
-    mute = lock_of(w)
-    leases = [await w.get(each.acquire()) for each in (lock, mute, lock)]
+    silent = lock_of(w)
+    leases = [await w.get(each.acquire()) for each in (lock, silent, lock)]
     w.clock.advance(2)  # so that threads have an inbox
     await w.get(w.client.revoke("a", reason="enough", now=True))
     for lease in leases:
@@ -44,14 +44,24 @@ async def test_a_loss_ends_all_of_them_and_tells_each(w: World) -> None:
         assert lease.reason == "revoked"
         with pytest.raises(LeaseLost, match="enough"):
             lease.ensure()
-    await eventually(w, lambda: len(told) == 2)
-    assert {id(lease) for lease in told} == {id(leases[0]), id(leases[2])}
+    await eventually(w, lambda: bool(told))
+    assert [lease.token for lease in told] == [leases[0].token]
     assert await free(w)
     fresh = await w.get(lock.acquire())
     assert fresh.token > leases[0].token, "it holds nothing any more, so it acquires anew"
     assert [await w.get(lease.release()) for lease in leases] == [False] * 3
     fresh.ensure()
     await w.get(fresh.release())
+
+
+@in_both_worlds
+async def test_an_inner_acquire_has_no_on_lost_of_its_own(w: World) -> None:
+    outer = await w.get(lock_of(w).acquire())
+    with pytest.raises(Reentrant, match="on_lost= is called once, for the outermost lease"):
+        await w.get(lock_of(w, on_lost=print).acquire())
+    outer.ensure()
+    await w.get(outer.release())
+    assert await free(w)
 
 
 @in_both_worlds

@@ -156,8 +156,7 @@ class Description:
         delay, detects = self._lock_delay, config.detect_deadlocks
         ask = Ask(self.key, owner, ttl, units, capacity, priority, note, 0, delay, detects)
         hold, exclusive = self._max_hold, capacity == 1 or self._for_one
-        # each lease of a hold that is shared has an `on_lost` of its own
-        renews, on_lost = config.auto_renew, None if self._reentrant else self._on_lost
+        renews, on_lost = config.auto_renew, self._on_lost
         terms = Terms(ttl, owner, units, exclusive, renews, hold, on_lost, self._more, detects)
         self._wish = ask, terms
         self._here = process  # last, as it tells other threads, too, that the wish is there

@@ -143,7 +143,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         """The first lease of a hold that may be acquired again."""
         from dibs.primitives.reentry import first_of  # only who asks for it pays for it
 
-        return first_of(hold, self._on_lost)
+        return first_of(hold)
 
     def _again(self, held: Any) -> LeaseT | None:
         """One more lease of what our task or thread holds; None if that is not to be had."""

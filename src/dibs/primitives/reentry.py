@@ -2,11 +2,10 @@
 
 What the store knows of is one lease, the *hold*, that nobody outside of this module sees. Each acquire gives
 a lease of it: what the store has said of the hold (its token, slots, deadline) is read from there, and its
-being released, its block and its `on_lost` are its own. The hold is given up with the last of them,
-in whichever order they go, and lost for all of them at once.
+being released and its block are its own. The hold is given up with the last of them, in whichever order
+they go, and lost for all of them at once; `on_lost` is the hold's.
 """
 
-import logging
 from collections.abc import Callable
 from functools import cache
 from itertools import count
@@ -21,18 +20,16 @@ from dibs.primitives.losses import LOSSES
 from dibs.primitives.roll import Roll
 from dibs.primitives.telling import key_shown
 
-log = logging.getLogger("dibs")
-
 type OnLost = Callable[[Any], object] | None
 
 FIRST = 0
 """The number of a hold's first lease."""
 
 
-def first_of[LeaseT: LeaseBase](hold: LeaseT, on_lost: OnLost) -> LeaseT:
+def first_of[LeaseT: LeaseBase](hold: LeaseT) -> LeaseT:
     """The lease of whoever has acquired the hold just now."""
     nest = Nest()
-    lease = _lease_of(hold, nest, FIRST, on_lost)
+    lease = _lease_of(hold, nest, FIRST)
     hold._guard = nest
     if hold._end in LOSSES:
         nest.fire()  # before anybody could have told us
@@ -40,11 +37,20 @@ def first_of[LeaseT: LeaseBase](hold: LeaseT, on_lost: OnLost) -> LeaseT:
 
 
 def another_of(hold: Any, on_lost: OnLost) -> Any:
-    """One more lease of the hold; None if it has just ended, or is not one to be shared."""
+    """One more lease of the hold; None if it has just ended, or is not one to be shared.
+
+    Raises `Reentrant` for an `on_lost` that is not the hold's: that is called once, for all of its leases.
+    """
     nest = getattr(hold, "_guard", None)
     if not isinstance(nest, Nest):
         return None
-    lease = _lease_of(hold, nest, number := next(nest.numbers), on_lost)
+    if on_lost is not None and on_lost != hold._terms.on_lost:
+        raise Reentrant(
+            f"{key_shown(hold.key)} is already held by this task or thread, and on_lost= is called once, "
+            "for the outermost lease: give it there, or leave it out here",
+            key=hold.key,
+        )
+    lease = _lease_of(hold, nest, number := next(nest.numbers))
     if nest.roll.join(number):
         return lease
     nest.leases.pop(number, None)
@@ -52,11 +58,9 @@ def another_of(hold: Any, on_lost: OnLost) -> Any:
     return None
 
 
-def _lease_of[LeaseT: LeaseBase](
-    hold: LeaseT, nest: "Nest", number: int, on_lost: OnLost
-) -> LeaseT:
+def _lease_of[LeaseT: LeaseBase](hold: LeaseT, nest: "Nest", number: int) -> LeaseT:
     lease_type: Any = type(hold)
-    lease: Any = _nested(lease_type)(hold, nest, number, on_lost)
+    lease: Any = _nested(lease_type)(hold, nest, number)
     nest.leases[number] = ref(lease)
     made: LeaseT = lease
     return made
@@ -96,7 +100,7 @@ class Nest:
             if (guard := lease._guard) is not None:
                 guard.fire()
         for lease in leases:
-            lease._hear()
+            lease._wake_watchers()
 
     def leave(self, exc: BaseException | None) -> bool:
         """Its leases are left."""
@@ -135,7 +139,7 @@ class NestedLease(LeaseBase):
     _number: Any = _OfTheHold()
     _written: Any = _OfTheHold()
 
-    def __init__(self, hold: LeaseBase, nest: Nest, number: int, on_lost: OnLost) -> None:
+    def __init__(self, hold: LeaseBase, nest: Nest, number: int) -> None:
         self._left: str | None = "unborn"
         """How this lease ended; None as long as it ends with the hold."""
         self._hold: Any = hold
@@ -143,7 +147,6 @@ class NestedLease(LeaseBase):
         self._member = number
         self._rt = hold._rt
         self.key = hold.key
-        self._on_lost = on_lost
         self._guard = None
         self._watchers = None
         self._entered_by: object = None
@@ -233,22 +236,9 @@ class NestedLease(LeaseBase):
             return False
         return True
 
-    def _hear(self) -> None:
-        """The hold is lost."""
-        self._wake_watchers()
-        if self._on_lost is not None:
-            self._rt.call_soon(self._call_on_lost)
-
     def _wake_watchers(self) -> None:
         for signal in tuple(self._watchers or ()):
             signal.set()
-
-    def _call_on_lost(self) -> None:
-        try:
-            assert self._on_lost is not None
-            self._on_lost(self)
-        except Exception:
-            log.exception("on_lost of %s failed", key_shown(self.key))
 
     def _hand_back(self) -> None:
         if not self._nest.roll and (reason := self._hold.reason) is not None:
