@@ -195,7 +195,7 @@ def blocking() -> None:
         assert_type(lease.release(), bool)
     with dibs.sync.Lock("a").acquire(units=1) as lease:
         assert_type(lease.owner, str)
-    dibs.sync.Lock("a").acquire().release(within=object())
+    dibs.sync.Lock("a").acquire(within=object())
     assert_type(dibs.sync.Lock("a").try_acquire(), dibs.sync.Lease | None)
     with dibs.sync.connect() as client:
         assert_type(client.list(), Iterator[Status])

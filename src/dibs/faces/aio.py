@@ -35,7 +35,6 @@ class Lease(LeaseBase, HeldByTask):
     """
 
     __slots__ = ()
-    _join = staticmethod(by_task)
 
     async def renew(self, ttl: Duration | None = None) -> None:
         """Ask the store for `ttl` seconds from now (None: what it was acquired with); never shortens.
@@ -44,14 +43,9 @@ class Lease(LeaseBase, HeldByTask):
         """
         await self._renew(ttl)
 
-    def release(self, *, within: Any = None) -> Coroutine[Any, Any, bool]:
-        """Give it up; True if it was held until now. May be called again.
-
-        With `within`, a connection of the user's own as for `acquire`, it is given up by the commit of the
-        transaction there. Should that roll back, it was not: `renew()` takes it up again, and so does
-        the next renewal in the background. Until then it is not to be relied on.
-        """
-        return self._release() if within is None else self._release_within(within)
+    def release(self) -> Coroutine[Any, Any, bool]:
+        """Give it up; True if it was held until now. May be called again."""
+        return self._release()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""

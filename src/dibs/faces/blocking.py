@@ -33,7 +33,6 @@ class Lease(LeaseBase, HeldByThread):
     """
 
     __slots__ = ()
-    _join = staticmethod(by_thread)
 
     def renew(self, ttl: Duration | None = None) -> None:
         """Ask the store for `ttl` seconds from now (None: what it was acquired with); never shortens.
@@ -42,14 +41,9 @@ class Lease(LeaseBase, HeldByThread):
         """
         step(self._renew(ttl))
 
-    def release(self, *, within: Any = None) -> bool:
-        """Give it up; True if it was held until now. May be called again.
-
-        With `within`, a connection of the user's own as for `acquire`, it is given up by the commit of the
-        transaction there. Should that roll back, it was not: `renew()` takes it up again, and so does
-        the next renewal in the background. Until then it is not to be relied on.
-        """
-        return step(self._release() if within is None else self._release_within(within))
+    def release(self) -> bool:
+        """Give it up; True if it was held until now. May be called again."""
+        return step(self._release())
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""

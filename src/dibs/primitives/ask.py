@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-from dibs.primitives.pending import Pending
-
 
 class Ask(NamedTuple):
     """What is wanted."""
@@ -34,5 +32,5 @@ class Grant(NamedTuple):
     """It was pushed, stands for a window, and should be claimed by then if it is still wanted."""
     doubtful: bool
     """A copy of its Acquire may still be under way."""
-    pending: Pending | None = None
-    """It stands once a transaction of the user's own commits."""
+    uncommitted_at: float | None = None
+    """When it was asked for in a transaction of the user's own, which may not have committed."""

@@ -9,9 +9,8 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Granted, Refused, Reply
 from dibs.primitives.ask import Ask, Grant
 from dibs.primitives.ids import new_id
-from dibs.primitives.pending import Pending
 from dibs.primitives.refusals import refusal, unexpected
-from dibs.runtime.port import Answer, Runtime
+from dibs.runtime.port import Runtime
 
 
 class Way(Protocol):
@@ -34,27 +33,19 @@ def one_try(wait: Duration | Unset | None) -> float:
     )
 
 
-async def ask_within(rt: Runtime, way: Way, command: Command) -> Answer:
-    """One command's answer. What it did stands once the transaction commits."""
-    sent = rt.now()
-    (reply,) = await way.apply((command,))
-    return Answer(reply, sent)
-
-
 async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     """One try. Raises as a try does, and `BackendUnavailable` where another transaction has the key."""
     if not rt.is_ready:
         await rt.ready()
     await way.open()
-    lease_id = new_id()
+    lease_id, sent = new_id(), rt.now()
     try:
-        answer = await ask_within(rt, way, ask_once(ask, lease_id, rt.inbox))
+        (reply,) = await way.apply((ask_once(ask, lease_id, rt.inbox),))
     except BaseException as error:
         # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
             rt.keeper.abandon(ask.key, lease_id, burial(rt.call_timeout))
         raise
-    reply, sent = answer.reply, answer.sent
     if isinstance(reply, Granted):
         return Grant(
             lease_id,
@@ -64,7 +55,7 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
             deadline=sent + trusted(reply.ttl),
             claim_by=None,
             doubtful=False,
-            pending=Pending("acquired", sent),
+            uncommitted_at=sent,
         )
     if isinstance(reply, Refused):
         raise refusal(ask, reply)

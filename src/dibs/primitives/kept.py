@@ -10,8 +10,7 @@ from dibs.fork import generation
 from dibs.model import Command, Granted, Lost, Release, Renew, Renewed
 from dibs.primitives import observing
 from dibs.primitives.ask import Grant
-from dibs.primitives.losses import FORGOTTEN, LOSSES, LossReason, loss_of
-from dibs.primitives.pending import NEVER_WAS
+from dibs.primitives.losses import FORGOTTEN, LOSSES, NEVER_WAS, LossReason, loss_of
 from dibs.primitives.telling import key_shown
 from dibs.primitives.terms import Terms
 from dibs.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
@@ -46,13 +45,13 @@ class KeptLease:
         "_hold_until",
         "_id",
         "_me",
-        "_pending",
         "_renew_at",
         "_renewing",
         "_rt",
         "_seen",
         "_terms",
         "_trouble",
+        "_uncommitted_at",
         "_watchers",
         "key",
         "slots",
@@ -73,7 +72,7 @@ class KeptLease:
             self._deadline,
             claim_by,
             self._doubtful,
-            self._pending,
+            self._uncommitted_at,
         ) = grant
         self._claim_by = claim_by
         self._hold_until: float | None = None
@@ -117,7 +116,7 @@ class KeptLease:
         """Why it was lost: `expired`, `revoked`, `max_hold`, `closed`, `resigned`; None unless it was."""
         if self._end in LOSSES:
             return self._end  # type: ignore[return-value]  # as the line above says
-        if self._end is None and not self._is_parting:
+        if self._end is None:
             if generation.number != self._generation:
                 return "closed"
             if self._rt.now() >= self._deadline:
@@ -132,8 +131,6 @@ class KeptLease:
     @property
     def _stands(self) -> bool:
         """It is held, neither lost nor given up."""
-        if self._is_parting:
-            return False
         return self._end is None and bool(self._alive) and not self.lost
 
     async def _still_stands(self) -> bool:
@@ -141,21 +138,11 @@ class KeptLease:
         return self._stands
 
     @property
-    def _is_parting(self) -> bool:
-        """It was given up in a transaction, which may have committed: nobody may rely on it."""
-        pending = self._pending
-        return pending is not None and pending.what == "released"
-
-    @property
-    def _is_unconfirmed(self) -> bool:
-        """It was acquired in a transaction, which may have rolled back: the store hasn't spoken since."""
-        pending = self._pending
-        return pending is not None and pending.what == "acquired"
-
-    @property
     def _wants_renewal(self) -> bool:
         """The keeper renews it, or asks once whether it stands."""
-        return self._terms.auto_renew or self._claim_by is not None or self._is_unconfirmed
+        return (
+            self._terms.auto_renew or self._claim_by is not None or self._uncommitted_at is not None
+        )
 
     # -- what the keeper asks -----------------------------------------------------------------------
 
@@ -207,15 +194,13 @@ class KeptLease:
             log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
             ttl = self._terms.ttl
             # a transaction takes as long as it takes, and asking keeps others waiting
-            self._renew_at = now + (min(ttl / 20, 1.0) if self._pending is None else ttl / 10)
+            self._renew_at = now + (
+                min(ttl / 20, 1.0) if self._uncommitted_at is None else ttl / 10
+            )
             self._watch_from(now, 0.0)
 
     def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up: tell everybody who wants to know."""
-        if self._is_parting:
-            if self._finish("released") and reason in ("closed", "max_hold"):
-                self._abandon()  # should its transaction have rolled back, it stands
-            return
         self._detail = detail
         if not self._finish(reason) or generation.number != self._generation:
             return  # in a forked child there is nobody to tell
@@ -245,9 +230,9 @@ class KeptLease:
         """The store keeps it for `ttl` from `sent` at least."""
         self._trouble = None
         self._claim_by = None
-        pending = self._pending  # once, as the keeper may be here too
-        if pending is not None and sent > pending.since:
-            self._pending = None
+        acquired_at = self._uncommitted_at  # once, as the keeper may be here too
+        if acquired_at is not None and sent > acquired_at:
+            self._uncommitted_at = None
         deadline = max(self._deadline, sent + trusted(ttl))
         self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
         self._renew_at = sent + renew_after(self._terms.ttl)
@@ -300,7 +285,7 @@ class KeptLease:
         """What the store had to say of a loss."""
         if reply.reason != "expired" or reply.detail:
             return reply.detail
-        return FORGOTTEN if self._pending is None else NEVER_WAS
+        return FORGOTTEN if self._uncommitted_at is None else NEVER_WAS
 
     def _farewell(self) -> Release:
         """What gives it up."""
@@ -334,7 +319,7 @@ class KeptLease:
             return  # it never came to be
         if self._finish("forgotten"):
             self._abandon()
-            if self._pending is not None:
+            if self._uncommitted_at is not None:
                 return  # whoever's transaction has failed has nothing to release
             told = (
                 f"a lease on {key_shown(self.key)} was dropped without release(): "

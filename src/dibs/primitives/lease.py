@@ -1,23 +1,18 @@
 """A lease in its holder's hands: asked about, renewed, handed on, entered and left."""
 
 import logging
-from math import inf
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from dibs.config import Duration, safe_ttl, seconds
 from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
 from dibs.fork import generation
-from dibs.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
+from dibs.model import Failed, Granted, Lost, Released, Renew, Renewed
 from dibs.primitives.handle import Handle, pack
 from dibs.primitives.kept import KeptLease
 from dibs.primitives.losses import LOSSES
-from dibs.primitives.pending import Pending
 from dibs.primitives.refusals import unexpected
 from dibs.primitives.telling import key_shown, span
-from dibs.runtime.port import Answer, Runtime, Signal, Told
-
-if TYPE_CHECKING:
-    from dibs.primitives.joining import Way
+from dibs.runtime.port import Answer, Signal, Told
 
 log = logging.getLogger("dibs")
 
@@ -49,7 +44,7 @@ class LeaseBase(KeptLease):
     @property
     def remaining(self) -> float:
         """The seconds until its deadline, after which it can't be relied on; 0 once it has ended."""
-        if self._end is not None or self._is_parting or generation.number != self._generation:
+        if self._end is not None or generation.number != self._generation:
             return 0.0
         return max(self._deadline - self._rt.now(), 0.0)
 
@@ -62,12 +57,6 @@ class LeaseBase(KeptLease):
         """
         if self._end is not None and self._end not in LOSSES:
             raise NotHeld(f"the lease on {key_shown(self.key)} was {self._end}", key=self.key)
-        if self._is_parting:
-            raise NotHeld(
-                f"the lease on {key_shown(self.key)} was given up in a transaction: should that have "
-                "rolled back, renew() takes it up again",
-                key=self.key,
-            )
         if self.lost:
             raise self._loss()
         needed = seconds(needs, "needs")
@@ -123,23 +112,17 @@ class LeaseBase(KeptLease):
         )
 
     def __repr__(self) -> str:
-        parting = "given up in a transaction" if self._is_parting else ""
-        state = self.reason or self._end or parting or f"{span(self.remaining)} left"
+        state = self.reason or self._end or f"{span(self.remaining)} left"
         return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
-
-    @staticmethod
-    def _join(rt: Runtime, connection: Any) -> "Way":
-        """The way to the store by the user's own connection; set by the faces."""
-        raise NotImplementedError
 
     # -- for both worlds ----------------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
-        self._may_be_renewed()
+        self.ensure()
         wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
         answer = await self._rt.call(Renew(self.key, self._id, wanted))
         reply = answer.reply
-        self._may_be_renewed()  # past its deadline it stays lost, whatever the store says
+        self.ensure()  # past its deadline it stays lost, whatever the store says
         if isinstance(reply, Renewed | Granted):
             if ttl is not None:
                 self._terms = self._terms._replace(ttl=wanted)
@@ -166,17 +149,12 @@ class LeaseBase(KeptLease):
 
     async def _still_stands(self) -> bool:
         """Whether it is held, by the store's word where a transaction may have been rolled back."""
-        if self._stands and self._is_unconfirmed:
+        if self._stands and self._uncommitted_at is not None:
             try:
                 await self._confirm()
             except DibsError:
                 pass  # it is lost now, or its transaction is open
         return self._stands
-
-    def _may_be_renewed(self) -> None:
-        """Raises like `ensure`, but for one that was given up in a transaction: that may roll back."""
-        if not (self._is_parting and self._end is None and self._rt.now() < self._deadline):
-            self.ensure()
 
     async def _release(self) -> bool:
         """Give it up; True if it was held until now. Never raises because the store is away."""
@@ -209,27 +187,6 @@ class LeaseBase(KeptLease):
         self._abandon()
         return False
 
-    async def _release_within(self, connection: Any) -> bool:
-        """Give it up with the commit of a transaction; should that roll back, it never was given up."""
-        from dibs.primitives.joining import ask_within  # only who asks for it pays for it
-
-        rt, way = self._rt, self._join(self._rt, connection)
-        if not (self._stands or (self._is_parting and self._end is None)):
-            self._hand_back()
-            return False
-        await way.open()
-        before, self._pending = self._pending, Pending("released", inf)
-        reply = None
-        try:
-            release = Release(self.key, self._id, bury=self._burial())
-            reply = (await ask_within(rt, way, release)).reply
-        finally:  # in doubt it was given up, until a renewal tells that it wasn't
-            self._pending = Pending("released", rt.now())
-        if isinstance(reply, Failed):
-            self._pending = before
-            raise unexpected(reply, self.key)
-        return isinstance(reply, Released)
-
     async def _wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until it is lost; False at the timeout, or once it was given up."""
         signal = self._rt.signal()
@@ -254,7 +211,7 @@ class LeaseBase(KeptLease):
 
     async def _begin(self) -> None:
         """The body begins, once a transaction that it was acquired in has committed."""
-        if self._pending is not None:
+        if self._uncommitted_at is not None:
             await self._confirm()
         self._enter()
 
@@ -270,7 +227,7 @@ class LeaseBase(KeptLease):
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         ours = self._disarm(exc)
-        if self._end is None and self._rt.now() < self._deadline and not self._is_parting:
+        if self._end is None and self._rt.now() < self._deadline:
             await self._release()
         elif (loss := self._conclude()) is not None:
             tell_loss(loss, exc, ours)
@@ -282,10 +239,6 @@ class LeaseBase(KeptLease):
 
     def _conclude(self) -> LeaseLost | None:
         """It has ended before its body did: clean up, and tell how it was lost, if it was."""
-        if self._is_parting:
-            if self._finish("released"):  # now for good, whichever way its transaction ends
-                self._rt.keeper.abandon(self.key, self._id, self._burial())
-            return None
         reason = self.reason
         if reason is None:
             return None

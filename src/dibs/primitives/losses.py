@@ -3,7 +3,6 @@
 from typing import Literal
 
 from dibs.errors import LeaseLost
-from dibs.primitives.pending import NEVER_WAS
 from dibs.primitives.telling import key_shown
 
 type LossReason = Literal["expired", "revoked", "max_hold", "closed", "resigned"]
@@ -30,6 +29,9 @@ _NOT_RENEWED = "it was not renewed in time (auto_renew is off)"
 
 FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
 """A holder within its deadline was told so by the store itself."""
+
+NEVER_WAS = "the transaction that it was acquired in did not commit"
+"""The store knows nothing of a lease at its first renewal."""
 
 _TOLD = frozenset({FORGOTTEN, NEVER_WAS})
 """These say all that there is to say."""

@@ -9,7 +9,7 @@ they go, and lost for all of them at once; `on_lost` is the hold's.
 from collections.abc import Callable
 from functools import cache
 from itertools import count
-from typing import Any, NoReturn
+from typing import Any
 from weakref import ref
 
 from dibs.config import Duration
@@ -132,7 +132,7 @@ class NestedLease(LeaseBase):
     _deadline: Any = _OfTheHold()
     _hold_until: Any = _OfTheHold()
     _generation: Any = _OfTheHold()
-    _pending: Any = _OfTheHold()
+    _uncommitted_at: Any = _OfTheHold()
     _detail: Any = _OfTheHold()
     _trouble: Any = _OfTheHold()
     _me: Any = _OfTheHold()
@@ -204,12 +204,6 @@ class NestedLease(LeaseBase):
                 f"so it can't be {what}: release the other leases first",
                 key=self.key,
             )
-
-    async def _release_within(self, connection: Any) -> NoReturn:
-        raise TypeError(
-            "the lease of a reentrant lock is never given up in a transaction: others may stand on the "
-            "same hold; release it after the commit"
-        )
 
     # -- its end ------------------------------------------------------------------------------------
 

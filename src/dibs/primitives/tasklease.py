@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from dibs.config import Duration
 from dibs.model import Release
@@ -88,9 +88,6 @@ class TaskLeaseBase(LeaseBase):
 
     async def _renew(self, ttl: Duration | None) -> None:
         self._refuse("renewed", "it ends after max_hold")
-
-    async def _release_within(self, connection: Any) -> bool:
-        self._refuse("given up in a transaction", "it stays closed until min_hold is over")
 
     def detach(self) -> str:
         """Never works: whoever took it over would not know how long it must stay closed. `TypeError`."""

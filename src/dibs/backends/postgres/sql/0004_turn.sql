@@ -331,20 +331,6 @@ BEGIN
     RETURN t;
 END $$;
 
--- Units came free in a transaction that has not ended: whoever is in front asks for them when it has. A grant
--- would be heard of only then, and might be over by that time.
-CREATE FUNCTION dibs.wake_front(t dibs.turn) RETURNS dibs.turn LANGUAGE plpgsql AS $$
-DECLARE
-    place dibs.places;
-BEGIN
-    FOR place IN SELECT * FROM dibs.places AS p WHERE p.key = (t.book).key
-        ORDER BY p.urgency, p.arrival LIMIT dibs.front()
-    LOOP
-        t := dibs.wake(t, dibs.entry(place), 'head');
-    END LOOP;
-    RETURN t;
-END $$;
-
 CREATE FUNCTION dibs.wake(
     t dibs.turn, e dibs.entry, event text, detail text DEFAULT ''
 ) RETURNS dibs.turn LANGUAGE plpgsql AS $$

@@ -20,7 +20,6 @@ LANGUAGE plpgsql AS $$
 DECLARE
     flaw text := dibs.flaw(c);
     first text;
-    used bigint := (t.book).used;
 BEGIN
     IF flaw IS NOT NULL THEN
         t.reply := dibs.failed('invalid', flaw);
@@ -47,9 +46,6 @@ BEGIN
     WHEN 'revoke' THEN t := dibs.revoke_holds(t, c);
     END CASE;
     t := dibs.settle(t);
-    IF t.deferred AND (t.book).waiting > 0 AND (t.book).used < used THEN
-        RETURN dibs.wake_front(t);
-    END IF;
     RETURN dibs.wake_new_head(t, first);
 END $$;
 
