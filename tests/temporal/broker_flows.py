@@ -1,4 +1,4 @@
-"""Brokers in a hurry or of a later release, and workflows that speak to one. The sandbox loads them."""
+"""Brokers in a hurry, and workflows that speak to one. The sandbox loads them."""
 
 import asyncio
 from typing import Any
@@ -48,45 +48,6 @@ class BriskBroker(DibsBroker):
     @workflow.run
     async def run(self, given: BrokerInput) -> None:
         await super().run(given)
-
-
-@workflow.defn(name=ids.BROKER)
-class LaterBroker(HastyBroker):
-    """As a later release may be: it does something more, which is guarded."""
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-        self._has_told = False
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-    def _work(self) -> None:
-        if not self._has_told and self._may_tell():
-            self._has_told = True
-            workflow.upsert_memo({"served by": "a later release"})
-        super()._work()
-
-    def _may_tell(self) -> bool:
-        return workflow.patched("dibs-tells")
-
-
-@workflow.defn(name=ids.BROKER)
-class RashBroker(LaterBroker):
-    """The same without the guard."""
-
-    @workflow.init
-    def __init__(self, given: BrokerInput) -> None:
-        super().__init__(given)
-
-    @workflow.run
-    async def run(self, given: BrokerInput) -> None:
-        await super().run(given)
-
-    def _may_tell(self) -> bool:
-        return True
 
 
 @workflow.defn(name=ids.MAILBOX)

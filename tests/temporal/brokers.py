@@ -33,8 +33,6 @@ from tests.temporal.broker_flows import (
     Crowd,
     HastyBroker,
     HastyMailbox,
-    LaterBroker,
-    RashBroker,
     Waiter,
 )
 from tests.temporal.workers import connected, unique, worker
@@ -192,8 +190,6 @@ __all__ = [
     "Crowd",
     "HastyBroker",
     "HastyMailbox",
-    "LaterBroker",
-    "RashBroker",
     "Waiter",
     "inbox_of",
     "serving",

@@ -1,15 +1,10 @@
-"""Histories of workflows: fetched, counted, kept, and replayed against the code of today."""
+"""Histories of workflows: fetched, counted and replayed against the code of today."""
 
-import gzip
 from collections import Counter
-from pathlib import Path
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
-
-RECORDED = Path(__file__).parent / "recorded"
-"""What the code of an earlier time did, as packed JSON: today's code must do the same."""
 
 
 async def history_of(
@@ -39,22 +34,3 @@ async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = T
         else Replayer(workflows=list(workflows), workflow_runner=UnsandboxedWorkflowRunner())
     )
     await replayer.replay_workflow(history)
-
-
-def recorded(*prefixes: str) -> list[str]:
-    """The names of those that are kept and begin so."""
-    names = (path.name.removesuffix(".json.gz") for path in RECORDED.glob("*.json.gz"))
-    return sorted(name for name in names if name.startswith(prefixes))
-
-
-def load(name: str) -> WorkflowHistory:
-    """One of them."""
-    text = gzip.decompress((RECORDED / f"{name}.json.gz").read_bytes()).decode()
-    return WorkflowHistory.from_json("recorded", text)
-
-
-def save(name: str, history: WorkflowHistory) -> None:
-    """Keep one."""
-    RECORDED.mkdir(exist_ok=True)
-    packed = gzip.compress(history.to_json().encode(), mtime=0)
-    (RECORDED / f"{name}.json.gz").write_bytes(packed)

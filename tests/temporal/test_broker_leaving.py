@@ -18,7 +18,6 @@ class Run:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         monkeypatch.setattr(broker_leaving, "outgrown", lambda *_: True)
-        monkeypatch.setattr(workflow, "patched", lambda name: True)
         monkeypatch.setattr(workflow, "time", lambda: self.now)
         office = Office()
         self.desk = office.desk

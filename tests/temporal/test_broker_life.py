@@ -39,8 +39,6 @@ from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,
     HastyBroker,
-    LaterBroker,
-    RashBroker,
     Waiter,
     serving,
 )
@@ -234,30 +232,6 @@ async def test_it_runs_in_the_sandbox_as_temporal_has_it(temporal_server: Tempor
     async with serving(temporal_server.address, DibsBroker, workflow_runner=runner) as here:
         assert isinstance(await here.ask(here.acquire("a")), Granted)
         assert len((await here.status()).holders) == 1
-
-
-async def test_a_running_broker_is_upgraded(temporal_server: TemporalServer) -> None:
-    address = temporal_server.address
-    async with serving(address, HastyBroker, Waiter) as here:
-        held = await here.ask(here.acquire("a", ttl=600.0))
-        waiter = await here.waiter("w", hold=0)
-        await here.until_waiting(1)
-        history = await here.handle.fetch_history()
-    async with serving(address, LaterBroker, Waiter, queue=here.queue) as later:
-        later.key = here.key
-        while len(await later.chain()) < 2:
-            await later.ask(Renew(here.key, "a", 600.0))
-        again = await later.ask(here.acquire("a", ttl=600.0))
-        assert isinstance(held, Granted)
-        assert isinstance(again, Granted)
-        assert again.token == held.token
-        await later.ask(Release(here.key, "a"))
-        assert await waiter.result() > held.token
-        assert await (await later.handle.describe()).memo_value("served by") == "a later release"
-    guarded = Replayer(workflows=[LaterBroker], workflow_runner=QUICK)
-    await guarded.replay_workflow(history)
-    with pytest.raises(Exception, match=r"[Nn]ondeterminism"):
-        await Replayer(workflows=[RashBroker], workflow_runner=QUICK).replay_workflow(history)
 
 
 async def test_what_it_just_did_can_be_replayed(temporal_server: TemporalServer) -> None:

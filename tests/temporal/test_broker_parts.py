@@ -38,7 +38,6 @@ def addressee(monkeypatch: pytest.MonkeyPatch) -> Addressee:
     found = Addressee()
     monkeypatch.setattr(broker_post, "_addressee", lambda inbox: found)
     monkeypatch.setattr(workflow, "logger", logging.getLogger("dibs"))
-    monkeypatch.setattr(workflow, "patched", lambda name: True)
     return found
 
 

@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 from dibs.backends.temporal.broker import post as broker_post
 from dibs.backends.temporal.broker.parts import Bundle
-from dibs.backends.temporal.broker.post import A_PORTION, MOST, Post
+from dibs.backends.temporal.broker.post import A_PORTION, Post
 from dibs.backends.temporal.protocol.owners import inbox_of
 
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"
@@ -47,13 +47,8 @@ async def test_what_can_not_be_delivered_for_any_reason_was_not(landed: list[boo
     assert landed == [False]
 
 
-@pytest.mark.parametrize(("since", "most"), [(True, A_PORTION), (False, MOST)])
-async def test_a_burst_leaves_in_parts(
-    landed: list[bool], monkeypatch: pytest.MonkeyPatch, since: bool, most: int
-) -> None:
-    """Smaller ones since a release that says so in its histories."""
-    monkeypatch.setattr(workflow, "patched", lambda name: since)
-    post = post_for(landed, 2 * most + 1)
+async def test_a_burst_leaves_in_parts(landed: list[bool]) -> None:
+    post = post_for(landed, 2 * A_PORTION + 1)
     sent = []
     while not post.empty:
         post.send()
@@ -61,4 +56,4 @@ async def test_a_burst_leaves_in_parts(
         while post.under_way:
             await asyncio.sleep(0)
         sent.append(len(landed))
-    assert sent == [most, 2 * most, 2 * most + 1]
+    assert sent == [A_PORTION, 2 * A_PORTION, 2 * A_PORTION + 1]

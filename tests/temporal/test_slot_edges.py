@@ -1,4 +1,4 @@
-"""Slot mode where two things happen to a holder at the very same time, and permits of earlier releases."""
+"""Slot mode where two things happen to a holder at the very same time."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -8,8 +8,7 @@ import pytest
 import pytest_asyncio
 from temporalio.client import WorkflowHandle
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.permits import ARMED, PermitNews, PermitSlotInput
+from dibs.backends.temporal.protocol.permits import ARMED, PermitNews
 from dibs.temporal import defaults
 from dibs.temporal.failures import Misused
 from dibs.temporal.permits.handoff import FORMAT, Handoff
@@ -17,7 +16,7 @@ from dibs.temporal.slot.here import MOST_UNHEARD, Here
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
-from tests.temporal.slot_workflows import Held, Holder, Relay, Spec
+from tests.temporal.slot_workflows import Holder, Spec
 from tests.temporal.slot_world import SlotWorld, slot_world
 from tests.temporal.workers import status_of, unique, until, until_closed, worker
 
@@ -112,30 +111,10 @@ async def test_its_patience_is_over_in_the_moment_in_which_its_permit_reports(
         assert await apart.permit.result() == "released"
 
 
-async def test_a_handoff_of_an_earlier_release_is_taken_up(world: SlotWorld) -> None:
-    """It says neither since when the permit was held nor whether it is renewed."""
-    spec = world.spec(hold=0.1)
-    permit = await world.client.start_workflow(
-        ids.PERMIT,
-        PermitSlotInput(spec.resource, "0", 60.0),
-        id=ids.permit_id(spec.resource, "0"),
-        task_queue=spec.queue,
-    )
-    spec.handoff = {
-        "resource": spec.resource,
-        "slots": ["0"],
-        "run_id": permit.first_execution_run_id,
-        "token": 17,
-        "ttl": 60.0,
-    }
-    held: Held = await (await world.start(Relay, spec, result=Held)).result()
-    assert held.run_id == permit.first_execution_run_id
-    assert await permit.result() == "released"
-
-
 async def test_a_handoff_of_a_later_release_is_refused_with_what_to_do() -> None:
     later = {"resource": "x", "slots": ["0"], "run_id": "r", "token": 1, "ttl": 9.0}
-    assert Handoff.of({**later, "colour": "blue"}).renews is None
+    later |= {"acquired_at": 1.0, "until": 10.0, "renews": True}
+    assert Handoff.of({**later, "colour": "blue"}).ttl == 9.0
     with pytest.raises(Misused, match="update that first"):
         Handoff.of({**later, "format": FORMAT + 1})
 

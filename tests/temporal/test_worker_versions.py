@@ -2,18 +2,16 @@
 
 import asyncio
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
 from temporalio.api.workflowservice.v1 import SetWorkerDeploymentCurrentVersionRequest
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.service import RPCError
-from temporalio.worker import Worker, WorkerDeploymentConfig
+from temporalio.worker import WorkerDeploymentConfig
 
 from dibs.model import Granted
-from dibs.temporal import DibsBroker, TemporalWorker
-from dibs.temporal.worker.served import VERSIONED
+from dibs.temporal import TemporalWorker
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Brokered
 from tests.temporal.workers import connected, unique, until
@@ -21,12 +19,12 @@ from tests.temporal.workers import connected, unique, until
 pytestmark = [pytest.mark.once]
 
 
-def build(name: str, number: str, default: VersioningBehavior) -> WorkerDeploymentConfig:
+def build(name: str, number: str) -> WorkerDeploymentConfig:
     """A worker's place in a deployment."""
     return WorkerDeploymentConfig(
         version=WorkerDeploymentVersion(name, number),
         use_worker_versioning=True,
-        default_versioning_behavior=default,
+        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
     )
 
 
@@ -48,16 +46,12 @@ async def make_current(client: Client, name: str, number: str) -> None:
     await until(done)
 
 
-@pytest.mark.parametrize("default", [VersioningBehavior.UNSPECIFIED, VersioningBehavior.PINNED])
-async def test_a_broker_goes_over_to_the_next_version(
-    temporal_server: TemporalServer, default: VersioningBehavior
-) -> None:
-    """Also where workflows are pinned otherwise."""
+async def test_a_broker_goes_over_to_the_next_version(temporal_server: TemporalServer) -> None:
     client, name = await connected(temporal_server), unique("deployment")
     here = Brokered(client, unique("queue"))
 
     def served_by(number: str) -> TemporalWorker:
-        place = build(name, number, default)
+        place = build(name, number)
         return TemporalWorker(client, task_queue=here.queue, deployment_config=place)
 
     async with served_by("1"):
@@ -73,14 +67,3 @@ async def test_a_broker_goes_over_to_the_next_version(
     described = (await here.handle.describe()).raw_description
     versions = described.workflow_execution_info.versioning_info
     assert versions.version.endswith(".2")
-
-
-async def test_a_worker_with_versions_takes_no_workflow_that_says_nothing_of_them(
-    temporal_server: TemporalServer,
-) -> None:
-    """Which is why there are others of ours for it."""
-    client, place = await connected(temporal_server), unique("deployment")
-    config = build(place, uuid4().hex, VersioningBehavior.UNSPECIFIED)
-    with pytest.raises(ValueError, match="must specify a versioning behavior"):
-        Worker(client, task_queue=place, workflows=[DibsBroker], deployment_config=config)
-    Worker(client, task_queue=place, workflows=VERSIONED, deployment_config=config)

@@ -67,9 +67,7 @@ class DibsPlugin(SimplePlugin):
             each.check(config.get("activities") or ())
         refuse_locked_workflows(config.get("workflows") or ())
         if config.get("task_queue") == self.task_queue:
-            config["workflows"] = with_our_workflows(
-                config.get("workflows"), config.get("deployment_config")
-            )
+            config["workflows"] = with_our_workflows(config.get("workflows"))
             config["activities"] = with_our_activities(config.get("activities"))
         return config
 

@@ -81,7 +81,7 @@ async def reattach_fair(pool: Pool, handoff: Handoff) -> FairPermit:
         fast=_fast(pool),
         quarantine=pool.quarantine,
         until=handoff.until,
-        renews=handoff.until is not None if handoff.renews is None else handoff.renews,
+        renews=handoff.renews,
         acquired_at=handoff.acquired_at,
     )
     await permit.take_up()

@@ -44,7 +44,7 @@ class FairPermit(Permit):
         resource: str,
         fast: bool,
         quarantine: float,
-        until: float | None,
+        until: float,
         renews: bool,
         acquired_at: float | None = None,
     ) -> None:
@@ -62,7 +62,7 @@ class FairPermit(Permit):
         self._lease = lease
         self._fast = fast
         self._quarantine = quarantine
-        self._until = inf if until is None else until
+        self._until = until
         """It is held until then at most."""
         self._renews = renews
         self._bell = bell
@@ -134,7 +134,7 @@ class FairPermit(Permit):
             ttl=self._ttl,
             mode=FAIR,
             acquired_at=self._acquired_at,
-            until=None if self._until == inf else self._until,
+            until=self._until,
             renews=self._renews,
             more={"lease": self._lease.id, "deadline": self._lease.deadline},
         )

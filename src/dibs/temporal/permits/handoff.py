@@ -20,12 +20,12 @@ class Handoff:
     """Of the permit, or of what granted it."""
     token: int | None
     ttl: float
+    acquired_at: float
+    until: float
+    """When `max_hold` ends, in seconds since 1970."""
+    renews: bool
+    """Whether it is renewed."""
     mode: str = "slot"
-    acquired_at: float = 0.0
-    until: float | None = None
-    """It stands until then at most, in seconds since 1970; None if it is never renewed."""
-    renews: bool | None = None
-    """Whether it is renewed; None where `until` tells."""
     more: dict[str, Any] = field(default_factory=dict[str, Any])
     format: int = FORMAT
 

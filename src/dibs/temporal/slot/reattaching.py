@@ -32,10 +32,8 @@ async def reattach_slot(pool: Pool, handoff: Handoff) -> SlotPermit:
             )
         if cancelled is not None:
             raise cancelled
-        ends = workflow.time() + handoff.ttl if handoff.until is None else handoff.until
-        await wait_until_armed(
-            permit, defaults.ARMED, pool, until=ends + pool.quarantine + defaults.GRACE
-        )
+        ends = handoff.until + pool.quarantine + defaults.GRACE
+        await wait_until_armed(permit, defaults.ARMED, pool, until=ends)
         await permit.stands()
         permit.ensure()
     except BaseException:
@@ -47,16 +45,15 @@ async def reattach_slot(pool: Pool, handoff: Handoff) -> SlotPermit:
 
 def _permit(pool: Pool, handoff: Handoff) -> SlotPermit:
     """As the run before knew it."""
-    now = workflow.time()
     return SlotPermit(
         resource=pool.resource,
         slot=handoff.slots[0],
         run_id=handoff.run_id,
         ttl=handoff.ttl,
-        began=now,
-        until=now + handoff.ttl if handoff.until is None else handoff.until,
-        renews=handoff.until is not None if handoff.renews is None else handoff.renews,
-        acquired_at=handoff.acquired_at or now,
+        began=workflow.time(),
+        until=handoff.until,
+        renews=handoff.renews,
+        acquired_at=handoff.acquired_at,
         stays=pool.on_holder_close == "safe",
         quarantine=pool.quarantine,
         token=handoff.token,

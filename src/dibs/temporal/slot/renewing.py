@@ -8,7 +8,6 @@ from temporalio import workflow
 from temporalio.exceptions import FailureError
 
 from dibs.backends.temporal.protocol.ids import permit_id
-from dibs.backends.temporal.workflows.patches import extends_late
 from dibs.backends.temporal.workflows.permit_runs import PermitRun
 from dibs.config import Duration, safe_ttl
 from dibs.temporal.failures import checked
@@ -65,7 +64,7 @@ class RenewedSlot(Permit):
         As long as it has not ended nobody else has its slot; and where each step takes long so would the
         steps of the next one.
         """
-        if self.lost and not self._reason and extends_late():
+        if self.lost and not self._reason:
             with suppress(FailureError):
                 return await self._extend(self._ttl) and not self.lost
         return not self.lost

@@ -3,26 +3,19 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from temporalio.worker import WorkerDeploymentConfig
-
 from dibs.backends.temporal.broker.mailbox import DibsMailbox
 from dibs.backends.temporal.broker.workflow import DibsBroker
 from dibs.temporal.sdk import activity_name, workflow_name
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from dibs.temporal.worker.liveness import owner_closed
-from dibs.temporal.worker.versioned import VersionedBroker, VersionedMailbox, VersionedPermit
 
 WORKFLOWS: tuple[type, ...] = (PermitSlotWorkflow, DibsBroker, DibsMailbox)
-VERSIONED: tuple[type, ...] = (VersionedPermit, VersionedBroker, VersionedMailbox)
 ACTIVITIES: tuple[Callable[..., Any], ...] = (owner_closed,)
 
 
-def with_our_workflows(
-    given: Sequence[type] | None, deployment: WorkerDeploymentConfig | None = None
-) -> list[type]:
+def with_our_workflows(given: Sequence[type] | None) -> list[type]:
     """These and ours; one of theirs that goes by the name of one of ours stays, and ours stays out."""
-    versioned = deployment is not None and deployment.use_worker_versioning
-    return _joined(given or (), VERSIONED if versioned else WORKFLOWS, workflow_name)
+    return _joined(given or (), WORKFLOWS, workflow_name)
 
 
 def with_our_activities(given: Sequence[Callable[..., Any]] | None) -> list[Callable[..., Any]]:

@@ -73,9 +73,7 @@ class TemporalWorker:
             passing_ours(None) if options.get("workflows") else UnsandboxedWorkflowRunner(),
         )
         options.setdefault("sticky_queue_schedule_to_start_timeout", TAKE_OVER)
-        options["workflows"] = with_our_workflows(
-            options.get("workflows"), options.get("deployment_config")
-        )
+        options["workflows"] = with_our_workflows(options.get("workflows"))
         options["activities"] = with_our_activities(options.get("activities"))
         options["graceful_shutdown_timeout"] = timedelta(seconds=seconds(drain, "drain"))
         self._worker = Worker(client, task_queue=self.task_queue, identity=self.identity, **options)

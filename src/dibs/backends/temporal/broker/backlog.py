@@ -13,7 +13,6 @@ from temporalio import workflow
 
 from dibs.backends.temporal.broker.letters import Letter, opened, size_of
 from dibs.backends.temporal.protocol.wire import Packed
-from dibs.backends.temporal.workflows.patches import in_portions
 
 _A_MOMENT = 0.001
 """A timer ends a workflow task, and its end begins the next one."""
@@ -67,7 +66,7 @@ class Backlog:
 
     def keeps(self, letter: Letter) -> bool:
         """Whether it has to wait, as others do or as this task has applied enough."""
-        if not self._waiting and (not self._is_full() or not in_portions()):
+        if not self._waiting and not self._is_full():
             self._applied += 1
             return False
         self._waiting.append(letter)

@@ -9,7 +9,6 @@ from dibs.backends.temporal.broker.parts import size_of
 from dibs.backends.temporal.broker.post import Post
 from dibs.backends.temporal.broker.room import MESSAGE
 from dibs.backends.temporal.broker.sharing import Sharing
-from dibs.backends.temporal.workflows.patches import is_careful
 
 
 class Leaving:
@@ -38,7 +37,7 @@ class Leaving:
         if not self._fits(more):
             return False
         more += size_of((self._desk.owners(), self._sharing.dump()))
-        return self._fits(more) or not is_careful()  # earlier releases did not count these
+        return self._fits(more)
 
     def _fits(self, more: int) -> bool:
         room = self._desk.room
@@ -52,7 +51,7 @@ class Leaving:
             if workflow.time() >= self._until:
                 self._until = 0.0
                 return False
-        elif (self._backlog or not self._post.empty) and is_careful():
+        elif self._backlog or not self._post.empty:
             self._until = workflow.time() + self.LONGEST
         return leaves
 

@@ -14,13 +14,9 @@ from dibs.backends.temporal.broker.parts import A_PART, Bundle
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.owners import owner_of
 from dibs.backends.temporal.protocol.wire import Answer, News
-from dibs.backends.temporal.workflows.patches import in_portions, is_careful
 
 _MAILBOX = re.compile("[!-~]{1,200}")
 """What a client of ours may call its mailbox."""
-
-MOST = 500
-"""So many signals may be under way: a server takes 2,000 of one workflow; one more would fail its task."""
 
 A_PORTION = 64
 """So many are at a time: of what arrives while a task runs a server keeps 100 for the next one, and then
@@ -74,10 +70,9 @@ class Post:
         """Send a bundle to each addressee that has got its last, the oldest bundles first."""
         ready = [each for each in self._bundles if each not in self._under_way]
         busy = len(self._under_way)
-        most = A_PORTION if len(ready) + busy > A_PORTION and in_portions() else MOST
-        for inbox in ready[: max(most - busy, 0)]:
+        for inbox in ready[: max(A_PORTION - busy, 0)]:
             size = self._bundles[inbox].size
-            if self._load and self._load + size > AT_ONCE and is_careful():
+            if self._load and self._load + size > AT_ONCE:
                 return  # it goes as soon as others have arrived
             bundle = self._take(inbox, size)
             self._load += (load := bundle.size if size > A_PART else size)
@@ -87,7 +82,7 @@ class Post:
         """All that goes to it, or what fits into one message: the rest comes before what is added to it."""
         bundle = self._bundles.pop(inbox)
         part, rest = bundle.split() if size > A_PART else (bundle, None)
-        if rest is None or not is_careful():
+        if rest is None:
             return bundle
         self._bundles[inbox] = rest
         return part

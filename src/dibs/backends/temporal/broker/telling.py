@@ -9,7 +9,6 @@ from dibs.backends.temporal.broker.parts import Bundle
 from dibs.backends.temporal.broker.post import Post
 from dibs.backends.temporal.protocol.owners import Owner, inbox_of, owner_of
 from dibs.backends.temporal.protocol.wire import Answer, pack_wakeup
-from dibs.backends.temporal.workflows.patches import in_portions, is_careful
 from dibs.core.book import Hold
 from dibs.core.names import fingerprint
 from dibs.model import Revoke, Wakeup
@@ -54,8 +53,7 @@ class Telling:
     def revoke(self, hold: Hold, why: str) -> None:
         """Its holder must stop at once."""
         # of several slots the others are not free before it has heard of it
-        at_once = len(hold.slots) < 2 or not is_careful()
-        revoke = Revoke(self._desk.key, fingerprint(hold.id), why, now=at_once)
+        revoke = Revoke(self._desk.key, fingerprint(hold.id), why, now=len(hold.slots) < 2)
         self.push(self._desk.apply(revoke, *self._clock.read())[1])
 
     # -- who has closed -----------------------------------------------------------------------------
@@ -77,16 +75,10 @@ class Telling:
         self._changed()
 
     def take_back(self) -> None:
-        """What those had who have closed: of all at once, as each takes a look at the whole book.
-
-        One by one in a run that began so: the order in which others are told must be that of its history.
-        """
+        """Give up what closed workflows held: of all at once, as each costs a look at the whole book."""
         missed, self._missed = self._missed, {}
-        if len(missed) > 1 and in_portions():
+        if missed:
             self.push(self._desk.gone(missed, *self._clock.read()))
-        else:
-            for inbox, granted in missed.items():
-                self.push(self._desk.gone({inbox: granted}, *self._clock.read()))
 
 
 def _needless(wakeup: Wakeup) -> bool:
