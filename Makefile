@@ -103,7 +103,7 @@ bench: ## measure, beside the peers, in one table
 torture: env ## the long run: faults, kills, pauses, a million cycles
 	$(PYTHON) -m tests.torture $(ARGS)
 
-MODES := slot fair mixed
+MODES := slot fair
 
 .PHONY: torture-temporal
 torture-temporal: env env-servers ## likewise for Temporal, in each of its modes (MODES=fair ARGS="--cycles 200" for less)

@@ -17,7 +17,6 @@ GUIDE = "the guide's semaphore"
 SLOT, UNARMED = "Semaphore", "Semaphore, armed=False"
 FAIR, FAIR_LOCK = "Semaphore, fair", "Lock, fair"
 PLAIN, PLAIN_LOCK = "Semaphore, temporal://", "Lock, temporal://"
-"""Brokers of semaphores also hold the permits that slot mode takes, those of locks don't."""
 ACTIVITY = "@needs_lock, Redis"
 BARE = temporal_contended.BARE
 """Of the contended case only: the same steps without a lock."""

@@ -22,8 +22,8 @@ class Run:
         office = Office()
         self.desk = office.desk
         self.post = office.telling.post
-        backlog = Backlog(lambda _: None, lambda: None, ())  # type: ignore[arg-type, return-value]
-        self.leaving = Leaving(office.desk, self.post, office.sharing, backlog)
+        backlog = Backlog(lambda _: None, lambda: None, ())
+        self.leaving = Leaving(office.desk, self.post, backlog)
 
 
 def test_what_is_known_of_workflows_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,38 +87,36 @@ def test_one_piece_goes_however_large_it_is() -> None:
     assert [(len(each.answers), len(each.wakeups)) for each in parts] == [(1, 0), (0, 1), (0, 1)]
 
 
-async def answer_to(office: Office, *commands: Any, inbox: str = "") -> Answer:
+def answer_to(office: Office, *commands: Any, inbox: str = "") -> Answer:
     call = Call([pack_command(each) for each in commands], at=(1_000.0, 10**15))
-    return await office.clerk.answer(call, inbox, [])
+    return office.clerk.answer(call, inbox, [])
 
 
-async def test_what_is_asked_at_once_is_answered_in_less_than_a_message() -> None:
+def test_what_is_asked_at_once_is_answered_in_less_than_a_message() -> None:
     """Who is in the way is told to those who asked first."""
     office = Office()
-    await answer_to(
-        office, *(Acquire(KEY, f"h{n}", "me", 30.0, capacity=8, note=LONG) for n in range(8))
-    )
+    answer_to(office, *(Acquire(KEY, f"h{n}", "me", 30.0, capacity=8, note=LONG) for n in range(8)))
     tries = [Acquire(KEY, f"t{n}", "me", 30.0, capacity=8) for n in range(500)]
     looks = [Inspect(KEY)] * 500
     for commands, later in ((tries, "Refused"), (looks, "Failed")):
-        replies = (await answer_to(office, *commands)).replies
+        replies = answer_to(office, *commands).replies
         assert len(json.dumps(replies)) < AN_ANSWER + 500 * 200
         assert len(replies[0]["holders"]) == 8
         assert replies[-1]["is"] == later
         assert not replies[-1].get("holders")
 
 
-async def test_a_workflow_that_gives_up_is_told_what_it_needs_to_know() -> None:
+def test_a_workflow_that_gives_up_is_told_what_it_needs_to_know() -> None:
     office = Office()
-    await answer_to(
+    answer_to(
         office, *(Acquire(KEY, f"h{n}", "me", 99.0 - n, capacity=20, note=LONG) for n in range(20))
     )
     waits = [
         Acquire(KEY, f"w{n}", "me", 30.0, capacity=20, queue=True, note=LONG) for n in range(9)
     ]
-    await answer_to(office, *waits)
+    answer_to(office, *waits)
     inbox = inbox_of("me", RUN)
-    status, _ = (await answer_to(office, Inspect(KEY), Release(KEY, "w5"), inbox=inbox)).replies
+    status, _ = answer_to(office, Inspect(KEY), Release(KEY, "w5"), inbox=inbox).replies
     assert size_of(status) < 12_000
     assert len(status["holders"]) == 9  # the last is the one that ends first
     assert min(each["expires_in"] for each in status["holders"]) == 80.0

@@ -155,9 +155,8 @@ async def test_a_broker_that_was_terminated_takes_its_grants_with_it_and_waiters
 ) -> None:
     monkeypatch.setattr(brokered_place, "REMINDERS", (1.0,))
     async with fair_world(temporal_server) as world:
-        alone = {"share": False}  # else permits that the broker took stand until their leases end
-        holder = await world.holding(semaphore=alone, acquire={"ttl": 3})
-        waiter = await world.waiting(semaphore=alone)
+        holder = await world.holding(acquire={"ttl": 3})
+        waiter = await world.waiting()
         await world.broker.handle.terminate()
         failure = await failure_of(holder)
         assert failure.type == "LeaseLost"

@@ -36,14 +36,11 @@ def pool(**options: Any) -> Semaphore:
     ("options", "words"),
     [
         ({"fair": True, "armed": False}, "armed=False is for slot mode"),
-        ({"share": False}, "share=False needs fair=True"),
         ({"fair": 1}, "fair is 1: give True or False"),
         ({"armed": "yes"}, "armed is 'yes'"),
-        ({"fair": True, "share": None}, "share is None"),
         ({"task_queue": ""}, "task_queue is ''"),
         ({"task_queue": " "}, "task_queue is ' '"),
-        ({"capacity": 1_000_000}, "1000 slots at most.*say fair=True, share=False"),
-        ({"capacity": 1_001, "fair": True}, "1000 slots at most.*say share=False as well"),
+        ({"capacity": 1_000_000}, "at most 1000 slots.*use fair=True"),
         ({"resource": "a\nb"}, "control characters"),
         ({"resource": "x" * 300}, "255 bytes"),
         ({"resource": "x" * 600, "fair": True}, "512 bytes"),
@@ -61,10 +58,10 @@ def test_an_empty_name_is_refused_as_everywhere() -> None:
 
 
 def test_a_broker_takes_what_no_permit_could() -> None:
-    """Its workflow ID has a hash, and is escaped; unshared it numbers as many slots as one likes."""
+    """Its workflow ID has a hash, and is escaped; it numbers more slots than slot mode."""
     assert pool(fair=True, resource="x" * 512).resource == "x" * 512
     assert pool(fair=True, resource="a\nb").resource == "a\nb"
-    assert pool(fair=True, share=False, capacity=5_000).capacity == 5_000
+    assert pool(fair=True, capacity=5_000).capacity == 5_000
 
 
 @pytest.mark.parametrize(

@@ -141,14 +141,6 @@ def test_what_an_operator_frees_is_free() -> None:
     assert not rules(judged(cleared(1.5, KEY, (0,), 15), late, second)), "one that hears of it late"
 
 
-def test_what_a_broker_grants_before_it_learns_of_that_is_taken_back() -> None:
-    first, second = granted(1, "first", 10), granted(2, "second", 20)
-    until = cleared(0.5, KEY, (0,), 15, by_broker=True)
-    assert not rules(judged(until, first, second, mode="fair"))
-    own_permit = granted(1, "first", 10, permit=ITS_OWN)
-    assert rules(judged(until, own_permit, second)), "that's not the broker's"
-
-
 def test_tokens_that_fall_are_found_slot_by_slot() -> None:
     first = granted(1, "first", 5)
     over = releasing(1.5, first)
@@ -192,11 +184,11 @@ def test_a_program_that_is_passed_over_is_found() -> None:
 
 def test_a_program_and_a_holder_exclude_each_other() -> None:
     mine = plain(1, 5, invoked=0.5)
-    assert rules(judged(mine, granted(2, "first", 6, slots=(1,)), mode="mixed")) == {"slot"}
+    assert rules(judged(mine, granted(2, "first", 6, slots=(1,)), mode="fair")) == {"slot"}
     over = releasing(1.5, mine)
-    assert not rules(judged(mine, over, granted(2, "first", 6, slots=(1,)), mode="mixed"))
+    assert not rules(judged(mine, over, granted(2, "first", 6, slots=(1,)), mode="fair"))
     dead = killed(1.5, 7)
-    assert not rules(judged(mine, dead, granted(2, "first", 6, slots=(1,)), mode="mixed"))
+    assert not rules(judged(mine, dead, granted(2, "first", 6, slots=(1,)), mode="fair"))
 
 
 def test_what_befell_programs_is_told() -> None:

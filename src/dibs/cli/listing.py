@@ -10,7 +10,7 @@ from dibs.cli import options
 from dibs.cli.drawing import draws
 from dibs.cli.naming import base64_name, bytes_of, decode, written
 from dibs.cli.options import Kind
-from dibs.cli.wording import is_slot_mode, kind_of, span, state
+from dibs.cli.wording import kind_of, span, state
 from dibs.model import Status
 
 type Row = tuple[str, ...]
@@ -95,8 +95,7 @@ def _emit(found: Iterable[Status], *, decode: bool) -> None:
 
 
 def _row(status: Status, is_decoded: bool | None = None) -> Row:
-    known = [holder for holder in status.holders if not is_slot_mode(holder)]
-    expires = max((holder.expires_in for holder in known), default=None)
+    expires = max((holder.expires_in for holder in status.holders), default=None)
     waiting = max(status.waiting, len(status.waiters))
     left = "" if expires is None else span(expires)
     return (

@@ -5,7 +5,6 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 
-from dibs.cli.wording import is_slot_mode
 from dibs.model import MANY, Finding, Holder, Status, Waiter
 
 type Shape = dict[str, Any]
@@ -48,7 +47,7 @@ def holder_shape(holder: Holder) -> Shape:
         "units": holder.units,
         "slots": list(holder.slots),
         "held_for": round(holder.held_for, 3),
-        "expires_in": None if is_slot_mode(holder) else round(holder.expires_in, 3),
+        "expires_in": round(holder.expires_in, 3),
         "note": holder.note,
         "state": holder.state,
     }

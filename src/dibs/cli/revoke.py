@@ -7,7 +7,7 @@ from dibs.cli.exits import FREE
 from dibs.cli.naming import find
 from dibs.cli.options import KINDS, Kind
 from dibs.cli.voice import Voice
-from dibs.cli.wording import counted, holders, is_slot_mode, kind_of, printable, shown, span
+from dibs.cli.wording import counted, holders, kind_of, shown, span
 from dibs.model import Status
 
 
@@ -56,10 +56,6 @@ def _danger(status: Status) -> str:
 
 def _told(status: Status, count: int, ends_in: float) -> str:
     name = shown(status.key)
-    permits = [printable(each.owner) for each in status.holders if is_slot_mode(each)]
-    if not count and permits:
-        ends = "`temporal workflow cancel --workflow-id ID`"
-        return f"{name} is held in slot mode: {ends} ends a permit: {', '.join(permits)}"
     if not count:
         return f"{name} is not held"
     leases = counted(count, "lease")

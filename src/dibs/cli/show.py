@@ -6,7 +6,7 @@ from dibs.cli import options
 from dibs.cli.exits import FREE
 from dibs.cli.naming import base64_name, bytes_of, decode, find, written
 from dibs.cli.options import Kind
-from dibs.cli.wording import holding, is_slot_mode, kind_of, printable, span
+from dibs.cli.wording import holding, kind_of, printable, span
 from dibs.model import MANY, Holder, Status, Waiter
 
 
@@ -49,8 +49,6 @@ def _lines(status: Status, is_decoded: bool | None = None) -> list[str]:
 
 
 def _holder_line(holder: Holder) -> str:
-    if is_slot_mode(holder):
-        return f"  {holding(holder)}"
     what = f", slots {','.join(map(str, holder.slots))}" if len(holder.slots) > 1 else ""
     if holder.units >= MANY:
         what = ", writing"

@@ -8,7 +8,7 @@ import click
 from dibs.cli import options
 from dibs.cli.needing import needing
 from dibs.cli.options import Kind
-from dibs.cli.wording import is_slot_mode, kind_of, printable, shown, span, taken
+from dibs.cli.wording import kind_of, printable, shown, span, taken
 from dibs.model import Status
 
 type Rank = Callable[[Status], tuple[float, bytes]]
@@ -22,7 +22,7 @@ def waiting(status: Status) -> int:
 
 def ends_in(status: Status) -> float:
     """When the first of its leases ends; far away if there is none."""
-    return min((each.expires_in for each in status.holders if not is_slot_mode(each)), default=1e9)
+    return min((each.expires_in for each in status.holders), default=1e9)
 
 
 def _held(status: Status) -> float:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from dibs.cli.keyboard import keyboard
 from dibs.cli.top import HEAD, RANKS, row, waiting
-from dibs.cli.wording import is_slot_mode
 from dibs.errors import BackendUnavailable
 from dibs.model import Status
 
@@ -103,10 +102,9 @@ class Screen:
 
     def _bar(self, status: Status, aged: float) -> Text:
         """What is left of the lease that ends first."""
-        holds = [each for each in status.holders if not is_slot_mode(each)]
-        if not holds:
+        if not status.holders:
             return Text("")
-        first = min(holds, key=lambda each: each.expires_in)
+        first = min(status.holders, key=lambda each: each.expires_in)
         whole = max(self._longest.get(first.lease, 0.0), 0.001)
         part = min(max((first.expires_in - aged) / whole, 0.0), 1.0)
         full = round(BAR * part)

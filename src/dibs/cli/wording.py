@@ -42,19 +42,11 @@ def counted(count: int, thing: str) -> str:
 
 def holding(holder: Holder) -> str:
     """Who holds, what for, since when."""
-    if is_slot_mode(holder):
-        whose = f" ({printable(holder.note)})" if holder.note else ""
-        return f"kept for slot mode's {printable(holder.owner)}{whose}"
     if holder.state == "kept":
         return f"kept closed for another {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
     return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
-
-
-def is_slot_mode(holder: Holder) -> bool:
-    """A workflow has this slot without the broker, in Temporal, which can't tell for how long."""
-    return holder.state == "kept" and holder.owner.startswith("permit:")
 
 
 def holders(status: Status) -> str:

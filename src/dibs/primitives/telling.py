@@ -24,8 +24,6 @@ def span(duration: float) -> str:
 
 def holder_shown(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
-    if holder.state == "kept" and holder.owner.startswith("permit:"):  # no more is known of it
-        return f"kept for slot mode's {printable(holder.owner)}"
     if holder.state == "kept":
         return f"kept closed for another {span(holder.expires_in)}"
     said = shown_note(holder.note)

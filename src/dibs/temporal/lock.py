@@ -24,7 +24,6 @@ class Lock(Semaphore):
         on_holder_close: OnHolderClose = "safe",
         quarantine: Duration = 0.0,
         armed: bool = True,
-        share: bool = True,
     ) -> None:
         super().__init__(
             name,
@@ -34,7 +33,6 @@ class Lock(Semaphore):
             on_holder_close=on_holder_close,
             quarantine=quarantine,
             armed=armed,
-            share=share,
         )
 
     def __repr__(self) -> str:

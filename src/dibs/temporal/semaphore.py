@@ -37,8 +37,7 @@ class Semaphore:
     where a block ends by an error, be it a cancellation or a time-out, which may leave an activity running;
     let it outlast the heartbeat timeout. 0 for activities with `WAIT_CANCELLATION_COMPLETED`.
 
-    `share`, with `fair=True`: the broker holds the permits of the slots that it grants, so that it excludes
-    callers without `fair`, as they exclude it. Where there are none of these, `share=False` saves a step.
+    A fair semaphore and one without `fair` don't exclude each other, though they have the same name.
     """
 
     kind: ClassVar[str] = "semaphore"
@@ -53,14 +52,12 @@ class Semaphore:
         on_holder_close: OnHolderClose = "safe",
         quarantine: Duration = 0.0,
         armed: bool = True,
-        share: bool = True,
     ) -> None:
         self.resource = resource
         self.capacity = capacity
         self.fair = fair
         self.on_holder_close: OnHolderClose = on_holder_close
         self.armed = armed
-        self.share = share
         with checked():
             self.task_queue = resolved(task_queue)
             self.quarantine = seconds(quarantine, "quarantine")
@@ -152,14 +149,12 @@ class Semaphore:
 
 def _check_mode(asked: Semaphore) -> None:
     """Fair or not, and what goes with that."""
-    for name in ("fair", "armed", "share"):
+    for name in ("fair", "armed"):
         value = getattr(asked, name)
         if not isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}: give True or False")
     if asked.fair and not asked.armed:
         raise ValueError("armed=False is for slot mode: with fair=True it is a broker that grants")
-    if not asked.fair and not asked.share:
-        raise ValueError("share=False needs fair=True: slot mode has no broker that would share")
 
 
 def _check_pool(asked: Semaphore) -> None:
@@ -168,16 +163,14 @@ def _check_pool(asked: Semaphore) -> None:
     if type(asked.capacity) is not int or asked.capacity < 1:
         raise ValueError(f"capacity is {asked.capacity!r}: give an int from 1")
     key_of("lock" if asked.kind == "lock" else "semaphore", asked.resource)
-    if asked.fair and not asked.share:
+    if asked.fair:
         return
     if asked.capacity > MOST_SLOTS:
-        instead = "share=False as well" if asked.fair else "fair=True, share=False"
         raise ValueError(
-            f"capacity is {asked.capacity}: there are {MOST_SLOTS} slots at most, as each is a workflow ID; "
-            f"say {instead} for more, which slot mode then knows nothing of"
+            f"capacity is {asked.capacity}: slot mode has at most {MOST_SLOTS} slots, as each is a workflow "
+            "ID; use fair=True for more"
         )
-    if not asked.fair:  # of a name that makes no ID for permits a broker has none to share
-        permit_id(asked.resource, str(asked.capacity - 1))
+    permit_id(asked.resource, str(asked.capacity - 1))
 
 
 def _check_terms(asked: Semaphore, given: Mapping[str, Any], found: Terms) -> None:

@@ -110,7 +110,7 @@ async def test_a_worker_that_has_just_come_is_not_yet_known(
     """A broker is there, who may have been waiting for it: that is not to be told as an error."""
     queue, key, looked = f"late-{uuid4().hex}", new_key(), asyncio.Event()
     client = await Client.connect(temporal_server.address)
-    began = wire.BrokerInput(wire.text_of(key), share=False)
+    began = wire.BrokerInput(wire.text_of(key))
     await client.start_workflow(ids.BROKER, began, id=ids.broker_id(key), task_queue=queue)
 
     async def look(*given: Any) -> float | None:

@@ -8,7 +8,6 @@ from dibs.backends import store_for
 from dibs.backends.temporal.client.url import read_url
 from dibs.backends.temporal.protocol.ids import QUEUE
 from dibs.errors import NotConfigured
-from dibs.model import MANY, Acquire, Inspect
 
 SECRET = "s3cr3t-k3y"
 
@@ -66,7 +65,6 @@ def test_where_it_is(url: str, place: str) -> None:
         ("temporal://host/a/b", "'a/b' is no namespace"),
         ("temporal://host/x?queue=a", "no option queue=; known are api_key, config_file"),
         ("temporal://host/x?tls=maybe", "tls= is true or false"),
-        ("temporal://host/x?share=some", "share= is true or false"),
         ("temporal://host/x?task_queue=", "task_queue= is empty"),
         ("temporal://host/x?tls=true&tls=true", "tls= is given twice"),
         ("temporal://host/x?tls=false&tls_ca=a", "tls_ca= needs TLS, and tls=false turns it off"),
@@ -142,20 +140,3 @@ def test_certificates_are_read_when_it_connects(tmp_path: Path) -> None:
     assert (tls.client_cert, tls.domain) == (b"cert", "t.example")
     with pytest.raises(NotConfigured, match="No such file"):
         read_url("temporal://h/x?tls_ca=/not/there").target()
-
-
-@pytest.mark.parametrize(
-    ("share", "shared"),
-    [
-        ("", ["semaphore"]),
-        ("?share=auto", ["semaphore"]),
-        ("?share=false", []),
-        ("?share=true", ["semaphore", "lock"]),
-    ],
-)
-def test_which_brokers_hold_the_permits_too(share: str, shared: list[str]) -> None:
-    settings = read_url(f"temporal://h/x{share}")
-    kinds = ("semaphore", "lock", "rwlock", "tasklock", "leader")
-    commands = {kind: Inspect(kind.encode() + b":a") for kind in kinds}
-    assert [kind for kind in kinds if settings.shares(commands[kind])] == shared
-    assert not settings.shares(Acquire(b"semaphore:a", "id", "me", 30.0, capacity=MANY))

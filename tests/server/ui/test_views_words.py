@@ -1,15 +1,13 @@
 """What the dashboard's page knows by heart: its scripts say what the service's Python says."""
 
 import re
-from dataclasses import replace
 from importlib.resources import files
 from typing import get_args
 
 import pytest
 
-from dibs.cli.wording import is_slot_mode
 from dibs.core.names import KINDS
-from dibs.model import MANY, Holder
+from dibs.model import MANY
 from dibs.server.observatory.events import What
 from dibs.server.ui import sessions, tickets
 from tests.servers.binaries import ROOT
@@ -47,16 +45,6 @@ def test_what_events_are_about() -> None:
 def test_what_takes_all_there_is() -> None:
     base, power = part("statuses.js", r"const MANY = (\d+ \*\* \d+);").split(" ** ")
     assert int(base) ** int(power) == MANY
-
-
-def test_what_is_kept_for_slot_mode() -> None:
-    rule = r'endless: told\.state === ("\w+" && told\.owner\.startsWith\("[\w:]+"\)),'
-    state, owner = re.findall(r'"([\w:]+)"', part("statuses.js", rule))
-    kept = Holder("", f"{owner}gpu:0", 1, 1, (0,), 0.0, 600.0, state="kept")
-    assert state == kept.state
-    assert is_slot_mode(kept)
-    assert not is_slot_mode(replace(kept, owner=owner[:-1]))
-    assert not is_slot_mode(replace(kept, state="held"))
 
 
 @pytest.mark.parametrize("path", ["docs/dashboard.md", "src/dibs/server/ui/assets/sign_in.js"])

@@ -1,4 +1,4 @@
-"""`python -m tests.temporal.torture --mode slot|fair|mixed`: the full runs; tests do small ones."""
+"""`python -m tests.temporal.torture --mode slot|fair`: the full runs; tests do small ones."""
 
 import argparse
 import asyncio
@@ -31,7 +31,6 @@ def main() -> int:
     parser.add_argument(
         "--bug", choices=sorted(BUGS), default="", help="plant one; it must be found"
     )
-    parser.add_argument("--alone", dest="share", action="store_false", help="without share=")
     parser.add_argument("--folder", type=Path, help="keeps the histories")
     chosen = vars(parser.parse_args())
     folder, bug = chosen.pop("folder"), BUGS.get(chosen["bug"])

@@ -68,13 +68,6 @@ def forgets_when_continuing() -> None:
     put(DibsBroker, "_next_input", next_input)
 
 
-def grants_without_permits() -> None:
-    """A sharing broker grants slots whose permits it does not have."""
-    from dibs.backends.temporal.broker.claims.slots import Slots
-
-    put(Slots, "close", lambda self, slot, now: None)
-
-
 def last_come_first_served() -> None:
     """The queue of a broker is a stack."""
     from dibs.backends.temporal.broker.desk import Desk
@@ -119,7 +112,6 @@ BUGS = {
     "ends-with-holder": Bug(ends_with_holder, "slot", ("holder terminated",)),
     "tokens-fall": Bug(tokens_fall, "slot"),
     "tokens-fall-at-brokers": Bug(tokens_fall, "fair"),
-    "grants-without-permits": Bug(grants_without_permits, "mixed"),
     "last-come-first-served": Bug(last_come_first_served, "fair"),
     "forgets-when-continuing": Bug(forgets_when_continuing, "fair"),
     "the-dead-are-waited-for": Bug(the_dead_are_waited_for, "fair", ("program killed",)),

@@ -50,7 +50,7 @@ class Crews:
             "permits": queues.permits,
         }
         contending = {
-            "url": _url(plan, server, queues),
+            "url": _url(server, queues),
             "prefix": f"{queues.prefix}-",
             "seed": plan.seed,
             "tasks": plan.hands,
@@ -80,6 +80,5 @@ class Crews:
             crew.end()
 
 
-def _url(plan: Plan, server: TemporalServer, queues: Queues) -> str:
-    share = "" if plan.share else "&share=false"
-    return f"{server.url}?task_queue={queues.permits}{share}"
+def _url(server: TemporalServer, queues: Queues) -> str:
+    return f"{server.url}?task_queue={queues.permits}"

@@ -91,14 +91,13 @@ class Crowd:
         left_out = {"carries": not plan.carries, "overruns": not plan.slow}
         shapes = [each for each in SHAPES if not left_out.get(each)]
         shape = draw.choices(shapes, [OFTEN.get(each, 1.0) for each in shapes])[0]
-        fair = plan.mode == "fair" or (plan.mode == "mixed" and draw.random() < 0.5)
+        fair = plan.mode == "fair"
         works = [self._work() for _ in range(draw.randint(*plan.turns))]
         return Order(
             resource=resource,
             capacity=capacity,
             shape=shape,
             fair=fair,
-            share=plan.share,
             ttl=plan.lease,
             backoff=plan.backoff,
             wait=draw.uniform(0.1, 1.0) if shape == "hurries" else 3 * plan.bound,

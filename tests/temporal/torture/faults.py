@@ -69,7 +69,7 @@ class Faults:
         self._watch, self._diary, self._plan = watch, diary, plan
         self._draw = random.Random(plan.seed)
         self.operator = Operator(client, diary, self._draw)
-        none: tuple[str, ...] = OF_PERMITS if plan.mode == "fair" and not plan.share else ()
+        none: tuple[str, ...] = OF_PERMITS if plan.mode == "fair" else ()
         none += () if plan.programs else OF_PROGRAMS
         self._weights = {kind: weight for kind, weight in WEIGHTS.items() if kind not in none}
         self._strikes: dict[str, Callable[[], Awaitable[bool]]] = {

@@ -49,7 +49,6 @@ class Order:
     """That serves permits and brokers."""
     shape: str = "plain"
     fair: bool = False
-    share: bool = False
     ttl: float = 4.0
     backoff: float = 0.2
     wait: float = 60.0
@@ -181,7 +180,6 @@ def _asked(order: Order) -> dict[str, Any]:
         "capacity": order.capacity,
         "task_queue": order.queue,
         "fair": order.fair,
-        "share": order.share or not order.fair,
     }
 
 

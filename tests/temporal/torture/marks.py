@@ -12,7 +12,6 @@ KILLED = "killed"
 """That process is dead: what it did, it does no more."""
 CLEARED = "cleared"
 """An operator freed these slots of a key: whoever had them under a token up to this one has them no more."""
-BY_BROKER = "by broker"
 AGAIN = "again"
 """Of a grant: it is one that was told before, and is relied on again after a while."""
 STRUCK = "struck"
@@ -52,12 +51,9 @@ def killed(at: float, process: int) -> Event:
     return Event(at, "disturbed", process=process, resource=KILLED)
 
 
-def cleared(
-    at: float, key: str, slots: tuple[int, ...], token: int, *, by_broker: bool = False
-) -> Event:
-    """No slots are all slots. `by_broker`: only what the broker has granted."""
-    whose = BY_BROKER if by_broker else ""
-    return Event(at, "disturbed", key, whose, token=token, slots=slots, resource=CLEARED)
+def cleared(at: float, key: str, slots: tuple[int, ...], token: int) -> Event:
+    """No slots are all slots."""
+    return Event(at, "disturbed", key, token=token, slots=slots, resource=CLEARED)
 
 
 def struck(at: float, workflow: str) -> Event:

@@ -11,11 +11,9 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 from dibs.backends.temporal.protocol import ids
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import cleared
-from tests.temporal.torture.steady import found, steady
+from tests.temporal.torture.steady import found
 
 type Permit = WorkflowHandle[Any, Any]
-NEVER = 1 << 60
-"""A token above all."""
 
 
 class Freed(NamedTuple):
@@ -63,24 +61,8 @@ class Operator:
                 return
             await asyncio.sleep(0.1)
 
-    async def write_down(self) -> None:
-        """Whose holds it has ended. A broker grants on until it learns of it, and then takes all that back;
-        so what it grants for good comes under the next permit that it has of the slot.
-        """
+    def write_down(self) -> None:
+        """Whose holds it has ended."""
         for freed in self._freed:
-            key, slots = f"semaphore:{freed.name}", (freed.slot,)
-            until = await self._next_of_broker(freed)
-            self._diary.record(cleared(freed.at, key, slots, freed.ended))
-            self._diary.record(cleared(freed.at, key, slots, until - 1, by_broker=True))
-
-    async def _next_of_broker(self, freed: Freed) -> int:
-        query = f"WorkflowId = '{ids.permit_id(freed.name, str(freed.slot))}'"
-
-        async def starts() -> list[int]:
-            return [
-                int(each.start_time.timestamp() * 1e6)
-                async for each in self._client.list_workflows(query)
-                if (each.parent_id or "") == ids.broker_id(f"semaphore:{freed.name}".encode())
-            ]
-
-        return min((at for at in await steady(starts) if at > freed.ended), default=NEVER)
+            key = f"semaphore:{freed.name}"
+            self._diary.record(cleared(freed.at, key, (freed.slot,), freed.ended))

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dibs.backends.temporal.client.listening import LONGEST
-from dibs.backends.temporal.protocol.bounds import LOOKS_AGAIN
 from dibs.core.timing import BURIAL
 
-type Mode = Literal["slot", "fair", "mixed"]
-MODES: tuple[Mode, ...] = ("slot", "fair", "mixed")
+type Mode = Literal["slot", "fair"]
+MODES: tuple[Mode, ...] = ("slot", "fair")
 
 POOLS = {"one": 1, "two": 2, "four": 4}
 """What is contended for, and how many slots each has."""
@@ -48,8 +47,6 @@ class Plan:
     """What is planted: see `bugs`."""
     kinds: tuple[str, ...] = ()
     """The faults, in this order, over and over; drawn unless given: see `faults`."""
-    share: bool = True
-    """Brokers hold the permits of the slots that they grant, as holders of both modes need."""
     carries: bool = True
     """Some holders hand what they hold to their next run."""
     calm: float = 4.0
@@ -81,8 +78,6 @@ class Plan:
     def bound(self) -> float:
         """Seconds within which whoever waits for something free has it, once nobody is disturbed.
 
-        A dead holder's lease and its permit's grace, the longest back-off, and slack; and as long as a
-        broker leaves a permit alone that somebody without a broker had when it last looked.
+        A dead holder's lease and its permit's grace, the longest back-off, and slack.
         """
-        looks = 1.25 * LOOKS_AGAIN if self.mode == "mixed" else 0.0
-        return 2 * self.lease + 5 * self.backoff + looks + SLACK
+        return 2 * self.lease + 5 * self.backoff + SLACK

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 
 from dibs.testing.history import Event, merge
-from tests.temporal.torture.marks import AGAIN, BY_BROKER, CLEARED, KILLED, lease_name
+from tests.temporal.torture.marks import AGAIN, CLEARED, KILLED
 
 
 def with_ends(events: Iterable[Event]) -> list[Event]:
@@ -74,6 +74,5 @@ def _clears(mark: Event, grant: Event) -> bool:
     return (
         mark.key == grant.key
         and grant.token <= mark.token
-        and (mark.lease != BY_BROKER or lease_name(grant.lease).by_broker)
         and (not mark.slots or bool(set(mark.slots) & set(grant.slots)))
     )

@@ -92,7 +92,7 @@ class _Trial:
         verdict.left = [] if verdict.stuck else await left_open(self._client, self._plan)
         if verdict.stuck or verdict.left:
             await keep_histories(self._client, self._folder)
-        await self._faults.operator.write_down()
+        self._faults.operator.write_down()
         self._watch.look()
         verdict.cycles = self._watch.cycles
         verdict.faults, verdict.ends = self._faults.counts, self.crowd.ends

@@ -32,11 +32,7 @@ class TemporalStore:
 
     Options: `task_queue` (else `TEMPORAL_TASK_QUEUE`, else `distributed-lock-tq`), `profile`,
     `config_file`, `api_key` (better `TEMPORAL_API_KEY`), `tls=true|false`, `tls_server_name`, `tls_ca`,
-    `tls_cert`, `tls_key` (files), and `share`.
-
-    `share` says which brokers also hold the permits that workflows take without a broker (the slot mode
-    of `dibs.temporal.Semaphore` and `Lock`), so that both ways exclude each other: those of
-    semaphores (`auto`), of locks too (`true`), or none (`false`). All that use a key must say the same.
+    `tls_cert`, `tls_key` (files).
 
     A profile of the file is used where the URL names no host, or names the profile: an API key that is
     kept there is not sent elsewhere. A `clock` stands in for the brokers', in tests.

@@ -38,7 +38,7 @@ _HOW = {
         r"|(fallback_)?application_name|channel_binding|require_auth|target_session_attrs|load_balance_hosts"
     ),
     "sqlite": re.compile(r"timeout|unsafe_network_fs"),
-    "temporal": re.compile(r"tls.*|share|api_key"),
+    "temporal": re.compile(r"tls.*|api_key"),
 }
 """Options that say how to get there, and not where that is. All others of a store count."""
 

@@ -107,7 +107,7 @@ def _lease_of(handoff: Handoff) -> BrokeredLease:
 def _broker(pool: Pool) -> Broker:
     with checked():
         key = key_of("lock" if pool.kind == "lock" else "semaphore", pool.resource)
-    return Broker(key, pool.task_queue, share=pool.share)
+    return Broker(key, pool.task_queue)
 
 
 def _fast(pool: Pool) -> bool:

@@ -21,8 +21,6 @@ class Broker:
     key: bytes
     queue: str
     """Where it is started if it doesn't run."""
-    share: bool = False
-    """It holds the permits of the slots that it grants, so that slot mode and it exclude each other."""
 
     @property
     def id(self) -> str:
@@ -65,7 +63,7 @@ class Broker:
         try:
             handle = await workflow.start_child_workflow(
                 ids.BROKER,
-                wire.BrokerInput(wire.text_of(self.key), self.share),
+                wire.BrokerInput(wire.text_of(self.key)),
                 id=self.id,
                 task_queue=self.queue,
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,

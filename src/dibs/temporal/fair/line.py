@@ -125,7 +125,6 @@ class Line:
             workflow_id=info.workflow_id,
             run_id=info.run_id,
             fast=calling.fast,
-            share=calling.broker.share,
         )
         try:
             calling.delivered = await calling.broker.deliver(

@@ -13,6 +13,5 @@ class Pool(Protocol):
     capacity: int
     task_queue: str
     armed: bool
-    share: bool
     quarantine: float
     on_holder_close: OnHolderClose

@@ -6,7 +6,7 @@ task. So what has gathered while no worker was there is applied in portions, in 
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from temporalio import workflow
@@ -34,7 +34,7 @@ class Backlog:
 
     def __init__(
         self,
-        apply: Callable[[Letter], Awaitable[None]],
+        apply: Callable[[Letter], None],
         changed: Callable[[], None],
         letters: Iterable[Packed] | None,
     ) -> None:
@@ -119,7 +119,7 @@ class Backlog:
                 await first.is_over.wait()
             else:
                 self.size -= size_of(first)
-                await self._apply(first)
+                self._apply(first)
 
     def _is_full(self) -> bool:
         """Whether this workflow task has applied as much as it may."""

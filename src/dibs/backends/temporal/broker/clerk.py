@@ -5,7 +5,6 @@ from dataclasses import replace
 from dibs.backends.temporal.broker.clock import BrokerClock
 from dibs.backends.temporal.broker.desk import Desk
 from dibs.backends.temporal.broker.parts import AN_ANSWER, curt, in_brief, size_of
-from dibs.backends.temporal.broker.sharing import Sharing
 from dibs.backends.temporal.broker.telling import Telling
 from dibs.backends.temporal.protocol.formats import too_new
 from dibs.backends.temporal.protocol.owners import owner_of
@@ -20,27 +19,24 @@ from dibs.backends.temporal.protocol.wire import (
 )
 from dibs.core.names import fingerprint
 from dibs.errors import DibsError
-from dibs.model import Acquire, Command, Failed, Granted, Refused, Reply, Status, Wakeup
+from dibs.model import Acquire, Command, Failed, Granted, Reply, Status
 
 
 class Clerk:
     """Applies calls to the desk, one command after the other."""
 
-    def __init__(
-        self, desk: Desk, clock: BrokerClock, telling: Telling, sharing: Sharing, *, by_hand: bool
-    ) -> None:
+    def __init__(self, desk: Desk, clock: BrokerClock, telling: Telling, *, by_hand: bool) -> None:
         self._desk = desk
         self._clock = clock
         self._telling = telling
-        self._sharing = sharing
         self._by_hand = by_hand
 
-    async def answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
+    def answer(self, call: Call, inbox: str, granted: list[str]) -> Answer:
         """`granted` gets the ids whose owners first hear of their grant by this."""
         replies: list[Packed] = []
         size = 0
         for command in call.commands:
-            reply = await self._reply(command, call, inbox, granted)
+            reply = self._reply(command, call, inbox, granted)
             if isinstance(reply, Status) and inbox:
                 reply = in_brief(reply, _leases(call))
             replies.append(pack_reply(curt(reply) if size > AN_ANSWER else reply))
@@ -49,47 +45,32 @@ class Clerk:
 
     def status(self) -> Reply:
         """Who holds and who waits, as a query asks."""
-        now, stamp = self._clock.of_query()
-        found: Status = self._desk.status(now, stamp)
-        return self._sharing.seen(found, now, stamp)
+        return self._desk.status(*self._clock.of_query())
 
-    async def _reply(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
+    def _reply(self, packed: Packed, call: Call, inbox: str, granted: list[str]) -> Reply:
         """No error of ours may get out, as one may end a workflow: all that is held would be lost."""
         try:
-            self._heed_time(call)
+            if self._by_hand:
+                self._clock.by_hand = call.at
             command = self._command(packed, call)
             if isinstance(command, Failed):
                 return command
-            await self._sharing.make_room(command)
-            return self._reply_now(command, call, inbox, granted)
+            return self._applied(command, call, inbox, granted)
         except DibsError as error:
             return Failed("invalid", str(error))
 
-    def _reply_now(self, command: Command, call: Call, inbox: str, granted: list[str]) -> Reply:
-        self._heed_time(call)
+    def _applied(self, command: Command, call: Call, inbox: str, granted: list[str]) -> Reply:
         now, stamp = self._clock.read()
         if isinstance(command, Acquire) and inbox and not command.inbox:
             command = replace(command, inbox=inbox)
         known = self._desk.book.get(getattr(command, "id", "")) is not None
-        reply, wakeups = self._applied(command, now, stamp)
+        reply, wakeups = self._desk.apply(command, now, stamp)
         if isinstance(command, Acquire) and isinstance(reply, Granted) and not known:
             granted.append(command.id)
         if call.fast and owner_of(inbox):
             self._desk.mark_fast(command, (call.workflow_id, call.run_id))
         self._telling.push(wakeups)
-        return self._sharing.seen(reply, now, stamp)
-
-    def _applied(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
-        reply, wakeups = self._desk.apply(command, now, stamp)
-        if self._sharing.open_surplus() and isinstance(reply, Refused):
-            reply, more = self._desk.apply(command, now, stamp)  # only those were in its way, maybe
-            wakeups += more
-        return reply, wakeups
-
-    def _heed_time(self, call: Call) -> None:
-        """While it waits for permits another call may have moved it."""
-        if self._by_hand:
-            self._clock.by_hand = call.at
+        return reply
 
     def _command(self, packed: Packed, call: Call) -> Command | Failed:
         newer = newer_call(call)
@@ -98,11 +79,9 @@ class Clerk:
         if call.at is not None and not self._by_hand:
             return Failed("invalid", _OWN_TIME)
         try:
-            command = unpack_command(packed, self._desk.key)
+            return unpack_command(packed, self._desk.key)
         except ValueError as error:
             return Failed("invalid", str(error))
-        flaw = self._sharing.flaw(command)
-        return Failed("invalid", flaw) if flaw else command
 
 
 _OWN_TIME = (

@@ -4,7 +4,7 @@ A workflow that waits gives no signs of life, since each would stay in its histo
 in it until it can no longer be signalled, and claims its grant for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -47,8 +47,6 @@ class Desk:
         self.key = key
         self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self.room = Room(self.book, book)
-        self.before: Callable[[Command | None, float], object] = _no_guard
-        """Is told of each command that the ledger is about to apply, or of a look at the time."""
         self._asked: dict[str, float] = state.get("asked", {})
         """The ttl that each waiting workflow asked for, by id."""
         self._fast: dict[str, Owner] = {
@@ -75,14 +73,12 @@ class Desk:
             return Refused("queue_full", (), FULL_AGAIN), []
         if isinstance(command, Acquire) and owner_of(command.inbox):
             command = replace(command, patience=min(command.patience, AGES))
-        self.before(command, now)
         answer = ledger.apply(self.book, command, now, stamp)
         self._speak_for(getattr(command, "id", ""))
         return answer
 
     def settle(self, now: float, stamp: int) -> list[Wakeup]:
         """Do what time alone brings."""
-        self.before(None, now)
         turn = Turn(self.book, self.key, now, stamp)
         first = self.book.first()
         turn.settle()
@@ -142,9 +138,7 @@ class Desk:
             hold = self.book.get(entry_id)
             if isinstance(hold, Hold) and hold.state == "unclaimed":
                 ttl = self._asked.pop(entry_id, hold.ttl)
-                renew = Renew(self.key, entry_id, ttl)
-                self.before(renew, now)
-                ledger.apply(self.book, renew, now, stamp)
+                ledger.apply(self.book, Renew(self.key, entry_id, ttl), now, stamp)
                 stands[fingerprint(entry_id)] = ttl
         return [
             replace(each, window=stands[each.lease]) if each.lease in stands else each
@@ -167,9 +161,7 @@ class Desk:
     def _release(self, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
         told: list[Wakeup] = []
         for entry_id in ids:
-            release = Release(self.key, entry_id)
-            self.before(release, now)
-            told += ledger.apply(self.book, release, now, stamp)[1]
+            told += ledger.apply(self.book, Release(self.key, entry_id), now, stamp)[1]
         return told
 
     def _forget_what_has_gone(self) -> None:
@@ -198,10 +190,6 @@ class Desk:
         """After this time nothing is left of what is here now and has an end."""
         ends = (entry.expires for entry in self.book.entries())
         return max((at for at in ends if at < now + AGES / 2), default=0.0)
-
-
-def _no_guard(command: Command | None, now: float) -> None:
-    """Of a key whose slots need no permits."""
 
 
 def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:

@@ -8,7 +8,6 @@ from dibs.backends.temporal.broker.growth import outgrown
 from dibs.backends.temporal.broker.parts import size_of
 from dibs.backends.temporal.broker.post import Post
 from dibs.backends.temporal.broker.room import MESSAGE
-from dibs.backends.temporal.broker.sharing import Sharing
 
 
 class Leaving:
@@ -20,10 +19,9 @@ class Leaving:
     LONGEST = 2.0
     """So long at a time those wait who are to be told something."""
 
-    def __init__(self, desk: Desk, post: Post, sharing: Sharing, backlog: Backlog) -> None:
+    def __init__(self, desk: Desk, post: Post, backlog: Backlog) -> None:
         self._desk = desk
         self._post = post
-        self._sharing = sharing
         self._backlog = backlog
         self._until = 0.0
         """When it gives up for this time; 0 while it keeps nobody waiting."""
@@ -36,7 +34,7 @@ class Leaving:
         more = self._backlog.size + self._post.size()
         if not self._fits(more):
             return False
-        more += size_of((self._desk.owners(), self._sharing.dump()))
+        more += size_of(self._desk.owners())
         return self._fits(more)
 
     def _fits(self, more: int) -> bool:

@@ -9,9 +9,7 @@ from dibs.backends.temporal.broker.parts import Bundle
 from dibs.backends.temporal.broker.post import Post
 from dibs.backends.temporal.protocol.owners import Owner, inbox_of, owner_of
 from dibs.backends.temporal.protocol.wire import Answer, pack_wakeup
-from dibs.core.book import Hold
-from dibs.core.names import fingerprint
-from dibs.model import Revoke, Wakeup
+from dibs.model import Wakeup
 
 
 class Telling:
@@ -49,12 +47,6 @@ class Telling:
         for wakeup in wakeups:
             if wakeup.inbox and not _needless(wakeup):
                 self.post.to(wakeup.inbox).wakeups.append(pack_wakeup(wakeup))
-
-    def revoke(self, hold: Hold, why: str) -> None:
-        """Its holder must stop at once."""
-        # of several slots the others are not free before it has heard of it
-        revoke = Revoke(self._desk.key, fingerprint(hold.id), why, now=len(hold.slots) < 2)
-        self.push(self._desk.apply(revoke, *self._clock.read())[1])
 
     # -- who has closed -----------------------------------------------------------------------------
 

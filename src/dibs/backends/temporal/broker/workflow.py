@@ -6,7 +6,6 @@ its history grows heavy, and ends by itself once nothing has been asked of it fo
 """
 
 import asyncio
-from collections.abc import Sequence
 
 from temporalio import workflow
 from temporalio.common import RawValue
@@ -19,7 +18,6 @@ from dibs.backends.temporal.broker.clock import BrokerClock
 from dibs.backends.temporal.broker.desk import Desk
 from dibs.backends.temporal.broker.leaving import Leaving
 from dibs.backends.temporal.broker.letters import Letter, call_in
-from dibs.backends.temporal.broker.sharing import Sharing
 from dibs.backends.temporal.broker.telling import Telling
 from dibs.backends.temporal.broker.view import details
 from dibs.backends.temporal.broker.watch import Watch
@@ -61,16 +59,11 @@ class DibsBroker:
         self._clock = BrokerClock(state.get("now", 0.0), state.get("by_hand"))
         self._desk = Desk(bytes_of(given.key), state.get("desk"))
         self._telling = Telling(given.key, self._desk, self._clock, self._stir, state.get("post"))
-        self._sharing = Sharing(self._desk, self._clock, self._telling, self._stir)
-        self._clerk = Clerk(
-            self._desk, self._clock, self._telling, self._sharing, by_hand=given.by_hand
-        )
+        self._clerk = Clerk(self._desk, self._clock, self._telling, by_hand=given.by_hand)
         self._backlog = Backlog(self._apply_letter, self._stir, state.get("backlog"))
         self._alarm = Alarm(self._stir)
-        self._leaving = Leaving(self._desk, self._telling.post, self._sharing, self._backlog)
-        self._watch = Watch(self._have_closed, state.get("watch", 0.0))
-        if given.share:
-            self._sharing.begin(state.get("claims"))
+        self._leaving = Leaving(self._desk, self._telling.post, self._backlog)
+        self._watch = Watch(self._telling.closed, state.get("watch", 0.0))
 
     @workflow.run
     async def run(self, given: BrokerInput) -> None:
@@ -107,7 +100,7 @@ class DibsBroker:
     async def apply(self, call: Call) -> Answer:
         """Apply a batch of commands; who has to wait is pushed the news."""
         async with self._backlog.turn():
-            return await self._apply(call, "", [])
+            return self._apply(call, "", [])
 
     @apply.validator
     def _refuse_newer(self, call: Call) -> None:
@@ -116,17 +109,17 @@ class DibsBroker:
             raise ApplicationError(newer, type="IncompatibleVersion", non_retryable=True)
 
     @workflow.signal(name=ids.APPLY)
-    async def apply_for_workflow(self, letter: RawValue) -> None:
+    def apply_for_workflow(self, letter: RawValue) -> None:
         """The same for workflows, which can't update: a `Call`, whose answer comes by a signal."""
         if not self._backlog.keeps(letter):
-            await self._apply_letter(letter)
+            self._apply_letter(letter)
 
     @workflow.query(name=ids.STATUS)
     def status(self) -> Packed:
         """Who holds and who waits."""
         return pack_reply(self._clerk.status())
 
-    async def _apply_letter(self, letter: Letter) -> None:
+    def _apply_letter(self, letter: Letter) -> None:
         try:
             call = call_in(letter)
         except ValueError as error:
@@ -134,17 +127,13 @@ class DibsBroker:
             return
         inbox = inbox_of(call.workflow_id, call.run_id)
         granted: list[str] = []
-        answer = await self._apply(call, inbox, granted)
+        answer = self._apply(call, inbox, granted)
         self._telling.answer(inbox, answer, granted)
 
-    async def _apply(self, call: Call, inbox: str, granted: list[str]) -> Answer:
-        """At once, unless permits have to be taken first: then in order."""
+    def _apply(self, call: Call, inbox: str, granted: list[str]) -> Answer:
         self._calls += 1
         self._asked_at = workflow.time()
-        if call.share:
-            self._sharing.begin()
-        async with self._sharing.in_order():
-            answer = await self._clerk.answer(call, inbox, granted)
+        answer = self._clerk.answer(call, inbox, granted)
         self._stir()
         return answer
 
@@ -160,10 +149,8 @@ class DibsBroker:
     def _work(self) -> None:
         now = workflow.time()
         self._telling.take_back()
-        waiting = self._desk.book.waiting > 0
         if not self._clock.by_hand:
             self._telling.push(self._desk.settle(*self._clock.read()))
-        self._sharing.work(now, waiting=waiting)
         self._watch.work(self._watched(), self._desk.head_owner(), now)
         pauses = self._leaving.pauses(self._leaves())
         if not pauses:
@@ -172,17 +159,12 @@ class DibsBroker:
         workflow.set_current_details(details(self._desk.key, self._desk.book))
 
     def _watched(self) -> list[Owner]:
-        """The runs whose end would free something, or take something away."""
-        runs = self._desk.fast_owners() if self._desk.book.waiting else []
-        return [*runs, *self._sharing.unwatched()]
-
-    def _have_closed(self, runs: Sequence[Owner], waiters: Sequence[Owner]) -> None:
-        self._sharing.lose_runs(runs)
-        self._telling.closed(runs, waiters)
+        """The runs whose end would free something."""
+        return self._desk.fast_owners() if self._desk.book.waiting else []
 
     def _set_alarm(self) -> None:
         change = None if self._clock.by_hand else self._desk.next_change(self._clock.now())
-        dues = (change, self._watch.due(), self._sharing.due(), self._leaving.due())
+        dues = (change, self._watch.due(), self._leaving.due())
         times = [at for at in dues if at is not None]
         if times:
             self._alarm.set(min(times), "until time alone changes something")
@@ -198,9 +180,8 @@ class DibsBroker:
     def _finished(self) -> bool:
         return (
             workflow.time() >= self._idle_at()
-            and (bool(self._clock.by_hand) or self._sharing.nothing_in_book)
+            and (bool(self._clock.by_hand) or self._desk.book.idle)
             and self._telling.post.empty
-            and self._sharing.empty
             and not self._backlog
             and workflow.all_handlers_finished()
         )
@@ -218,7 +199,6 @@ class DibsBroker:
         """Nothing is under way whose end only this run would hear of."""
         return (
             not self._telling.post.under_way
-            and self._sharing.at_rest
             and self._backlog.at_rest
             and workflow.all_handlers_finished()
         )
@@ -229,7 +209,6 @@ class DibsBroker:
         state = {
             "desk": self._desk.dump(),
             "post": self._telling.post.dump(),
-            "claims": self._sharing.dump(),
             "watch": self._watch.dump(),
             "now": self._clock.now(),
             "by_hand": self._clock.by_hand,
@@ -237,7 +216,6 @@ class DibsBroker:
         }
         return BrokerInput(
             self._given.key,
-            self._sharing.is_on,
             {**state, "backlog": backlog} if backlog else state,
             by_hand=self._given.by_hand,
             format=WITH_BACKLOG if backlog else FORMAT,

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, MutableMapping, Sequence
 
-from dibs.backends.temporal.client import examining, slot_mode
+from dibs.backends.temporal.client import examining
 from dibs.backends.temporal.client.calling import Caller
 from dibs.backends.temporal.client.connecting import Connection, prepare
 from dibs.backends.temporal.client.listening import Ear, asked_to_hear, inbox_of, waits_in_vain
@@ -90,7 +90,7 @@ class LoopBackend:
         waiting = waits_in_vain(self._ears, commands, replies)
         if waiting:
             replies = await self._again(commands, replies, waiting)
-        return await slot_mode.seen(self._connection, commands, replies)
+        return replies
 
     async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
         """Likewise, or raise `BackendUnavailable` after so long."""

@@ -10,7 +10,6 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from dibs.backends.temporal.client import slot_mode
 from dibs.backends.temporal.client.connecting import Connection
 from dibs.backends.temporal.client.updating import MEMO
 from dibs.backends.temporal.protocol import ids, wire
@@ -62,10 +61,9 @@ class Listings:
     ) -> Page:
         """The next keys that are held or waited for, in the order of their bytes."""
         keys = None if cursor is None else self._find(prefix)
-        permits = await slot_mode.permits_below(connection, prefix)
         if keys is None:
             running = await _running(connection, prefix)
-            keys = sorted(running | self._recent(prefix) | permits.keys())
+            keys = sorted(running | self._recent(prefix))
             self._keep(prefix, keys)
         if cursor is not None:
             keys = keys[bisect_right(keys, cursor) :]
@@ -74,7 +72,7 @@ class Listings:
         while done < len(keys) and len(items) < limit:
             chunk = keys[done : done + min(CHUNK, limit - len(items))]
             replies = await apply([Inspect(key) for key in chunk])
-            found = (slot_mode.together(r, permits) for r in replies if isinstance(r, Status))
+            found = (each for each in replies if isinstance(each, Status))
             items += [status for status in found if status.holders or status.waiters]
             done += len(chunk)
         return Page(items, keys[done - 1] if done < len(keys) else None)

@@ -5,10 +5,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from dibs.errors import NotConfigured
-from dibs.model import MANY, Acquire, Command
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -21,8 +20,6 @@ NAMESPACE = "default"
 
 TIMEOUT = 10.0
 """How long a call may take at most, in seconds; one whose leases are short is given less."""
-
-type Share = Literal["auto", "all", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +66,8 @@ class Settings:
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
-    share: Share = "auto"
     given: Target | None = None
     """Where somebody's own client is connected to, in the stead of all that."""
-
-    def shares(self, command: Command) -> bool:
-        """Its key's broker holds the permit IDs of the slots that it grants.
-
-        So slot mode and the broker exclude each other. By itself that holds for semaphores, whose slots
-        workflows may want as well; for locks it has to be asked for, as each grant then takes longer.
-        """
-        kind = command.key.partition(b":")[0]
-        if kind == b"semaphore":
-            numbered = not isinstance(command, Acquire) or command.capacity < MANY
-            return self.share != "none" and numbered
-        return self.share == "all" and kind == b"lock"
 
     def target(self) -> Target:
         """Look the profile up. Raises `NotConfigured` for one that isn't there or can't be read."""

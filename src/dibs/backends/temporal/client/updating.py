@@ -45,9 +45,8 @@ class Update:
         self._commands = commands
         at = None if clock is None else (clock.now(), clock.stamp())
         self._at = at
-        self._share = any(map(connection.settings.shares, commands))
         packed = [wire.pack_command(each) for each in commands]
-        self._call = wire.Call(packed, at=at, share=self._share)
+        self._call = wire.Call(packed, at=at)
         self.starts = any(map(_leaves_something, commands))
         """It needs a broker, and starts it where there is none."""
         self.renumber()
@@ -118,7 +117,7 @@ class Update:
         key = wire.text_of(self.key)
         return {
             "workflow": ids.BROKER,
-            "arg": wire.BrokerInput(key, self._share, by_hand=self._at is not None),
+            "arg": wire.BrokerInput(key, by_hand=self._at is not None),
             "id": ids.broker_id(self.key),
             "task_queue": self._connection.settings.task_queue,
             "id_conflict_policy": WorkflowIDConflictPolicy.USE_EXISTING,

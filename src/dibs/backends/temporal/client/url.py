@@ -95,12 +95,6 @@ def _file(text: str) -> Path:
     return Path(_text(text))
 
 
-def _share(text: str) -> str:
-    if text == "auto":
-        return text
-    return "all" if _flag(text) else "none"
-
-
 _OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "task_queue": _text,
     "profile": _text,
@@ -111,5 +105,4 @@ _OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "tls_ca": _file,
     "tls_cert": _file,
     "tls_key": _file,
-    "share": _share,
 }

@@ -4,7 +4,4 @@ AGES = 3e8
 """No patience with a workflow that waits is longer: the broker looks after it when it comes first."""
 
 MOST_SLOTS = 1_000
-"""Each slot is a workflow ID, and an entry in the book of a broker that shares."""
-
-LOOKS_AGAIN = 15.0
-"""So often a broker looks whether a permit that a workflow has is free, at least."""
+"""Of a pool in slot mode, where each slot is a workflow ID."""

@@ -42,8 +42,6 @@ class Call:
     run_id: str = ""
     fast: bool = False
     """What this workflow holds is free as soon as the broker sees that its run is closed."""
-    share: bool = False
-    """From now on the broker holds the permit IDs of its slots, however it was started."""
     at: tuple[float, int] | None = None
     """Now and the stamp, in tests that move the time by hand; refused unless the broker began so."""
     format: int = FORMAT
@@ -77,8 +75,6 @@ class BrokerInput:
 
     key: str
     """Base64: any bytes."""
-    share: bool = False
-    """It holds the permit IDs of the slots that it grants, so slot mode and it exclude each other."""
     state: dict[str, Any] | None = None
     """What the run before it left."""
     by_hand: bool = False
@@ -109,7 +105,6 @@ _CALL: dict[str, tuple[type[Any], ...]] = {
     "workflow_id": (str,),
     "run_id": (str,),
     "fast": (bool,),
-    "share": (bool,),
     "at": (list, type(None)),
     "format": (int,),
 }

@@ -23,7 +23,7 @@ export function leaseBar() {
   ticking(left, () => {
     const { hold } = element;
     say(relative, words(hold));
-    say(absolute, hold && !hold.endless ? exact(hold.ends) : words(hold));
+    say(absolute, hold ? exact(hold.ends) : words(hold));
   });
   element.left = left;
   return element;
@@ -33,8 +33,8 @@ export function leaseBar() {
 export function setBar(element, hold) {
   element.hold = hold;
   element.left.tick();
-  mark(element, "data-state", hold ? (hold.endless ? "endless" : hold.state) : "none");
-  if (!hold || hold.endless) {
+  mark(element, "data-state", hold ? hold.state : "none");
+  if (!hold) {
     element.draining?.cancel();
     element.draining = null;
     return;
@@ -73,7 +73,6 @@ export function stillAll(is) {
 
 function words(hold) {
   if (!hold) return "";
-  if (hold.endless) return "no end known";
   const left = hold.ends - now();
   return left > 0 ? span(left) : "ended";
 }

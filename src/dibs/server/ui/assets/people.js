@@ -18,7 +18,7 @@ export function person(one, most = 40) {
 
 /** What is said of a hold's state; nothing of one that is just held. */
 export function stateBadge(hold) {
-  const word = hold.endless ? "slot mode" : STATES[hold.state];
+  const word = STATES[hold.state];
   return word ? h("span.badge", { "data-state": hold.state }, word) : null;
 }
 

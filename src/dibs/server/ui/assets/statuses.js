@@ -31,7 +31,6 @@ function holder(told, asked, observed) {
     state: told.state ?? "held",
     since: asked - told.held_for,
     ends,
-    endless: told.state === "kept" && told.owner.startsWith("permit:"),
     whole: whole(told, observed),
     renewals: observed?.renewals ?? null,
   };
@@ -61,10 +60,9 @@ function whole(told, observed) {
   return most;
 }
 
-/** The hold that ends first, of those that end by themselves. */
+/** The hold that ends first. */
 export function first(some) {
-  const ending = some.holders.filter((each) => !each.endless);
-  return ending.reduce((soonest, each) => (soonest && soonest.ends <= each.ends ? soonest : each), null);
+  return some.holders.reduce((soonest, each) => (soonest && soonest.ends <= each.ends ? soonest : each), null);
 }
 
 /** How many units are taken. */

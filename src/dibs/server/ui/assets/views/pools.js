@@ -57,7 +57,7 @@ function makeSlot({ slot }) {
 function updateSlot(cell, { slot, hold }) {
   cell.slot = slot;
   cell.hold = hold;
-  const soon = hold && !hold.endless && hold.ends - now() < hold.whole / 5;
+  const soon = hold && hold.ends - now() < hold.whole / 5;
   mark(cell, "data-state", hold ? (soon && hold.state === "held" ? "soon" : hold.state) : "free");
   mark(cell, "aria-label", told(cell));
 }
@@ -65,7 +65,7 @@ function updateSlot(cell, { slot, hold }) {
 function told({ slot, hold }) {
   if (!hold) return `Slot ${slot} is free`;
   const note = hold.note ? ` (${shown(hold.note)})` : "";
-  const left = hold.endless ? "no end known" : `${span(hold.ends - now())} left`;
+  const left = `${span(hold.ends - now())} left`;
   return `Slot ${slot}: ${shown(hold.owner)}${note}, token ${hold.token}, for ${span(now() - hold.since)}, ${left}`;
 }
 

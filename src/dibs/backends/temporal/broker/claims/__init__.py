@@ -1,1 +1,0 @@
-"""The permits of slot mode that a sharing broker holds."""
