@@ -194,8 +194,6 @@ RULES: Mapping[str, Rule] = {
     "server.routes.*": Rule(SERVICE | names("server.*"), theirs=HTTP),
     # each of these is the only one that knows its library
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
-    "server.express": Rule(names("server.answers"), theirs=names("starlette uvicorn")),
-    "server.protocol": Rule(SERVICE | names("server.*"), theirs=names("starlette uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
     "server.spans": Rule(SERVICE | names("links server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tracing": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),

@@ -113,9 +113,7 @@ def test_a_connection_that_broke_and_stands_again_is_told(
 
 
 def _break_streams(world: World) -> None:
-    front = world.server._front
-    assert front is not None
-    for connection in list(front.server_state.connections):
+    for connection in world.connections:
         connection.transport.abort()
 
 

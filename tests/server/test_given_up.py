@@ -155,13 +155,12 @@ def test_what_came_for_one_who_has_left_is_never_granted_late(
     """He brought no id and did not wait, and hung up before the answer."""
     world, name = servers[0], "left"
     late, host = Late(world, monkeypatch, "resent, slowly"), world.url.removeprefix("http://")
-    connections = world.server._front.server_state.connections  # type: ignore[union-attr]
-    before = set(connections)
+    before = world.connections
     with socket.create_connection((host.split(":")[0], int(host.split(":")[1])), LONG) as line:
         head = f"POST /v1/locks/{b64(name)} HTTP/1.1\r\nHost: x\r\n"
         line.sendall(f"{head}Authorization: Bearer {world.admin_key}\r\n\r\n".encode())
         wait_until(lambda: late.under_way, "it is under way")
-    wait_until(lambda: not (connections - before), "the server knows that he has left")
+    wait_until(lambda: not (world.connections - before), "the server knows that he has left")
     late.go_on()
     accounts = world.server.service.accounts
     wait_until(lambda: not accounts.acquiring.busy, "it has been answered")

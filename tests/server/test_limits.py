@@ -19,10 +19,8 @@ from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 
 LIMITS = Limits(
-    max_headers=8192,
     max_body=65536,
     connections=40,
-    connections_per_key=4,
     waiters_per_key=2,
     leases_per_key=3,
     acquires_at_once=2,
@@ -39,7 +37,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[World]:
     """One that gives little time; whoever is to be served in good time asks the other."""
-    world = World.over(limits=Limits(request_time=0.4, idle_time=1.0, stall_time=0.4))
+    world = World.over(limits=Limits(request_time=0.4, idle_time=1.0))
     yield world
     world.close()
 
@@ -62,7 +60,7 @@ def said(line: socket.socket) -> bytes:
 
 def test_they_are_told(world: World) -> None:
     told = world.client("read").get("/v1/limits").json()
-    assert (told["max_ttl"], told["connections_per_key"], told["max_name"]) == (86400, 4, 512)
+    assert (told["max_ttl"], told["leases_per_key"], told["max_name"]) == (86400, 3, 512)
 
 
 def test_an_id_of_a_batch_may_be_as_long_in_other_requests(world: World) -> None:
@@ -76,23 +74,6 @@ def test_an_id_of_a_batch_may_be_as_long_in_other_requests(world: World) -> None
     for ask in (client.patch, client.delete):
         assert ask(one, params={"id": "x" * (most + 1)}).status_code == 400
     assert client.delete(one, params={"id": "x" * most}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [
-        b"",
-        b"GET /v1/locks HTT",
-        b"GET /v1/locks HTTP/1.1\r\nHost: x\r\n",
-        b"POST /v1/batch HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
-    ],
-    ids=["nothing", "line", "headers", "body"],
-)
-def test_a_request_has_so_long_to_arrive(hasty: World, sent: bytes) -> None:
-    with connected(hasty) as line:
-        line.sendall(sent)
-        answer = said(line)
-    assert answer.startswith((b"HTTP/1.1 408", b"HTTP/1.1 401")), answer
 
 
 def test_a_body_that_drips_is_late_too(hasty: World) -> None:
@@ -109,58 +90,6 @@ def test_a_body_that_drips_is_late_too(hasty: World) -> None:
             except TimeoutError:
                 continue
         assert answer.startswith(b"HTTP/1.1 408"), answer
-
-
-def test_headers_are_bounded(world: World) -> None:
-    for sent in (
-        b"GET /v1/locks HTTP/1.1\r\nX: " + b"x" * 20_000,
-        b"GET /" + b"x" * 20_000,
-        b"GET /v1/locks HTTP/1.1\r\n" + b"A: b\r\n" * 4_000,
-        # the same where all of it comes at once
-        b"GET /livez HTTP/1.1\r\nX: " + b"x" * 8_192 + b"\r\n\r\n",
-        b"GET /" + b"x" * 8_192 + b" HTTP/1.1\r\n\r\n",
-        b"GET /livez HTTP/1.1\r\n" + b"A: b\r\n" * 1_400 + b"\r\n",
-        b"POST /v1/batch HTTP/1.1\r\nContent-Length: 9\r\nX: "
-        + b"x" * 8_192
-        + b"\r\n\r\nthe body.",
-    ):
-        with connected(world) as line:
-            line.sendall(sent)
-            assert said(line).startswith(b"HTTP/1.1 431")
-
-
-def test_headers_are_bounded_behind_another_request(world: World) -> None:
-    """What came before them in one go is not theirs; what comes after that is."""
-    with connected(world) as line:
-        line.sendall(
-            b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 300 + b"GET /livez HTTP/1.1\r\nX: "
-        )
-        found = b""
-        while found.count(b"HTTP/1.1 200") < 300:
-            found += line.recv(1 << 16)
-        assert b"HTTP/1.1 431" not in found
-        line.sendall(b"x" * 9_000)
-        assert said(line).startswith(b"HTTP/1.1 431")
-
-
-def test_a_long_body_is_none_of_the_headers_behind_it(world: World) -> None:
-    with connected(world) as line:
-        head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.admin_key}\r\n"
-        body = b'{"commands": []}' + b" " * 60_000
-        line.sendall(
-            head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body + b"GET /livez HTTP"
-        )
-        found = line.recv(1 << 16)
-        assert found.startswith(b"HTTP/1.1 200"), found
-        line.sendall(b"/1.1\r\nHost: x\r\n\r\n")
-        assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
-
-
-def test_headers_within_their_bound_are_taken(world: World) -> None:
-    """Each request of a connection is counted by itself."""
-    client = world.client()
-    for _ in range(3):
-        assert client.get("/livez", headers={"X": "x" * 7_500}).status_code == 200
 
 
 def test_a_body_is_bounded(world: World) -> None:
@@ -204,44 +133,19 @@ def test_an_idle_connection_is_closed(hasty: World) -> None:
         assert said(line).startswith(b"HTTP/1.1 200")
 
 
-def test_a_client_that_reads_nothing_is_cut_off(hasty: World) -> None:
-    with connected(hasty) as line:
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        ask = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
-        connections = hasty.server._front.server_state.connections  # type: ignore[union-attr]
-        with pytest.raises(OSError):  # noqa: PT011
-            for _ in range(2000):
-                line.sendall(ask * 50)
-                time.sleep(0.01)
-    give_up = time.monotonic() + LONG
-    while any(each._stalled_since for each in connections):  # type: ignore[union-attr]
-        assert time.monotonic() < give_up
-        time.sleep(0.05)
-
-
-def test_so_many_connections_for_a_key(world: World) -> None:
-    key = world.key("read")
-    clients = [world.client(key=key) for _ in range(5)]
-    answers = [client.get("/v1/limits") for client in clients]
-    assert [answer.status_code for answer in answers] == [200] * 4 + [429]
-    assert world.client("read").get("/v1/limits").status_code == 200
-    clients[0].close()
-    give_up = time.monotonic() + LONG
-    while clients[4].get("/v1/limits").status_code != 200:
-        assert time.monotonic() < give_up
-
-
 def test_so_many_connections_in_all(world: World) -> None:
     lines = []
     host, port = world.url.removeprefix("http://").split(":")
     try:
         for _ in range(60):
             lines.append(socket.create_connection((host, int(port)), LONG))
+        wait_until(lambda: len(world.connections) >= 60, "all are there")
+        lines[-1].sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
         refused = said(lines[-1])
     finally:
         for line in lines:
             line.close()
-    assert refused.startswith((b"HTTP/1.1 503", b"HTTP/1.1 408"))
+    assert refused.startswith(b"HTTP/1.1 503")
 
 
 def test_so_many_leases_for_a_key(world: World) -> None:

@@ -26,8 +26,7 @@ NOT_FUZZED = {route.path for route in ROUTES if route.media == "text/event-strea
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    # a 431 is a refusal that the fuzzer does not know for one
-    world = World.over(limits=Limits(max_wait=0.05, max_headers=1 << 20))
+    world = World.over(limits=Limits(max_wait=0.05))
     yield world
     world.close()
 

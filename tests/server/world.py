@@ -80,6 +80,12 @@ class World:
     def url(self) -> str:
         return self.server.url
 
+    @property
+    def connections(self) -> set[Any]:
+        """uvicorn's connections, as they are now."""
+        assert self.server._front is not None
+        return set(self.server._front._uvicorn.server_state.connections)
+
     def do(self, action: Callable[[], Any]) -> Any:
         """Have something done in the server's loop: a coroutine function, or a plain one."""
 

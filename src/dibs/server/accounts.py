@@ -83,7 +83,6 @@ class Account:
     """What one key has, at this server."""
 
     __slots__ = (
-        "connections",
         "event_streams",
         "leases",
         "places",
@@ -93,7 +92,6 @@ class Account:
     )
 
     def __init__(self) -> None:
-        self.connections = 0
         self.streams = 0
         self.event_streams = 0
         self.waiters = 0
@@ -107,7 +105,7 @@ class Account:
     @property
     def is_idle(self) -> bool:
         """There is nothing to remember."""
-        counted = (self.connections, self.streams, self.event_streams, self.waiters)
+        counted = (self.streams, self.event_streams, self.waiters)
         return not any((*counted, self.leases, self.places, self.sign_ins))
 
 
@@ -194,7 +192,7 @@ class Accounts:
         return self._census
 
     def one_more(self, key_id: str, what: str) -> "Counted":
-        """Room for one more of what is counted: `connections`, `streams`, … Raises `Problem`, 429."""
+        """Room for one more of what is counted: `streams`, `waiters`, … Raises `Problem`, 429."""
         account = self.of(key_id)
         most: int = getattr(self.limits, f"{what}_per_key")
         if getattr(account, what) >= most:

@@ -4,8 +4,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
-from dibs.server.connection import connection_of
-
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
@@ -33,9 +31,6 @@ class Answer:
         headers = [*self.headers, self.caching]
         if self.status not in (204, 304):
             headers.append((b"content-length", b"%d" % len(self.body)))
-        connection = connection_of(scope)
-        if connection is not None and connection.answer(scope, self.status, headers, self.body):
-            return
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
         await send({"type": "http.response.body", "body": self.body})
 

@@ -15,7 +15,6 @@ from dibs.errors import (
 )
 from dibs.server.answers import Answer
 from dibs.server.call import Call, Gone
-from dibs.server.connection import connection_of
 from dibs.server.keys import Unauthenticated
 from dibs.server.people import holders_for_people
 from dibs.server.principal import Principal
@@ -66,8 +65,7 @@ class Application:
             await answer(scope, receive, send)
         except Gone as gone:
             route = route or gone.route
-            connection = connection_of(scope)
-            status = (connection and connection.refused) or HUNG_UP
+            status = HUNG_UP
             if span is not None:
                 span.hung_up(route)
         finally:
@@ -87,7 +85,7 @@ class Application:
                 call.principal = await self._principal(call, route.needs)
                 _check(call, route.needs)
             if route.body is None and not route.ignores_body:
-                await call.check_no_body()
+                call.check_no_body()
             return await route.handler(call), route
         except Problem as problem:
             if problem.kind == "forbidden" and route is not None and call is not None:
@@ -116,24 +114,16 @@ class Application:
         if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
             if raw is not None:
                 raise unauthenticated("this is for browsers that have signed in, not for keys")
-            return self._counted(call, await self.service.sessions.authenticate(call))
+            return await self.service.sessions.authenticate(call)
         header = None if raw is None else raw.decode("latin-1")
         keys = self.service.keys
         try:
             try:
-                principal = keys.authenticate(header)
+                return keys.authenticate(header)
             except Unauthenticated:
-                principal = await keys.admit(header)
+                return await keys.admit(header)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None
-        return self._counted(call, principal)
-
-    def _counted(self, call: Call, principal: Principal) -> Principal:
-        """The connection is one of theirs. Raises `Problem`, 429, where they have too many."""
-        connection = connection_of(call.scope)
-        if connection is not None and connection.key_id != principal.key_id:
-            connection.belongs_to(self.service.accounts, principal.key_id)
-        return principal
 
     def _told(self, error: DibsError) -> Problem:
         """A problem for what the library raises."""

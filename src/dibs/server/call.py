@@ -1,5 +1,6 @@
 """One request, as its handler sees it."""
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,6 @@ import msgspec
 from msgspec import Struct
 
 from dibs.server import parameters
-from dibs.server.connection import connection_of
 from dibs.server.principal import Principal
 from dibs.server.problems import Problem
 
@@ -80,11 +80,19 @@ class Call:
         client = self.scope.get("client")
         return client[0] if client else ""
 
-    @property
-    def is_over(self) -> bool:
-        """Whether the caller has hung up already."""
-        connection = connection_of(self.scope)
-        return connection is not None and connection.is_lost
+    def has_hung_up(self) -> bool:
+        """Whether the caller has left already; what is left of the body is dropped."""
+        loop = asyncio.get_running_loop()
+        while True:
+            receiving = asyncio.Task(self._message(), loop=loop, eager_start=True)
+            if not receiving.done():
+                receiving.cancel()
+                return False
+            if receiving.result()["type"] == "http.disconnect":
+                return True
+
+    async def _message(self) -> Mapping[str, Any]:
+        return await self.receive()
 
     def header(self, name: bytes) -> str:
         """A header's value; empty where there is none."""
@@ -103,35 +111,39 @@ class Call:
         declared = self.headers.get(b"content-length")
         if declared is not None and (not declared.isdigit() or int(declared) > most):
             raise self._too_large(most)
-        message = await self.receive()
-        body: bytes = message.get("body", b"")
-        if not message.get("more_body"):
-            _check_whole(message)
-            return self._bounded(body, most)
-        parts, length = [body], len(body)
-        while message.get("more_body"):
+        seconds = self.service.limits.request_time
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read(most)
+        except TimeoutError:
+            raise Problem(
+                "late",
+                f"a request body must arrive within {seconds:g} s",
+                headers=((b"connection", b"close"),),
+            ) from None
+
+    async def _read(self, most: int) -> bytes:
+        parts, length, more = list[bytes](), 0, True
+        while more:
             message = await self.receive()
-            _check_whole(message)
+            if message["type"] == "http.disconnect":
+                raise Gone
             parts.append(message.get("body", b""))
             length += len(parts[-1])
+            more = message.get("more_body", False)
             if length > most:
                 raise self._too_large(most)
         return b"".join(parts)
 
-    async def check_no_body(self) -> None:
-        """Raises `Problem`, 400, for whoever puts parameters where nobody looks; 413 if it is too long."""
+    def check_no_body(self) -> None:
+        """Raises `Problem`, 400, without reading a body where none is taken."""
         length = self.headers.get(b"content-length", b"0")
-        if length == b"0" and b"transfer-encoding" not in self.headers:
-            return
-        if await self.body(self.service.limits.max_body):
+        if length != b"0" or b"transfer-encoding" in self.headers:
             raise Problem(
-                "malformed", "there is no body here: parameters go into the query, as in ?ttl=30"
+                "malformed",
+                "this takes no body: parameters go into the query, as in ?ttl=30",
+                headers=((b"connection", b"close"),),
             )
-
-    def _bounded(self, body: bytes, most: int) -> bytes:
-        if len(body) > most:
-            raise self._too_large(most)
-        return body
 
     def _too_large(self, most: int) -> Problem:
         return Problem(
@@ -178,8 +190,3 @@ def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
     for name in _ONCE:
         if names.count(name) > 1:
             raise Problem("malformed", f"there is more than one header {name.decode()}")
-
-
-def _check_whole(message: Mapping[str, Any]) -> None:
-    if message["type"] == "http.disconnect":
-        raise Gone

@@ -4,7 +4,7 @@ They go on until the caller goes, its key or session ends, or the server stops.
 """
 
 import asyncio
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.json import encode
@@ -17,7 +17,7 @@ from dibs.server.observatory.events import Event, shape
 from dibs.server.problems import Problem
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -79,8 +79,12 @@ async def endless(
     counted = call.service.accounts.one_more(call.principal.key_id, counted_as)
 
     async def run(scope: "Scope", receive: "Receive", send: "Send") -> None:
-        with counted, feed as own:
-            await _run(call, own, send)
+        async def send_in_time(message: "Message") -> None:
+            async with asyncio.timeout(call.service.limits.stall_time):
+                await send(message)
+
+        with counted, feed as own, suppress(TimeoutError):
+            await _run(call, own, send_in_time)
 
     return run
 

@@ -1,9 +1,9 @@
-"""The front of a server: uvicorn, listening on a socket of ours, and ended by us."""
+"""The front of a server: uvicorn, by its documented API, on a socket of ours."""
 
 import asyncio
 import socket
 import ssl
-from contextlib import suppress
+from math import ceil
 
 import uvicorn
 
@@ -12,26 +12,23 @@ from dibs.errors import NotConfigured
 from dibs.server.app import Application
 from dibs.server.config import ServerConfig
 from dibs.server.listening import CannotListen, look_up
-from dibs.server.protocol import bounded, sweep_every
 from dibs.server.service import Service
 
 BACKLOG = 2048
-"""So many connections may wait to be accepted."""
-
-HANDSHAKE = 10.0
-"""Seconds that a client has to agree on TLS."""
+"""Connections that may wait to be accepted."""
 
 
-class Front(uvicorn.Server):
-    """uvicorn, listening on a socket of ours, and ended by us."""
+class Front:
+    """uvicorn, which runs from `begin` to `end`."""
 
-    def __init__(self, service: Service, config: ServerConfig) -> None:
+    def __init__(self, service: Service, config: ServerConfig, tls: ssl.SSLContext | None) -> None:
         self._service = service
-        limits = config.limits
-        super().__init__(
+        self._config = config
+        self._serving: asyncio.Task[None] | None = None
+        self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 Application(service),
-                http=bounded(limits, service.meters),
+                http="httptools",
                 ws="none",
                 loop="asyncio",
                 lifespan="off",
@@ -41,7 +38,11 @@ class Front(uvicorn.Server):
                 proxy_headers=bool(config.trusted_proxies),
                 forwarded_allow_ips=list(config.trusted_proxies),
                 server_header=False,
-                timeout_graceful_shutdown=config.drain_time,  # type: ignore[arg-type]
+                backlog=BACKLOG,
+                limit_concurrency=config.limits.connections + 1,  # it refuses at this number
+                timeout_keep_alive=ceil(config.limits.idle_time),
+                timeout_graceful_shutdown=ceil(config.drain_time),
+                ssl_context_factory=None if tls is None else lambda *_: tls,
                 headers=[
                     (SERVER_HEADER, service.server_id),
                     (FORMAT_HEADER, str(FORMAT)),
@@ -51,63 +52,24 @@ class Front(uvicorn.Server):
             )
         )
 
-    async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None) -> None:
-        """Accept connections from now on."""
-        if not self.config.loaded:
-            self.config.load()
-        self.lifespan = self.config.lifespan_class(self.config)
-        loop = asyncio.get_running_loop()
-        state = self.server_state
+    async def begin(self, sock: socket.socket, stopping: asyncio.Event) -> None:
+        """Accept connections. `stopping` is set if uvicorn ends by itself."""
+        self._serving = serving = asyncio.create_task(self._uvicorn.serve(sockets=[sock]))
+        serving.add_done_callback(lambda _: stopping.set())
+        while not (self._uvicorn.started or serving.done()):  # noqa: ASYNC110  # it has no event
+            await asyncio.sleep(0)
 
-        def protocol() -> asyncio.Protocol:
-            made: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
-                config=self.config, server_state=state, app_state={}, _loop=loop
-            )
-            return made
+    async def drain(self) -> None:
+        """Tell clients to go elsewhere, give balancers time to notice, then `end`."""
+        self._service.drain.begin()
+        await asyncio.sleep(self._config.drain_delay)
+        await self.end()
 
-        await self.on_tick(0)  # sets the headers of all answers
-        server = await loop.create_server(
-            protocol,
-            sock=sock,
-            backlog=BACKLOG,
-            ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE if tls else None,
-        )
-        self.servers = [server]
-        self.started = True
-
-    def refuse(self) -> None:
-        """Accept no connection any more."""
-        for server in self.servers:
-            server.close()
-
-    async def serve(self, stopping: asyncio.Event, config: ServerConfig) -> None:  # type: ignore[override]
-        """Until `stopping` is set, and what runs has ended."""
-        sweeper = asyncio.create_task(self._sweep(), name="dibs connections")
-        ticker = asyncio.create_task(self.main_loop(), name="dibs clock")
-        try:
-            await stopping.wait()
-            self._service.drain.begin()
-            await asyncio.sleep(config.drain_delay)
-            self.should_exit = True
-            await ticker
-            await self.shutdown()
-        finally:
-            for task in (sweeper, ticker):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-
-    async def _sweep(self) -> None:
-        """Look after connections whose clients are too slow."""
-        loop, pause = asyncio.get_running_loop(), sweep_every(self._service.limits)
-        while True:
-            await asyncio.sleep(pause)
-            now = loop.time()
-            for connection in list(self.server_state.connections):
-                connection.sweep(now)  # type: ignore[union-attr]
-                if self.should_exit:
-                    connection.shutdown()  # it came just as the others were told
+    async def end(self) -> None:
+        """Accept no more connections, and wait for requests for as long as `drain_time`."""
+        self._uvicorn.should_exit = True
+        if self._serving is not None:
+            await self._serving
 
 
 def listening_socket(config: ServerConfig) -> socket.socket:

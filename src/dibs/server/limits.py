@@ -23,13 +23,10 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_text: int = MAX_TEXT
     """Fixed: the length of a note, a client-id, an id or a reason, in characters."""
     max_body: int = 1 << 20
-    max_headers: int = 32 << 10
-    """Of a request: its line and its headers."""
     max_batch: int = MAX_BATCH
     """Fixed: commands in a batch."""
     max_page: int = 1000
     connections: int = 10_000
-    connections_per_key: int = 1_000
     streams_per_key: int = 200
     event_streams_per_key: int = 20
     """Of `/v1/events`. Fewer than others, of which each process that waits has one: those are told what is
@@ -48,11 +45,11 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Likewise for renewals and releases, which acquires can't use up."""
     reads_at_once: int = 256
     request_time: float = 20.0
-    """Within which all of a request must have arrived."""
+    """Within which a body must have arrived."""
     idle_time: float = 75.0
     """So long a connection may wait for its next request."""
     stall_time: float = 15.0
-    """A client that takes nothing of its answer for so long is cut off."""
+    """A stream whose client reads nothing for so long is ended."""
     stream_beat: float = 15.0
     """So often something comes in a stream, if only a comment."""
     stream_backlog: int = 4_096

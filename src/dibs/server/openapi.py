@@ -195,7 +195,9 @@ def _success(route: Route, status: int, schemas: dict[Any, Node]) -> Node:
 
 def problems_of(route: Route) -> list[int]:
     """The statuses of its problems: those of every route, those of its kind, and its own."""
-    found = {400, 408, 413, 431, 503, *route.problems}
+    found = {400, 503, *route.problems}
+    if route.body is not None:
+        found |= {408, 413}
     if route.needs.kind != "public":
         found |= {401, 429}
     if route.needs.kind == "everywhere" or (route.needs.kind == "path" and not route.needs.hidden):

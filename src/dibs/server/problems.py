@@ -56,7 +56,6 @@ KINDS: dict[str, Kind] = {
     "limit": Kind(
         429, "This key has as much as it may have", "Release some, or wait; see /v1/limits."
     ),
-    "headers-too-large": Kind(431, "The headers are too large", "/v1/limits tells how large."),
     "bug": Kind(500, "The server failed", "This is a bug; the server's log says more."),
     "overloaded": Kind(503, "Too much at a time", "Try again after Retry-After."),
     "draining": Kind(503, "This server is about to stop", "Go on with another; leases stay."),

@@ -85,9 +85,9 @@ class Server:
             made = await service.keys.first("first administrator")
             self.first_key = made[1] if made else None
         ticket = self._ticket(service)
-        self._front = Front(service, config)
-        await self._front.listen(sock, tls)
-        self._stack.callback(self._front.refuse)
+        self._front = front = Front(service, config, tls)
+        self._stack.push_async_callback(front.end)
+        await front.begin(sock, self._stopping)
         self.url = url_of(sock, secure=tls is not None)
         if ticket:
             self.sign_in_url = f"{self.url}/#ticket={ticket}"  # what follows # is sent to no server
@@ -161,7 +161,8 @@ class Server:
         """Serve until `stop`, then let requests come to their end, and close everything."""
         assert self._front is not None, "not started"
         try:
-            await self._front.serve(self._stopping, self.config)
+            await self._stopping.wait()
+            await self._front.drain()
         finally:
             await self.close()
 

@@ -31,7 +31,7 @@ PUBLIC = {
 def test_the_server_serves_this_table_and_nothing_else(matrix: Matrix) -> None:
     http = matrix.world.server._front
     assert http is not None
-    served = http.config.app.router.routes  # type: ignore[union-attr]
+    served = http._uvicorn.config.app.router.routes  # type: ignore[union-attr]
     assert served == tuple(ROUTES)
 
 

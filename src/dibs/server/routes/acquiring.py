@@ -25,7 +25,7 @@ async def acquire(call: Call) -> Answer:
         had = await _in_line(call, command, asked.wait, brought=brought)
     else:
         had = await _try(call, command, brought=brought)
-    if call.is_over and not brought:  # or nobody would have it until its ttl is over
+    if not brought and call.has_hung_up():  # or nobody would have it until its ttl is over
         service.give_up(command.key, had.id)
         raise Hung
     return _held(call, had, command)
