@@ -56,7 +56,7 @@ def test_acquire_renew_release(world: World, name: str) -> None:
     assert held["sequencer"] > 0
     assert held["ttl"] == 30
     assert 30 - LONG / 2 < held["remaining"] <= 30
-    assert answer.headers["location"] == f"/v1/locks/{b64(name)}"
+    assert answer.headers["location"] == f"/v1/locks/{b64(name)}?kind=lock"
     path = f"/v1/locks/{b64(name)}"
     renewed = client.patch(path, params={"id": held["id"], "ttl": 60})
     assert (renewed.status_code, renewed.json()["title"]) == (200, "Ok")

@@ -9,18 +9,21 @@ from dataclasses import replace
 
 from dibs.core.timing import burial
 from dibs.model import Acquire, Command, Release
+from dibs.primitives.ids import new_id
 
 MOST = 10_000
-"""So many ids are remembered."""
+"""Ids that are remembered, of each sort."""
 
 
 class Doubts:
     """Those of one server. It knows of its own copies only."""
 
-    __slots__ = ("_bury", "ids")
+    __slots__ = ("_bury", "_made", "ids")
 
     def __init__(self, call_timeout: float) -> None:
         self._bury = burial(call_timeout)
+        self._made: dict[str, None] = {}
+        """Ids that this server made and has not released. The latest comes last."""
         self.ids: dict[str, None] = {}
         """The latest comes last. As a rule there are none, and then nothing needs to be `heeded`."""
 
@@ -31,10 +34,20 @@ class Doubts:
 
     def add(self, lease_id: str) -> None:
         """A copy of an Acquire under this id may still be on its way."""
-        self.ids.pop(lease_id, None)  # it is the latest again
-        self.ids[lease_id] = None
-        if len(self.ids) > MOST:
-            del self.ids[next(iter(self.ids))]
+        _remember(self.ids, lease_id)
+
+    def new_id(self) -> str:
+        """A lease id for a caller who brought none. Only this server ever sends an Acquire with it."""
+        lease_id = new_id()
+        _remember(self._made, lease_id)
+        return lease_id
+
+    def was_made(self, lease_id: str) -> bool:
+        """Whether this server made it and its release is the first that it sees."""
+        if lease_id not in self._made:
+            return False
+        del self._made[lease_id]
+        return True
 
     def heeded(self, command: Command) -> Command:
         """The command as it is to be sent: a release of such an id has the store remember it."""
@@ -49,3 +62,10 @@ class Doubts:
     def buried(self, command: Release) -> Release:
         """Have the store remember its id for as long as a late copy may be on its way."""
         return replace(command, bury=max(command.bury, self._bury))
+
+
+def _remember(ids: dict[str, None], lease_id: str) -> None:
+    ids.pop(lease_id, None)  # it is the latest again
+    ids[lease_id] = None
+    if len(ids) > MOST:
+        del ids[next(iter(ids))]

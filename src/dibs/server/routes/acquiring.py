@@ -7,7 +7,6 @@ from dibs.primitives.telling import contention
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.call import Gone as Hung
-from dibs.server.own_ids import own_id
 from dibs.server.people import holders_for_people
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import AcquireQuery, Held
@@ -39,7 +38,7 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
     longest = service.limits.max_wait
     if asked.wait > longest:
         raise Problem("malformed", f"wait is {longest:g} s at most; ask again after that")
-    lease_id = asked.id or own_id()
+    lease_id = asked.id or service.doubts.new_id()
     return Acquire(
         call.key(kind),
         lease_id,
@@ -111,8 +110,10 @@ async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
 
 def _held(call: Call, had: Had, command: Acquire) -> Answer:
     remaining = max(had.remaining, 0.0)
+    kind = command.key.partition(b":")[0]
     held = Held(
         had.id,
+        kind.decode(),
         had.token,
         command.ttl,
         round(remaining, 3),
@@ -120,7 +121,7 @@ def _held(call: Call, had: Had, command: Acquire) -> Answer:
         command.units if command.units < MANY else 1,
         had.slots,
     )
-    return json(held, 200, (b"location", call.scope["raw_path"]))
+    return json(held, 200, (b"location", b"%b?kind=%b" % (call.scope["raw_path"], kind)))
 
 
 def not_acquired(reply: Reply, key: bytes) -> Problem:

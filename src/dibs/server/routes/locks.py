@@ -2,12 +2,10 @@
 
 from dibs.core.names import fingerprint
 from dibs.model import Granted, Inspect, Lost, Queued, Renew, Renewed, Reply, Status
-from dibs.runtime.port import Answer as Told
 from dibs.server.answers import Answer, empty, json
 from dibs.server.call import Call
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem
-from dibs.server.routes import kinds
 from dibs.server.routes.acquiring import acquire
 from dibs.server.routes.old_sdk import OK, is_old_sdk
 from dibs.server.routes.releasing import release
@@ -28,6 +26,8 @@ from dibs.server.routes.telling import (
     in_line,
     lock_shown,
     moment,
+    no_such_lease,
+    not_held,
 )
 from dibs.server.routing import SEEING, Route, on_path
 
@@ -37,29 +37,25 @@ async def renew(call: Call) -> Answer:
     asked = call.query(RenewQuery)
     service = call.service
     check_ttl(service, asked.ttl)
-    command = Renew(call.key(asked.kind or kinds.FIRST), asked.id, asked.ttl)
+    command = Renew(call.key(asked.kind), asked.id, asked.ttl)
     with service.accounts.renewing:
         answer = await service.ask(call.principal, command)
-        if asked.kind is None and type(answer.reply) is Lost and not kinds.has_id(answer.reply):
-            answer = await kinds.renewed(call, command) or answer
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
-        raise _not_renewed(reply)
+        raise _not_renewed(reply, asked.kind)
     left = service.left(reply.ttl, answer.sent)
     if is_old_sdk(call):
         return OK
     return json(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
 
 
-def _not_renewed(reply: Reply) -> Problem:
+def _not_renewed(reply: Reply, kind: str) -> Problem:
     match reply:
         case Lost(reason="revoked"):
             told = f": {reply.detail}" if reply.detail else ""
             return Problem("lost", f"the lease was revoked{told}")
         case Lost():
-            return Problem(
-                "lost", "the lease has expired or was released, or there never was one of this id"
-            )
+            return no_such_lease(kind)
         case Queued():
             return in_line(reply)
         case _:
@@ -68,28 +64,20 @@ def _not_renewed(reply: Reply) -> Problem:
 
 async def look(call: Call) -> Answer:
     """Who holds it."""
-    asked = call.query(LookQuery)
+    asked, service = call.query(LookQuery), call.service
     status = Status(b"", 1)
     if call.allowed:
-        reply = (await _looked(call, asked.kind)).reply
+        inspect = Inspect(call.key(asked.kind))
+        reply = (await service.ask(call.principal, inspect)).reply
         if not isinstance(reply, Status):
             raise failure(reply)
         status = reply
     if not status.holders:
-        raise Problem("not-held", "nobody holds it")
+        raise not_held(asked.kind)
     tag = _tag(status)
     if _has_it(call, tag):
         return empty(304, (b"etag", tag))
     return json(lock_shown(call, status), 200, (b"etag", tag))
-
-
-async def _looked(call: Call, kind: str | None) -> Told:
-    """What there is of that kind, or of any."""
-    inspect = Inspect(call.key(kind or kinds.FIRST))
-    answer = await call.service.ask(call.principal, inspect)
-    if kind is None and type(answer.reply) is Status and not answer.reply.holders:
-        return await kinds.held(call) or answer
-    return answer
 
 
 def _tag(status: Status) -> bytes:

@@ -1,15 +1,13 @@
 """Releasing one's own lease, and ending those of others."""
 
 from dibs.core.names import fingerprint
-from dibs.model import Failed, Release, Released, Revoke, Revoked
+from dibs.model import Failed, Release, Released, Reply, Revoke, Revoked
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
-from dibs.server.own_ids import is_own
 from dibs.server.problems import Problem
-from dibs.server.routes import kinds
 from dibs.server.routes.old_sdk import done
 from dibs.server.routes.shapes import Forced, ReleaseQuery
-from dibs.server.routes.telling import failure
+from dibs.server.routes.telling import failure, no_such_lease, not_held
 
 
 async def release(call: Call) -> Answer:
@@ -25,22 +23,19 @@ async def release(call: Call) -> Answer:
     if asked.reason or asked.now or asked.lease:
         raise Problem("malformed", "lease=, reason= and now= are for force=true")
     with call.service.accounts.renewing:
-        if await _given_up(call, asked.kind, asked.id):
-            return done(call)
-    raise Problem("lost", "nothing is held under this id: it was released, or it has expired")
-
-
-async def _given_up(call: Call, kind: str | None, lease_id: str) -> bool:
-    """Whether there was anything to give up: of that kind, or of any."""
-    service, command = call.service, Release(call.key(kind or kinds.FIRST), lease_id)
-    if not is_own(lease_id):  # an Acquire of any server may be on its way
-        command = service.doubts.buried(command)
-    reply = (await service.ask(call.principal, command)).reply
+        reply = await _given_up(call, asked.kind, asked.id)
     if isinstance(reply, Failed):
         raise failure(reply)
-    if type(reply) is Released:
-        return True
-    return kind is None and await kinds.released(call, lease_id)
+    if type(reply) is not Released:
+        raise no_such_lease(asked.kind)
+    return done(call)
+
+
+async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
+    service, command = call.service, Release(call.key(kind), lease_id)
+    if not service.doubts.was_made(lease_id):  # another server may still send its Acquire
+        command = service.doubts.buried(command)
+    return (await service.ask(call.principal, command)).reply
 
 
 async def _force(call: Call, asked: ReleaseQuery) -> Answer:
@@ -49,20 +44,19 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
         raise Problem("malformed", "say why, with reason=: the holder is told, and it is kept")
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service = call.service
-    kind = asked.kind or await kinds.only_one(call, lease)
     await service.audit.write(
         call.principal,
         "force release",
         call.name,
-        {"kind": kind, "reason": asked.reason, "now": asked.now, "lease": lease},
+        {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
     )
-    command = Revoke(call.key(kind), lease, asked.reason, asked.now)
+    command = Revoke(call.key(asked.kind), lease, asked.reason, asked.now)
     with service.accounts.renewing:
         reply = (await service.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):
         raise failure(reply)
     if not reply.count:
-        raise Problem("not-held", "nobody holds it")
+        raise not_held(asked.kind)
     return json(Forced(200, "Ok", reply.count, round(reply.ends_in, 3), _warning(asked, reply)))
 
 

@@ -61,8 +61,7 @@ type Ttl = Annotated[
 type Which = Annotated[
     Kind,
     Meta(
-        description="What the name belongs to: the lock of that name, and where there is nothing of a lock "
-        "whatever else there is, if it is left out",
+        description="What the name belongs to, as `kind` in the answer of the acquire has it",
     ),
 ]
 
@@ -123,14 +122,14 @@ class RenewQuery(Strict, frozen=True):
 
     id: AnyId
     ttl: Ttl = 30.0
-    kind: Which | None = None
+    kind: Which = "lock"
 
 
 class ReleaseQuery(Strict, frozen=True):
     """What is released; or, with `force`, whose leases are ended."""
 
     id: AnyId | None = None
-    kind: Which | None = None
+    kind: Which = "lock"
     force: Annotated[
         bool, Meta(description="End leases that are not yours: takes the scope force, and a reason")
     ] = False
@@ -151,13 +150,7 @@ class ReleaseQuery(Strict, frozen=True):
 class LookQuery(Strict, frozen=True):
     """Whose holders are told."""
 
-    kind: Which | None = None
-
-
-class GetQuery(Strict, frozen=True):
-    """Which kind of lock of that name."""
-
-    kind: Annotated[Kind, Meta(description="What the name belongs to")] = "lock"
+    kind: Which = "lock"
 
 
 class ListQuery(Strict, frozen=True):
@@ -175,6 +168,8 @@ class Held(Struct, frozen=True):
     """What was acquired."""
 
     id: str
+    kind: str
+    """What the name belongs to: later requests say it with `kind=`, unless it is `lock`."""
     sequencer: int
     """The fencing token: it rises with every grant of a name."""
     ttl: float

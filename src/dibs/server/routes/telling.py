@@ -6,6 +6,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from dibs.backends.http.names import encoded
+from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
 from dibs.server.answers import json
 from dibs.server.call import Call
@@ -13,6 +14,8 @@ from dibs.server.people import holders_for_people
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Done, Info, LockShown
+
+_OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 
 if TYPE_CHECKING:
     from dibs.server.service import Service
@@ -45,6 +48,20 @@ def check_ttl(service: "Service", ttl: float) -> None:
         raise Problem(
             "malformed", f"ttl is {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {ttl:g}"
         )
+
+
+def no_such_lease(kind: str) -> Problem:
+    """A problem for an id that holds nothing of this kind."""
+    return Problem(
+        "lost",
+        f"this id holds no {kind} of this name: it has expired, was released, or never held it. "
+        f"{_OTHER_KINDS}",
+    )
+
+
+def not_held(kind: str) -> Problem:
+    """A problem for a name that nobody holds as this kind."""
+    return Problem("not-held", f"nobody holds a {kind} of this name. {_OTHER_KINDS}")
 
 
 def failure(reply: Reply) -> Problem:

@@ -11,7 +11,7 @@ from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.observatory.ring import AT_ONCE
 from dibs.server.people import status_for_people
 from dibs.server.principal import Scope
-from dibs.server.routes.shapes import GetQuery
+from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ GAP = 0.1
 
 async def watch(call: Call) -> "ASGIApp":
     """Tell who holds it, and what happens to it."""
-    asked = call.query(GetQuery)
+    asked = call.query(LookQuery)
     return await endless(call, _opened(call, call.key(asked.kind)))
 
 
@@ -93,7 +93,7 @@ ROUTES = (
         needs=on_path(Scope.READ),
         handler=watch,
         summary="Who holds it, now and after each change",
-        query=GetQuery,
+        query=LookQuery,
         answers={200: str},
         problems=(429, 503),
         media="text/event-stream",
