@@ -208,7 +208,7 @@ RULES: Mapping[str, Rule] = {
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(
         BASE
-        | names("core.names core.timing backends backends.http.names backends.postgres.url")
+        | names("core.names backends backends.http.names backends.postgres.url")
         | names("backends.redact primitives.ids runtime.asyncio runtime.mail runtime.port")
         | names("server.audit server.config server.principal server.reach server.records.port")
         | names("server.repeating server.secrets"),

@@ -4,7 +4,6 @@ from uuid import uuid4
 
 from dibs.runtime.asyncio import AsyncRuntime
 from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.guards import Guards
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.placing.table import Table
@@ -16,5 +15,5 @@ def alone(store: AsyncRuntime) -> PlacedRuntime:
     """The only store, now and always: the table never ages, whatever the store's clock does."""
     listing = Listing((Listed("only", ("here",)),), "only", 3.0)
     records = records_for(f"memory://{uuid4()}")  # nobody reads them
-    atlas = Atlas(records, lambda: 0.0, Table(listing, read_at=0.0), 3.0)
-    return PlacedRuntime(store, Ways({"here": store}, listing), atlas, Guards(b"secret"))
+    atlas = Atlas(records, lambda: 0.0, Table(listing, read_at=0.0), 3.0, store)
+    return PlacedRuntime(store, Ways({"here": store}, listing), atlas)

@@ -1,4 +1,4 @@
-"""`dibs move`: moves a directory's locks to another store, while they are in use."""
+"""`dibs move`: moves a directory's locks to another store once nobody uses them."""
 
 import time
 
@@ -17,9 +17,7 @@ _LOOKS_EVERY = 1.0
 @click.command()
 @click.argument("directory", metavar="DIR")
 @click.option("--to", "place", metavar="PLACEMENT", help="Where to, as the settings call it.")
-@click.option(
-    "--wait", is_flag=True, help="Until nothing is left at the old place, and say how it goes."
-)
+@click.option("--wait", is_flag=True, help="Wait until it has moved, and report what it waits for.")
 @in_base64
 @server
 @options.as_json
@@ -31,10 +29,10 @@ def move(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """Move the locks of a directory to another placement; without --to, say where it lives.
+    """Move the locks of a directory to another placement; without --to, show where it lives.
 
-    `/` is everything that has no placement of its own. Nothing that is held is lost, and no lock is held
-    twice: each goes over once it is free. What is asked for is kept by the service, so this command may end.
+    `/` is everything that has no placement of its own. The directory moves once nobody holds, or waits for,
+    any lock in it. The service remembers the request, so this command may end before.
     """
     with needing("http"):
         remote, path = service(server), f"/v1/move{segment(directory, is_base64=is_base64)}"
@@ -42,7 +40,7 @@ def move(
             remote.ask("PUT", path, {"to": place})
         seen: Shape = remote.ask("GET", path)
         voice, last = Voice(as_json), ""
-        while wait and (seen["to"] or seen["phase"] != "settled"):
+        while wait and seen["to"]:
             told = _told(directory, seen)
             if told != last:
                 voice.say("moving", told)
@@ -62,8 +60,8 @@ def _told(directory: str, seen: Shape) -> str:
     if not seen["to"]:
         return f"{directory} lives at {seen['place']}"
     told = f"{directory} moves from {seen['place']} to {seen['to']}"
-    if seen["keys"]:
-        are, they = ("is", "it is") if seen["keys"] == 1 else ("are", "they are")
-        told += f": {counted(seen['keys'], 'name')} {are} in use at the old place"
-        told += f", until in {seen['ends_in']:.0f} s unless {they} renewed"
-    return told
+    if not seen["keys"]:
+        return told
+    are, ends = ("is", "Its lease") if seen["keys"] == 1 else ("are", "The last lease")
+    told += f" once it is idle: {counted(seen['keys'], 'name')} {are} in use"
+    return f"{told}. {ends} ends in {seen['ends_in']:.0f} s unless renewed"

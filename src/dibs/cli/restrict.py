@@ -115,7 +115,7 @@ def set_(
 ) -> int:
     """Restrict a directory, in the stead of what was said of it.
 
-    Names stand one by one or separated by commas. What lives elsewhere moves: see `dibs move`.
+    Names stand one by one or separated by commas. A directory that lives elsewhere moves once it is idle: see `dibs move`.
     """
     lists = map(_names, (region, exclude_region, provider, exclude_provider))
     body: Shape = dict(zip(_LISTS, lists, strict=True))

@@ -17,6 +17,7 @@ from dibs.server.answers import Answer
 from dibs.server.call import Call, Gone
 from dibs.server.keys import Unauthenticated
 from dibs.server.people import holders_for_people
+from dibs.server.placing.runtime import Moving
 from dibs.server.principal import Principal
 from dibs.server.problems import Problem, forbidden, unauthenticated
 from dibs.server.routes import ROUTES
@@ -137,6 +138,8 @@ class Application:
             )
         if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):
             return Problem("malformed", str(error))
+        if isinstance(error, Moving):
+            return Problem("moving", str(error), retry_after=2)
         if not isinstance(error, BackendUnavailable):
             log.error("the store refuses: %s", error)
         return Problem("unavailable", str(error), retry_after=1)

@@ -26,8 +26,6 @@ type What = Literal[
     "restriction set",
     "restriction deleted",
     "move ordered",
-    "move started",
-    "move phase",
     "move finished",
     "placements changed",
     "signed in",

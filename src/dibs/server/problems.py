@@ -59,6 +59,9 @@ KINDS: dict[str, Kind] = {
     "bug": Kind(500, "The server failed", "This is a bug; the server's log says more."),
     "overloaded": Kind(503, "Too much at a time", "Try again after Retry-After."),
     "draining": Kind(503, "This server is about to stop", "Go on with another; leases stay."),
+    "moving": Kind(
+        503, "Directory is moving", "Its locks move to another store: try again after Retry-After."
+    ),
     "unavailable": Kind(
         503,
         "The store can't be reached",

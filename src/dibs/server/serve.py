@@ -110,10 +110,10 @@ class Server:
         self._check_keys(keys)
         audit = Audit(records)
         await join(records, audit, own, ways, config.placement_fresh)
-        runtime = await runtime_over(ways, records, keys.secret, config.placement_fresh)
+        runtime = await runtime_over(ways, records, config.placement_fresh)
         await runtime.ready()
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
-        desk = placing(runtime, records, audit, keys.secret)
+        desk = placing(runtime, records, audit)
         service.placing = await stack.enter_async_context(desk)
         return service
 

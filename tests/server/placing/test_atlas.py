@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 
 from dibs.errors import BackendUnavailable
+from dibs.hub import hub_for
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.documents import read_table, write_listing
 from dibs.server.placing.home import Home
 from dibs.server.placing.listing import Listed, Listing
-from dibs.server.placing.telling import Telling
 from dibs.server.records import records_for
 
 LISTING = Listing((Listed("one", ("a",)), Listed("two", ("b",))), "one", 3.0)
@@ -38,10 +38,14 @@ async def atlas() -> AsyncIterator[Slow]:
     records = records_for(f"memory://{uuid4()}")
     await records.open()
     await write_listing(records, LISTING, 0)
-    found = Slow(records, time.monotonic, await read_table(records, 0.0), 3.0)
+    hub = hub_for(f"memory://{uuid4()}")
+    table = await read_table(records, 0.0)
+    found = Slow(records, time.monotonic, table, 3.0, hub.loop_runtime())
     found.may_go_on = asyncio.Event()
     yield found
     await records.close()
+    await hub.close_loop()
+    hub.close()
 
 
 async def test_all_who_want_a_reading_share_the_next(atlas: Slow) -> None:
@@ -81,11 +85,11 @@ async def test_who_leaves_takes_a_reading_from_nobody(atlas: Slow) -> None:
 
 async def test_nobody_waits_for_ever_for_one_that_hangs(atlas: Slow) -> None:
     atlas.fresh = 0.1
-    with pytest.raises(BackendUnavailable, match="may be elsewhere"):
-        await Telling(atlas).be_sure(atlas.mark)
+    with pytest.raises(BackendUnavailable, match="take too long"):
+        await atlas.read_since(atlas.mark)
     assert atlas.asked == 1
     atlas.let()
-    await Telling(atlas).be_sure(atlas.mark)
+    await atlas.read_since(atlas.mark)
     assert atlas.table.home_of(b"lock:x") == Home("one")
 
 

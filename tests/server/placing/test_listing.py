@@ -15,11 +15,9 @@ from msgspec import structs
 from dibs.errors import NotConfigured
 from dibs.server.config import Placement, read_config
 from dibs.server.placing.address import address_of, is_beside, is_of_machine
-from dibs.server.placing.home import Home
 from dibs.server.placing.listing import Listed, Listing, Own, check_each_once, joined
 from dibs.server.placing.placement import Place
 from dibs.server.placing.starting import own_of
-from dibs.server.placing.table import Table
 
 FRESH = 3.0
 ADDRESSES = {"at-1": 1, "also-at-1": 1, "at-2": 2, "at-3": 3}
@@ -262,17 +260,6 @@ def test_the_longest_time_that_anybody_goes_on_counts_and_labels_are_the_last() 
     listing = joined(after((own("a", "at-1"),)), (own("a", "at-1", region="DE"),), 9.0, {})
     assert (listing.fresh, listing.places[0].region) == (9.0, "DE")
     assert joined(listing, (own("a", "at-1", region="DE"),), 1.0, {}) == listing
-
-
-def test_a_table_that_has_forgotten_something_is_known_as_such() -> None:
-    listing = after((own("a", "at-1"), own("b", "at-2")))
-    home = Home("a").begun("b", 0.0).seal(0.0)
-    table = Table(listing, {b"x/": home})
-    for later in (home, home.arrived(7, 0.0), home.arrived(7, 0.0).cleared(0.0)):
-        assert not Table(listing, {b"x/": later, b"y/": Home("a")}).has_forgotten(table)
-    assert Table(listing, {}).has_forgotten(table)
-    assert Table(listing, {b"x/": Home("a").begun("b", 0.0)}).has_forgotten(table)
-    assert Table(after((own("a", "at-1"),)), {b"x/": home}).has_forgotten(table)
 
 
 def test_several_stores_need_records_that_do_not_follow_their_order() -> None:

@@ -1,10 +1,10 @@
-"""Directories that move between stores, while their locks are in use."""
+"""Directories that move between stores while they are idle."""
 
-import logging
+import asyncio
 import threading
 import time
-from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 from uuid import uuid4
 
@@ -12,28 +12,30 @@ import httpx2
 import pytest
 
 from dibs.errors import BackendUnavailable
-from dibs.model import Acquire, Granted, Release
+from dibs.model import Command
+from dibs.runtime.port import Answer
 from dibs.server.config import Placement
-from dibs.server.placing.documents import HOME, write
+from dibs.server.placing import mover
+from dibs.server.placing.documents import PIN, Pin, read_all, write, write_homes
 from dibs.server.placing.home import Home
+from dibs.server.records.port import Conflict
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import LONG, World, b64
 
-FRESH = 1.5
+FRESH = 0.5
 """Shorter than usual, as each move waits for it."""
 
 
 class Pair:
     """Two servers of one service with two stores."""
 
-    def __init__(self, *urls: str) -> None:
-        first, second = urls or (f"memory://{uuid4()}", f"memory://{uuid4()}")
+    def __init__(self) -> None:
         settings: dict[str, Any] = {
             "store": "",
             "records": f"memory://{uuid4()}",
             "placement": (
-                Placement(name="one", url=first, region="DE"),
-                Placement(name="two", url=second, region="US"),
+                Placement(name="one", url=f"memory://{uuid4()}", region="DE"),
+                Placement(name="two", url=f"memory://{uuid4()}", region="US"),
             ),
             "placement_fresh": FRESH,
         }
@@ -55,6 +57,19 @@ class Pair:
 
         until(do)
 
+    def freeze(self, directory: bytes, to: str) -> None:
+        """Begin a move as a server does that crashes next."""
+        world = self.servers[0]
+        records = world.server.service.records
+
+        async def do() -> None:
+            found = await read_all(records)
+            await write(records, PIN, directory, Pin(to), 0)
+            home = found.home_of(directory).frozen(to)
+            await write_homes(records, found, {**found.homes, directory: home})
+
+        world.do(do)
+
     def close(self) -> None:
         for world in self.servers:
             world.close()
@@ -67,158 +82,249 @@ def pair() -> Iterator[Pair]:
     found.close()
 
 
-def test_what_is_held_stays_held_and_goes_over_when_it_is_free(pair: Pair) -> None:
+def progress(client: httpx2.Client, directory: str) -> dict[str, Any]:
+    found: dict[str, Any] = client.get(f"/v1/move/{b64(directory)}/").json()
+    return found
+
+
+def test_a_directory_in_use_stays_and_moves_once_it_is_idle(pair: Pair) -> None:
     here, there = pair.clients
     held = acquired(here, "d/busy")
     old = acquired(here, "d/idle")
     released(here, "d/idle", old)
     move(here, "d", "two")
-    pair.know(b"d/", "moving")
-    for client in (here, there):  # nobody gets what is held, and its holder goes on
+    seen = progress(there, "d")
+    assert (seen["place"], seen["to"], seen["phase"], seen["keys"]) == ("one", "two", "pending", 1)
+    assert 0 < seen["ends_in"] <= 60
+    for client in (here, there):  # nothing else changes for its users
         assert is_held(client, "d/busy")
         assert client.patch(lock("d/busy"), params={"id": held["id"], "ttl": 60}).status_code == 200
-    until(lambda: there.post(lock("d/idle"), params={"ttl": 60}).status_code == 200)
-    seen = there.get("/v1/locks/base64:ZA/").json()["locks"]
-    assert [each["name"] for each in seen] == [b64(n)[7:] for n in ("d/busy", "d/idle")]
-    assert there.get(f"/v1/move/{b64('d')}/").json()["keys"] == 1
+        again = acquired(client, "d/idle")
+        released(client, "d/idle", again)
     got: list[dict[str, Any]] = []
     waiter = threading.Thread(
         target=lambda: got.append(acquired(there, "d/busy", wait=LONG)), daemon=True
     )
     waiter.start()
+    until(lambda: there.get(f"{lock('d/busy')}/queue").json().get("waiting") != 0)
     released(there, "d/busy", held)
     waiter.join(LONG)
     assert got[0]["sequencer"] > held["sequencer"]
+    assert progress(here, "d")["phase"] == "pending"
+    released(here, "d/busy", got[0])
     until(lambda: moved(here, "d", "two"))
-    again = here.get(lock("d/busy")).json()
-    assert again["sequencer"] == got[0]["sequencer"]
-    until(lambda: steps_written(here)[-1] == "move finished")
-    assert steps_written(here)[:2] == ["move ordered", "move started"]
-    assert set(steps_written(here)[2:-1]) == {"move phase"}
-
-
-def steps_written(client: httpx2.Client) -> list[str]:
-    """What the audit has of moves, oldest first."""
-    lines = client.get("/v1/audit").json()["entries"]
-    return [each["what"] for each in reversed(lines) if each["what"].startswith("move ")]
+    for client, name in ((here, "d/busy"), (there, "d/idle")):
+        assert acquired(client, name)["sequencer"] > got[0]["sequencer"]
+    lines = here.get("/v1/audit").json()["entries"]
+    moves = [each["what"] for each in lines if each["what"].startswith("move ")]
+    assert moves == ["move finished", "move ordered"]
 
 
 def test_tokens_rise_there_and_back(pair: Pair) -> None:
     here, there = pair.clients
     last = 0
-    for to in ("two", "one"):
+    for to in ("two", "one", ""):
         for client in (here, there):
             lease = acquired(client, "d/x")
             assert lease["sequencer"] > last
             last = lease["sequencer"]
             released(client, "d/x", lease)
-        move(here, "d", to)
-        until(lambda to=to: moved(there, "d", to))  # type: ignore[misc]
-    lease = acquired(here, "d/x")
-    assert lease["sequencer"] > last
+        if to:
+            move(here, "d", to)
+            until(lambda to=to: moved(there, "d", to))  # type: ignore[misc]
 
 
-def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, Any]]:
-    answer = client.post("/v1/batch", json={"commands": commands})
-    assert answer.status_code == 200, answer.text
-    replies: list[dict[str, Any]] = answer.json()["replies"]
-    return replies
-
-
-@pytest.mark.once
-def test_tokens_rise_for_an_idle_key_that_was_pushed_as_far_ahead_as_one_may(pair: Pair) -> None:
-    here, there = pair.clients
-    key = urlsafe_b64encode(b"lock:d/x").rstrip(b"=").decode()
-    now = time.time_ns() // 1000
-    last = 0
-    for floor in (2**53 - 2**41, now + 2**40, now + 2**33, now + 2**31 - 10**7):
-        for tokens in (10**6, 1000, 64):
-            take = {"op": "acquire", "key": key, "id": f"{floor}.{tokens}", "owner": "x", "ttl": 9}
-            take |= {"floor": floor, "tokens": tokens}
-            took, _ = batch(here, take, {"op": "release", "key": key, "id": take["id"]})
-            last = max(last, took["token"] + tokens - 1 if took["is"] == "granted" else 0)
-    assert last > now + 2**30, "that much is allowed"
-    move(here, "d", "two")
-    until(lambda: moved(there, "d", "two"))
-    assert acquired(there, "d/x")["sequencer"] > last
-
-
-@pytest.mark.once
-def test_a_token_at_the_end_of_all_tokens_leaves_the_others_alone(
-    pair: Pair, caplog: pytest.LogCaptureFixture
+def test_a_frozen_directory_says_so_and_its_holders_go_on(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(mover, "settled_after", lambda _: 3600.0)
     here, there = pair.clients
-    world, store = pair.servers[0], pair.store(0, "one")
-    wish = Acquire(b"lock:d/evil", "e1", "who goes there directly", 60.0, floor=2**53 - 10)
-    assert isinstance(world.do(lambda: store.call(wish)).reply, Granted)
-    move(here, "d", "two")
+    held = acquired(here, "d/x")
+    pair.freeze(b"d/", "two")
     pair.know(b"d/", "moving")
-    world.do(lambda: store.call(Release(b"lock:d/evil", "e1")))
-    there.post(lock("d/evil"), params={"ttl": 60})  # which has a guard take it
-    pair.know(b"d/", "sealed")
-    with caplog.at_level(logging.WARNING, "dibs.server"):
-        until(lambda: "lock:d/evil" in caplog.text)
-    assert "there are too few" in caplog.text
-    for client in (here, there):
-        acquired(client, "d/other", capacity=2)
-    acquired(here, "elsewhere")
+    answer = there.post(lock("d/y"), params={"ttl": 60})
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/moving")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert progress(there, "d")["phase"] == "moving"
+    assert there.patch(lock("d/x"), params={"id": held["id"], "ttl": 60}).status_code == 200
+    assert there.get(lock("d/x")).status_code == 200
+    acquired(there, "elsewhere")
+    released(there, "d/x", held)
 
 
-@pytest.mark.once
-def test_a_floor_at_the_top_is_nobodys_fault(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("in_use", [False, True])
+def test_any_server_goes_on_after_a_crash(pair: Pair, in_use: bool) -> None:
     here, there = pair.clients
-    world = pair.servers[0]
-    records = world.server.service.records
-    world.do(lambda: write(records, HOME, b"d/", Home("one", floor=2**53), 0))
-    pair.know(b"d/", "settled")
-    for _ in range(3):  # its tokens are above that of the store's own clock
-        released(here, "d/x", acquired(here, "d/x"))
-    with caplog.at_level(logging.WARNING, "dibs.server"):
-        move(here, "d", "two")
-        until(lambda: "moving d/" in caplog.text)
-    assert "there is no floor above the one that it has" in caplog.text
-    assert "d/x" not in caplog.text
+    if in_use:
+        acquired(here, "d/x")
+    pair.freeze(b"d/", "two")
+    pair.servers[0].close()
+    until(lambda: progress(there, "d")["phase"] != "moving")
+    assert progress(there, "d")["place"] == ("one" if in_use else "two")
+    acquired(there, "d/y")
+
+
+def test_a_frozen_directory_goes_on_where_it_is_if_the_new_store_is_away(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mover, "FROZEN", 1.0)
+    _, there = pair.clients
+
+    async def away(*_: object) -> Any:
+        raise BackendUnavailable("it is away")
+
+    for server in (0, 1):
+        monkeypatch.setattr(pair.store(server, "two"), "call", away)
+    pair.freeze(b"d/", "two")
+    until(lambda: progress(there, "d")["phase"] != "moving")
     acquired(there, "d/x")
 
 
-def test_a_restriction_is_pending_until_nothing_is_left(pair: Pair) -> None:
+def test_a_grant_at_the_old_place_that_comes_too_late_is_told_to_nobody(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair.clients
+    store = pair.store(0, "one")
+    call = store.call
+    is_held_up, go_on = threading.Event(), asyncio.Event()
+
+    async def late(command: Command, *rest: Any) -> Answer:
+        if command.key == b"lock:d/x" and not go_on.is_set():
+            is_held_up.set()
+            await go_on.wait()
+        answer: Answer = await call(command, *rest)
+        return answer
+
+    monkeypatch.setattr(store, "call", late)
+    answers: list[httpx2.Response] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(here.post(lock("d/x"), params={"ttl": 60, "id": "late" * 6}))
+    )
+    asking.start()
+    assert is_held_up.wait(LONG)
+    move(there, "d", "two")
+    until(lambda: moved(there, "d", "two"))
+    acquired(there, "d/x")
+    pair.servers[0].do(go_on.set)
+    asking.join(LONG)
+    assert answers[0].status_code in (409, 503)
+
+
+def test_what_lives_at_the_new_place_is_not_denied_by_an_old_reading(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pair.clients
+    records = pair.servers[0].server.service.records
+
+    async def away(*_: object) -> Any:
+        raise BackendUnavailable("the records are away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records, "revision", away)
+        until(lambda: here.post(lock("other"), params={"ttl": 60}).status_code == 503)
+        move(there, "d", "two")
+        until(lambda: moved(there, "d", "two"))
+        held = acquired(there, "d/x")
+        query = {"id": held["id"], "ttl": 60}
+        assert here.patch(lock("d/x"), params=query).status_code == 503
+        assert here.get(lock("d/x")).status_code == 503
+    assert here.patch(lock("d/x"), params=query).status_code == 200
+
+
+@pytest.mark.once
+def test_nobody_holds_what_another_does_while_its_directory_moves_to_and_fro(pair: Pair) -> None:
+    until_then = time.monotonic() + 8
+    log: list[tuple[float, float, int]] = []
+
+    def use(client: httpx2.Client) -> None:
+        while time.monotonic() < until_then:
+            answer = client.post(lock("d/x"), params={"ttl": 60})
+            if answer.status_code == 200:
+                since, lease = time.monotonic(), answer.json()
+                time.sleep(0.002)
+                log.append((since, time.monotonic(), lease["sequencer"]))
+                released(client, "d/x", lease)
+            time.sleep(0.05)
+
+    key = pair.servers[0].admin_key
+    users = [
+        threading.Thread(target=use, args=(world.client(key=key),))
+        for world in pair.servers
+        for _ in range(2)
+    ]
+    for each in users:
+        each.start()
+    moves, to = 0, "two"
+    move(pair.clients[0], "d", to)
+    while time.monotonic() < until_then:
+        if moved(pair.clients[1], "d", to):
+            moves, to = moves + 1, {"two": "one", "one": "two"}[to]
+            move(pair.clients[0], "d", to)
+        time.sleep(0.05)
+    for each in users:
+        each.join()
+    assert moves > 1
+    log.sort()
+    for (_, end, token), (begin, _, later) in pairwise(log):
+        assert end < begin, "two held it at a time"
+        assert token < later, "a token fell"
+
+
+def test_a_restriction_is_pending_until_its_directory_is_idle(pair: Pair) -> None:
     here, there = pair.clients
     held = acquired(here, "r/x")
     path = f"/v1/restrict/locks/{b64('r')}/"
     assert here.put(path, json={"regions_allowed": ["XN"]}).status_code == 200
     assert there.get(path).json()["state"] == "Pending"
-    until(lambda: here.get(f"/v1/move/{b64('r')}/").json()["phase"] == "moving")
-    assert there.get(path).json()["state"] == "Pending"
+    assert progress(here, "r")["phase"] == "pending"
     released(there, "r/x", held)
     until(lambda: bool(there.get(path).json()["state"] == "Enforced"))
     assert there.get(path).json()["placement"] == "two"
 
 
-def test_a_semaphore_moves_whole(pair: Pair) -> None:
+def test_what_a_rule_or_a_wish_keeps_here_is_not_carried_along(pair: Pair) -> None:
     here, there = pair.clients
-    first = acquired(here, "d/s", capacity=3, units=2)
-    move(here, "d", "two")
-    pair.know(b"d/", "moving")
-    assert is_held(there, "d/s", capacity=3)
-    query = {"id": first["id"], "kind": "semaphore"}
-    assert here.delete(lock("d/s"), params=query).status_code == 200
-    second = acquired(there, "d/s", capacity=3, units=2)
-    assert second["sequencer"] > first["sequencer"]
-    assert is_held(here, "d/s", capacity=3, units=2)
-    acquired(here, "d/s", capacity=3)
+    rule = f"/v1/restrict/locks/{b64('eu/in')}/"
+    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
+    move(here, "shop", "one")
+    held = {name: acquired(here, name) for name in ("eu/in/1", "shop/1")}
+    assert here.put("/v1/move", json={"to": "two"}).status_code == 200
+    until(lambda: there.get("/v1/move").json() | {"keys": 0} == settled("two"))
+    assert there.get(rule).json()["state"] == "Enforced"
+    assert (moved(here, "eu/in", "one"), moved(here, "shop", "one")) == (True, True)
+    assert moved(here, "eu", "two")
+    for name, lease in held.items():
+        assert is_held(there, name)
+        released(there, name, lease)
 
 
-def test_to_end_everybodys_leases_ends_no_guard(pair: Pair) -> None:
-    here, there = pair.clients
-    acquired(here, "d/x")
-    move(here, "d", "two")
-    pair.know(b"d/", "moving")
-    over = acquired(here, "d/y")
-    query: dict[str, str | bool] = {"force": True, "reason": "a test", "now": True}
-    assert there.delete(lock("d/y"), params=query).json()["count"] == 1
-    assert acquired(there, "d/y")["sequencer"] > over["sequencer"]
-    assert there.delete(lock("d/x"), params=query).json()["count"] == 1
-    until(lambda: moved(here, "d", "two"))
+def settled(place: str) -> dict[str, Any]:
+    return {"place": place, "to": "", "phase": "settled", "keys": 0, "ends_in": 0.0}
+
+
+def test_a_rule_that_is_set_while_its_directory_is_frozen_keeps_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = [3600.0]
+    monkeypatch.setattr(mover, "settled_after", lambda _: waits[0])
+    here, _ = pair.clients
+    pair.freeze(b"d/", "two")
+    rule = f"/v1/restrict/locks/{b64('d')}/"
+    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
+    assert here.get(rule).json()["state"] == "Pending"
+    waits[0] = 0.0
+    until(lambda: here.get(rule).json()["state"] == "Enforced")
+    assert here.get(rule).json()["placement"] == "one"
+
+
+async def test_a_mover_that_has_not_read_a_new_rule_begins_nothing(pair: Pair) -> None:
+    here, _ = pair.clients
+    records = pair.servers[0].server.service.records
+    found = await read_all(records)
+    rule = f"/v1/restrict/locks/{b64('d')}/"
+    assert here.put(rule, json={"regions_allowed": ["XE"]}).status_code == 200
+    with pytest.raises(Conflict):
+        await write_homes(records, found, {b"d/": Home("one").frozen("two")})
 
 
 def test_a_server_that_cant_read_the_records_grants_nothing_and_renews(pair: Pair) -> None:

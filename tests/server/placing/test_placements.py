@@ -11,11 +11,10 @@ import pytest
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Acquire, Granted, Released, Renew, Renewed, Revoke
 from dibs.model import Release as GiveUp
-from dibs.runtime.port import Answer
 from dibs.server import serve
 from dibs.server.config import Placement
-from dibs.server.placing import atlas, clerk
-from dibs.server.placing.documents import HOME, record_name
+from dibs.server.placing import atlas, mover
+from dibs.server.placing.documents import read_listing, write_listing
 from dibs.server.placing.table import Table
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import World
@@ -52,7 +51,7 @@ class Fleet:
 @pytest.fixture
 def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
     monkeypatch.setattr(atlas, "FRESH_ALONE", ALONE)
-    monkeypatch.setattr(clerk, "FRESH_ALONE", ALONE)
+    monkeypatch.setattr(mover, "FRESH_ALONE", ALONE)
     found = Fleet()
     yield found
     found.close()
@@ -116,38 +115,6 @@ def test_a_file_of_another_machine_is_another_store(
         fleet.start(store=file)
 
 
-def test_a_copy_that_is_under_way_since_an_earlier_round_is_told_of(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
-    runtime: Any = world.server.service.runtime
-    first, telling = places(world)["a"], runtime._telling
-    is_good, call, call_all = telling.is_good, first.call, first.call_all
-    rounds: list[bool] = []
-
-    def is_good_at_last(*about: Any) -> bool:
-        rounds.append(True)
-        return len(rounds) > 1 and is_good(*about)
-
-    def copied(answer: Answer) -> Answer:
-        return Answer(answer.reply, answer.sent, resent=not rounds)
-
-    async def call_with_a_copy(*asked: Any) -> Answer:
-        return copied(await call(*asked))
-
-    async def call_all_with_copies(*asked: Any) -> list[Any]:
-        return [copied(each) for each in await call_all(*asked)]
-
-    monkeypatch.setattr(telling, "is_good", is_good_at_last)
-    monkeypatch.setattr(first, "call", call_with_a_copy)
-    monkeypatch.setattr(first, "call_all", call_all_with_copies)
-    answer = world.do(lambda: runtime.call(Acquire(b"lock:x", "x1", "me", 60.0)))
-    assert (type(answer.reply), answer.resent) == (Granted, True)
-    rounds.clear()
-    (answer,) = world.do(lambda: runtime.call_all([Acquire(b"lock:y", "y1", "me", 60.0)]))
-    assert (type(answer.reply), answer.resent) == (Granted, True)
-
-
 def test_a_new_placement_that_cant_be_reached_is_not_written_down(fleet: Fleet) -> None:
     a = Placement(name="a", url=fleet.one)
     with pytest.raises(BackendUnavailable):
@@ -166,17 +133,17 @@ def test_a_lone_store_gets_a_name_and_a_second_beside_it_while_it_is_in_use(flee
     assert is_held(after, "d/held")
     until(lambda: set(places(lone)) == {"a"})
     move(after, "d", "b")
+    assert before.patch(lock("d/held"), params={"id": held["id"], "ttl": 60}).status_code == 200
+    released(before, "d/held", held)
+    until(lambda: moved(after, "d", "b"))
     until(lambda: b"d/" in table(lone).homes)
     assert before.post(lock("d/idle"), params={"ttl": 60}).status_code == 503
-    assert before.patch(lock("d/held"), params={"id": held["id"], "ttl": 60}).status_code == 200
     released(before, "other/x", acquired(before, "other/x"))
     assert before.get("/v1/locks/base64:b3RoZXI/").json()["locks"] == []
     assert before.get("/v1/locks/base64:ZA/").status_code == 503, "it can't see all of it"
     with pytest.raises(NotConfigured, match=r"lack the placement b .*, where d/ lives"):
         fleet.start(store=fleet.one)
     fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
-    released(before, "d/held", held)
-    until(lambda: moved(after, "d", "b"))
     assert acquired(after, "d/idle")["sequencer"] > idle["sequencer"]
 
 
@@ -187,22 +154,71 @@ def test_nothing_moves_while_a_server_may_believe_that_there_is_one_store(
     lone = fleet.start(store=fleet.one)
     before = fleet.client(lone)
     away(lone, monkeypatch)
+    until(lambda: stale(lone))
+    released(before, "d/x", acquired(before, "d/x"))
+    lone.do(lambda: pause(lone, monkeypatch))  # it believes what it has read for as long as it may
     named = fleet.start(Placement(name="a", url=fleet.one), Placement(name="b", url=fleet.two))
     after = fleet.client(named)
     move(after, "d", "b")
-    grants = 0
-    while True:  # it grants as long as it may, and nothing has begun until then
+    while True:
         has_begun = b"d/" in table(named).homes
         answer = before.post(lock("d/x"), params={"ttl": 60})
         if answer.status_code == 503:
             break
         assert not has_begun
         released(before, "d/x", answer.json())
-        grants += 1
-    assert grants
     until(lambda: moved(after, "d", "b"))
     acquired(after, "d/x")
     assert before.post(lock("d/x"), params={"ttl": 60}).status_code == 503
+
+
+def stale(of: World) -> bool:
+    """It has read that there is one store when the records were away already."""
+    atlas = of.server.service.runtime.atlas
+    return atlas._revision is None and atlas.is_lone()
+
+
+def pause(of: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads nothing by itself any more, only when it has to."""
+    reading = of.server.service.runtime.atlas
+
+    async def read() -> None:
+        if not reading.is_fresh:
+            await type(reading).read(reading)
+
+    monkeypatch.setattr(reading, "read", read)
+
+
+def test_a_service_with_one_store_needs_no_records_for_its_locks(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lone = fleet.start(store=fleet.one)
+    client = fleet.client(lone)
+    held = acquired(client, "d/held")
+    away(lone, monkeypatch)
+    runtime = lone.server.service.runtime
+    end = runtime.now() + 3 * ALONE
+    while runtime.now() < end:
+        lease = client.post(lock("d/x"), params={"ttl": 60})
+        assert lease.status_code == 200, lease.text
+        renewal = client.patch(lock("d/held"), params={"id": held["id"], "ttl": 60})
+        assert renewal.status_code == 200
+        released(client, "d/x", lease.json())
+        gone = client.delete(lock("d/x"), params={"id": lease.json()["id"]})
+        assert gone.status_code in (200, 410), "that nothing is there needs no records either"
+    assert client.get("/v1/locks/base64:ZA/").status_code == 200
+
+
+def test_a_lone_server_that_was_stopped_for_long_reads_before_it_grants(fleet: Fleet) -> None:
+    lone = fleet.start(store=fleet.one)
+    client = fleet.client(lone)
+    reading = lone.server.service.runtime.atlas
+
+    def age() -> None:
+        reading.table = reading.table.aged(float("-inf"))
+
+    lone.do(age)
+    assert client.post(lock("d/x"), params={"ttl": 60}).status_code == 200
 
 
 @pytest.mark.once
@@ -237,9 +253,10 @@ def test_records_that_have_lost_something_are_not_believed(fleet: Fleet) -> None
     records = world.server.service.records
 
     async def lose() -> None:
-        home = await records.get(HOME, record_name(b"d/"))
-        assert home is not None
-        await records.delete(HOME, home.name, home.version)
+        listing, version = await read_listing(records)
+        assert listing is not None
+        await records.delete("placements", "all", version)
+        await write_listing(records, listing, 0)
 
     world.do(lose)
     until(lambda: here.post(lock("d/y"), params={"ttl": 60}).status_code == 503)

@@ -1,7 +1,6 @@
 """Restrictions as pure rules: what they allow, how nested ones meet, where a directory is to live."""
 
 from itertools import pairwise
-from uuid import uuid4
 
 import pytest
 from hypothesis import given
@@ -9,28 +8,13 @@ from hypothesis import strategies as st
 
 from dibs.core.ledger import LAST_TOKEN
 from dibs.errors import Corrupt
-from dibs.model import (
-    Gone,
-    Granted,
-    Holder,
-    Lost,
-    Queued,
-    Refused,
-    Released,
-    Renewed,
-    Revoked,
-    Status,
-    Unknown,
-)
 from dibs.server.placing import words
-from dibs.server.placing.choice import Unsatisfiable, allowed, around, chosen, nearest, overlap
-from dibs.server.placing.documents import HOME, read_table, write, write_listing
+from dibs.server.placing.choice import Unsatisfiable, allowed, around, chosen, lives_in, nearest
 from dibs.server.placing.home import HIGHEST, SLACK, Home
-from dibs.server.placing.listing import Listed, Listing
+from dibs.server.placing.listing import Listing, record_name
 from dibs.server.placing.placement import Place
 from dibs.server.placing.rules import Rule
-from dibs.server.placing.table import Table, may_tell
-from dibs.server.records import records_for
+from dibs.server.placing.table import Table
 
 REGIONS = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
 PROVIDERS = ["AWS", "GCP", "Azure"]
@@ -135,11 +119,6 @@ def test_to_deny_more_allows_no_more(rule: Rule, known: tuple[Place, ...]) -> No
             )
 
 
-@given(directories, directories)
-def test_directories_overlap_if_one_is_around_the_other(one: bytes, other: bytes) -> None:
-    assert overlap(one, other) == (one in around(other) or other in around(one))
-
-
 @given(directories)
 def test_what_is_around_goes_outwards(directory: bytes) -> None:
     found = list(around(directory))
@@ -148,14 +127,18 @@ def test_what_is_around_goes_outwards(directory: bytes) -> None:
     assert all(inner.startswith(outer) for inner, outer in pairwise(found))
 
 
+def table_of(default: str, homes: dict[bytes, Home]) -> Table:
+    by_name = {record_name(each): home for each, home in homes.items()}
+    return Table(Listing((), default, 3.0, homes=by_name))
+
+
 def test_a_name_lives_where_the_innermost_directory_does() -> None:
     homes = {b"a/": Home("one"), b"a/b/": Home("two"), b"": Home("three")}
-    table = Table(Listing((), "zero", 3.0), homes)
+    table = table_of("zero", homes)
     for name, place in ((b"a/x", "one"), (b"a/b/x", "two"), (b"a/bx", "one"), (b"x", "three")):
         assert table.home_of(b"lock:" + name).place == place
     assert table.home_of(b"wait:abc").place == "zero"
-    assert table.owns(b"a/", b"lock:a/x")
-    assert not table.owns(b"a/", b"lock:a/b/x")
+    assert [lives_in(homes, name) for name in (b"a/x", b"a/b/x")] == [b"a/", b"a/b/"]
 
 
 @given(
@@ -168,69 +151,24 @@ def test_a_name_lives_where_the_innermost_directory_does() -> None:
 def test_a_list_needs_only_the_places_of_what_is_in_it(
     homes: dict[bytes, Home], kind: bytes, directory: bytes, last: bytes, cut: int
 ) -> None:
-    table = Table(Listing((), "0", 3.0), homes)
+    table = table_of("0", homes)
     key = kind + directory + last
     assert table.home_of(key).place in table.places_of(key[: cut or len(key)])
     if not any(each.startswith(directory) for each in homes):
         assert table.places_of(kind + directory) == {table.home_of(kind + directory).place}
 
 
-def test_only_fresh_grants_are_told() -> None:
-    home, grant = Home("one"), Granted(7, (0,), 1.0)
-    after = home.begun("two", 0.0)
-    assert may_tell(grant, home, home, is_fresh=True, was_read_since=False)
-    assert not may_tell(grant, home, home, is_fresh=False, was_read_since=True)
-    assert not may_tell(grant, home, after, is_fresh=True, was_read_since=True)
-    assert may_tell(Queued(1, 1.0, 0.0), home, after, is_fresh=False, was_read_since=False)
-
-
-def test_that_there_is_nothing_is_told_by_a_later_reading_only() -> None:
-    home = Home("one")
-    guard = Holder("x", "moving to two", 1, 1, (0,), 1.0, 1.0)
-    for denial in (
-        Lost(),
-        Lost("revoked"),
-        Unknown(),
-        Gone(),
-        Revoked(0, 0.0),
-        Status(b"lock:x", 1),
-        Status(b"lock:x", 1, (guard,)),
-        Refused("held", (guard,)),
-    ):
-        assert may_tell(denial, home, home, is_fresh=False, was_read_since=True)
-        assert not may_tell(denial, home, home, is_fresh=True, was_read_since=False)
-        assert not may_tell(
-            denial, home, home.begun("two", 0.0), is_fresh=True, was_read_since=True
-        )
-    holder = Holder("x", "me", 1, 1, (0,), 1.0, 1.0)
-    for reply in (
-        Renewed(1.0),
-        Released(),
-        Revoked(1, 0.0),
-        Status(b"lock:x", 1, (holder,)),
-        Refused("held", (holder,)),
-    ):
-        assert may_tell(reply, home, home, is_fresh=False, was_read_since=False)
-
-
 def test_the_floor_rises_with_every_move() -> None:
-    home = Home("one", floor=5).begun("two", 1.0).seal(2.0).arrived(100, 3.0)
-    assert (home.place, home.clearing, home.floor) == ("two", "one", 100 + SLACK)
-    assert home.cleared(4.0).phase == "settled"
+    home = Home("one", floor=5).frozen("two")
+    assert (home.place, home.phase, home.thawed().phase) == ("one", "moving", "settled")
+    assert home.thawed() != Home("one", floor=5), "who was answered before it was frozen can tell"
+    after = home.arrived(100)
+    assert (after.place, after.phase, after.floor) == ("two", "settled", 100 + SLACK)
 
 
-async def test_no_floor_leaves_no_tokens_above_it() -> None:
+def test_no_floor_leaves_no_tokens_above_it() -> None:
     assert HIGHEST == LAST_TOKEN - 2**40
-    home = Home("one").begun("two", 1.0).seal(2.0)
-    assert home.arrived(HIGHEST - SLACK, 3.0).floor == HIGHEST
+    home = Home("one").frozen("two")
+    assert home.arrived(HIGHEST - SLACK).floor == HIGHEST
     with pytest.raises(Corrupt, match="too few"):
-        home.arrived(HIGHEST - SLACK + 1, 3.0)
-    with pytest.raises(Corrupt, match="no floor above"):
-        Home("one", floor=HIGHEST).begun("two", 1.0).seal(2.0).arrived(7, 3.0)
-    records = records_for(f"memory://{uuid4()}")
-    await records.open()
-    await write_listing(records, Listing((Listed("one", ("at-1",)),), "one", 3.0), 0)
-    await write(records, HOME, b"x/", Home("one", floor=LAST_TOKEN), 0)
-    table = await read_table(records, 0.0)
-    assert table.homes[b"x/"].floor == HIGHEST
-    await records.close()
+        home.arrived(HIGHEST - SLACK + 1)

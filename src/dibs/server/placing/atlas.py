@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from dibs.errors import Corrupt
+from dibs.errors import BackendUnavailable, Corrupt, DibsError
+from dibs.runtime.asyncio import AsyncRuntime
 from dibs.server.placing.documents import read_table
+from dibs.server.placing.signs import standing
 from dibs.server.placing.table import FRESH_ALONE, READ_EVERY, Table
 from dibs.server.records.port import Records
 from dibs.server.repeating import repeat
@@ -19,6 +21,7 @@ class Atlas:
         now: Callable[[], float],
         table: Table,
         fresh: float,
+        first: AsyncRuntime,
     ) -> None:
         self.table = table
         self.fresh = fresh
@@ -27,6 +30,8 @@ class Atlas:
         """Called when something else stands in the table than before."""
         self._records = records
         self._now = now
+        self._first = first
+        """The only store, while there is one."""
         self._revision: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._sent = 0
@@ -34,22 +39,18 @@ class Atlas:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether grants may be told that the table allows."""
-        return self._now() - self.table.read_at < self.fresh
+        """Whether grants may be acknowledged by the table."""
+        table = self.table
+        fresh = FRESH_ALONE if table.is_lone else self.fresh
+        return self._now() - table.read_at < fresh
 
     def is_lone(self) -> bool:
         """Whether there is one store, and no other server can have begun to use another."""
-        table = self.table
-        return table.is_lone and self._now() - table.read_at < FRESH_ALONE
-
-    @property
-    def may_grant(self) -> bool:
-        """Whether anything may be granted at all."""
-        return self.is_fresh or self.is_lone()
+        return self.table.is_lone and self.is_fresh
 
     @property
     def mark(self) -> int:
-        """How many readings have been sent: by it `was_read_since` tells the later ones."""
+        """The number of readings sent so far: `was_read_since` compares with it."""
         return self._sent
 
     def was_read_since(self, mark: int) -> bool:
@@ -57,14 +58,14 @@ class Atlas:
         return self._known > mark
 
     async def read_since(self, mark: int) -> None:
-        """Have it be so; all who want a reading share it. Raises like `read`."""
+        """Have it be so. All who want a reading share it. Raises like `read`."""
         while not self.was_read_since(mark):
             await self.read()
 
     async def read(self) -> None:
-        """Ask whether there is news, or wait for whoever does so already.
+        """Read what is new, or wait for whoever does so already.
 
-        Raises `BackendUnavailable`, `Corrupt`, and `TimeoutError`.
+        Raises `BackendUnavailable`, `Corrupt`.
         """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read(), name="dibs atlas reading")
@@ -73,8 +74,15 @@ class Atlas:
     async def _read(self) -> None:
         self._sent += 1
         number = self._sent
-        async with asyncio.timeout(max(2 * self.fresh, 1.0)):
-            await self._ask()
+        try:
+            async with asyncio.timeout(max(2 * self.fresh, 1.0)):
+                await self._ask()
+        except (DibsError, TimeoutError) as error:
+            if not self.table.is_lone:
+                if isinstance(error, TimeoutError):
+                    raise BackendUnavailable("the records take too long to answer") from error
+                raise
+            await self._ask_the_store()
         self._known = number
 
     async def _ask(self) -> None:
@@ -87,15 +95,27 @@ class Atlas:
             await self._read_all(sent)
         self._revision = revision
 
+    async def _ask_the_store(self) -> None:
+        """The records are away: a service with one store needs them for no lock.
+
+        Whoever adds a second placement puts a sign into the only store first. So while none stands there,
+        there is no other.
+        """
+        sent, mark = self._now(), self.table.listing.mark
+        if await standing(self._first, (mark,)):
+            self.table = self.table.aged(float("-inf"))
+            raise BackendUnavailable("the records are away, and another placement was added")
+        self.table = self.table.aged(sent)
+
     async def _read_all(self, sent: float) -> None:
         before, table = self.table, await read_table(self._records, sent)
-        if table.has_forgotten(before):
+        if table.version < before.version:
             raise Corrupt(
-                "the records know less of where directories live than they did: nothing more is granted, "
-                "as it might be held elsewhere; restart all servers once no lock of before can be held still"
+                "the records know less of where directories live than they did. Nothing more is granted, as "
+                "it may be held elsewhere: restart all servers once no lock of before can still be held"
             )
         self.table = table
-        if (table.listing, table.homes) != (before.listing, before.homes):
+        if table.listing != before.listing:
             self.on_change()
 
     async def keep(self) -> None:

@@ -1,6 +1,6 @@
 """Where a directory should live, by its own restriction and those of all directories around it."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from dibs.core.names import shown
 from dibs.server.placing.placement import Place
@@ -19,9 +19,9 @@ def around(name: bytes) -> Iterator[bytes]:
     yield b""
 
 
-def overlap(one: bytes, other: bytes) -> bool:
-    """Whether one of two directories lies in the other."""
-    return one.startswith(other) or other.startswith(one)
+def lives_in(homes: Container[bytes], name: bytes) -> bytes:
+    """The directory whose home a name or a directory has; `b""` if none around it has one."""
+    return next((each for each in around(name) if each in homes), b"")
 
 
 def nearest[T](found: Mapping[bytes, T], name: bytes) -> T | None:

@@ -17,17 +17,20 @@ from dibs.server.placing.documents import (
     RULE,
     Documents,
     Pin,
+    outdate,
     read_all,
-    record_name,
     write,
 )
+from dibs.server.placing.listing import record_name
 from dibs.server.placing.mover import Mover
-from dibs.server.placing.parting import outdate
 from dibs.server.placing.placement import Place
 from dibs.server.placing.rules import Rule
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.principal import Principal
 from dibs.server.records.port import Records
+
+COUNTED = 1000
+"""Names in use that a look at a pending move counts at most."""
 
 type State = Literal["Pending", "Enforced"]
 
@@ -46,16 +49,17 @@ class Restricted(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """Where a directory lives, and how far its move is."""
+    """Where a directory lives, and what its move waits for."""
 
     place: str
     to: str
     """Empty where it moves nowhere."""
-    phase: str
+    phase: Literal["settled", "pending", "moving"]
+    """Pending until nobody holds, or waits for, any name in it."""
     keys: int
-    """On how many names something stands at the old place."""
+    """Names in use, counted up to 1,000."""
     ends_in: float
-    """Seconds until the last of that ends, unless it is renewed."""
+    """Seconds until the last of these leases ends unless renewed."""
 
 
 class Desk:
@@ -95,7 +99,7 @@ class Desk:
         await self._audit.write(who, "restriction set", directory, {"rule": rule})
         version = found.versions.get((RULE, directory), 0)
         await write(self._records, RULE, directory, rule, version)
-        await outdate(self._records, directory)
+        await outdate(self._records)
 
     async def unrestrict(self, who: Principal, directory: bytes) -> None:
         """Delete one; what lives somewhere stays there. Raises `Unknown`, `Conflict`."""
@@ -139,16 +143,17 @@ class Desk:
         await self._audit.write(who, "move ordered", directory, {"to": to})
         version = found.versions.get((PIN, directory), 0)
         await write(self._records, PIN, directory, Pin(to), version)
-        await outdate(self._records, directory)
+        await outdate(self._records)
 
     async def progress(self, directory: bytes) -> Progress:
         """Where it lives, and how far its move is. Raises `BackendUnavailable`."""
         found = await read_all(self._records)
         home = found.home_of(directory)
-        if not home.to:
-            return Progress(home.place, self._ahead(found, directory), home.phase, 0, 0.0)
-        seen = await self._mover.look(found.homes, directory, home)
-        return Progress(home.place, home.to, home.phase, seen.keys, round(seen.ends_in, 3))
+        to = home.to or self._ahead(found, directory)
+        if not to:
+            return Progress(home.place, "", "settled", 0, 0.0)
+        keys, ends_in = await self._mover.in_use(found.homes, directory, home, COUNTED)
+        return Progress(home.place, to, "moving" if home.to else "pending", keys, round(ends_in, 3))
 
     def _ahead(self, found: Documents, directory: bytes) -> str:
         """Where it is to move, though it does not yet; empty where it may stay."""

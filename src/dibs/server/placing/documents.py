@@ -1,29 +1,26 @@
 """Restrictions, wishes and homes as they lie in the records, by directory."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Container
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 from msgspec import Struct, structs
 
-from dibs.backends.http.names import decoded, encoded
 from dibs.errors import Corrupt
-from dibs.server.placing.choice import Unsatisfiable, around, chosen, nearest
-from dibs.server.placing.home import HIGHEST, Home
-from dibs.server.placing.listing import Listing
+from dibs.server.placing.choice import Unsatisfiable, chosen, lives_in, nearest
+from dibs.server.placing.home import Home
+from dibs.server.placing.listing import Listing, directory_of, record_name
 from dibs.server.placing.placement import Place
 from dibs.server.placing.rules import Rule
 from dibs.server.placing.table import Table
-from dibs.server.records.port import Record, Records
+from dibs.server.records.port import Conflict, Record, Records
 
-RULE, PIN, HOME, LISTING = "restriction", "pin", "route", "placements"
+RULE, PIN, LISTING = "restriction", "pin", "placements"
 """Kinds of records."""
 
 _LIST = "all"
-"""What the list of placements is called among the records of its kind."""
-
-_ROOT = "/"
-"""What everything is called there, as a name is at least one character long."""
+"""The name of the list of placements among the records of its kind."""
 
 
 class Pin(Struct, frozen=True):
@@ -32,38 +29,21 @@ class Pin(Struct, frozen=True):
     place: str
 
 
-def record_name(directory: bytes) -> str:
-    """What a directory is called among the records."""
-    return encoded(directory) if directory else _ROOT
-
-
-def directory_of(name: str) -> bytes:
-    """The directory that is called so there."""
-    return b"" if name == _ROOT else decoded(name)
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Documents:
-    """All of one moment."""
+    """What the records say of directories. The list was read first: see `outdate`."""
 
     rules: dict[bytes, Rule]
     pins: dict[bytes, str]
     homes: dict[bytes, Home]
     listing: Listing
-    """As it was when the homes were read, or later."""
+    version: int
+    """Of the list."""
     versions: dict[tuple[str, bytes], int]
 
     def home_of(self, directory: bytes) -> Home:
-        """Where a directory lives; of one that has no home of its own it is that around it."""
+        """Where a directory lives: its own home, or the one around it."""
         return nearest(self.homes, directory) or Home(self.listing.default)
-
-    def lives_in(self, directory: bytes) -> bytes:
-        """The directory whose home that is: itself, or one around it; all of them if none has one."""
-        return next((each for each in around(directory) if each in self.homes), b"")
-
-    def is_written(self, directory: bytes) -> bool:
-        """Whether there is a record of its home."""
-        return (HOME, directory) in self.versions
 
     def staying(self, directory: bytes, to: str, here: Container[str]) -> list[bytes]:
         """Those that live in a directory's home and should not go there with it."""
@@ -71,8 +51,9 @@ class Documents:
             each
             for each in sorted(self.directories)
             if each not in self.homes
+            and each != directory
             and each.startswith(directory)
-            and self.lives_in(each) == directory
+            and lives_in(self.homes, each) == lives_in(self.homes, directory)
             and not self._goes_along(each, to, here)
         ]
 
@@ -104,31 +85,24 @@ class Documents:
 
 
 async def read_all(records: Records) -> Documents:
-    """Everything that is said of where directories live. Raises `BackendUnavailable`, `Corrupt`.
-
-    What should be is read after what is: see `parting.outdate`.
-    """
-    homes = await records.all(HOME)
-    listing = await _listing(records)
+    """Everything that is said of where directories live. Raises `BackendUnavailable`, `Corrupt`."""
+    listing, version = _found(await read_listing(records))
     rules = await records.all(RULE)
     pins = await records.all(PIN)
     return Documents(
         {directory_of(each.name): read(each, Rule) for each in rules},
         {directory_of(each.name): read(each, Pin).place for each in pins},
-        _homes(homes),
+        listing.homes_by_directory(),
         listing,
-        {
-            (each.kind, directory_of(each.name)): each.version
-            for found in (rules, pins, homes)
-            for each in found
-        },
+        version,
+        {(each.kind, directory_of(each.name)): each.version for each in (*rules, *pins)},
     )
 
 
 async def read_table(records: Records, sent: float) -> Table:
     """Where directories live, as of `sent` or later. Raises `BackendUnavailable`, `Corrupt`."""
-    homes = _homes(await records.all(HOME))
-    return Table(await _listing(records), homes, sent)
+    listing, version = _found(await read_listing(records))
+    return Table(listing, version, sent)
 
 
 async def read_listing(records: Records) -> tuple[Listing | None, int]:
@@ -142,30 +116,26 @@ async def write_listing(records: Records, listing: Listing, expected: int) -> No
     await records.put(LISTING, _LIST, msgspec.json.encode(listing), expected)
 
 
-async def _listing(records: Records) -> Listing:
-    """After the homes: of whatever they name it says which store that is."""
-    listing, _ = await read_listing(records)
+async def outdate(records: Records) -> None:
+    """Make every mover fail that has read the list before, as it may not know what was just written.
+
+    A mover reads the list first and writes it by compare-and-set. So whatever it begins after this, it has
+    read the restrictions and wishes that were written before.
+    """
+    while True:
+        listing, version = _found(await read_listing(records))
+        with suppress(Conflict):
+            return await write_listing(records, listing, version)
+
+
+def _found(read: tuple[Listing | None, int]) -> tuple[Listing, int]:
+    listing, version = read
     if listing is None:
         raise Corrupt(
-            "the records are gone, or some of them: the list of placements is, and so, perhaps, are keys, "
-            "restrictions, and where directories live"
+            "the list of placements is gone from the records, and perhaps keys and restrictions too: "
+            "restore the records"
         )
-    return listing
-
-
-def _homes(found: Sequence[Record]) -> dict[bytes, Home]:
-    """Those of which there are records, and those that have parted from one of these and have none yet."""
-    written = {directory_of(each.name): _sane(read(each, Home)) for each in found}
-    parted = {each: home.of_parted for home in written.values() for each in home.parted}
-    return {**parted, **written}
-
-
-def _sane(home: Home) -> Home:
-    """A floor above which there are no tokens would have nothing granted there, for good.
-
-    Lowered, it is at the top still: the directory stays where it is, as `Home.arrived` says.
-    """
-    return structs.replace(home, floor=HIGHEST) if home.floor > HIGHEST else home
+    return listing, version
 
 
 def read[T](found: Record, kind: type[T]) -> T:
@@ -178,3 +148,15 @@ async def write(
 ) -> None:
     """Write one that is of that version still. Raises `Conflict`, `BackendUnavailable`."""
     await records.put(kind, record_name(directory), msgspec.json.encode(value), expected)
+
+
+async def write_homes(
+    records: Records, found: Documents, homes: dict[bytes, Home], default: str = ""
+) -> None:
+    """Write all homes by compare-and-set, and keep `found` up to date. Raises `Conflict`."""
+    by_name = {record_name(each): home for each, home in homes.items()}
+    listing = structs.replace(
+        found.listing, homes=by_name, default=default or found.listing.default
+    )
+    await write_listing(records, listing, found.version)
+    found.listing, found.homes, found.version = listing, homes, found.version + 1

@@ -17,7 +17,6 @@ class PlacedKeeper:
         self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
     ) -> None:
         """See `runtime.port.Keeper`."""
-        for name in self._atlas.table.home_of(key).places:
-            found = self._ways.named.get(name)
-            if found is not None:
-                found.keeper.abandon(key, lease_id, bury, keep_until)
+        found = self._ways.named.get(self._atlas.table.home_of(key).place)
+        if found is not None:
+            found.keeper.abandon(key, lease_id, bury, keep_until)

@@ -6,13 +6,29 @@ record: the settings of a server only say which of those stores it can reach. Wh
 removed; a placement that no server's settings have any more is only a name that is taken.
 """
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
+from dibs.backends.http.names import decoded, encoded
 from dibs.errors import NotConfigured
+from dibs.server.placing.home import Home
 from dibs.server.placing.placement import Place
+
+_ROOT = "/"
+"""The record name of everything, as a name is at least one character long."""
+
+
+def record_name(directory: bytes) -> str:
+    """What a directory is called in the records."""
+    return encoded(directory) if directory else _ROOT
+
+
+def directory_of(name: str) -> bytes:
+    """The directory that is called so there."""
+    return b"" if name == _ROOT else decoded(name)
 
 
 class Listed(Struct, frozen=True, omit_defaults=True):
@@ -41,7 +57,15 @@ class Listing(Struct, frozen=True, omit_defaults=True):
     fresh: float
     """The longest that a server of this service goes on by what it has read."""
     was_lone: bool = False
-    """There was one placement only, and a server may be there that has not heard of another."""
+    """There was one placement only, and a running server may not have heard of another."""
+    homes: dict[str, Home] = {}
+    """Where directories live that were ever moved, by their record names."""
+    mark: str = ""
+    """Names the sign in the first store that there are several placements: see `signs`."""
+
+    def homes_by_directory(self) -> dict[bytes, Home]:
+        """The homes, by directory."""
+        return {directory_of(name): home for name, home in self.homes.items()}
 
     @property
     def is_lone(self) -> bool:
@@ -79,7 +103,8 @@ def joined(
     """
     if listing is None:
         first = tuple(_new(each) for each in own)
-        return Listing(first, first[0].name, fresh, was_lone=len(first) == 1)
+        mark = secrets.token_hex(16)
+        return Listing(first, first[0].name, fresh, was_lone=len(first) == 1, mark=mark)
     listing = _renamed(listing, own)
     places = {each.name: each for each in listing.places}
     for each in own:
@@ -88,7 +113,7 @@ def joined(
             places[each.place.name] = _bound(each, places.get(each.place.name), found)
     fresh = max(listing.fresh, fresh)
     was_lone = listing.was_lone or listing.is_lone
-    after = Listing(tuple(places.values()), listing.default, fresh, was_lone)
+    after = structs.replace(listing, places=tuple(places.values()), fresh=fresh, was_lone=was_lone)
     _check_complete(after, own, used)
     return after
 

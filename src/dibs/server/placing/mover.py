@@ -1,231 +1,191 @@
-"""The mover: takes the steps of moves, one after the other, by compare-and-set.
+"""Moves directories while they are idle.
 
-Any server may be it, while it has a lease of ours; that only saves work. A step is safe whoever takes it, and
-however late: it is written only if the record is what it was when the mover looked, and what was true of
-the old place then stays true. After a crash the next mover goes on from the record.
+A directory that should live elsewhere is *frozen*: new acquires are answered 503. Once every server knows of
+that, or grants nothing because it cannot read the records, the old store is asked once more. If nobody holds
+or waits there, the directory lives at the new place from then on; else it stays and is tried again later.
+
+Every server runs this. Each step is a compare-and-set on the list of placements, so two servers take no step
+twice, and after a crash any server goes on from the record.
 """
 
-import time
-from hashlib import sha256
+from collections.abc import Mapping
+from contextlib import suppress
+from math import inf
 
-from dibs.core.names import shown
-from dibs.errors import Corrupt, DibsError
-from dibs.model import Acquire, Granted, Release, Renew, Status
+from msgspec import structs
+
+from dibs.core.names import WAIT
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Acquire, Granted, Inspect, Release
 from dibs.primitives.ids import new_id
-from dibs.server.audit import Audit, What
-from dibs.server.placing.choice import Unsatisfiable, directory_shown, overlap
-from dibs.server.placing.clerk import Clerk
-from dibs.server.placing.documents import HOME, Documents, read_all
-from dibs.server.placing.guards import STANDS
+from dibs.server.audit import Audit
+from dibs.server.placing.choice import Unsatisfiable, directory_shown, lives_in
+from dibs.server.placing.documents import Documents, read_all, write_homes, write_listing
 from dibs.server.placing.home import Home
-from dibs.server.placing.parting import part, put_home, write_out
-from dibs.server.placing.progress import Standing, is_waited_for, standing
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.table import Table, settled_after
+from dibs.server.placing.signs import put
+from dibs.server.placing.table import FRESH_ALONE, settled_after
 from dibs.server.principal import Principal
 from dibs.server.reach import HEADS
 from dibs.server.records.port import Conflict, Records
 from dibs.server.repeating import Complaints, repeat
 
-LEASE = 5.0
-"""How long whoever is the mover stays it, unless it goes on."""
-
 SCANNED = 200
+"""Keys that are read at a time."""
+
+REST = 10.0
+"""Seconds before a directory is frozen again that turned out to be in use."""
+
+FROZEN = 30.0
+"""Seconds that a directory stays frozen at most while a store it needs does not answer."""
 
 SERVICE = Principal("", "the service", frozenset(), ())
-"""Who takes the steps of a move, in the audit."""
+"""The author of moves, in the audit."""
 
 
 class Mover:
     """One server's."""
 
-    def __init__(
-        self,
-        placed: PlacedRuntime,
-        records: Records,
-        audit: Audit,
-        *,
-        probe: bytes,
-        every: float = 0.5,
-    ) -> None:
+    def __init__(self, placed: PlacedRuntime, records: Records, audit: Audit) -> None:
         self._placed = placed
         self._records = records
         self._audit = audit
-        self._every = every
-        self._id = new_id()
-        self._probe = probe
         self._complaints = Complaints()
-        self._seen: dict[tuple[bytes, int], float] = {}
-        """Since when this mover has known of each version of a home."""
-        self._clerk = Clerk(records, placed.now)
+        self._several_since = inf
+        """Since when it has known that there are several placements, and that others may not."""
+        self._frozen_since: dict[tuple[bytes, int], float] = {}
+        """By directory and epoch."""
+        self._rests: dict[bytes, float] = {}
+        """When a directory that was in use may be frozen again."""
 
     async def run(self) -> None:
         """For ever."""
-        await repeat(self._turn, self._every, "moving directories")
+        await repeat(self._turn, self._placed.atlas.every, "moving directories")
 
     async def _turn(self) -> None:
-        """Where there is one placement there is nothing to do, and nobody has to be the mover."""
-        if not self._placed.atlas.table.is_lone and await self._is_it():
+        if not self._placed.atlas.table.is_lone:
             await self.go_on()
 
-    async def _is_it(self) -> bool:
-        """Whether this server is the mover, among those that can reach the same stores."""
-        runtime = await self._placed.ways.to(self._default.place)
-        names = "\n".join(sorted(self._placed.ways.named)).encode()
-        key = b"%b.mover.%b" % (self._probe, sha256(names).hexdigest()[:16].encode())
-        wish = Acquire(key, self._id, "the mover", LEASE)
-        return isinstance((await runtime.call(wish)).reply, Granted)
-
     async def go_on(self) -> None:
-        """Begin what is to be begun, and take the next step of each move that is under way."""
+        """Take the next step of each move that is wanted or under way."""
         found = await read_all(self._records)
-        if not await self._clerk.is_known_to_all(found.listing):
+        if not await self._is_known_to_all(found):
             return
-        await self._clerk.settle_default(found)
-        for directory in sorted(found.directories):
+        for directory in sorted({*found.rules, *found.pins, *found.homes}):
             about = f"moving {directory_shown(directory)}"
             try:
                 home = found.homes.get(directory)
-                if home is not None and home.phase != "settled":
-                    await self._step(found, directory, home)
+                if home is not None and home.to:
+                    await self._finish(found, directory, home)
                 else:
                     await self._begin(found, directory)
                 self._complaints.settle(about)
             except Conflict:
-                pass  # another one was faster
+                return  # another server was faster: look again
             except (DibsError, Unsatisfiable) as error:
                 self._complaints.tell(about, str(error))
 
-    # -- steps --------------------------------------------------------------------------------------
+    async def _is_known_to_all(self, found: Documents) -> bool:
+        """Whether no server can believe any more that there is one placement only."""
+        listing, here = found.listing, self._placed.ways.named
+        if listing.places[0].name in here:
+            with suppress(DibsError):  # it stands there for a month already
+                await put(await self._placed.ways.to(listing.places[0].name), listing.mark)
+        if not listing.was_lone:
+            return True
+        self._several_since = min(self._several_since, self._placed.now())
+        if self._placed.now() - self._several_since < settled_after(FRESH_ALONE):
+            return False
+        found.listing = structs.replace(listing, was_lone=False)
+        try:
+            await write_listing(self._records, found.listing, found.version)
+        except Conflict:
+            return False
+        found.version += 1
+        return True
 
     async def _begin(self, found: Documents, directory: bytes) -> None:
-        """Have it move, if it should live elsewhere and nothing around it or within it moves.
-
-        What lives in the same home and is to stay, or to go elsewhere, parts from it first.
-        """
+        """Freeze a directory that should live elsewhere, if it looks idle."""
         home, here = found.home_of(directory), self._placed.ways.named
         to = found.wanted(directory, here)
-        if to not in here or home.place not in here:
+        if home.to or to == home.place or to not in here or home.place not in here:
             return
-        active = (each for each, of in found.homes.items() if of.phase != "settled")
-        if to == home.place or any(overlap(directory, each) for each in active):
+        if self._placed.now() < self._rests.get(directory, 0.0):
             return
-        if found.lives_in(directory) != directory:
-            await part(self._records, found, [directory])
-        await write_out(self._records, found, directory)
-        await part(self._records, found, found.staying(directory, to, here))
-        await self._write(found, directory, home.begun(to, time.time()), "move started")
+        stay = dict.fromkeys(found.staying(directory, to, here), home)
+        homes = {**found.homes, **stay, directory: home}
+        keys, _ = await self.in_use(homes, directory, home, 1)
+        if keys:
+            return
+        await self._check_answers(to)
+        await write_homes(self._records, found, {**homes, directory: home.frozen(to)})
 
-    async def _step(self, found: Documents, directory: bytes, home: Home) -> None:
-        """The next step, once every server knows of the one before.
-
-        While it moves nobody has to know: the old place's own ledger decides who has a key.
-        """
-        version = found.versions[HOME, directory]
+    async def _finish(self, found: Documents, directory: bytes, home: Home) -> None:
+        """Have a frozen directory live at the new place if it is idle, else stay."""
         now = self._placed.now()
-        since = self._seen.setdefault((directory, version), now)
-        wait = settled_after(found.listing.fresh)
-        if home.phase != "moving" and now - since < wait:
+        frozen = now - self._frozen_since.setdefault((directory, home.epoch), now)
+        if frozen < settled_after(found.listing.fresh):
             return
-        if not {*home.places, home.clearing or home.place} <= self._placed.ways.named.keys():
-            return  # another server can
-        if home.phase == "clearing":
-            if not await self._take_guards_away(found, directory, home):
-                return
-            await self._write(found, directory, home.cleared(time.time()), "move finished")
-        else:
-            seen = await self.look(found.homes, directory, home)
-            await self._prolong(home, home.place, seen)
-            if seen.is_over:
-                after = home.seal(time.time())
-                if home.sealed:
-                    after = await self._arrived(home, seen)
-                await self._write(found, directory, after, "move phase")
-        self._seen.pop((directory, version), None)
-
-    async def _arrived(self, home: Home, seen: Standing) -> Home:
-        """The last step; raises `Corrupt` where the new place could give no greater tokens."""
-        probed = await self._token_at(home)
         try:
-            return home.arrived(max(seen.last_token, probed), time.time())
-        except Corrupt as error:
-            if home.is_at_the_top or seen.last_token <= probed:
-                raise  # that is no name's fault
-            raise Corrupt(
-                f"{home.place}, {shown(seen.last_key)}: {error}; as no clock gives such tokens, somebody "
-                "who uses that store directly has asked for them. It is not finished, and other names go "
-                "on: have that name removed from that store by hand"
-            ) from None
+            after = await self._arrived(found, directory, home)
+        except (DibsError, Unsatisfiable):
+            if frozen < FROZEN:
+                raise
+            after = home.thawed()
+        homes = {**found.homes, directory: after}
+        await write_homes(self._records, found, homes, "" if directory else after.place)
+        self._frozen_since.pop((directory, home.epoch), None)
+        if after.place == home.place:
+            self._rests[directory] = now + REST
+            return
+        detail = {"from": home.place, "to": after.place}
+        await self._audit.write(SERVICE, "move finished", directory, detail)
 
-    async def _write(self, found: Documents, directory: bytes, home: Home, what: What) -> None:
-        """Take a step. Raises `Conflict`."""
-        await put_home(self._records, found, directory, home)
-        detail = {"place": home.place, "to": home.to, "phase": home.phase}
-        await self._audit.write(SERVICE, what, directory, detail)
+    async def _arrived(self, found: Documents, directory: bytes, home: Home) -> Home:
+        """Its home after the move, or where it is if it may not move. Raises `DibsError`."""
+        for place in (home.place, home.to):
+            await self._check_answers(place)
+        keys, _ = await self.in_use(found.homes, directory, home, 1)
+        if keys or found.wanted(directory, self._placed.ways.named) != home.to:
+            return home.thawed()
+        return home.arrived(await self._token_at(home))
 
-    # -- what stands at the old place ---------------------------------------------------------------
+    async def _check_answers(self, place: str) -> None:
+        """Raises `BackendUnavailable` if that store does not answer."""
+        await (await self._placed.ways.to(place)).call(Inspect(WAIT + new_id().encode()))
 
-    async def look(self, homes: dict[bytes, Home], directory: bytes, home: Home) -> Standing:
-        """What stands at the place that is being left. Raises `BackendUnavailable`."""
-        found = await self._found(home.place, homes, directory)
-        return standing(found, home.epoch, self._placed.guards)
+    async def in_use(
+        self, homes: Mapping[bytes, Home], directory: bytes, home: Home, most: int
+    ) -> tuple[int, float]:
+        """How many names of a directory are held or waited for, counted up to `most`.
 
-    async def _found(self, place: str, homes: dict[bytes, Home], directory: bytes) -> list[Status]:
-        """All keys in use of a directory at a place."""
-        runtime = await self._placed.ways.to(place)
-        table = Table(self._placed.atlas.table.listing, homes)
-        found: list[Status] = []
+        And in how many seconds the last of these leases ends. Raises `BackendUnavailable`.
+        """
+        runtime = await self._placed.ways.to(home.place)
+        homes = {**homes, directory: home}
+        keys, ends_in = 0, 0.0
         for head in HEADS:
             cursor: bytes | None = None
             while True:
                 page = await runtime.backend.scan(head + directory, cursor, SCANNED)
-                found += (each for each in page.items if table.owns(directory, each.key))
+                for status in page.items:
+                    if lives_in(homes, status.name) == directory:
+                        keys += 1
+                        ends_in = max([ends_in, *(each.expires_in for each in status.holders)])
+                        if keys == most:
+                            return keys, ends_in
                 cursor = page.cursor
                 if cursor is None:
                     break
-        return found
-
-    async def _prolong(self, home: Home, place: str, seen: Standing) -> None:
-        """Guards stand as long as the move lasts."""
-        runtime = await self._placed.ways.to(place)
-        for status in seen.fading:
-            for guard_id in self._guards_of(status.key, home):
-                await runtime.call(Renew(status.key, guard_id, STANDS))
-
-    async def _take_guards_away(self, found: Documents, directory: bytes, home: Home) -> bool:
-        """But for those that somebody waits behind; whether none is left.
-
-        Who waits there has not heard of the move, and nor has its server, perhaps: it would be granted what
-        lives elsewhere. Its place ends when it has been silent for long.
-        """
-        place, guards = home.clearing, self._placed.guards
-        runtime = await self._placed.ways.to(place)
-        kept: list[Status] = []
-        for status in await self._found(place, found.homes, directory):
-            if is_waited_for(status, home.epoch, guards):
-                kept.append(status)
-                continue
-            for guard_id in self._guards_of(status.key, home):
-                await runtime.call(Release(status.key, guard_id))
-        await self._prolong(home, place, standing(kept, home.epoch, guards))
-        return not kept
-
-    def _guards_of(self, key: bytes, home: Home) -> tuple[str, str]:
-        guards = self._placed.guards
-        return guards.id_of(key, home.epoch, "guard"), guards.id_of(key, home.epoch, "wall")
+        return keys, ends_in
 
     async def _token_at(self, home: Home) -> int:
-        """A token of the old place's clock, above all that it gives by that."""
+        """A token of the old place's clock: those of its names are at most `SLACK` ahead of it."""
         runtime = await self._placed.ways.to(home.place)
-        key, probe_id = self._probe + b".probe", new_id()
-        reply = (
-            await runtime.call(Acquire(key, probe_id, "the mover", 1.0, floor=home.floor))
-        ).reply
+        key, probe_id = WAIT + new_id().encode(), new_id()
+        wish = Acquire(key, probe_id, "the service", 1.0, floor=home.floor)
+        reply = (await runtime.call(wish)).reply
         await runtime.call(Release(key, probe_id))
-        if not isinstance(reply, Granted):  # another mover's, for a moment
-            raise Conflict("the probe")
+        if not isinstance(reply, Granted):
+            raise BackendUnavailable(f"the store at {home.place} gave no token")
         return reply.token
-
-    @property
-    def _default(self) -> Home:
-        return self._placed.atlas.table.default

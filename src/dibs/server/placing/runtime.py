@@ -1,43 +1,54 @@
 """The way to several stores, as if they were one: each command goes to where its key lives."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Capabilities, Command, Revoke
+from dibs.model import Acquire, Capabilities, Command, Renew, Reply
 from dibs.runtime.asyncio import AsyncRuntime
 from dibs.runtime.mail import Letterbox, Mailroom
 from dibs.runtime.port import Answer, Told
 from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.carrying import carry_out, fitted
-from dibs.server.placing.guards import Guards
 from dibs.server.placing.home import Home
 from dibs.server.placing.keeper import PlacedKeeper
 from dibs.server.placing.mail import PlaceMail
-from dibs.server.placing.plans import plan_for
 from dibs.server.placing.scanning import PlacedBackend
-from dibs.server.placing.table import is_denial
-from dibs.server.placing.telling import Telling
+from dibs.server.placing.table import is_denial, is_grant
 from dibs.server.placing.ways import Ways
 
 AGAIN = 3
-"""So often a command is carried out anew whose directory has taken a step of a move meanwhile."""
+"""How often a command is sent again because its directory has moved meanwhile."""
+
+_STALE = (
+    "the service can't read its records, which say where locks live: nothing is granted until it can. "
+    "Ask again; for who runs it: does the store with its records answer?"
+)
+
+
+class Moving(BackendUnavailable):
+    """The key's directory moves to another store at this moment."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this directory is moving to another store, which takes some seconds: send it again, "
+            "with the same id, if you brought one"
+        )
 
 
 class PlacedRuntime:
     """A `runtime.port.Runtime` over those of one store or of several.
 
-    While there is one only, commands go straight there, and a grant is told if that is so still.
+    With one store, commands go straight there.
     """
 
-    def __init__(self, first: AsyncRuntime, ways: Ways, atlas: Atlas, guards: Guards) -> None:
+    def __init__(self, first: AsyncRuntime, ways: Ways, atlas: Atlas) -> None:
         self.ways = ways
         self.atlas = atlas
-        self.guards = guards
         self.mail = Mailroom(lambda _: None)
         self.letterbox: Letterbox = self.mail
         self.keeper = PlacedKeeper(ways, atlas, first.keeper)
-        self.backend = PlacedBackend(ways, atlas, guards)
+        self.backend = PlacedBackend(ways, atlas)
         self.connect_timeout = first.connect_timeout
         self.call_timeout = max(each.call_timeout for each in self.stores)
         self.holding = first.holding
@@ -46,7 +57,6 @@ class PlacedRuntime:
         self.spawn, self.call_soon, self.examine = first.spawn, first.call_soon, first.examine
         self.is_ready = False
         self._first = first
-        self._telling = Telling(atlas)
         for each in self.stores:
             each.letterbox = PlaceMail(self)
         atlas.on_change = lambda: ways.go_by(atlas.table.listing)
@@ -64,7 +74,7 @@ class PlacedRuntime:
     @property
     def may_grant(self) -> bool:
         """Whether anything may be granted at all, by what is known of where directories live."""
-        return self.atlas.may_grant
+        return self.atlas.is_fresh
 
     def place_of(self, key: bytes) -> str:
         """The placement where a key lives."""
@@ -91,182 +101,150 @@ class PlacedRuntime:
     # -- one command --------------------------------------------------------------------------------
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
-        """See `runtime.port.Runtime`. What may not be told raises `BackendUnavailable`."""
+        """See `runtime.port.Runtime`. Raises `Moving` for an acquire in a directory that moves."""
         if not self.atlas.is_lone():
-            return await self._placed(command, patience, self.atlas.mark)
-        try:
-            answer = await self._first.call(command, patience)
-        except BaseException:
-            self._telling.sent(command)
-            raise
-        if answer.resent:
-            self._telling.sent(command, answer)
-        if self._is_simple() or self._telling.is_good_alone(command, answer.reply):
+            return await self._placed(command, patience)
+        answer = await self._first.call(command, patience)
+        if self.atlas.is_lone() or not _depends_on_place(command, answer.reply):
             return answer
-        return await self._placed(command, patience, self.atlas.mark, resent=answer.resent)
-
-    def _is_simple(self) -> bool:
-        """Whether all that the only store says may be told, and nobody is to be remembered."""
-        return self.atlas.is_lone() and not self._telling.untold.ids
+        return await self._placed(command, patience, resent=answer.resent)
 
     async def _placed(
-        self, command: Command, patience: float | None, mark: int, *, resent: bool = False
+        self, command: Command, patience: float | None, *, resent: bool = False
     ) -> Answer:
-        """Where there are several stores.
-
-        `mark`: the atlas' when it came. `resent`: a copy was under way before already.
-        """
+        """Where there may be several stores. `resent`: a copy was under way before already."""
         sent = self.now()
         for _ in range(AGAIN):
-            home = self.atlas.table.home_of(command.key)
-            self._telling.check(command)
-            answer = await self._answer(home, command, sent, patience)
+            mark = self.atlas.mark
+            await self._be_fresh_for((command,))
+            home = self._home_for(command)
+            runtime = await self.ways.to(home.place)
+            answer = await runtime.call(fitted(runtime, command, home.floor), patience)
             resent = resent or answer.resent
-            if is_denial(answer.reply):
-                await self._telling.be_sure(mark)
-            if self._telling.may(command, answer.reply, home, mark):
+            if await self._stands(command, answer.reply, home, mark):
                 return Answer(answer.reply, sent, resent)
-        raise BackendUnavailable(
-            "its directory is moving: send it again, with the same id, if you brought one"
-        )
+        raise Moving
 
-    async def _answer(
-        self, home: Home, command: Command, sent: float, patience: float | None
-    ) -> Answer:
-        """What comes of a command, by where its key lives."""
-        runtime = None if _needs_a_plan(home, command) else await self.ways.to(home.place)
+    async def _be_fresh_for(self, commands: Sequence[Command]) -> None:
+        """Read where directories live, if that is too old for a grant and one is asked for."""
+        if self.atlas.is_fresh or not any(type(each) is Acquire for each in commands):
+            return
         try:
-            if runtime is not None:
-                answer = await runtime.call(fitted(runtime, command, home.floor), patience)
-            else:
-                is_untold = self._telling.untold.has(command)
-                plan = plan_for(home, command, self.guards, is_untold=is_untold)
-                answer = await carry_out(plan, self.ways, sent, patience)
-        except BaseException:
-            self._telling.sent(command)
-            raise
-        self._telling.sent(command, answer)
-        return answer
+            await self.atlas.read_since(self.atlas.mark)
+        except DibsError:
+            pass  # `_home_for` says so of each acquire
+
+    def _home_for(self, command: Command) -> Home:
+        """Where a command goes. Raises `BackendUnavailable` for an acquire that may not be granted."""
+        home = self.atlas.table.home_of(command.key)
+        if type(command) is Acquire:
+            if not self.atlas.is_fresh:
+                raise BackendUnavailable(_STALE)
+            if home.to:
+                raise Moving
+        return home
+
+    async def _stands(self, command: Command, reply: Reply, home: Home, mark: int) -> bool:
+        """Whether a reply is true, wherever its key lives by now; if not, the command is sent again.
+
+        `mark`: the atlas' when the command left. Raises `BackendUnavailable`.
+        """
+        if not _depends_on_place(command, reply):
+            return True
+        atlas = self.atlas
+        if is_denial(reply) and (home.to or not atlas.is_fresh):
+            try:
+                await atlas.read_since(mark)
+            except DibsError as error:
+                raise BackendUnavailable(_STALE) from error
+            return atlas.table.home_of(command.key) == home
+        return atlas.is_fresh and not home.to and atlas.table.home_of(command.key) == home
 
     # -- many ---------------------------------------------------------------------------------------
 
     async def call_all(
         self, commands: Sequence[Command], patience: float | None = None
     ) -> Sequence[Told]:
-        """See `runtime.port.Runtime`. What is about one key keeps its order."""
+        """See `runtime.port.Runtime`. Commands about one key keep their order."""
         if not self.atlas.is_lone():
             return await self._all_placed(commands, patience)
-        found = await self._answers(self._first, commands, patience)
-        if self._is_simple():
-            return found
-        told, mark = list(found), self.atlas.mark
-        for number, (command, each) in enumerate(zip(commands, found, strict=True)):
-            if type(each) is Answer and not self._telling.is_good_alone(command, each.reply):
-                told[number] = await self._tried(command, patience, mark, resent=each.resent)
+        told = list(await self._first.call_all(commands, patience))
+        if not self.atlas.is_lone():
+            for number, (command, each) in enumerate(zip(commands, told, strict=True)):
+                if type(each) is Answer and _depends_on_place(command, each.reply):
+                    told[number] = await self._tried(command, patience, resent=each.resent)
         return told
 
     async def _all_placed(
         self, commands: Sequence[Command], patience: float | None
     ) -> Sequence[Told]:
-        """Those for one place travel together; those that need a plan go one by one."""
+        """Those for one place travel together."""
+        await self._be_fresh_for(commands)
         told: dict[int, Told] = {}
-        mark = self.atlas.mark
-        homes = [self.atlas.table.home_of(command.key) for command in commands]
-        single = {
-            command.key: list[int]()
-            for home, command in zip(homes, commands, strict=True)
-            if _needs_a_plan(home, command)
-        }
-        groups: dict[str, list[int]] = {}
-        for number, (home, command) in enumerate(zip(homes, commands, strict=True)):
-            one_by_one = single.get(command.key)
-            (groups.setdefault(home.place, []) if one_by_one is None else one_by_one).append(number)
+        groups: dict[str, dict[int, Home]] = {}
+        for number, command in enumerate(commands):
+            try:
+                home = self._home_for(command)
+                groups.setdefault(home.place, {})[number] = home
+            except BackendUnavailable as error:
+                told[number] = error
         await asyncio.gather(
-            *(self._group(commands, each, homes, told, patience, mark) for each in groups.values()),
-            *(self._one_by_one(commands, each, told, patience, mark) for each in single.values()),
+            *(
+                self._group(commands, place, homes, told, patience)
+                for place, homes in groups.items()
+            )
         )
         return [told[number] for number in range(len(commands))]
 
     async def _group(
         self,
         commands: Sequence[Command],
-        numbers: Sequence[int],
-        homes: Sequence[Home],
+        place: str,
+        homes: dict[int, Home],
         told: dict[int, Told],
         patience: float | None,
-        mark: int,
     ) -> None:
-        """Commands for one place, which travel together; those that may not be asked stay here."""
-        asked: list[int] = []
-        for number in numbers:
+        """Commands for one place."""
+        mark = self.atlas.mark
+        try:
+            runtime = await self.ways.to(place)
+        except DibsError as error:
+            told.update(dict.fromkeys(homes, error))
+            return
+        sent = [fitted(runtime, commands[each], home.floor) for each, home in homes.items()]
+        answers = await runtime.call_all(sent, patience)
+        for (number, home), answer in zip(homes.items(), answers, strict=True):
+            told[number], command = answer, commands[number]
+            if type(answer) is not Answer:
+                continue
             try:
-                self._telling.check(commands[number])
-                asked.append(number)
+                stands = await self._stands(command, answer.reply, home, mark)
             except BackendUnavailable as error:
                 told[number] = error
-        if not asked:
-            return
-        try:
-            runtime = await self.ways.to(homes[numbers[0]].place)
-        except DibsError as error:
-            told.update(dict.fromkeys(asked, error))
-            return
-        sent = [fitted(runtime, commands[each], homes[each].floor) for each in asked]
-        answers = await self._answers(runtime, sent, patience)
-        unsure = await self._unsure(answers, mark)
-        for number, answer in zip(asked, answers, strict=True):
-            told[number], command = answer, commands[number]
-            if type(answer) is not Answer or self._telling.is_good(
-                command, answer.reply, homes[number], mark
-            ):
                 continue
-            if unsure is not None and is_denial(answer.reply):
-                told[number] = unsure
-            else:
-                told[number] = await self._tried(command, patience, mark, resent=answer.resent)
+            if not stands:
+                told[number] = await self._tried(command, patience, resent=answer.resent)
 
-    async def _answers(
-        self, runtime: AsyncRuntime, commands: Sequence[Command], patience: float | None
-    ) -> Sequence[Told]:
-        """What comes of commands that travel together to a place."""
-        answers: Sequence[Told] = [BackendUnavailable("it was given up")] * len(commands)
+    async def _tried(self, command: Command, patience: float | None, *, resent: bool) -> Told:
         try:
-            answers = await runtime.call_all(commands, patience)
-        finally:
-            for command, answer in zip(commands, answers, strict=True):
-                if type(answer) is not Answer or answer.resent:
-                    self._telling.sent(command, answer)
-        return answers
-
-    async def _unsure(self, told: Iterable[Told], mark: int) -> BackendUnavailable | None:
-        """Why no denial among these may be told, if it may not; one reading is enough for all."""
-        try:
-            if any(type(each) is Answer and is_denial(each.reply) for each in told):
-                await self._telling.be_sure(mark)
-        except BackendUnavailable as error:
-            return error
-        return None
-
-    async def _one_by_one(
-        self,
-        commands: Sequence[Command],
-        numbers: Iterable[int],
-        told: dict[int, Told],
-        patience: float | None,
-        mark: int,
-    ) -> None:
-        for number in numbers:
-            told[number] = await self._tried(commands[number], patience, mark)
-
-    async def _tried(
-        self, command: Command, patience: float | None, mark: int, *, resent: bool = False
-    ) -> Told:
-        try:
-            return await self._placed(command, patience, mark, resent=resent)
+            return await self._placed(command, patience, resent=resent)
         except DibsError as error:
             return error
 
 
-def _needs_a_plan(home: Home, command: Command) -> bool:
-    """Amid a move; and always to end leases of others, as guards may be among them that nobody told of."""
-    return bool(home.to) or type(command) is Revoke
+def _depends_on_place(command: Command, reply: Reply) -> bool:
+    """Whether a reply is true only if the key lives where the command went."""
+    return is_grant(command, reply) or is_denial(reply)
+
+
+def fitted(runtime: AsyncRuntime, command: Command, floor: int = 0) -> Command:
+    """A command as a store gets it: with that store's inbox, and a floor that is high enough."""
+    if type(command) is Acquire:
+        return replace(
+            command,
+            floor=max(command.floor, floor),
+            inbox=runtime.inbox if command.inbox else "",
+        )
+    if type(command) is Renew and command.inbox:
+        return replace(command, inbox=runtime.inbox)
+    return command

@@ -1,12 +1,10 @@
 """Reading keys in their order from all places at a time."""
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Sequence
 
-from dibs.model import Page, Status
+from dibs.model import Page
 from dibs.server.placing.atlas import Atlas
-from dibs.server.placing.guards import Guards
-from dibs.server.placing.merging import one_page
 from dibs.server.placing.table import Table
 from dibs.server.placing.ways import Ways
 
@@ -14,10 +12,9 @@ from dibs.server.placing.ways import Ways
 class PlacedBackend:
     """As much of a `backends.port.Backend` as the service uses itself."""
 
-    def __init__(self, ways: Ways, atlas: Atlas, guards: Guards) -> None:
+    def __init__(self, ways: Ways, atlas: Atlas) -> None:
         self._ways = ways
         self._atlas = atlas
-        self._guards = guards
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         """The next keys in use that begin with `prefix`, wherever they are."""
@@ -29,22 +26,32 @@ class PlacedBackend:
         pages = await asyncio.gather(
             *(self._page(name, table, prefix, cursor, limit) for name in names)
         )
-        return one_page(pages, limit)
+        return _one_page(pages, limit)
 
     async def _page(
         self, name: str, table: Table, prefix: bytes, cursor: bytes | None, limit: int
     ) -> Page:
-        """What lives at one place, without guards, and without what is left there of what has moved."""
+        """What lives at one place, without late copies of what has moved away from it."""
         runtime = await self._ways.to(name)
         page = await runtime.backend.scan(prefix, cursor, limit)
-        items: list[Status] = []
-        for status in page.items:
-            home = table.home_of(status.key)
-            if name not in home.places:
-                continue
-            if home.to and name == home.place:
-                holders = self._guards.others(status.key, home.epoch, status.holders)
-                status = replace(status, holders=holders)
-            if status.holders or status.waiters:
-                items.append(status)
-        return Page(items, page.cursor)
+        return Page(
+            [each for each in page.items if table.home_of(each.key).place == name], page.cursor
+        )
+
+
+def _one_page(pages: Sequence[Page], limit: int) -> Page:
+    """The next keys of several places' pages, which all began behind the same key."""
+    ends = [page.cursor for page in pages if page.cursor is not None]
+    known_to = min(ends) if ends else None
+    items = sorted(
+        (
+            status
+            for page in pages
+            for status in page.items
+            if known_to is None or status.key <= known_to
+        ),
+        key=lambda status: status.key,
+    )
+    if len(items) > limit:
+        return Page(items[:limit], items[limit - 1].key)
+    return Page(items, known_to)

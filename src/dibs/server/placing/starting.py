@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from dibs.core.names import WAIT
 from dibs.errors import NotConfigured
 from dibs.runtime.asyncio import AsyncRuntime
 from dibs.server.audit import Audit
@@ -20,14 +19,13 @@ from dibs.server.placing.documents import (
     read_table,
     write_listing,
 )
-from dibs.server.placing.guards import Guards
 from dibs.server.placing.listing import Own, joined
 from dibs.server.placing.mover import SERVICE, Mover
 from dibs.server.placing.placement import place_of
 from dibs.server.placing.runtime import PlacedRuntime
+from dibs.server.placing.signs import put
 from dibs.server.placing.ways import Ways
 from dibs.server.records.port import Conflict, Records
-from dibs.server.secrets import derived
 
 
 def own_of(placement: Placement, *, nameless: bool, machine: str = "") -> Own:
@@ -64,6 +62,12 @@ async def join(
         for address in after.stores - (listing.stores if listing else frozenset()):
             await ways[address].ready()
         if listing is not None:  # what stands there from the start is no change
+            if (
+                listing.is_lone and not after.is_lone
+            ):  # told first to servers whose records are away
+                for address in listing.stores & ways.keys():
+                    await ways[address].ready()
+                    await put(ways[address], listing.mark)
             places = {each.name: list(each.stores) for each in after.places}
             await audit.write(SERVICE, "placements changed", detail=places)
         with suppress(Conflict):  # another server came at the same time
@@ -74,29 +78,26 @@ def used_by(found: Documents) -> dict[str, str]:
     """What lives at which placement, or is on its way from or to it."""
     used: dict[str, str] = {}
     for directory, home in sorted(found.homes.items(), reverse=True):
-        for place in (*home.places, home.clearing):
+        for place in filter(None, (home.place, home.to)):
             used[place] = directory_shown(directory)
     return used
 
 
 async def runtime_over(
-    ways: Mapping[str, AsyncRuntime], records: Records, secret: bytes, fresh: float
+    ways: Mapping[str, AsyncRuntime], records: Records, fresh: float
 ) -> PlacedRuntime:
     """The way to the stores at these addresses, once they are written down."""
     first = next(iter(ways.values()))
-    table = await read_table(records, first.now())
-    atlas = Atlas(records, first.now, table, fresh)
-    guards = Guards(derived(secret, "guards"))
-    return PlacedRuntime(first, Ways(ways, table.listing), atlas, guards)
+    sent = first.now()
+    table = await read_table(records, sent)
+    atlas = Atlas(records, first.now, table, fresh, first)
+    return PlacedRuntime(first, Ways(ways, table.listing), atlas)
 
 
 @asynccontextmanager
-async def placing(
-    runtime: PlacedRuntime, records: Records, audit: Audit, secret: bytes
-) -> AsyncGenerator[Desk]:
+async def placing(runtime: PlacedRuntime, records: Records, audit: Audit) -> AsyncGenerator[Desk]:
     """While it is entered, the table is kept fresh, and what is to move moves."""
-    probe = WAIT + derived(secret, "mover").hex().encode()
-    mover = Mover(runtime, records, audit, probe=probe, every=runtime.atlas.every)
+    mover = Mover(runtime, records, audit)
     tasks = [
         asyncio.create_task(runtime.atlas.keep(), name="dibs atlas"),
         asyncio.create_task(mover.run(), name="dibs mover"),
