@@ -1,29 +1,30 @@
-"""Links of OpenTelemetry from whoever is kept waiting to the spans of those who are in the way."""
+"""OpenTelemetry links from a waiter's span to the spans of the holders that it waits for."""
 
 from collections.abc import Iterable
 
 from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from dibs.core.marks import mark_of, span_of
-from dibs.core.notes import mark_in
 from dibs.model import Holder
 
 MOST = 8
-"""So many are linked to from one span."""
+"""Links of one span, at most."""
 
-_SAMPLED = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+_w3c = TraceContextTextMapPropagator()
 
 
-def mark_for(span: trace.Span) -> str:
-    """What leads to a span from what it acquires; empty if nobody keeps it."""
+def trace_of(span: trace.Span) -> str:
+    """The span's W3C `traceparent`, to be stored with what it acquires; empty if it is not sampled."""
     about = span.get_span_context()
     if not (about.is_valid and about.trace_flags.sampled):
         return ""
-    return mark_of(about.trace_id, about.span_id)
+    carrier: dict[str, str] = {}
+    _w3c.inject(carrier, trace.set_span_in_context(span))
+    return carrier["traceparent"]
 
 
 class Links:
-    """Those of one span, to each holder once."""
+    """The links of one span, at most one to each holder's."""
 
     __slots__ = ("_linked", "_span")
 
@@ -32,9 +33,11 @@ class Links:
         self._linked: set[str] = set()
 
     def add(self, holders: Iterable[Holder]) -> None:
-        """To the spans that led to these holds, where they are known."""
-        for mark in filter(None, (mark_in(holder.note) for holder in holders)):
-            if mark not in self._linked and len(self._linked) < MOST:
-                self._linked.add(mark)
-                there = trace.SpanContext(*span_of(mark), is_remote=True, trace_flags=_SAMPLED)
-                self._span.add_link(there, {"dibs.link": "holder"})
+        """Link to the spans that acquired these leases, where they were traced."""
+        for traced in filter(None, (holder.trace for holder in holders)):
+            if traced not in self._linked and len(self._linked) < MOST:
+                self._linked.add(traced)
+                context = _w3c.extract({"traceparent": traced})
+                there = trace.get_current_span(context).get_span_context()
+                if there.is_valid:
+                    self._span.add_link(there, {"dibs.link": "holder"})

@@ -49,6 +49,10 @@ class Acquire:
     """How long the units stay closed should this hold end by expiry."""
     inbox: str = ""
     """Where pushes for this id go; means something to the backend only."""
+    address: str = ""
+    """Network address of the caller, set by a lock service; shown to operators."""
+    trace: str = ""
+    """Trace and span of the acquire (`dibs.links`), so that a waiter's span can link to its holder's."""
 
 
 @record
@@ -122,6 +126,8 @@ class Holder:
     expires_in: float
     note: str = ""
     state: Literal["held", "unclaimed", "revoked", "kept"] = "held"
+    address: str = ""
+    trace: str = ""
 
 
 @record
@@ -134,6 +140,8 @@ class Waiter:
     priority: int
     waited: float
     note: str = ""
+    address: str = ""
+    trace: str = ""
 
 
 # ---- replies --------------------------------------------------------------------------------------

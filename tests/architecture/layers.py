@@ -134,7 +134,7 @@ RULES: Mapping[str, Rule] = {
     # it is told what passes inside
     "contrib.otel": Rule(
         PUBLIC
-        | names("contrib core.names core.notes links")
+        | names("contrib core.names links")
         | names("primitives.ask primitives.kept primitives.observing"),
         theirs=names("opentelemetry"),
     ),
@@ -201,7 +201,7 @@ RULES: Mapping[str, Rule] = {
     # sees what passes, and knows of no route
     "server.observatory.*": Rule(
         BASE
-        | names("core.names core.notes runtime.mail runtime.port")
+        | names("core.names runtime.mail runtime.port")
         | names("server.placing.runtime server.principal server.serve"),
         siblings=True,
     ),

@@ -14,6 +14,7 @@ from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
 from dibs.cli import main
 from dibs.cli.exits import FORBIDDEN, FREE, USAGE
+from dibs.core.names import fingerprint
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once
@@ -99,7 +100,7 @@ def test_the_columns_of_lock_services(prints: Prints, store: None) -> None:
     assert head == COLUMNS
     assert [row[0] for row in rows] == [encoded(name) for name in (b"jobs/a", ODD, b"other")]
     _, lock_id, client_id, ip, ttl = rows[0]
-    assert (lock_id, ip) == ("", ""), "a store knows neither"
+    assert (len(lock_id), ip) == (24, ""), "a fingerprint; only a service knows addresses"
     assert client_id.endswith("/me")
     assert 0 < int(ttl) <= 30
     below = prints("list", "--locks", "-D", "jobs/", "--no-header")
@@ -137,11 +138,11 @@ def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
         assert [row[0] for row in prints("list", "--locks", "-D", "dir/", "--no-header")] == many
         assert len(prints("list", "--locks", "--no-header")) == len(many) + 1
         (row,) = prints("list", "--locks", "-D", "mine/one", "--no-header")
-        assert row[:4] == ["mine/one", held["id"], "c", "127.0.0.1"]
+        assert row[:4] == ["mine/one", fingerprint(held["id"]), "c", "127.0.0.1"]
         assert prints("list", "--locks", "nobody", "--no-header") == []
         monkeypatch.setenv("DIBS_API_KEY", world.key("read", prefixes=[b"mine/"]))
         (row,) = prints("list", "--locks", "-D", "--no-header")
-        assert row[:4] == ["mine/one", "", "c", "127.0.0.1"]
+        assert row[:4] == ["mine/one", fingerprint(held["id"]), "c", "127.0.0.1"]
         assert prints("list", "--locks", "dir/", "--no-header") == []
         monkeypatch.setenv("DIBS_API_KEY", "dibs_" + "x" * 35)
         assert prints("list", "--locks", code=FORBIDDEN) == prints("list", code=FORBIDDEN) == []

@@ -9,6 +9,7 @@ import pytest
 
 from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
+from dibs.core.names import fingerprint
 from dibs.core.waits import Wait, written
 from dibs.server.limits import Limits
 from tests.server.world import World, b64
@@ -197,15 +198,12 @@ def test_ending_others_leases_is_written_down(world: World) -> None:
     assert ID + "f" not in str(entries)
 
 
-def test_notes_of_any_text_are_nobodys_seal(world: World) -> None:
+def test_the_service_knows_the_address_of_what_came_in_a_batch(world: World) -> None:
     client = world.client()
-    forged = "mine\x1f192.0.2.1 AAAA"
-    post(client, wire.Acquire(key("noted"), ID + "n", "me", 30.0, note=forged))
-    (status,) = post(client, wire.Inspect(key("noted")))
-    assert status.holders[0].note == forged
+    post(client, wire.Acquire(key("noted"), ID + "n", "me", 30.0, note="mine"))
     shown = client.get(f"/v1/locks/{b64('noted')}").json()
     assert shown["info"]["ip"] == "127.0.0.1"
-    assert shown["id"] == ID + "n", "an administrator's way out, also of what came in a batch"
+    assert shown["id"] == fingerprint(ID + "n")
 
 
 def test_a_key_has_so_many_places_in_line(world: World) -> None:

@@ -55,7 +55,7 @@ def test_the_location_of_a_lease_is_renewed_seen_and_released(
 def test_without_a_kind_it_is_a_lock_and_a_miss_names_the_parameter(client: httpx2.Client) -> None:
     held = acquire(client, "pool", capacity=2).json()
     path, own = f"/v1/locks/{b64('pool')}", {"id": held["id"]}
-    forced = {"force": True, "reason": "it hangs"}
+    forced: dict[str, str | bool] = {"force": True, "reason": "it hangs"}
     for answer, status in (
         (client.get(path), 404),
         (client.patch(path, params=own), 410),

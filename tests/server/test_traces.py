@@ -14,8 +14,6 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
-from dibs.core.marks import mark_of
-from dibs.core.notes import marked
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept
@@ -105,7 +103,7 @@ def test_whoever_is_refused_is_linked_to_the_holder(traces: Traces, client: http
     acquired(client, "refused", note="mine")
     refused = client.post(f"/v1/locks/{b64('refused')}", params={"ttl": 60})
     assert refused.status_code == 409
-    assert [each["note"] for each in refused.json()["holders"]] == ["mine"], "no mark is shown"
+    assert [each["note"] for each in refused.json()["holders"]] == ["mine"]
     first, second = traces.some(f"POST {LOCK}", 2)
     assert links(second) == [ids(first)]
     assert about(second)["dibs.reply"] == "refused"
@@ -162,13 +160,13 @@ def test_a_batch(traces: Traces, client: httpx2.Client) -> None:
         assert answer.status_code == 200, answer.text
         return [each["is"] for each in answer.json()["replies"]]
 
-    def one(name: bytes, lease: str, note: str = "", *, queue: bool = False) -> wire.Acquire:
+    def one(name: bytes, lease: str, trace: str = "", *, queue: bool = False) -> wire.Acquire:
         return wire.Acquire(
-            encoded(b"lock:" + name), lease * 22, "me", 60.0, note=note, queue=queue
+            encoded(b"lock:" + name), lease * 22, "me", 60.0, trace=trace, queue=queue
         )
 
-    mark = mark_of(*CALLER)
-    assert asked(one(b"b1", "a", marked("why", mark)), one(b"b2", "b")) == ["granted"] * 2
+    caller = f"00-{CALLER[0]:032x}-{CALLER[1]:016x}-01"
+    assert asked(one(b"b1", "a", caller), one(b"b2", "b", "no trace")) == ["granted"] * 2
     assert asked(one(b"b3", "c")) == ["granted"]
     first, alone = traces.some("POST /v1/batch", 2)
     assert about(first)["dibs.commands"] == 2
@@ -179,7 +177,7 @@ def test_a_batch(traces: Traces, client: httpx2.Client) -> None:
     assert set(links(later)) == {CALLER, ids(alone)}
     assert links(again) == [], "they wait as before"
     shown = client.get(f"/v1/locks/{b64('b1')}").json()
-    assert [each["note"] for each in shown["holders"]] == ["why"]
+    assert "trace" not in shown["holders"][0], "it stays in the service"
 
 
 def test_a_stream_has_ended_for_a_trace_where_it_begins(

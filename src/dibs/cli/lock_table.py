@@ -1,7 +1,6 @@
 """Held locks in the columns that command lines of lock services have: one line, or one object, for each.
 
-Names are base64 there, as they may be any bytes. Ids and addresses are known to a service only, and it tells
-ids to administrators.
+Names are base64 there, as they may be any bytes. Ids are fingerprints.
 """
 
 from collections.abc import Iterator
@@ -74,5 +73,5 @@ def _seen(url: str | None, name: bytes) -> Iterator[Shape]:
 def _shape(status: Status) -> Shape:
     holder = status.holders[0]
     left = ceil(max(holder.expires_in, 0.0))
-    info = {"ttl": left, "client-id": holder.owner, "ip": ""}
-    return {"name": encoded(status.name), "id": "", "info": info}
+    info = {"ttl": left, "client-id": holder.owner, "ip": holder.address}
+    return {"name": encoded(status.name), "id": holder.lease, "info": info}

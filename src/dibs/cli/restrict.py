@@ -113,9 +113,10 @@ def set_(
     server: str | None,
     as_json: bool,
 ) -> int:
-    """Restrict a directory, in the stead of what was said of it.
+    """Restrict a directory; replaces its earlier restriction.
 
-    Names stand one by one or separated by commas. A directory that lives elsewhere moves once it is idle: see `dibs move`.
+    Repeat an option, or separate names by commas. A directory that must move does so once it is
+    idle: see `dibs move`.
     """
     lists = map(_names, (region, exclude_region, provider, exclude_provider))
     body: Shape = dict(zip(_LISTS, lists, strict=True))

@@ -8,7 +8,6 @@ from typing import Any
 
 from dibs.contrib import needs
 from dibs.core.names import split_key
-from dibs.core.notes import marked
 from dibs.errors import AcquireTimeout
 from dibs.model import MANY, Holder
 from dibs.primitives.ask import Ask
@@ -19,7 +18,7 @@ try:
     from opentelemetry import context as contexts
     from opentelemetry import trace
 
-    from dibs.links import Links, mark_for
+    from dibs.links import Links, trace_of
 except ModuleNotFoundError as _error:
     raise needs("OpenTelemetry", "otel") from _error
 
@@ -31,7 +30,7 @@ def instrument(*, names: bool = False, tracer_provider: trace.TracerProvider | N
     """From now on each acquire of this process is a span `dibs.acquire`, and each hold `dibs.hold`.
 
     An acquire that is refused, or waits in vain, is linked to the trace of each holder that is traced too,
-    in whichever process: what leads there is kept with the hold, out of sight. A hold tells when it is
+    in whichever process: its `traceparent` is stored with the lease. A hold tells when it is
     renewed, and fails if it is lost. Spans have names of locks only with `names=True`, as those may tell
     what their readers should not know. Without a `tracer_provider` it is the global one. Called again it
     takes the place of what was said before.
@@ -111,11 +110,11 @@ class _Attempt:
         self._context = contexts.attach(trace.set_span_in_context(self._span))
         self._around = _attempt.get()
         _attempt.set(self)
-        self._mark = mark_for(self._span)
+        self._trace = trace_of(self._span)
 
-    def marked(self, ask: Ask) -> Ask:
-        """What is asked for, with what leads here behind its note, unless nobody keeps this span."""
-        return ask._replace(note=marked(ask.note, self._mark)) if self._mark else ask
+    def traced(self, ask: Ask) -> Ask:
+        """The request with this span's trace, if the span is sampled."""
+        return ask._replace(trace=self._trace) if self._trace else ask
 
     def end(self, error: BaseException | None) -> None:
         """It has ended."""

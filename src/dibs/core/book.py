@@ -41,6 +41,8 @@ class Hold:
     detail: str = ""
     """Why it was revoked."""
     inbox: str = ""
+    address: str = ""
+    trace: str = ""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,8 @@ class Place:
     since: int = 0
     note: str = ""
     inbox: str = ""
+    address: str = ""
+    trace: str = ""
 
     @property
     def rank(self) -> tuple[int, int]:

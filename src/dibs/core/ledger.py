@@ -142,6 +142,8 @@ def _grant(turn: Turn, command: Acquire) -> Granted:
             since=turn.stamp,
             note=command.note,
             inbox=command.inbox,
+            address=command.address,
+            trace=command.trace,
         )
     )
     return Granted(token, slots, command.ttl)
@@ -164,6 +166,8 @@ def _new_place(turn: Turn, command: Acquire) -> Place:
         since=turn.stamp,
         note=command.note,
         inbox=command.inbox,
+        address=command.address,
+        trace=command.trace,
     )
 
 

@@ -105,6 +105,8 @@ class Turn:
             since=self.stamp,
             note=place.note,
             inbox=place.inbox,
+            address=place.address,
+            trace=place.trace,
         )
         self.book.put(hold)
         self.free_in = min(self.free_in, window)

@@ -21,6 +21,8 @@ def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
             expires_in=turn.book.expires_at(hold) - turn.now,
             note=hold.note,
             state=hold.state,
+            address=hold.address,
+            trace=hold.trace,
         )
         for hold in holds
     )
@@ -35,6 +37,8 @@ def waiter_of(turn: Turn, place: Place) -> Waiter:
         priority=place.priority,
         waited=_age(turn, place.since),
         note=place.note,
+        address=place.address,
+        trace=place.trace,
     )
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from dibs.config import UNSET, Duration, Unset
 from dibs.core.names import Kind
-from dibs.core.notes import plain_status
 from dibs.faces.asked import kinds_asked, resource_key
 from dibs.faces.loops import refuse_in_workflow
 from dibs.faces.opening import ConnectOptions, Opened, opened
@@ -101,7 +100,7 @@ class Client:
         await self._ready()
         for each in kinds_asked(kind):
             async for status in self.hub.loop_runtime().scan(admin.scan_prefix(each, prefix)):
-                yield plain_status(status)
+                yield status
 
     async def revoke(
         self,

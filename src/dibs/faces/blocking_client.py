@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 from dibs.config import UNSET, Duration, Unset
 from dibs.core.names import Kind
-from dibs.core.notes import plain_status
 from dibs.faces.asked import kinds_asked, resource_key
 from dibs.faces.loops import refuse_in_loop
 from dibs.faces.opening import ConnectOptions, Opened, opened
@@ -98,8 +97,7 @@ class Client:
         """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
         refuse_in_loop(self)
         for each in kinds_asked(kind):
-            for status in self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix)):
-                yield plain_status(status)
+            yield from self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix))
 
     def revoke(
         self,

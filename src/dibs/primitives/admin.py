@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dibs.core.names import PROBE, split_key
-from dibs.core.notes import plain_status
 from dibs.core.timing import MIN_TTL, trusted
 from dibs.errors import LeaseLost
 from dibs.model import (
@@ -30,7 +29,7 @@ async def status(rt: Runtime, key: bytes) -> Status:
     """Who holds a key and who waits for it."""
     reply = (await rt.call(Inspect(key))).reply
     if isinstance(reply, Status):
-        own, found = rt.keeper.held(key), plain_status(reply)
+        own, found = rt.keeper.held(key), reply
         return replace(found, mine=tuple(h for h in found.holders if h.lease in own))
     raise unexpected(reply, key)
 

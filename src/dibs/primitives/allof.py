@@ -141,7 +141,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         seen = None
         if observing.observer is not None:
             seen = observing.observer.acquiring([each.ask for each in wishes], patience, me)
-            wishes = [each._replace(ask=seen.marked(each.ask)) for each in wishes]
+            wishes = [each._replace(ask=seen.traced(each.ask)) for each in wishes]
         try:
             holds = await Gathering(rt, wishes, me).run(patience)
         except BaseException as error:

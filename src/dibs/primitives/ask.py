@@ -17,6 +17,8 @@ class Ask(NamedTuple):
     lock_delay: float = 0.0
     detects: bool = True
     """Whoever waits looks for a circle of waiters that it is in."""
+    address: str = ""
+    trace: str = ""
 
 
 class Grant(NamedTuple):

@@ -73,6 +73,8 @@ class Asking:
             floor=ask.floor,
             lock_delay=ask.lock_delay,
             inbox=self._inbox,
+            address=ask.address,
+            trace=ask.trace,
         )
 
     async def _leave_queue(self) -> None:

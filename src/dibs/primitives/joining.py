@@ -76,4 +76,5 @@ def ask_once(ask: Ask, lease_id: str, inbox: str) -> Acquire:
         floor=ask.floor,
         lock_delay=ask.lock_delay,
         inbox=inbox,
+        trace=ask.trace,
     )

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Attempt(Protocol):
     """One acquire, from its beginning to its end."""
 
-    def marked(self, ask: "Ask") -> "Ask":
-        """What is asked for, with what the observer adds to its note."""
+    def traced(self, ask: "Ask") -> "Ask":
+        """The request with this acquire's trace."""
 
     def end(self, error: BaseException | None) -> None:
         """It has ended: by a lease, or by that."""

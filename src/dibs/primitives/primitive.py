@@ -74,7 +74,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         seen = None
         if observing.observer is not None:
             seen = observing.observer.acquiring((ask,), patience, me)
-            ask = seen.marked(ask)
+            ask = seen.traced(ask)
         try:
             if within is not None:
                 hold = self._hold(rt, terms, await self._granted_within(rt, ask, within), me)

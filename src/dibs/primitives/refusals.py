@@ -1,6 +1,5 @@
 """What an acquire raises that ends without a grant: who is in the way, and what the store meant."""
 
-from dibs.core.notes import plain_holders
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -29,7 +28,7 @@ def refusal(ask: Ask, reply: Refused) -> DibsError:
         )
     if observing.observer is not None:
         observing.observer.in_the_way(reply.holders)
-    holders = plain_holders(reply.holders)
+    holders = reply.holders
     return AcquireTimeout(
         contention(ask.key, holders, None),
         key=ask.key,
@@ -48,7 +47,7 @@ async def timed_out(
         status = None
     if observing.observer is not None and isinstance(status, Status):
         observing.observer.in_the_way(status.holders)
-    holders = plain_holders(status.holders) if isinstance(status, Status) else ()
+    holders = status.holders if isinstance(status, Status) else ()
     return AcquireTimeout(
         f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",
         key=key,

@@ -1,7 +1,6 @@
 """What people are told: who holds it, since when, what to do next."""
 
 from dibs.core.names import printable, shown, split_key
-from dibs.core.notes import shown_note
 from dibs.model import Holder
 
 
@@ -26,8 +25,7 @@ def holder_shown(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
     if holder.state == "kept":
         return f"kept closed for another {span(holder.expires_in)}"
-    said = shown_note(holder.note)
-    note = f" ({printable(said)})" if said else ""
+    note = f" ({printable(holder.note)})" if holder.note else ""
     return (
         f"held by {printable(holder.owner)}{note} for {span(holder.held_for)} "
         f"(token {holder.token}, expires in {span(max(holder.expires_in, 0.0))})"

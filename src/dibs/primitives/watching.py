@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dibs.core.notes import plain_holders
 from dibs.model import Holder, Status
 from dibs.primitives.telling import contention, key_shown, span
 
@@ -85,7 +84,7 @@ class Watcher:
         self._pace.saw(position, now)
         waiting = Waiting(
             key=self._key,
-            holders=plain_holders(status.holders),
+            holders=status.holders,
             position=position,
             waiting=status.waiting,
             waited=now - self._since,

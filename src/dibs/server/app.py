@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from dibs.backends.http.translation import holders_to_wire
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -16,7 +17,6 @@ from dibs.errors import (
 from dibs.server.answers import Answer
 from dibs.server.call import Call, Gone
 from dibs.server.keys import Unauthenticated
-from dibs.server.people import holders_for_people
 from dibs.server.placing.runtime import Moving
 from dibs.server.principal import Principal
 from dibs.server.problems import Problem, forbidden, unauthenticated
@@ -133,7 +133,7 @@ class Application:
                 "held",
                 str(error),
                 retry_after=1 if error.retry_after is None else error.retry_after,
-                holders=holders_for_people(error.holders),
+                holders=holders_to_wire(error.holders),
                 position=error.position,
             )
         if isinstance(error, InvalidName | InvalidRequest | UnsafeTiming):

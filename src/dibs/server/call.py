@@ -1,6 +1,7 @@
 """One request, as its handler sees it."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +77,9 @@ class Call:
 
     @property
     def ip(self) -> str:
-        """Where it comes from."""
+        """The caller's network address; empty if a proxy names one that cannot be an address."""
         client = self.scope.get("client")
-        return client[0] if client else ""
+        return client[0] if client and re.fullmatch(r"[\w.:%-]{1,64}", client[0], re.ASCII) else ""
 
     def has_hung_up(self) -> bool:
         """Whether the caller has left already; what is left of the body is dropped."""

@@ -28,7 +28,6 @@ from dibs.server.accounts import Accounts
 from dibs.server.audit import Audit
 from dibs.server.doubts import Doubts
 from dibs.server.drain import Drain
-from dibs.server.envelope import Envelope
 from dibs.server.health import Health
 from dibs.server.keys import KeyRing
 from dibs.server.limits import Limits
@@ -39,7 +38,6 @@ from dibs.server.post import Post, TappedMail
 from dibs.server.principal import Principal
 from dibs.server.records.port import Records
 from dibs.server.routing import Route
-from dibs.server.secrets import derived
 from dibs.server.ui.origin import Origins
 from dibs.server.ui.sessions import Sessions
 from dibs.server.ui.tickets import Tickets
@@ -87,7 +85,6 @@ class Service:
     drain: Drain = field(default_factory=Drain)
     accounts: Accounts = field(init=False)
     doubts: Doubts = field(init=False)
-    envelope: Envelope = field(init=False)
     post: Post = field(init=False)
     health: Health = field(init=False)
     observatory: Observatory = field(init=False)
@@ -100,7 +97,6 @@ class Service:
         self.now = self.runtime.now
         self.accounts = Accounts(self.limits, self.now)
         self.doubts = Doubts(self.runtime.call_timeout)
-        self.envelope = Envelope(derived(self.keys.secret, "lease ids"))
         self.post = Post(
             self.server_id,
             backlog=self.limits.stream_backlog,
@@ -115,9 +111,9 @@ class Service:
         self.sessions = Sessions(self.keys, self.tickets, Origins(self.origins))
 
     @property
-    def mark(self) -> str:
-        """What leads from a hold to the trace of the request that is answered; empty where none is kept."""
-        return "" if self.spans is None else self.spans.mark
+    def trace(self) -> str:
+        """The `traceparent` of the current request; empty if it is not traced."""
+        return "" if self.spans is None else self.spans.trace
 
     async def ask(self, who: Principal, command: Command) -> Answer:
         """Have a command applied for somebody. Raises `BackendUnavailable` when its fate is unknown."""

@@ -1,7 +1,7 @@
-"""Spans of OpenTelemetry: one for each request, linked to the trace of whoever is in its way.
+"""OpenTelemetry spans: one for each request, linked to the traces of the holders that it waits for.
 
-What a holder's trace was is kept with its hold (see `core/notes.py`), so the link is there whichever server
-granted it. No span has a name, an id or a secret in it: the route stands for the path.
+A holder's trace is stored with its lease, so the link is there whichever server granted it. No span
+carries a name, an id or a secret: the route stands for the path.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -15,7 +15,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from dibs.core.names import KINDS
 from dibs.errors import DibsError
-from dibs.links import MOST, Links, mark_for
+from dibs.links import MOST, Links, trace_of
 from dibs.model import Acquire, Command, Inspect, Queued, Refused, Reply, Status
 from dibs.runtime.port import Answer
 from dibs.server.principal import Principal
@@ -121,10 +121,10 @@ class Spans:
         return RequestSpan(self._tracer, scope)
 
     @property
-    def mark(self) -> str:
-        """Of the request that is answered here, to be kept with what it acquires; empty if it is not kept."""
+    def trace(self) -> str:
+        """The `traceparent` of the current request, stored with what it acquires; empty if not sampled."""
         seen = _current.get()
-        return "" if seen is None else mark_for(seen.span)
+        return "" if seen is None else trace_of(seen.span)
 
     def saw(self, _: Principal, command: Command, reply: Reply) -> None:
         """A command was answered."""

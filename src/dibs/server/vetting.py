@@ -4,7 +4,6 @@ from collections.abc import Callable
 from math import isfinite
 
 from dibs.core.names import KINDS, MAX_NAME, is_wait
-from dibs.core.notes import unmarked
 from dibs.model import (
     MANY,
     Acquire,
@@ -104,7 +103,11 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
         return f"patience is up to {limits.max_ttl:g} seconds"
     if not 0 <= command.lock_delay <= limits.max_ttl:
         return f"lock_delay is up to {limits.max_ttl:g} seconds"
-    return _text_flaw("owner", command.owner) or _text_flaw("note", unmarked(command.note)[0])
+    return (
+        _text_flaw("owner", command.owner)
+        or _text_flaw("note", command.note)
+        or _text_flaw("trace", command.trace)
+    )
 
 
 def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:

@@ -1,6 +1,7 @@
 """Between what goes over HTTP (`wire`) and what the rest of Dibs says (`model`).
 
-The same fields in the same order, so each is taken by position; keys change their spelling, and what
+The same fields in the same order, so each is taken by position; the address and trace of a holder
+stay in the service; keys change their spelling, and what
 is nested its class. A key that is misspelt raises `ValueError`.
 """
 
@@ -40,6 +41,7 @@ def _acquire_to_wire(it: model.Acquire) -> wire.Acquire:
         it.floor,
         it.lock_delay,
         it.inbox,
+        trace=it.trace,
     )
 
 
@@ -59,6 +61,7 @@ def _acquire_to_model(it: wire.Acquire) -> model.Acquire:
         it.floor,
         it.lock_delay,
         it.inbox,
+        trace=it.trace,
     )
 
 

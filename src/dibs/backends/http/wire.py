@@ -44,6 +44,7 @@ class Acquire(Op, frozen=True):
     floor: int = 0
     lock_delay: float = 0.0
     inbox: str = ""
+    trace: str = ""
 
 
 class Renew(Op, frozen=True):

@@ -133,6 +133,8 @@ def _acquire(c: Acquire) -> dict[str, Any]:
         "floor": c.floor,
         "lock_delay": c.lock_delay,
         "inbox": c.inbox,
+        "address": c.address,
+        "trace": c.trace,
     }
 
 

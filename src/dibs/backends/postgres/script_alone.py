@@ -12,7 +12,7 @@ ACQUIRE = Statement(
     "dibs_acquire_alone",
     f"SELECT dibs.acquire_alone({FORMAT}, %s::bytea, %s::text, %s::text, %s::float8, %s::bigint,"
     " %s::bigint, %s::bool, %s::float8, %s::bigint, %s::text, %s::bigint, %s::bigint, %s::float8,"
-    " %s::text, %s::text, %s::float8, %s::bigint)",
+    " %s::text, %s::text, %s::text, %s::text, %s::float8, %s::bigint)",
 )
 RELEASE = Statement(
     "dibs_release_alone",
@@ -57,6 +57,8 @@ def _acquire(c: Acquire) -> Values:
         str(c.floor),
         repr(c.lock_delay),
         escaped(c.inbox),
+        escaped(c.address),
+        escaped(c.trace),
     )
 
 

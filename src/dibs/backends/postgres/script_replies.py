@@ -47,15 +47,15 @@ def wakeup_of(said: list[Any], inbox: str) -> Wakeup:
 
 def _holders(said: list[Any]) -> tuple[Holder, ...]:
     return tuple(
-        Holder(lease, owner, token, units, tuple(slots), float(age), float(left), note, state)
-        for lease, owner, token, units, slots, age, left, note, state in said
+        Holder(lease, owner, token, units, tuple(slots), float(age), float(left), *texts)
+        for lease, owner, token, units, slots, age, left, *texts in said
     )
 
 
 def _waiters(said: list[Any]) -> tuple[Waiter, ...]:
     return tuple(
-        Waiter(lease, owner, units, priority, float(age), note)
-        for lease, owner, units, priority, age, note in said
+        Waiter(lease, owner, units, priority, float(age), *texts)
+        for lease, owner, units, priority, age, *texts in said
     )
 
 

@@ -45,6 +45,8 @@ def _acquire(command: Acquire) -> bytes:
         command.owner,
         command.note,
         command.inbox,
+        command.address,
+        command.trace,
         command.ttl,
         command.patience,
         command.queue,
@@ -61,10 +63,11 @@ def _acquire(command: Acquire) -> bytes:
 
 def _surround(command: Acquire, asked: tuple[Any, ...]) -> tuple[bytes, bytes]:
     length = asked[0]
-    tail = _text(command.owner) + _text(command.note) + _text(command.inbox)
+    texts = (command.owner, command.note, command.inbox, command.address, command.trace)
+    tail = b"".join(map(_text, texts))
     if _is_plain(command):
-        texts = 4 + length + 4 + 24 + len(tail)
-        head = _PLAIN.pack(b"a", command.queue, command.ttl, command.patience, texts)
+        size = 4 + length + 4 + 24 + len(tail)
+        head = _PLAIN.pack(b"a", command.queue, command.ttl, command.patience, size)
     else:
         head = _ACQUIRE.pack(
             b"A",

@@ -110,13 +110,26 @@ def _holder(reader: Reader) -> Holder:
     lease, owner, slots = reader.text(), reader.text(), reader.slots()
     note, state = reader.text(), reader.text()
     known: Any = state
-    return Holder(lease, owner, int(token), int(units), slots, held_for, expires_in, note, known)
+    return Holder(
+        lease,
+        owner,
+        int(token),
+        int(units),
+        slots,
+        held_for,
+        expires_in,
+        note,
+        known,
+        reader.text(),
+        reader.text(),
+    )
 
 
 def _waiter(reader: Reader) -> Waiter:
     units, priority, waited = reader.numbers(3)
     lease, owner, note = reader.text(), reader.text(), reader.text()
-    return Waiter(lease, owner, int(units), int(priority), waited, note)
+    address, trace = reader.text(), reader.text()
+    return Waiter(lease, owner, int(units), int(priority), waited, note, address, trace)
 
 
 _SLOT_0 = (0,)

@@ -24,7 +24,7 @@ PAGE_SIZE = 1024
 _HOLD = """
     id {null}, owner TEXT, token INTEGER, units INTEGER, slots TEXT, ttl REAL, expires REAL,
     beat INTEGER, state TEXT, seq INTEGER, lock_delay REAL, bury REAL, since INTEGER, note TEXT,
-    detail TEXT, inbox TEXT
+    detail TEXT, inbox TEXT, address TEXT, trace TEXT
 """
 
 TABLES = (
@@ -42,7 +42,7 @@ TABLES = (
         key BLOB NOT NULL, id TEXT NOT NULL, owner TEXT, units INTEGER, urgency INTEGER,
         arrival INTEGER, grant_ttl REAL, ttl REAL, expires REAL, beat INTEGER, near INTEGER,
         tokens INTEGER, floor INTEGER, lock_delay REAL, since INTEGER, note TEXT, inbox TEXT,
-        PRIMARY KEY (key, urgency, arrival)) WITHOUT ROWID""",
+        address TEXT, trace TEXT, PRIMARY KEY (key, urgency, arrival)) WITHOUT ROWID""",
     """CREATE TABLE lease_tombs (
         key BLOB NOT NULL, id TEXT NOT NULL, ttl REAL, expires REAL, beat INTEGER, reason TEXT,
         detail TEXT, PRIMARY KEY (key, id)) WITHOUT ROWID""",

@@ -8,15 +8,15 @@ type Row = tuple[Any, ...]
 
 HOLD = (
     "id, owner, token, units, slots, ttl, expires, beat, state, seq, lock_delay, bury, since, note,"
-    " detail, inbox"
+    " detail, inbox, address, trace"
 )
 PLACE = (
     "id, owner, units, urgency, arrival, grant_ttl, ttl, expires, beat, near, tokens, floor,"
-    " lock_delay, since, note, inbox"
+    " lock_delay, since, note, inbox, address, trace"
 )
 TOMB = "id, ttl, expires, beat, reason, detail"
 
-NO_HOLD: Row = (None,) * 16
+NO_HOLD: Row = (None,) * 18
 
 _SLOTS: dict[str, tuple[int, ...]] = {"": (), "0": (0,)}
 
@@ -51,6 +51,8 @@ def hold_row(hold: Hold) -> Row:
         hold.note,
         hold.detail,
         hold.inbox,
+        hold.address,
+        hold.trace,
     )
 
 
@@ -78,6 +80,8 @@ def place_row(place: Place) -> Row:
         place.since,
         place.note,
         place.inbox,
+        place.address,
+        place.trace,
     )
 
 

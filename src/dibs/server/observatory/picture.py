@@ -7,7 +7,6 @@ one of them has told already the other does not tell again.
 from collections.abc import Callable
 
 from dibs.core.names import fingerprint, is_wait
-from dibs.core.notes import plain_status, shown_note
 from dibs.model import (
     Acquire,
     Command,
@@ -62,7 +61,7 @@ class Picture(Sketch):
         seen, lease = self._at(command.key), fingerprint(command.id)
         hold = seen.holds.get(lease)
         if hold is None or hold.token != reply.token:
-            note = shown_note(command.note)
+            note = command.note
             hold = self._grant(seen, lease, command.owner, note, command.units, reply)
             family = seen.family or self._family(seen)
             family.ttl = reply.ttl
@@ -73,7 +72,7 @@ class Picture(Sketch):
     def _queued(self, command: Acquire, reply: Queued) -> None:
         seen, lease = self._at(command.key), fingerprint(command.id)
         if lease not in seen.places:
-            place = Place(command.owner, shown_note(command.note), command.units, self._now())
+            place = Place(command.owner, command.note, command.units, self._now())
             seen.places[lease] = place
             self._tell_of(seen, "queued", lease, place)
 
@@ -150,7 +149,7 @@ class Picture(Sketch):
         seen.walk = walk or seen.walk
         if seen.changed >= asked:
             return  # it is older than what is known
-        now, status = self._now(), plain_status(status)
+        now = self._now()
         self._look_for_ends(seen, status, now)
         for holder in status.holders:
             if holder.lease:  # else it is kept closed, and nobody holds it

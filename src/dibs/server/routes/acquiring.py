@@ -1,5 +1,6 @@
 """Acquiring: at once or not at all, or in line."""
 
+from dibs.backends.http.translation import holders_to_wire
 from dibs.errors import BackendUnavailable
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Reply
 from dibs.primitives.ask import Ask
@@ -7,7 +8,6 @@ from dibs.primitives.telling import contention
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.call import Gone as Hung
-from dibs.server.people import holders_for_people
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import AcquireQuery, Held
 from dibs.server.routes.telling import check_ttl, failure, in_line, moment
@@ -48,7 +48,9 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
         capacity,
         queue=bool(asked.wait),
         priority=asked.priority,
-        note=service.envelope.sealed(asked.note, call.ip, lease_id, service.mark),
+        note=asked.note,
+        address=call.ip,
+        trace=service.trace,
     )
 
 
@@ -84,6 +86,8 @@ async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) 
         command.capacity,
         command.priority,
         command.note,
+        address=command.address,
+        trace=command.trace,
         detects=False,
     )
     had = await acquire_in_line(call, ask, command.id, wait, brought=brought)
@@ -136,7 +140,7 @@ def not_acquired(reply: Reply, key: bytes) -> Problem:
                 "held",
                 contention(key, reply.holders, None),
                 retry_after=reply.recheck_in,
-                holders=holders_for_people(reply.holders),
+                holders=holders_to_wire(reply.holders),
             )
         case Queued():
             return in_line(reply)

@@ -6,10 +6,14 @@ import msgspec
 
 from dibs.backends.http import wire
 from dibs.backends.http.names import decoded
-from dibs.backends.http.translation import reply_to_wire, to_model
+from dibs.backends.http.translation import (
+    holders_to_wire,
+    reply_to_wire,
+    status_to_wire,
+    to_model,
+)
 from dibs.backends.port import MAX_BATCH
 from dibs.core.names import fingerprint, is_wait
-from dibs.core.notes import unmarked
 from dibs.errors import DibsError
 from dibs.model import (
     Acquire,
@@ -31,7 +35,6 @@ from dibs.server import adverts
 from dibs.server.accounts import Accounts, Budget
 from dibs.server.answers import Answer
 from dibs.server.call import Call
-from dibs.server.people import holders_for_people, status_for_people
 from dibs.server.problems import Problem
 from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
@@ -52,8 +55,8 @@ async def batch(call: Call) -> Answer:
     """Have all of them applied; they travel together."""
     service = call.service
     ops = await _ops(call)
-    mark = call.service.mark if len(ops) == 1 else ""  # of several nobody knows whose trace it is
-    vetted = [_vetted(call, op, mark) for op in ops]
+    trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
+    vetted = [_vetted(call, op, trace) for op in ops]
     await _audit_refusals(call, ops, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
     for command in commands:
@@ -95,7 +98,7 @@ async def _ops(call: Call) -> Sequence[wire.Command]:
     return commands
 
 
-def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
+def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
     """A command as the store gets it, or the reply to one that is not let through."""
     service, who = call.service, call.principal
     try:
@@ -114,9 +117,8 @@ def _vetted(call: Call, op: wire.Command, mark: str) -> Command | wire.Reply:
                 service.accounts.check_place(who.key_id, command.id)
         except Problem as problem:
             return wire.Failed("busy", problem.detail)
-        if not is_wait(command.key):  # those are not for people
-            note, own = unmarked(command.note)
-            command.note = service.envelope.sealed(note, call.ip, command.id, own or mark)  # type: ignore[misc]
+        command.address = call.ip  # type: ignore[misc]
+        command.trace = command.trace or trace  # type: ignore[misc]
     inbox = getattr(command, "inbox", "")
     if inbox:
         stream = service.post.of(inbox, who.key_id)
@@ -161,11 +163,11 @@ def _said(call: Call, command: Command, told: Told) -> wire.Reply:
         reply = adverts.as_told(call.principal, reply)
     kind = type(reply)
     if kind is Status:
-        return status_for_people(reply)  # type: ignore[arg-type]
+        return status_to_wire(reply)  # type: ignore[arg-type]
     if kind is Refused:
         if type(command) is Acquire:
             post.forget(fingerprint(command.id))
-        return wire.Refused(reply.reason, holders_for_people(reply.holders), reply.recheck_in)  # type: ignore[union-attr]
+        return wire.Refused(reply.reason, holders_to_wire(reply.holders), reply.recheck_in)  # type: ignore[union-attr]
     if kind in _ENDS and type(command) in _BY_ID:
         post.forget(fingerprint(command.id))  # type: ignore[union-attr]
     return reply_to_wire(reply)

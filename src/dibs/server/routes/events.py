@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from dibs.backends.http.names import encoded
+from dibs.backends.http.translation import status_to_wire
 from dibs.core.names import Kind
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.ring import AT_ONCE, MOST
-from dibs.server.people import status_for_people
 from dibs.server.principal import Scope
 from dibs.server.reach import heads_of, names_of, read
 from dibs.server.routes.shapes import Names, Strict
@@ -87,7 +87,7 @@ class _Tail:
         most = call.service.limits.max_page
         found = await read(call.service, call.principal, self._begins, None, most)
         return {
-            "items": tuple(map(status_for_people, found.items)),
+            "items": tuple(map(status_to_wire, found.items)),
             "cursor": None if found.cursor is None else encoded(found.cursor),
         }
 

@@ -5,13 +5,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from dibs.backends.http.translation import status_to_wire
 from dibs.backends.http.wire import Status as Shown
 from dibs.model import Inspect, Status
 from dibs.runtime.port import Answer as Told
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.observatory.survey import in_steps
-from dibs.server.people import status_for_people
 from dibs.server.principal import Scope
 from dibs.server.reach import names_of
 from dibs.server.routes.shapes import Names, Strict
@@ -48,7 +48,7 @@ async def queues(call: Call) -> Answer:
     found = [each.reply for each in told if isinstance(each, Told)]
     now = [each for each in found if isinstance(each, Status) and each.waiting]
     now.sort(key=lambda status: (-status.waiting, status.key))
-    return json(Queues(tuple(map(status_for_people, now)), len(lines)))
+    return json(Queues(tuple(map(status_to_wire, now)), len(lines)))
 
 
 async def _lines(call: Call, names: bytes) -> Sequence[bytes]:

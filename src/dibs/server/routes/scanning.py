@@ -6,11 +6,11 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from dibs.backends.http.names import decoded, encoded
+from dibs.backends.http.translation import status_to_wire
 from dibs.backends.http.wire_service import StatusPage
 from dibs.model import Status
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
-from dibs.server.people import status_for_people
 from dibs.server.problems import Problem
 from dibs.server.reach import HEADS, names_of, prefixes_of, read
 from dibs.server.routes.shapes import Names, Strict
@@ -55,7 +55,7 @@ async def scan(call: Call) -> Answer:
     limit = min(asked.limit, call.service.limits.max_page)
     found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
-    items = tuple(map(status_for_people, found.items))
+    items = tuple(map(status_to_wire, found.items))
     if not asked.observed:
         return json(StatusPage(items, following))
     return json(ObservedPage(items, following, _observed(call, found.items)))

@@ -223,7 +223,7 @@ class LockShown(Struct, frozen=True):
     name: str
     """Its bytes in URL-safe base64."""
     id: str
-    """For administrators only; empty for all others."""
+    """Fingerprint of the lease, by which `force=true&lease=` ends it. Its id is a secret of its holder."""
     info: Info
     sequencer: int
     remaining: float

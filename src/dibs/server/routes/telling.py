@@ -6,12 +6,11 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from dibs.backends.http.names import encoded
+from dibs.backends.http.translation import holders_to_wire
 from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
 from dibs.server.answers import json
 from dibs.server.call import Call
-from dibs.server.people import holders_for_people
-from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Done, Info, LockShown
 
@@ -24,20 +23,18 @@ if TYPE_CHECKING:
 def lock_shown(call: Call, status: Status) -> LockShown:
     """A lock as people see it: by the first of its holders, and all of them."""
     first = status.holders[0]
-    sealed = call.service.envelope.opened(first.note, first.lease)
-    is_admin = call.principal.may(Scope.ADMIN, status.name)
     left = max(first.expires_in, 0.0)
     return LockShown(
         encoded(status.name),
-        sealed.id if is_admin else "",
-        Info(ceil(left), first.owner, sealed.ip),
+        first.lease,
+        Info(ceil(left), first.owner, first.address),
         first.token,
         round(left, 3),
         moment(left),
         status.kind,
         None if status.capacity >= MANY else status.capacity,
         status.waiting,
-        holders_for_people(status.holders),
+        holders_to_wire(status.holders),
     )
 
 

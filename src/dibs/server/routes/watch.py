@@ -5,11 +5,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from dibs.backends.http.translation import status_to_wire
 from dibs.model import Inspect, Status
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
 from dibs.server.observatory.ring import AT_ONCE
-from dibs.server.people import status_for_people
 from dibs.server.principal import Scope
 from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
@@ -80,7 +80,7 @@ class _Changes:
         if not isinstance(answer.reply, Status):
             return b""
         service.observatory.looked(answer.reply, answer.sent)
-        return sse("status", status_for_people(answer.reply))
+        return sse("status", status_to_wire(answer.reply))
 
     def alive(self) -> bytes:
         return ALIVE

@@ -36,7 +36,7 @@ CREATE TABLE dibs.keys (
     -- the hold inside
     id text, owner text, token bigint, units bigint, slots integer[], ttl double precision,
     expires double precision, state text, seq bigint, lock_delay double precision,
-    bury double precision, since bigint, note text, detail text, inbox text
+    bury double precision, since bigint, note text, detail text, inbox text, address text, trace text
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE TABLE dibs.holds (
@@ -44,7 +44,8 @@ CREATE TABLE dibs.holds (
     units bigint NOT NULL, slots integer[] NOT NULL, ttl double precision NOT NULL,
     expires double precision NOT NULL, state text NOT NULL, seq bigint NOT NULL,
     lock_delay double precision NOT NULL, bury double precision NOT NULL, since bigint NOT NULL,
-    note text NOT NULL, detail text NOT NULL, inbox text NOT NULL,
+    note text NOT NULL, detail text NOT NULL, inbox text NOT NULL, address text NOT NULL,
+    trace text NOT NULL,
     PRIMARY KEY (key, id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
 
@@ -55,7 +56,7 @@ CREATE TABLE dibs.places (
     arrival bigint NOT NULL, grant_ttl double precision NOT NULL, ttl double precision NOT NULL,
     expires double precision NOT NULL, near boolean NOT NULL, tokens bigint NOT NULL,
     floor bigint NOT NULL, lock_delay double precision NOT NULL, since bigint NOT NULL,
-    note text NOT NULL, inbox text NOT NULL,
+    note text NOT NULL, inbox text NOT NULL, address text NOT NULL, trace text NOT NULL,
     PRIMARY KEY (key, id),
     UNIQUE (key, urgency, arrival)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);

@@ -170,12 +170,12 @@ BEGIN
             book.holds := book.holds + 1;
             INSERT INTO dibs.holds VALUES (book.key, e.id, e.owner, e.token, e.units, e.slots,
                 e.ttl, e.expires, e.state, e.seq, e.lock_delay, e.bury, e.since, e.note, e.detail,
-                e.inbox);
+                e.inbox, e.address, e.trace);
         ELSE
             UPDATE dibs.holds AS h SET owner = e.owner, token = e.token, units = e.units,
                 slots = e.slots, ttl = e.ttl, expires = e.expires, state = e.state, seq = e.seq,
                 lock_delay = e.lock_delay, bury = e.bury, note = e.note, detail = e.detail,
-                inbox = e.inbox
+                inbox = e.inbox, address = e.address, trace = e.trace
             WHERE h.key = book.key AND h.id = e.id;
         END IF;
     WHEN 'place' THEN
@@ -184,7 +184,7 @@ BEGIN
             book.waiting := book.waiting + 1;
             INSERT INTO dibs.places VALUES (book.key, e.id, e.owner, e.units, e.urgency,
                 e.arrival, e.grant_ttl, e.ttl, e.expires, e.near, e.tokens, e.floor, e.lock_delay,
-                e.since, e.note, e.inbox);
+                e.since, e.note, e.inbox, e.address, e.trace);
         ELSE
             UPDATE dibs.places AS p
             SET ttl = e.ttl, expires = e.expires, near = e.near, inbox = e.inbox
@@ -223,6 +223,8 @@ BEGIN
     book.note := e.note;
     book.detail := e.detail;
     book.inbox := e.inbox;
+    book.address := e.address;
+    book.trace := e.trace;
     RETURN book;
 END $$;
 
@@ -268,7 +270,7 @@ BEGIN
             token = book.token, units = book.units, slots = book.slots, ttl = book.ttl,
             expires = book.expires, state = book.state, seq = book.seq,
             lock_delay = book.lock_delay, bury = book.bury, since = book.since, note = book.note,
-            detail = book.detail, inbox = book.inbox
+            detail = book.detail, inbox = book.inbox, address = book.address, trace = book.trace
         WHERE k.key = book.key;
     END IF;
 END $$;

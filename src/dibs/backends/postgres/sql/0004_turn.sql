@@ -295,6 +295,8 @@ BEGIN
     hold.bury := bury;
     hold.detail := '';
     hold.inbox := '';
+    hold.address := '';
+    hold.trace := '';
     RETURN dibs.put(t, hold);
 END $$;
 

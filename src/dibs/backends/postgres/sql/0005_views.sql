@@ -22,13 +22,13 @@ CREATE FUNCTION dibs.holder_of(h dibs.entry, now double precision, stamp bigint)
 RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(CASE WHEN h.state = 'kept' THEN '' ELSE dibs.fingerprint(h.id) END,
         h.owner, h.token, h.units, h.slots, dibs.age(stamp, h.since), h.expires - now, h.note,
-        h.state)
+        h.state, h.address, h.trace)
 $$;
 
 CREATE FUNCTION dibs.waiter_of(p dibs.places, stamp bigint) RETURNS json
 LANGUAGE sql STABLE AS $$
     SELECT json_build_array(dibs.fingerprint(p.id), p.owner, p.units, -p.urgency,
-        dibs.age(stamp, p.since), p.note)
+        dibs.age(stamp, p.since), p.note, p.address, p.trace)
 $$;
 
 -- Eight of those in the way, but for the one that asks.

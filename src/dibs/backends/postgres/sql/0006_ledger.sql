@@ -8,6 +8,7 @@ CREATE TYPE dibs.command AS (
     owner text, ttl double precision, units bigint, capacity bigint, queue boolean,
     patience double precision, priority bigint, note text, tokens bigint, floor bigint,
     lock_delay double precision, inbox text,            -- Acquire; Renew has ttl and inbox
+    address text, trace text,                           -- Acquire
     keep double precision, bury double precision,       -- Release
     seq bigint,                                         -- Resize, with units
     lease text, reason text, at_once boolean,           -- Revoke
@@ -56,7 +57,7 @@ CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql IMMUTABLE AS
     WHEN c.flaw IS NOT NULL THEN c.flaw
     WHEN num_nulls(c.kind, c.key) > 0 OR c.kind <> 'inspect' AND CASE c.kind
         WHEN 'acquire' THEN num_nulls(c.id, c.owner, c.ttl, c.units, c.capacity, c.queue, c.patience,
-            c.priority, c.note, c.tokens, c.floor, c.lock_delay, c.inbox)
+            c.priority, c.note, c.tokens, c.floor, c.lock_delay, c.inbox, c.address, c.trace)
         WHEN 'renew' THEN num_nulls(c.id, c.ttl, c.inbox)
         WHEN 'release' THEN num_nulls(c.id, c.keep, c.bury)
         WHEN 'resize' THEN num_nulls(c.id, c.units, c.seq)
@@ -148,6 +149,8 @@ BEGIN
     hold.note := c.note;
     hold.detail := '';
     hold.inbox := c.inbox;
+    hold.address := c.address;
+    hold.trace := c.trace;
     t := dibs.put(t, hold);
     t.reply := dibs.granted(hold.token, hold.slots, c.ttl);
     RETURN t;
@@ -174,6 +177,8 @@ BEGIN
     place.since := t.stamp;
     place.note := c.note;
     place.inbox := c.inbox;
+    place.address := c.address;
+    place.trace := c.trace;
     RETURN dibs.queue_up(t, place);
 END $$;
 

@@ -53,7 +53,8 @@ BEGIN
                 WHEN c.units = 1 THEN '{0}'
                 ELSE ARRAY(SELECT generate_series(0, c.units::integer - 1)) END,
             ttl = c.ttl, expires = now + c.ttl, state = 'held', seq = 0, lock_delay = c.lock_delay,
-            bury = 0, since = now_stamp, note = c.note, detail = '', inbox = c.inbox
+            bury = 0, since = now_stamp, note = c.note, detail = '', inbox = c.inbox,
+            address = c.address, trace = c.trace
         FROM wanted AS c
         WHERE k.ctid = c.at AND k.id IS NULL AND k.used = 0 AND k.waiting = 0 AND k.holds = 0
             AND k.tombs = 0
@@ -78,7 +79,8 @@ BEGIN
         UPDATE dibs.keys AS k
         SET used = 0, due = 'Infinity', touched = now, id = NULL, owner = NULL, token = NULL,
             units = NULL, slots = NULL, ttl = NULL, expires = NULL, state = NULL, seq = NULL,
-            lock_delay = NULL, bury = NULL, since = NULL, note = NULL, detail = NULL, inbox = NULL
+            lock_delay = NULL, bury = NULL, since = NULL, note = NULL, detail = NULL, inbox = NULL,
+            address = NULL, trace = NULL
         FROM wanted AS c
         WHERE k.ctid = c.at AND k.id = c.id AND k.state IN ('held', 'unclaimed', 'revoked') AND k.due > now
             AND k.waiting = 0 AND k.holds = 0 AND k.tombs = 0

@@ -5,15 +5,16 @@ CREATE FUNCTION dibs.decode(commands json) RETURNS dibs.command[] LANGUAGE plpgs
 BEGIN
     RETURN ARRAY(SELECT ROW(c.n, row_number() OVER (PARTITION BY c.key ORDER BY c.n) = 1, c.kind,
         decode(c.key, 'hex'), c.id, c.owner, c.ttl, c.units, c.capacity, c.queue, c.patience,
-        c.priority, c.note, c.tokens, c.floor, c.lock_delay, c.inbox, c.keep, c.bury, c.seq, c.lease,
+        c.priority, c.note, c.tokens, c.floor, c.lock_delay, c.inbox, c.address, c.trace, c.keep,
+        c.bury, c.seq, c.lease,
         c.reason, c.now, c.flaw)::dibs.command
     FROM ROWS FROM (json_to_recordset(commands) AS (
         kind text, key text, id text, owner text, ttl double precision, units bigint,
         capacity bigint, queue boolean, patience double precision, priority bigint, note text,
         tokens bigint, floor bigint, lock_delay double precision, inbox text,
-        keep double precision, bury double precision, seq bigint, lease text, reason text,
+        address text, trace text, keep double precision, bury double precision, seq bigint, lease text, reason text,
         now boolean, flaw text)) WITH ORDINALITY AS c (kind, key, id, owner, ttl, units, capacity,
-        queue, patience, priority, note, tokens, floor, lock_delay, inbox, keep, bury, seq, lease,
+        queue, patience, priority, note, tokens, floor, lock_delay, inbox, address, trace, keep, bury, seq, lease,
         reason, now, flaw, n));
 END $$;
 
@@ -135,7 +136,7 @@ BEGIN
     END IF;
     IF num_nulls(book.id, book.owner, book.token, book.units, book.slots, book.ttl, book.expires,
             book.state, book.seq, book.lock_delay, book.bury, book.since, book.note, book.detail,
-            book.inbox) NOT IN (0, 15)
+            book.inbox, book.address, book.trace) NOT IN (0, 17)
         OR book.state NOT IN ('held', 'unclaimed', 'revoked', 'kept')
     THEN
         RAISE EXCEPTION 'the hold inside its row is no hold' USING ERRCODE = 'data_corrupted';

@@ -11,13 +11,14 @@ CREATE FUNCTION dibs.acquire_alone(
     format integer, its_key bytea, its_id text, its_owner text, its_ttl double precision,
     its_units bigint, its_capacity bigint, its_queue boolean, its_patience double precision,
     its_priority bigint, its_note text, its_tokens bigint, its_floor bigint,
-    its_lock_delay double precision, its_inbox text,
+    its_lock_delay double precision, its_inbox text, its_address text, its_trace text,
     own_inbox text, told_now double precision, told_stamp bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN dibs.apply_alone(format, ROW(1, true, 'acquire', its_key, its_id, its_owner, its_ttl,
         its_units, its_capacity, its_queue, its_patience, its_priority, its_note, its_tokens, its_floor,
-        its_lock_delay, its_inbox, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::dibs.command,
+        its_lock_delay, its_inbox, its_address, its_trace, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL)::dibs.command,
         own_inbox, told_now, told_stamp);
 END $$;
 
@@ -28,7 +29,7 @@ CREATE FUNCTION dibs.release_alone(
 ) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN dibs.apply_alone(format, ROW(1, true, 'release', its_key, its_id, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, its_keep, its_bury, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, its_keep, its_bury, NULL, NULL, NULL,
         NULL, NULL)::dibs.command, own_inbox, told_now, told_stamp);
 END $$;
 
@@ -112,7 +113,8 @@ BEGIN
             WHEN c.units = 1 THEN '{0}'
             ELSE ARRAY(SELECT generate_series(0, c.units::integer - 1)) END,
         ttl = c.ttl, expires = now + c.ttl, state = 'held', seq = 0, lock_delay = c.lock_delay,
-        bury = 0, since = now_stamp, note = c.note, detail = '', inbox = c.inbox
+        bury = 0, since = now_stamp, note = c.note, detail = '', inbox = c.inbox,
+        address = c.address, trace = c.trace
     WHERE k.key = c.key;
     RETURN new_token;
 END $$;
@@ -123,7 +125,8 @@ BEGIN
     UPDATE dibs.keys AS k
     SET used = 0, due = 'Infinity', touched = now, id = NULL, owner = NULL, token = NULL,
         units = NULL, slots = NULL, ttl = NULL, expires = NULL, state = NULL, seq = NULL,
-        lock_delay = NULL, bury = NULL, since = NULL, note = NULL, detail = NULL, inbox = NULL
+        lock_delay = NULL, bury = NULL, since = NULL, note = NULL, detail = NULL, inbox = NULL,
+        address = NULL, trace = NULL
     WHERE k.key = c.key;
     RETURN '';
 END $$;
@@ -165,7 +168,7 @@ BEGIN
         touched = t.now, id = head.id, owner = head.owner, token = new_token, units = head.units,
         slots = new_slots, ttl = claim_by, expires = t.now + claim_by, state = 'unclaimed', seq = 0,
         lock_delay = head.lock_delay, bury = 0, since = t.stamp, note = head.note, detail = '',
-        inbox = head.inbox
+        inbox = head.inbox, address = head.address, trace = head.trace
     WHERE k.key = was.key;
     t.book := was;
     IF head.inbox <> '' THEN
@@ -185,6 +188,6 @@ CREATE FUNCTION dibs.said(c dibs.command) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_object('kind', c.kind, 'key', encode(c.key, 'hex'), 'id', c.id,
         'owner', c.owner, 'ttl', c.ttl, 'units', c.units, 'capacity', c.capacity, 'queue', c.queue,
         'patience', c.patience, 'priority', c.priority, 'note', c.note, 'tokens', c.tokens,
-        'floor', c.floor, 'lock_delay', c.lock_delay, 'inbox', c.inbox, 'keep', c.keep,
+        'floor', c.floor, 'lock_delay', c.lock_delay, 'inbox', c.inbox, 'address', c.address, 'trace', c.trace, 'keep', c.keep,
         'bury', c.bury)
 $$;

@@ -8,14 +8,15 @@ local FORMAT = 1 -- raised when an older release could no longer keep exclusion 
 local INNER, OUTER, TAKEN = 1, 2, 4
 
 local ROW = '<c2BBddd' -- 'DI', format, parts, last, capacity, arrivals
-local HOLD = 'ddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0Ic0' -- eight numbers, TEXTS, state, slots, detail
+local HOLD = 'ddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0Ic0Ic0Ic0' -- eight numbers, TEXTS, state, slots, detail
 
 local COUNTS = '<dddddd' -- used, how many holds, places and tombs are outside, due, horizon
-local PLACE_ROW = '<ddddddddddBIc0Ic0Ic0Ic0Ic0' -- ten numbers, near, TEXTS
+local PLACE_ROW = '<ddddddddddBIc0Ic0Ic0Ic0Ic0Ic0Ic0' -- ten numbers, near, TEXTS
 
 local PLAIN = '<BddI' -- an Acquire that asks for little: queue, ttl, patience, length of its texts
-local ACQUIRE = '<ddddddddBIc0Ic0Ic0Ic0Ic0'
-local TEXTS = '<Ic0Ic0Ic0Ic0Ic0' -- of both, and of a hold: id, lease, owner, note, inbox
+local ACQUIRE = '<ddddddddBIc0Ic0Ic0Ic0Ic0Ic0Ic0'
+-- Of both, and of a hold: id, lease, owner, note, inbox, address, trace.
+local TEXTS = '<Ic0Ic0Ic0Ic0Ic0Ic0Ic0'
 local RENEW = '<dIc0Ic0'
 local RELEASE = '<ddIc0'
 

@@ -9,7 +9,7 @@ local UNCLAIMED = '\9\0\0\0unclaimed\4\0\0\0\0\0\0\0\0\0\0\0' -- how the new hol
 
 -- The hold of a row is of that id, and is not kept by nobody.
 local function is_holder(row, own)
-  local _, _, _, _, _, _, _, _, id, _, _, _, _, state, _, _, after =
+  local _, _, _, _, _, _, _, _, id, _, _, _, _, _, _, state, _, _, after =
     struct.unpack('<' .. HOLD, row, HOLD_AT)
   return id == own and state ~= 'kept' and after == #row + 1
 end

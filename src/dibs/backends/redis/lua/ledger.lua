@@ -27,7 +27,8 @@ local function grant(turn, command)
     kind = 'hold', id = command.id, lease = command.lease, owner = command.owner, token = token,
     units = command.units, slots = slots, ttl = command.ttl, expires = turn.now + command.ttl,
     state = 'held', seq = 0, lock_delay = command.lock_delay, bury = 0, since = turn.stamp,
-    note = command.note, detail = '', inbox = command.inbox,
+    note = command.note, detail = '', inbox = command.inbox, address = command.address,
+    trace = command.trace,
   })
   return Reply.granted(token, slots, command.ttl)
 end
@@ -39,7 +40,8 @@ local function new_place(turn, command)
     units = command.units, priority = command.priority, arrival = turn.book.arrivals,
     grant_ttl = command.ttl, ttl = command.patience, expires = turn.now + command.patience,
     near = false, tokens = command.tokens, floor = command.floor, lock_delay = command.lock_delay,
-    since = turn.stamp, note = command.note, inbox = command.inbox,
+    since = turn.stamp, note = command.note, inbox = command.inbox, address = command.address,
+    trace = command.trace,
   }
 end
 

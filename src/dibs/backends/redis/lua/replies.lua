@@ -42,11 +42,11 @@ local Command = {}
 
 function Command.A(raw)
   local units, capacity, priority, tokens, floor, ttl, patience, lock_delay, wants_queue,
-    id, lease, owner, note, inbox =
+    id, lease, owner, note, inbox, address, trace =
     struct.unpack(ACQUIRE, raw, 2)
   return {
-    id = id, lease = lease, owner = owner, note = note, inbox = inbox, units = units,
-    capacity = capacity, priority = priority, tokens = tokens, floor = floor, ttl = ttl,
+    id = id, lease = lease, owner = owner, note = note, inbox = inbox, address = address,
+    trace = trace, units = units, capacity = capacity, priority = priority, tokens = tokens, floor = floor, ttl = ttl,
     patience = patience, lock_delay = lock_delay, queue = wants_queue == 1,
   }
 end
@@ -54,10 +54,10 @@ end
 -- The same, where it asks for nothing unusual.
 function Command.a(raw)
   local wants_queue, ttl, patience = struct.unpack(PLAIN, raw, 2)
-  local id, lease, owner, note, inbox = struct.unpack(TEXTS, raw, 23)
+  local id, lease, owner, note, inbox, address, trace = struct.unpack(TEXTS, raw, 23)
   return {
-    id = id, lease = lease, owner = owner, note = note, inbox = inbox, units = 1, capacity = 1,
-    priority = 0, tokens = 1, floor = 0, ttl = ttl, patience = patience, lock_delay = 0,
+    id = id, lease = lease, owner = owner, note = note, inbox = inbox, address = address,
+    trace = trace, units = 1, capacity = 1, priority = 0, tokens = 1, floor = 0, ttl = ttl, patience = patience, lock_delay = 0,
     queue = wants_queue == 1,
   }
 end

@@ -81,6 +81,7 @@ function Turn:keep(hold, seconds, bury)
     kind = 'hold', id = hold.id, lease = '', owner = '', token = hold.token, units = hold.units,
     slots = hold.slots, ttl = seconds, expires = self.now + seconds, state = 'kept', seq = 0,
     lock_delay = 0, bury = bury, since = hold.since, note = hold.note, detail = '', inbox = '',
+    address = '', trace = '',
   })
 end
 
@@ -119,7 +120,8 @@ function Turn:push_grant(place)
     token = self:take_tokens(place.tokens, place.floor), units = place.units,
     slots = self:free_slots(place.units, ''), ttl = window, expires = self.now + window,
     state = 'unclaimed', seq = 0, lock_delay = place.lock_delay, bury = 0, since = self.stamp,
-    note = place.note, detail = '', inbox = place.inbox,
+    note = place.note, detail = '', inbox = place.inbox, address = place.address,
+    trace = place.trace,
   }
   self.book:put(hold)
   self.free_in = math.min(self.free_in, window)

@@ -15,12 +15,13 @@ local Read = {}
 
 function Read.hold(raw, at)
   local token, units, ttl, expires, seq, lock_delay, bury, since,
-    id, lease, owner, note, inbox, state, slots, detail, after = struct.unpack(HOLD_ROW, raw, at)
+    id, lease, owner, note, inbox, address, trace, state, slots, detail, after =
+    struct.unpack(HOLD_ROW, raw, at)
   return {
     kind = 'hold', id = id, lease = lease, owner = owner, token = token, units = units,
     slots = slots, ttl = ttl, expires = expires, state = state, seq = seq,
     lock_delay = lock_delay, bury = bury, since = since, note = note, detail = detail,
-    inbox = inbox,
+    inbox = inbox, address = address, trace = trace,
   }, after
 end
 
@@ -30,18 +31,19 @@ function Write.hold(hold)
   return struct.pack(HOLD_ROW,
     hold.token, hold.units, hold.ttl, hold.expires, hold.seq, hold.lock_delay, hold.bury,
     hold.since, #hold.id, hold.id, #hold.lease, hold.lease, #hold.owner, hold.owner,
-    #hold.note, hold.note, #hold.inbox, hold.inbox, #hold.state, hold.state,
+    #hold.note, hold.note, #hold.inbox, hold.inbox, #hold.address, hold.address,
+    #hold.trace, hold.trace, #hold.state, hold.state,
     #hold.slots, hold.slots, #hold.detail, hold.detail)
 end
 
 function Read.place(raw)
   local units, priority, arrival, grant_ttl, ttl, expires, tokens, floor, lock_delay, since, near,
-    id, lease, owner, note, inbox, after = struct.unpack(PLACE_ROW, raw)
+    id, lease, owner, note, inbox, address, trace, after = struct.unpack(PLACE_ROW, raw)
   return {
     kind = 'place', id = id, lease = lease, owner = owner, units = units, priority = priority,
     arrival = arrival, grant_ttl = grant_ttl, ttl = ttl, expires = expires, near = near == 1,
     tokens = tokens, floor = floor, lock_delay = lock_delay, since = since, note = note,
-    inbox = inbox,
+    inbox = inbox, address = address, trace = trace,
   }, after
 end
 
@@ -50,7 +52,8 @@ function Write.place(place)
     place.units, place.priority, place.arrival, place.grant_ttl, place.ttl, place.expires,
     place.tokens, place.floor, place.lock_delay, place.since, place.near and 1 or 0,
     #place.id, place.id, #place.lease, place.lease, #place.owner, place.owner,
-    #place.note, place.note, #place.inbox, place.inbox)
+    #place.note, place.note, #place.inbox, place.inbox, #place.address, place.address,
+    #place.trace, place.trace)
 end
 
 function Read.tomb(raw)
