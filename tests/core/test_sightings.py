@@ -4,7 +4,7 @@ import pytest
 
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb
-from dibs.model import Acquire, Granted, Refused, Release, Renew, Reply, Resize
+from dibs.model import Acquire, Gone, Granted, Refused, Release, Renew, Reply, Resize
 from tests.core.sightings import Sightings
 
 KEY = b"lock:k"
@@ -22,11 +22,13 @@ class Observer:
     ) -> Reply:
         book = MemoryBook(self.record.get("last", 0), view=self.eyes.view(now))  # type: ignore[arg-type]
         book.capacity = 2
+        book.arrivals = self.record.get("arrivals", 0)  # type: ignore[assignment]
         for entry in self.record["entries"]:
             book.put(entry)
         reply, _ = ledger.apply(book, command, now, stamp)
         self.record["entries"] = list(book.entries())
         self.record["last"] = book.last  # type: ignore[assignment]
+        self.record["arrivals"] = book.arrivals  # type: ignore[assignment]
         self.eyes.forget_all_but(book.entries())
         return reply
 
@@ -67,6 +69,22 @@ def test_an_id_that_is_acquired_again_is_watched_afresh(record: dict[str, list[E
     holder.tell(Release(KEY, "a"), now=1)
     holder.tell(acquire("a"), now=100)
     assert isinstance(other.tell(acquire("b"), now=101), Refused)
+
+
+@pytest.mark.parametrize("copies", [1, 2, 3])
+@pytest.mark.parametrize("comes_between", [True, False])
+def test_a_tombstone_that_is_set_again_is_watched_afresh(
+    record: dict[str, list[Entry]], comes_between: bool, copies: int
+) -> None:
+    """An observer may have seen the first one long ago."""
+    owner, other = Observer(record), Observer(record)
+    for _ in range(copies):
+        owner.tell(Release(KEY, "a", bury=10), now=0)
+    other.tell(acquire("b"), now=0)
+    if comes_between:
+        owner.tell(Release(KEY, "b"), now=50)
+    owner.tell(Release(KEY, "a", bury=10), now=100)
+    assert isinstance(other.tell(acquire("a"), now=101), Gone)
 
 
 def test_an_expired_id_that_is_acquired_again_holds(record: dict[str, list[Entry]]) -> None:

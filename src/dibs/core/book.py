@@ -104,7 +104,7 @@ class Book(Protocol):
     capacity: int
     """The newest capacity that a new id declared; 0 before the first."""
     arrivals: int
-    """How many places were ever given."""
+    """How many waiters and tombstones there ever were."""
 
     @property
     def used(self) -> int:

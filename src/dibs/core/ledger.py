@@ -224,7 +224,8 @@ def _release(turn: Turn, command: Release) -> Reply:
         case None if command.bury:
             turn.bury(command.id, command.bury)
         case Tomb() if command.bury:
-            turn.extend(entry, command.bury)  # its Acquire may have been sent again since
+            # its Acquire may have been sent again since
+            turn.bury(entry.id, turn.left(entry, command.bury), entry.reason, entry.detail)
     return Unknown()
 
 

@@ -140,9 +140,13 @@ class Turn:
 
     # -- lives --------------------------------------------------------------------------------------
 
-    def extend(self, entry: Entry, ttl: float) -> float:
+    def left(self, entry: Entry, ttl: float) -> float:
+        """How long an entry lives that shall live `ttl` from now: never shorter than it would anyway."""
+        return max(ttl, min(self.book.expires_at(entry) - self.now, entry.ttl))
+
+    def extend(self, entry: Hold | Place, ttl: float) -> float:
         """Let an entry live `ttl` longer from now, or as long as it would anyway; return how long."""
-        left = max(ttl, min(self.book.expires_at(entry) - self.now, entry.ttl))
+        left = self.left(entry, ttl)
         entry.ttl = left
         entry.expires = self.now + left
         entry.beat += 1
@@ -219,9 +223,12 @@ class Turn:
         reason: Reason = "buried",
         detail: str = "",
     ) -> None:
-        """Remember that an id has ended."""
-        old = self.book.get(entry_id)
-        beat = old.beat + 1 if old is not None else 0
+        """Remember that an id has ended.
+
+        Its first beat is a number that the key never used: an observer without the store's clock may have
+        seen an earlier tombstone of this id, and would take this one for as old.
+        """
+        self.book.arrivals = beat = self.book.arrivals + 1
         self.book.put(Tomb(entry_id, seconds, self.now + seconds, beat, reason, detail))
 
     # -- wakeups ------------------------------------------------------------------------------------
