@@ -9,8 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, dataclass_transform
 
-MANY = 1 << 30
-"""A capacity without slot numbers: as many holders as come."""
+MANY = 1 << 20
+"""The largest capacity: that of a reader/writer lock, whose writer takes all of it."""
+
+MAX_CAPACITY = 1_000_000
+"""The largest capacity of a semaphore."""
+
+MAX_SLOTS = 1_024
+"""The largest capacity whose units are numbered slots."""
 
 
 @dataclass_transform(frozen_default=True)

@@ -19,6 +19,7 @@ from dibs.core.book import MemoryBook
 from dibs.core.names import fingerprint
 from dibs.model import (
     MANY,
+    MAX_SLOTS,
     Acquire,
     Command,
     Inspect,
@@ -57,7 +58,7 @@ acquires = st.builds(
     owner=st.sampled_from(["host/1/a", "höst/2/b", ""]),
     ttl=ttls,
     units=st.sampled_from([1, 1, 1, 2, 3]),
-    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MANY]),
+    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MAX_SLOTS + 1, MANY]),
     queue=st.sampled_from([True, True, True, False]),
     patience=st.sampled_from([1.0, 8.0, 30.0]),
     priority=st.integers(-1, 2),

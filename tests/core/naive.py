@@ -9,7 +9,7 @@ from typing import Any
 
 from dibs.core.names import fingerprint
 from dibs.model import (
-    MANY,
+    MAX_SLOTS,
     Acquire,
     Command,
     Gone,
@@ -201,7 +201,7 @@ class Naive:
         )
 
     def free(self, count: int) -> tuple[int, ...]:
-        if self.capacity >= MANY:
+        if self.capacity > MAX_SLOTS:
             return ()
         taken = [slot for line in self.holds() for slot in line.slots]
         return tuple([slot for slot in range(self.capacity) if slot not in taken][:count])
@@ -341,7 +341,7 @@ class Naive:
     def grow(self, line: Line, units: int) -> None:
         if self.used() - line.units + units > self.capacity:
             return
-        if self.capacity >= MANY:
+        if self.capacity > MAX_SLOTS:
             line.slots = ()
         else:
             line.slots = tuple(sorted((*line.slots, *self.free(units - len(line.slots)))))

@@ -12,6 +12,7 @@ from dibs.core.book import Entry, MemoryBook, stored_expiry
 from dibs.core.names import fingerprint
 from dibs.model import (
     MANY,
+    MAX_SLOTS,
     Acquire,
     Command,
     Inspect,
@@ -61,7 +62,7 @@ class LedgerAgainstTheReference(RuleBasedStateMachine):
         id_=ids,
         ttl=durations,
         units=st.sampled_from([1, 1, 1, 2, 3, MANY]),
-        capacity=st.sampled_from([1, 2, 3, 3, MANY]),
+        capacity=st.sampled_from([1, 2, 3, 3, MAX_SLOTS + 1, MANY]),
         queue=st.booleans(),
         patience=durations,
         priority=st.sampled_from([0, 0, 1]),

@@ -11,6 +11,7 @@ from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
 from dibs.core.names import fingerprint
 from dibs.core.waits import Wait, written
+from dibs.model import MANY
 from dibs.server.limits import Limits
 from tests.server.world import World, b64
 
@@ -75,7 +76,7 @@ def advert_of(name: str) -> str:
 
 def test_an_advert_is_told_to_those_who_may_read_what_is_waited_for(world: World) -> None:
     admin, theirs = world.client(), world.client("acquire", prefixes=[b"a/"])
-    at, all_of_it = key("seen-fingerprint", "wait"), 1 << 30
+    at, all_of_it = key("seen-fingerprint", "wait"), MANY
     for number, note in enumerate((advert_of("a/x"), advert_of("secret/payroll"), "who knows")):
         (granted,) = post(
             admin, wire.Acquire(at, f"{ID}{number}", "me", 30.0, capacity=all_of_it, note=note)
@@ -101,7 +102,7 @@ def test_an_advert_is_of_those_who_may_acquire_what_is_waited_for(world: World) 
     theirs = world.client("acquire", "force", prefixes=[b"a/"])
     at = key("written-fingerprint", "wait")
     wishes = [
-        wire.Acquire(at, f"{ID}{number}", "me", 5.0, capacity=1 << 30, note=note)
+        wire.Acquire(at, f"{ID}{number}", "me", 5.0, capacity=MANY, note=note)
         for number, note in enumerate((advert_of("a/x"), advert_of("secret/x"), "", "who knows"))
     ]
     first, *others = post(theirs, *wishes, wire.Revoke(at, None, "it is in my way"))

@@ -16,7 +16,7 @@ from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
         ("kind=foo", "`kind`: give one of leader, lock, rwlock, semaphore, tasklock"),
         ("mode=x", "`mode`: give one of read, write"),
         ("id=short", "`id`: give 22 to 64 letters, digits, - and _, drawn at random"),
-        ("capacity=1.5", "`capacity`: give a whole number, 1 at least, 1073741824 at most"),
+        ("capacity=1.5", "`capacity`: give a whole number, 1 at least, 1000000 at most"),
         ("note=%00", "`note`: give a text of 4096 letters at most"),
         ("ttl=30&ttl=31", "'ttl' is there twice"),
         ("tll=3", "there is no parameter `tll`: here may stand ttl, client-id, id"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dibs.model import MANY
 from dibs.testing import Event, check, merge
 
 KEY = "lock:a"
@@ -110,14 +111,14 @@ def test_holds_under_a_greater_capacity_run_on() -> None:
 
 
 def test_a_writer_beside_a_reader() -> None:
-    many = 1 << 30
+    many = MANY
     reader = granted(1, "r", 1, until=9, capacity=many)
     assert not rules(reader, granted(2, "s", 2, until=9, capacity=many))
     assert rules(reader, granted(2, "w", 2, until=9, capacity=many, units=many)) == ["overlap"]
 
 
 def test_an_upgrade_counts_from_its_answer() -> None:
-    many = 1 << 30
+    many = MANY
     reader = granted(1, "r", 1, until=9, capacity=many)
     other = granted(2, "s", 2, until=9, capacity=many)
     grown = Event(5, "resized", KEY, "r", 3, invoked=3, units=many, capacity=many)
@@ -126,7 +127,7 @@ def test_an_upgrade_counts_from_its_answer() -> None:
 
 
 def test_a_downgrade_counts_from_its_question() -> None:
-    many = 1 << 30
+    many = MANY
     writer = granted(1, "w", 1, until=9, capacity=many, units=many)
     shrunk = Event(5, "resized", KEY, "w", 1, invoked=3, units=1, capacity=many)
     assert not rules(writer, granted(4, "s", 2, until=9, capacity=many), shrunk)
@@ -134,7 +135,7 @@ def test_a_downgrade_counts_from_its_question() -> None:
 
 
 def test_a_writer_is_told_as_such() -> None:
-    many = 1 << 30
+    many = MANY
     reader = granted(1, "r", 1, until=9, capacity=many)
     writer = granted(2, "w", 2, until=9, capacity=many, units=many)
     (violation,) = check([reader, writer])
@@ -146,7 +147,7 @@ def test_a_writer_is_told_as_such() -> None:
 
 
 def test_an_upgrade_has_a_token_of_its_own() -> None:
-    many = 1 << 30
+    many = MANY
     reader = granted(1, "r", 5, until=9, capacity=many)
     grown = Event(5, "resized", KEY, "r", 6, invoked=3, units=many, capacity=many)
     assert not rules(reader, grown)
@@ -209,7 +210,7 @@ def test_all_of_several_are_checked_each_for_itself() -> None:
 
 def test_who_wants_less_relies_on_no_more_from_then_on() -> None:
     """Also if it dies before the answer."""
-    many = 1 << 30
+    many = MANY
     writer = granted(1, "w", 1, until=9, capacity=many, units=many)
     shrinks = Event(3, "shrinking", KEY, "w", 1, units=1, capacity=many)
     reader = granted(3.1, "r", 2, until=9, capacity=many)

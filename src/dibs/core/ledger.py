@@ -27,6 +27,7 @@ from dibs.core.timing import BURIAL, WINDOW
 from dibs.core.turn import Turn
 from dibs.core.views import holders_of, waiter_of
 from dibs.model import (
+    MANY,
     Acquire,
     Command,
     Failed,
@@ -51,6 +52,8 @@ from dibs.model import (
 
 LAST_TOKEN = 2**53
 """Tokens stay below, so that every language's numbers hold them."""
+
+_TOO_MANY = f"units and capacity must be at most {MANY}"
 
 HOLDERS_SHOWN = 8
 WAITERS_SHOWN = 100
@@ -81,12 +84,16 @@ def _flaw(command: Command) -> str | None:
             return "units and tokens must be at least 1, floor at least 0 and less than 2^53"
         if not 0 <= command.lock_delay < inf:
             return "lock_delay must be finite and at least 0"
+        if command.units > MANY or command.capacity > MANY:
+            return _TOO_MANY
     elif isinstance(command, Renew):
         if not 0 < command.ttl < inf:
             return "ttl must be positive"
     elif isinstance(command, Resize):
         if command.units < 1:
             return "units must be at least 1"
+        if command.units > MANY:
+            return _TOO_MANY
     elif isinstance(command, Release) and not (0 <= command.keep < inf and 0 <= command.bury < inf):
         return "keep and bury must be finite and at least 0"
     return None

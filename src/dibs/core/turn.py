@@ -13,7 +13,7 @@ from dibs.core.timing import (
     next_token,
     sign_of_life_after,
 )
-from dibs.model import MANY, Event, Granted, Queued, Refused, Wakeup
+from dibs.model import MAX_SLOTS, Event, Granted, Queued, Refused, Wakeup
 
 type Reason = Literal["buried", "unclaimed", "too_large", "revoked"]
 
@@ -130,7 +130,7 @@ class Turn:
     def free_slots(self, units: int, own: tuple[int, ...] = ()) -> tuple[int, ...]:
         """`own` and the lowest free slots, `units` of them; none where units aren't numbered."""
         capacity = self.book.capacity
-        if capacity >= MANY:
+        if capacity > MAX_SLOTS:
             return ()
         if capacity == 1:
             return (0,)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self, Unpack
 from dibs.config import LockConfig
 from dibs.core.names import Kind, shown, split_key
 from dibs.errors import AcquireTimeout, CapacityWarning
-from dibs.model import MANY, Status
+from dibs.model import MAX_CAPACITY, Status
 from dibs.primitives.lease import LeaseBase
 from dibs.primitives.options import Options
 from dibs.primitives.primitive import PrimitiveBase
@@ -97,6 +97,6 @@ def _checked(capacity: object) -> int:
     """Raises `TypeError` for what is no int, `ValueError` for one that is no capacity."""
     if type(capacity) is not int:
         raise TypeError(f"capacity is {capacity!r}: give an int of at least 1")
-    if not 1 <= capacity < MANY:
-        raise ValueError(f"capacity is {capacity!r}: give an int of at least 1, below {MANY}")
+    if not 1 <= capacity <= MAX_CAPACITY:
+        raise ValueError(f"capacity is {capacity!r}: give an int from 1 to {MAX_CAPACITY}")
     return capacity

@@ -37,7 +37,7 @@ from dibs.primitives.resizing import ResizableLease
 from dibs.primitives.telling import contention, key_shown
 from dibs.runtime.port import Runtime
 
-FRONT = MANY
+FRONT = 1 << 30
 """The priority of whoever waits to upgrade: before everybody who waits to acquire."""
 
 SOONEST, LATEST = 0.005, 0.1

@@ -4,6 +4,7 @@ from msgspec import Struct
 
 from dibs.backends.port import MAX_BATCH
 from dibs.core.names import MAX_NAME
+from dibs.model import MAX_CAPACITY
 
 MAX_TEXT = 4096
 """Of a note, a client-id, an id or a reason, in characters."""
@@ -22,6 +23,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fixed: the length of a name, with its directories."""
     max_text: int = MAX_TEXT
     """Fixed: the length of a note, a client-id, an id or a reason, in characters."""
+    max_capacity: int = MAX_CAPACITY
+    """Of a semaphore, and so the most units that a lease on it has. More than a million is never possible."""
     max_body: int = 1 << 20
     max_batch: int = MAX_BATCH
     """Fixed: commands in a batch."""

@@ -90,13 +90,14 @@ def _flaw(limits: Limits, command: Command, *, internal: bool) -> str | None:
     if type(command) is Release:
         return _release_flaw(limits, command)
     if type(command) is Resize and not (1 <= command.units <= MANY and 0 <= command.seq < 1 << 53):
-        return "units are 1 to 2^30, seq 0 to 2^53"
+        return f"units are 1 to {MANY}, seq 0 to 2^53"
     return None
 
 
 def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
-    if not (1 <= command.units <= MANY and 1 <= command.capacity <= MANY):
-        return "units and capacity are 1 to 2^30"
+    most = limits.max_capacity if command.key.startswith(b"semaphore:") else MANY
+    if not (1 <= command.units <= most and 1 <= command.capacity <= most):
+        return f"units and capacity are 1 to {most}"
     if not -(1 << 31) <= command.priority < 1 << 31:  # at the top are those who wait to upgrade
         return "priority is -2^31 to 2^31 - 1"
     if not (isfinite(command.patience) and 0 < command.patience <= limits.max_ttl):

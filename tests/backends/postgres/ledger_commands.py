@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dibs.core.names import fingerprint
-from dibs.model import MANY, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
+from dibs.model import MANY, MAX_SLOTS, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 
 OWN, OTHERS = "own", ("here", "there")
 """The inbox of whoever asks, and those of others."""
@@ -29,7 +29,7 @@ acquires = st.builds(
     owner=st.sampled_from(["host/1/a", 'hö"st\\/2/b', ""]),
     ttl=ttls,
     units=st.sampled_from([1, 1, 1, 2, 3]),
-    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MANY]),
+    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MAX_SLOTS + 1, MANY]),
     queue=st.sampled_from([True, True, True, False]),
     patience=st.sampled_from([1.0, 8.0, 30.0]),
     priority=st.integers(-1, 2),
@@ -64,6 +64,8 @@ FLAWS: list[tuple[type[Any], dict[str, Any]]] = [
     (Acquire, {"ttl": nan}),
     (Acquire, {"patience": inf}),
     (Acquire, {"units": 0}),
+    (Acquire, {"units": MANY + 1}),
+    (Acquire, {"capacity": MANY + 1}),
     (Acquire, {"units": 1.5}),
     (Acquire, {"units": True}),
     (Acquire, {"tokens": 0}),
@@ -74,6 +76,7 @@ FLAWS: list[tuple[type[Any], dict[str, Any]]] = [
     (Renew, {"ttl": -inf}),
     (Renew, {"ttl": 0.0}),
     (Resize, {"units": 0, "seq": 1}),
+    (Resize, {"units": MANY + 1, "seq": 1}),
     (Release, {"keep": -1.0}),
     (Release, {"bury": nan}),
 ]

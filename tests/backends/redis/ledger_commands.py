@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from dibs.core.names import fingerprint
-from dibs.model import MANY, Acquire, Inspect, Release, Renew, Resize, Revoke
+from dibs.model import MANY, MAX_SLOTS, Acquire, Inspect, Release, Renew, Resize, Revoke
 from tests.backends.redis.ledger_scripted import STAMP
 
 KEYS = [b"lock:a", b"semaphore:\xff\x00{b}%7D"]
@@ -23,7 +23,19 @@ _leases = st.sampled_from([None, "", *map(fingerprint, IDS)])
 _ttls = st.sampled_from([0.5, 3.0, 10.0, 30.0])
 _delays = st.sampled_from([0.0, 0.0, 0.0, 2.0, 6.0])
 _units_of_capacity = st.sampled_from(
-    [*[(1, 1)] * 8, (1, 2), (1, 3), (2, 2), (2, 3), (1, 4), (3, 4), (1, MANY), (MANY, MANY), (2, 1)]
+    [
+        *[(1, 1)] * 8,
+        (1, 2),
+        (1, 3),
+        (2, 2),
+        (2, 3),
+        (1, 4),
+        (3, 4),
+        (2, MAX_SLOTS + 1),
+        (1, MANY),
+        (MANY, MANY),
+        (2, 1),
+    ]
 )
 
 
@@ -122,7 +134,8 @@ _wrong: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"ttl": _no_time}),
     st.fixed_dictionaries({"patience": _no_time}),
     st.fixed_dictionaries({"lock_delay": _no_delay}),
-    st.fixed_dictionaries({"units": st.sampled_from([0, -1, 1.5, 1.0, True])}),
+    st.fixed_dictionaries({"units": st.sampled_from([0, -1, 1.5, 1.0, True, MANY + 1])}),
+    st.fixed_dictionaries({"capacity": st.just(MANY + 1)}),
     st.fixed_dictionaries({"priority": st.sampled_from([0.5, 1.0, False])}),
     st.fixed_dictionaries({"tokens": st.sampled_from([0, -3])}),
     st.fixed_dictionaries({"floor": st.sampled_from([-1, 2**53])}),
@@ -132,7 +145,7 @@ _invalid = st.one_of(
     st.builds(Renew, key=_keys, id=_ids, ttl=_no_time),
     st.builds(Release, key=_keys, id=_ids, keep=_no_delay),
     st.builds(Release, key=_keys, id=_ids, bury=_no_delay),
-    st.builds(Resize, key=_keys, id=_ids, units=st.sampled_from([0, -2]), seq=st.just(3)),
+    st.builds(Resize, key=_keys, id=_ids, units=st.sampled_from([0, -2, MANY + 1]), seq=st.just(3)),
 )
 """What no client of ours would send."""
 

@@ -7,13 +7,13 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from dibs.backends.http.names import encoded
+from dibs.model import MANY
 from tests.server.ui.held import Held
 from tests.server.ui.visits import Visit
 from tests.server.world import LONG, World
 
 pytestmark = pytest.mark.once
 
-MANY = 1 << 30
 
 expect.set_options(timeout=LONG * 1000)
 

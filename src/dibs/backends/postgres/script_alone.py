@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from dibs.backends.postgres.migrations import FORMAT
 from dibs.backends.postgres.script_values import escaped
 from dibs.backends.postgres.statements import Statement, Values
-from dibs.model import MANY, Acquire, Command, Granted, Release, Released, Reply
+from dibs.model import MAX_SLOTS, Acquire, Command, Granted, Release, Released, Reply
 
 ACQUIRE = Statement(
     "dibs_acquire_alone",
@@ -70,7 +70,7 @@ def _granted(command: Acquire, answer: str) -> Reply | None:
     """A token alone: of the lowest slots, and for all of the ttl."""
     if answer.startswith("{"):
         return None
-    slots = () if command.capacity >= MANY else tuple(range(command.units))
+    slots = () if command.capacity > MAX_SLOTS else tuple(range(command.units))
     return Granted(int(answer), slots, float(command.ttl))
 
 

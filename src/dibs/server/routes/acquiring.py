@@ -33,7 +33,7 @@ async def acquire(call: Call) -> Answer:
 def _command(call: Call, asked: AcquireQuery) -> Acquire:
     """What is asked for. Raises `Problem` for what can't be."""
     service = call.service
-    kind, units, capacity = _wanted(asked)
+    kind, units, capacity = _wanted(asked, service.limits.max_capacity)
     check_ttl(service, asked.ttl)
     longest = service.limits.max_wait
     if asked.wait > longest:
@@ -54,8 +54,8 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
     )
 
 
-def _wanted(asked: AcquireQuery) -> tuple[str, int, int]:
-    """The kind of key, how many units, of how many. Raises `Problem` for what doesn't go together."""
+def _wanted(asked: AcquireQuery, most: int) -> tuple[str, int, int]:
+    """The kind of key, how many units, of how many, which are `most` at most. Raises `Problem` for what doesn't go together."""
     if asked.mode is not None:
         if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
             raise Problem("malformed", "mode= is for a readers-writer lock: no capacity, no units")
@@ -67,6 +67,8 @@ def _wanted(asked: AcquireQuery) -> tuple[str, int, int]:
             raise Problem("malformed", f"a {asked.kind} has no capacity: it is for a semaphore")
         if asked.capacity is None:
             raise Problem("malformed", "a semaphore is acquired with capacity=")
+        if asked.capacity > most:
+            raise Problem("malformed", f"capacity is {most} at most here, not {asked.capacity}")
         units = asked.units or 1
         if units > asked.capacity:
             raise Problem("malformed", f"{units} units of {asked.capacity} can never be had")

@@ -6,7 +6,7 @@ from msgspec import Meta, Struct, field
 
 from dibs.backends.http import wire
 from dibs.core.names import Kind
-from dibs.model import MANY
+from dibs.model import MAX_CAPACITY
 from dibs.server.limits import MAX_TEXT
 
 type Text = Annotated[
@@ -107,10 +107,12 @@ class AcquireQuery(Strict, frozen=True):
         | None
     ) = None
     capacity: (
-        Annotated[int, Meta(ge=1, le=MANY, description="Units of the semaphore of that name")]
+        Annotated[
+            int, Meta(ge=1, le=MAX_CAPACITY, description="Units of the semaphore of that name")
+        ]
         | None
     ) = None
-    units: Annotated[int, Meta(ge=1, le=MANY, description="How many of them")] | None = None
+    units: Annotated[int, Meta(ge=1, le=MAX_CAPACITY, description="How many of them")] | None = None
     priority: Annotated[
         int, Meta(ge=-1_000_000, le=1_000_000, description="The higher goes first in line")
     ] = 0

@@ -1,7 +1,7 @@
 """Many units: weights, slots, a capacity that changes, leases that grow and shrink."""
 
 from dibs.backends.port import Backend
-from dibs.model import MANY, Granted, Lost, Refused, Reply, Resize
+from dibs.model import MANY, MAX_SLOTS, Failed, Granted, Lost, Refused, Reply, Resize
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World
 
@@ -50,6 +50,30 @@ class Sharing(Suite):
         for number in range(20):
             assert (await world.take(store, f"{number}", capacity=MANY)).slots == ()
         await world.refused(store, "writer", capacity=MANY, units=MANY)
+
+    @case
+    async def test_units_are_numbered_up_to_1024(self, world: World) -> None:
+        store = await world.connect()
+        numbered = await world.take(store, "a", capacity=MAX_SLOTS, units=MAX_SLOTS)
+        assert numbered.slots == tuple(range(MAX_SLOTS))
+        assert (await world.take(store, "b", capacity=MAX_SLOTS + 1)).slots == ()
+        await world.release(store, "a")
+        assert (await world.take(store, "c", capacity=MAX_SLOTS)).slots == (0,)
+
+    @case
+    async def test_more_units_than_the_largest_capacity_are_refused(self, world: World) -> None:
+        store = await world.connect()
+        await world.take(store, "held", capacity=4)
+        for command in (
+            world.acquire("a", capacity=MANY + 1),
+            world.acquire("a", capacity=1 << 30, units=1 << 30),
+            Resize(world.key(), "held", 1 << 30, 1),
+        ):
+            reply = await world.say(store, command)
+            assert isinstance(reply, Failed)
+            assert reply.reason == "invalid"
+            assert str(MANY) in reply.detail
+        assert (await world.status(store)).capacity == 4
 
     @case
     async def test_a_writer_takes_all(self, world: World) -> None:

@@ -7,7 +7,9 @@ CREATE FUNCTION dibs.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE
             E'\x10' || '1', E'\x10'), 'escape') END), 'hex'), 24)
 $$;
 
-CREATE FUNCTION dibs.many() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1073741824::bigint';
+-- The largest capacity, and the largest one whose units are numbered.
+CREATE FUNCTION dibs.many() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1048576::bigint';
+CREATE FUNCTION dibs.max_slots() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1024::bigint';
 
 CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS
     'SELECT 60.0::double precision';
@@ -172,7 +174,7 @@ RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
     taken integer[];
 BEGIN
-    IF book.capacity >= dibs.many() THEN
+    IF book.capacity > dibs.max_slots() THEN
         RETURN '{}';
     ELSIF book.capacity = 1 THEN
         RETURN '{0}';

@@ -69,11 +69,14 @@ CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql IMMUTABLE AS
         WHEN c.units < 1 OR c.tokens < 1 OR c.floor < 0 OR c.floor >= 9007199254740992
             THEN 'units and tokens must be at least 1, floor at least 0 and less than 2^53'
         WHEN NOT (0 <= c.lock_delay AND c.lock_delay < 'Infinity')
-            THEN 'lock_delay must be finite and at least 0' END
+            THEN 'lock_delay must be finite and at least 0'
+        WHEN c.units > dibs.many() OR c.capacity > dibs.many()
+            THEN 'units and capacity must be at most ' || dibs.many() END
     WHEN c.kind = 'renew' THEN
         CASE WHEN NOT (0 < c.ttl AND c.ttl < 'Infinity') THEN 'ttl must be positive' END
     WHEN c.kind = 'resize' THEN
-        CASE WHEN c.units < 1 THEN 'units must be at least 1' END
+        CASE WHEN c.units < 1 THEN 'units must be at least 1'
+        WHEN c.units > dibs.many() THEN 'units and capacity must be at most ' || dibs.many() END
     WHEN c.kind = 'release' AND NOT (0 <= c.keep AND c.keep < 'Infinity'
             AND 0 <= c.bury AND c.bury < 'Infinity')
         THEN 'keep and bury must be finite and at least 0'

@@ -49,7 +49,7 @@ BEGIN
             last = dibs.next_token(k.last, now_stamp, c.floor) + c.tokens - 1,
             id = c.id, owner = c.owner,
             token = dibs.next_token(k.last, now_stamp, c.floor), units = c.units,
-            slots = CASE WHEN c.capacity >= dibs.many() THEN '{}'
+            slots = CASE WHEN c.capacity > dibs.max_slots() THEN '{}'
                 WHEN c.units = 1 THEN '{0}'
                 ELSE ARRAY(SELECT generate_series(0, c.units::integer - 1)) END,
             ttl = c.ttl, expires = now + c.ttl, state = 'held', seq = 0, lock_delay = c.lock_delay,

@@ -109,7 +109,7 @@ BEGIN
     SET capacity = c.capacity, used = c.units, due = now + c.ttl, touched = now,
         last = new_token + c.tokens - 1, id = c.id, owner = c.owner, token = new_token,
         units = c.units,
-        slots = CASE WHEN c.capacity >= dibs.many() THEN '{}'
+        slots = CASE WHEN c.capacity > dibs.max_slots() THEN '{}'
             WHEN c.units = 1 THEN '{0}'
             ELSE ARRAY(SELECT generate_series(0, c.units::integer - 1)) END,
         ttl = c.ttl, expires = now + c.ttl, state = 'held', seq = 0, lock_delay = c.lock_delay,
@@ -156,7 +156,7 @@ BEGIN
         RETURN NULL;
     END IF;
     new_token := dibs.next_token(was.last, t.stamp, head.floor);
-    new_slots := CASE WHEN was.capacity >= dibs.many() THEN '{}' WHEN head.units = 1 THEN '{0}'
+    new_slots := CASE WHEN was.capacity > dibs.max_slots() THEN '{}' WHEN head.units = 1 THEN '{0}'
         ELSE ARRAY(SELECT generate_series(0, head.units::integer - 1)) END;
     claim_by := dibs.claim_window(head.grant_ttl);
     DELETE FROM dibs.places AS p WHERE p.key = was.key AND p.urgency = head.urgency

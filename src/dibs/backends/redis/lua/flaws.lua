@@ -2,6 +2,7 @@
 -- numbers must be such as a double can tell from their neighbours.
 
 local Flaws = {}
+local TOO_MANY = 'units and capacity must be at most ' .. MANY
 
 local function is_finite(number)
   return number > -INFINITY and number < INFINITY
@@ -34,6 +35,9 @@ function Flaws.A(command)
   if not (command.lock_delay >= 0 and command.lock_delay < INFINITY) then
     return 'lock_delay must be finite and at least 0'
   end
+  if command.units > MANY or command.capacity > MANY then
+    return TOO_MANY
+  end
   if not (is_exact(command.units) and is_exact(command.capacity) and is_exact(command.priority)
       and is_whole(command.floor) and is_whole(command.tokens)
       and command.floor + command.tokens < LAST_TOKEN) then
@@ -50,6 +54,9 @@ end
 function Flaws.Z(command)
   if not (command.units >= 1) then
     return 'units must be at least 1'
+  end
+  if command.units > MANY then
+    return TOO_MANY
   end
   if not (is_exact(command.units) and is_exact(command.seq)) then
     return 'units and seq must be whole numbers less than 2^53'

@@ -4,7 +4,8 @@ local WINDOW = 5 -- how long a pushed grant stands unclaimed, at most
 local FRONT = 4 -- so many places give signs of life often enough to be believed
 local BURIAL = 60 -- how long an ended id is remembered, at least
 
-local MANY = 1073741824 -- model.py: a capacity without slot numbers
+local MANY = 1048576 -- model.py: the largest capacity
+local MAX_SLOTS = 1024 -- model.py: the largest capacity whose units are numbered
 
 local function claim_window(ttl)
   return math.min(WINDOW, ttl)

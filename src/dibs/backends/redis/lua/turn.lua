@@ -55,7 +55,7 @@ end
 -- `own` and the lowest free slots, `units` of them; none where units aren't numbered.
 function Turn:free_slots(units, own)
   local capacity = self.book.capacity
-  if capacity >= MANY then
+  if capacity > MAX_SLOTS then
     return ''
   end
   if capacity == 1 then

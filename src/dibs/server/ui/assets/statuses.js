@@ -2,7 +2,7 @@
 
 import { encoded, split } from "./names.js";
 
-const MANY = 2 ** 30;
+const MANY = 2 ** 20;
 
 const wholes = new Map();
 
