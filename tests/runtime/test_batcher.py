@@ -10,6 +10,7 @@ from dibs import BackendUnavailable, Client
 from dibs.backends.port import MAX_BATCH
 from dibs.hub import Hub
 from dibs.model import Acquire, Command, Inspect, Release
+from dibs.runtime.asyncio import READS
 from tests.runtime.stores import TappedStore
 
 
@@ -158,7 +159,7 @@ async def test_a_store_that_is_away_is_not_asked_over_and_over(
 
     store.before = away
     results = await asyncio.gather(
-        *(client.status(f"key-{n}") for n in range(64)), return_exceptions=True
+        *(client.status(f"key-{n}") for n in range(READS)), return_exceptions=True
     )
     assert all(isinstance(result, BackendUnavailable) for result in results)
     assert len(store.batches) <= 3

@@ -59,6 +59,19 @@ def test_a_lease_is_renewed_at_thirds_of_its_ttl(site: Site) -> None:
     lease.release()
 
 
+def test_a_lease_with_a_short_ttl_leaves_the_others_their_time(site: Site) -> None:
+    """A batch has as long as the shortest ttl in it allows."""
+    leases = [site.client.lock(f"{ttl}", ttl=ttl).acquire() for ttl in (1.0, 1.1, 16.0, 17.0)]
+    site.store.kept.clear()
+    site.clock.advance(TTL)
+    ttls = [{c.ttl for c in batch if isinstance(c, Renew)} for batch in site.store.kept]
+    assert {1.0, 1.1} in ttls
+    assert {16.0, 17.0} in ttls
+    assert all(max(each) < 2 * min(each) for each in ttls if each)
+    for lease in leases:
+        lease.release()
+
+
 def test_a_released_lease_is_never_renewed_again(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL).acquire()
     lease.release()

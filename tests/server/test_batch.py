@@ -144,6 +144,7 @@ def test_what_one_may_not(world: World) -> None:
         wire.Acquire(key("z" * 513), ID, "me", 30.0),
         wire.Acquire(key("z"), ID, "me", 30.0, floor=2**51),
         wire.Acquire(key("z"), ID, "me", 30.0, floor=-1),
+        wire.Renew(key("z", "wait"), ID, 0.5),
         wire.Release(key("z"), ID, keep=1e12),
         wire.Revoke(key("z"), None, " "),
     ],

@@ -11,11 +11,14 @@ from dibs.backends.port import Store
 from dibs.clock import Clock
 from dibs.errors import DibsError
 from dibs.fork import on_fork
-from dibs.model import Capabilities, Finding, Status, Wakeup
+from dibs.model import Capabilities, Command, Finding, Inspect, Page, Status, Wakeup
 from dibs.runtime.batcher import Batcher
+from dibs.runtime.flight import Call
 from dibs.runtime.holdings import Holdings
 from dibs.runtime.keeper import StoreKeeper
 from dibs.runtime.mail import Letterbox
+from dibs.runtime.port import Answer, Told
+from dibs.runtime.several import told_of
 from dibs.runtime.task_job import TaskJob
 
 log = logging.getLogger("dibs")
@@ -26,6 +29,9 @@ alone could change its answer, and where holds are short it is granted before th
 
 SCANNED = 100
 """So many keys are read at a time."""
+
+READS = 32
+"""Reads in a batch, at most: a renewal of the same connection waits for one such batch at most."""
 
 
 class AsyncSignal:
@@ -152,8 +158,8 @@ class AsyncRuntime:
         self._clock_is_by_hand = hasattr(clock, "at")
         self._loop = loop
         self._batcher = Batcher(self.backend, loop, clock, call_timeout)
-        self.call = self._batcher.call
-        self.call_all = self._batcher.call_all
+        self._reads = Batcher(self.backend, loop, clock, call_timeout, most=READS, flights=1)
+        self._scanning = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         deliver_to = getattr(self.backend, "deliver_to", None)
@@ -213,11 +219,39 @@ class AsyncRuntime:
             else:
                 self.letterbox.deliver(wakeup)
 
+    def _batcher_for(self, command: Command) -> Batcher:
+        """Reads travel apart from what leases depend on."""
+        return self._reads if type(command) is Inspect else self._batcher
+
+    def call(self, command: Command, patience: float | None = None) -> Coroutine[Any, Any, Answer]:
+        """See `runtime.port.Runtime`."""
+        return self._batcher_for(command).call(command, patience)
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """See `runtime.port.Runtime`. Reads and changes of one key keep their order."""
+        told: list[Told] = []
+        calls: list[Call] = []
+        batchers: dict[bytes, Batcher] = {}
+        for command in commands:
+            batcher = self._batcher_for(command)
+            if batchers.setdefault(command.key, batcher) is not batcher:
+                told += await told_of(calls)
+                calls, batchers = [], {command.key: batcher}
+            calls.append(batcher.gather(command, patience))
+        return [*told, *await told_of(calls)] if calls else told
+
+    async def page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        """The next keys in use that begin with `prefix`: one such page is read at a time."""
+        async with self._scanning:
+            return await self.backend.scan(prefix, cursor, limit)
+
     async def scan(self, prefix: bytes) -> AsyncIterator[Status]:
         """Every key in use that begins with `prefix`."""
         cursor: bytes | None = None
         while True:
-            page = await self.backend.scan(prefix, cursor, SCANNED)
+            page = await self.page(prefix, cursor, SCANNED)
             for status in page.items:
                 yield status
             cursor = page.cursor
@@ -248,6 +282,7 @@ class AsyncRuntime:
         """Let what is on its way land, and disconnect."""
         self.is_ready = False
         await self._batcher.drain()
+        await self._reads.drain()
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait((self._listener,))

@@ -15,12 +15,11 @@ from contextvars import copy_context
 
 from dibs.backends.port import MAX_BATCH, Backend, Launch
 from dibs.clock import Clock
-from dibs.errors import BackendUnavailable, DibsError
+from dibs.errors import DibsError
 from dibs.model import Acquire, Command
 from dibs.runtime.flight import Call, Flight, Watch, as_dibs
 from dibs.runtime.halving import Outcome, apply_in_halves
-from dibs.runtime.port import Answer, Told
-from dibs.runtime.several import told_of
+from dibs.runtime.port import Answer
 
 ALONE = 0.002
 """So long a task goes on in place, in seconds, before it lets the loop turn to see who else is there."""
@@ -32,14 +31,27 @@ FLIGHTS = 2
 """So many launched batches are under way at a time."""
 
 SPLIT = 16
-"""From this size on a launched batch leaves as two, so that the store and we take turns no more."""
+"""Batches of at least this many commands are split in two, so that client and store work in parallel."""
+
+LEAST = 1.0
+"""Seconds that every batch has for its round trip, however short the ttls of its commands are."""
 
 
 class Batcher:
-    """One event loop's commands to one backend."""
+    """One event loop's commands to one backend: up to `most` in a batch, `flights` batches at a time.
+
+    Each call has a time limit of its own. A batch is given up only once the longest of them is over.
+    """
 
     def __init__(
-        self, backend: Backend, loop: asyncio.AbstractEventLoop, clock: Clock, call_timeout: float
+        self,
+        backend: Backend,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        call_timeout: float,
+        *,
+        most: int = MAX_BATCH,
+        flights: int = FLIGHTS,
     ) -> None:
         self._backend = backend
         self._loop = loop
@@ -50,6 +62,9 @@ class Batcher:
         self._planned = False
         self._launch: Launch | None = getattr(backend, "launch", None)
         self._in_context: bool = getattr(backend, "in_context", False)
+        self._most = most
+        self._flights = flights if self._launch is not None else 1
+        self.until = 0.0
         self._flying = 0
         self._aloft = 0
         """How many commands are under way."""
@@ -62,39 +77,44 @@ class Batcher:
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         """The answer to one command. A cancelled caller leaves; what is on its way goes on.
 
-        So does one who waits for `patience` seconds at most, with `BackendUnavailable`.
+        Raises `BackendUnavailable` after `patience` seconds, or after as long as a call may take.
         """
         sent = self._clock.now()
         alone = not (self._gathering or self._crowded or self._flying)
-        if self._launch is not None:
-            call = Call(command, self._loop.create_future())
-            if not (alone and self._launched([call], (command,), sent)):
-                self._gather(call)
-            if patience is None or patience >= self._call_timeout:
-                return await call.future
-            return await _within(patience, call)
-        if alone and sent - (self._in_turn_since or self._turn_begins(sent)) < ALONE:
+        if (
+            alone
+            and self._launch is None
+            and sent - (self._in_turn_since or self._turn_begins(sent)) < ALONE
+        ):
             replies = self._backend.apply_now((command,))
             if replies is not None:
                 return Answer(replies[0], sent)
-        call = Call(command, self._loop.create_future())
-        self._gather(call)
-        return await call.future if patience is None else await _within(patience, call)
-
-    async def call_all(
-        self, commands: Sequence[Command], patience: float | None = None
-    ) -> Sequence[Told]:
-        """What came of each of these, which leave together, behind all that gathers in this turn."""
-        calls = [Call(command, self._loop.create_future()) for command in commands]
-        for call in calls:
+        call = self._new_call(command, patience)
+        if not (alone and self._launch is not None and self._launched([call], (command,), sent)):
             self._gather(call)
-        return await told_of(calls, patience)
+        return await call.future
+
+    def gather(self, command: Command, patience: float | None) -> Call:
+        """Have a command leave at the end of this turn, with all others that gather in it."""
+        call = self._new_call(command, patience)
+        self._gather(call)
+        return call
+
+    def _new_call(self, command: Command, patience: float | None) -> Call:
+        limit = self._call_timeout
+        ttl = getattr(command, "ttl", None)
+        if ttl is not None and ttl / 6 < limit:
+            limit = ttl / 6  # a renewal must leave time for another
+        waits = limit if patience is None or patience > limit else patience
+        call = Call(command, self._loop.create_future(), limit, waits)
+        self._watch.add(call)
+        return call
 
     def _gather(self, call: Call) -> None:
         if self._in_context:
             call.context = copy_context()
         self._gathering.append(call)
-        if not self._planned and self._flying < (1 if self._launch is None else FLIGHTS):
+        if not self._planned and self._flying < self._flights:
             self._planned = True
             self._loop.call_soon(self._leave)
 
@@ -127,7 +147,7 @@ class Batcher:
             return None
         if self._launch is None:
             return self._leave_alone(batch, sent)
-        halves = len(batch) >= SPLIT and not self._flying
+        halves = len(batch) >= SPLIT and not self._flying and self._flights > 1
         middle = len(batch) // 2 if halves else len(batch)
         for part in (batch[:middle], batch[middle:]):
             commands = [call.command for call in part]
@@ -136,17 +156,12 @@ class Batcher:
 
     def _may_follow(self) -> bool:
         """Enough has gathered to be worth a flight beside the one under way."""
-        return (
-            self._launch is not None
-            and self._flying < FLIGHTS
-            and 2 * len(self._gathering) >= self._aloft
-        )
+        return self._flying < self._flights and 2 * len(self._gathering) >= self._aloft
 
     def _launched(self, batch: list[Call], commands: Sequence[Command], sent: float) -> bool:
         """Send a batch without a task of its own, if the store is connected."""
         assert self._launch is not None
-        until = self._loop.time() + self._patience(commands)
-        return Flight(self, batch, commands, sent).begin(self._launch, until)
+        return Flight(self, batch, commands, sent).begin(self._launch)
 
     def _leave_alone(self, batch: list[Call], sent: float) -> None:
         """In place if that can be, else as the only flight."""
@@ -178,19 +193,24 @@ class Batcher:
 
     def _take(self) -> list[Call]:
         """At most a batch; renewals and releases before acquires where not all have room."""
-        waiting = [call for call in self._gathering if not call.future.done()]
+        waiting: list[Call] = []
+        for call in self._gathering:
+            if call.future.done():
+                self._watch.discard(call)
+            else:
+                waiting.append(call)
         self._gathering.clear()
-        if len(waiting) > MAX_BATCH:
+        if len(waiting) > self._most:
             waiting.sort(key=lambda call: isinstance(call.command, Acquire))
-            self._gathering.extend(waiting[MAX_BATCH:])
-        return waiting[:MAX_BATCH]
+            self._gathering.extend(waiting[self._most :])
+        return waiting[: self._most]
 
     async def _fly(
         self, batch: list[Call], commands: Sequence[Command], sent: float, *, resent: bool
     ) -> None:
         outcomes: Sequence[Outcome] = ()
         try:
-            async with asyncio.timeout(self._patience(commands)):
+            async with asyncio.timeout_at(self._loop.time() + self._limit(batch)):
                 outcomes, again = await apply_in_halves(self._backend, commands)
                 resent = resent or again
         except BaseException as error:
@@ -201,14 +221,9 @@ class Batcher:
             self._down(batch)
             self._land(batch, outcomes, sent, resent=resent)
 
-    def _patience(self, commands: Sequence[Command]) -> float:
-        """How long one attempt may take: a renewal must leave time for another."""
-        patience = self._call_timeout
-        for command in commands:
-            ttl = getattr(command, "ttl", None)
-            if ttl is not None and ttl / 6 < patience:
-                patience = ttl / 6
-        return patience
+    def _limit(self, batch: Sequence[Call]) -> float:
+        """How long a round trip may take, in seconds: as long as the longest of its calls."""
+        return max(min(LEAST, self._call_timeout), *(call.limit for call in batch))
 
     def _land(
         self,
@@ -221,6 +236,7 @@ class Batcher:
         if self._loop.is_closed():
             return  # nobody can be told any more
         for call, outcome in zip(batch, outcomes, strict=True):
+            self._watch.discard(call)
             if call.future.done():
                 continue
             if isinstance(outcome, DibsError):
@@ -242,6 +258,8 @@ class Batcher:
     # -- what flights tell (see `Tower`) ------------------------------------------------------------
 
     def departs(self, flight: Flight) -> None:
+        until = self._loop.time() + self._limit(flight.batch)
+        self.until = max(self.until, until) if self._flying else until
         self._flying += 1
         self._aloft += len(flight.batch)
 
@@ -261,11 +279,3 @@ class Batcher:
 
     def watches(self, flight: Flight) -> None:
         self._watch.add(flight)
-
-
-async def _within(patience: float, call: Call) -> Answer:
-    try:
-        async with asyncio.timeout(patience):
-            return await call.future
-    except TimeoutError:
-        raise BackendUnavailable(f"the store did not answer within {patience:.3g} s") from None

@@ -11,21 +11,40 @@ from dibs.model import Command, Reply
 from dibs.runtime.halving import Outcome
 from dibs.runtime.port import Answer
 
+FINEST = 0.004
+"""Seconds between two looks at what is late, at least: each goes through all that is under way."""
+
 
 class Call:
     """A command, and the future that waits for its answer."""
 
-    __slots__ = ("command", "context", "future")
+    __slots__ = ("command", "context", "future", "limit", "until", "waits")
 
-    def __init__(self, command: Command, future: asyncio.Future[Answer]) -> None:
+    def __init__(
+        self, command: Command, future: asyncio.Future[Answer], limit: float, waits: float
+    ) -> None:
         self.command = command
         self.future = future
+        self.limit = limit
+        """Seconds that one round trip may take for it."""
+        self.waits = waits
+        """Seconds that its caller waits."""
+        self.until = future.get_loop().time() + waits
         self.context: Context | None = None
         """The caller's, where the backend wants to be called in one."""
+
+    def too_late(self) -> None:
+        """Its caller waits no longer; what is on its way goes on."""
+        if not self.future.done():
+            told = f"the store did not answer within {self.waits:.3g} s"
+            self.future.set_exception(BackendUnavailable(told))
 
 
 class Tower(Protocol):
     """Who keeps the books of what is under way."""
+
+    until: float
+    """When what is under way is given up, on the loop's clock: one connection carries it all."""
 
     def departs(self, flight: "Flight") -> None:
         """It leaves now."""
@@ -46,7 +65,7 @@ class Tower(Protocol):
 class Flight:
     """A batch that the store has launched: it lands in the loop, once."""
 
-    __slots__ = ("_give_up", "_over", "_tower", "batch", "commands", "sent", "until")
+    __slots__ = ("_give_up", "_over", "_tower", "batch", "commands", "sent")
 
     def __init__(
         self, tower: Tower, batch: list[Call], commands: Sequence[Command], sent: float
@@ -56,11 +75,14 @@ class Flight:
         self.commands = commands
         self.sent = sent
         self._over = False
-        self.until = 0.0
-        """When it is too late, on the loop's clock."""
         self._give_up: Callable[[], None] = _nothing
 
-    def begin(self, launch: Launch, until: float) -> bool:
+    @property
+    def until(self) -> float:
+        """When it is given up, on the loop's clock."""
+        return self._tower.until
+
+    def begin(self, launch: Launch) -> bool:
         """Leave, unless the store is not connected."""
         tower = self._tower
         tower.departs(self)
@@ -74,7 +96,6 @@ class Flight:
             return False
         if not self._over:
             self._give_up = give_up
-            self.until = until
             tower.watches(self)
         return True
 
@@ -119,29 +140,29 @@ def _nothing() -> None:
 
 
 class Watch:
-    """Sees that flights end in time, by one timer for all: most land long before it is due."""
+    """Sees that calls and flights end in time, by one timer for all: most end long before it is due."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._flights: set[Flight] = set()
+        self._watched: set[Call | Flight] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, flight: Flight) -> None:
-        self._flights.add(flight)
+    def add(self, item: Call | Flight) -> None:
+        self._watched.add(item)
         timer = self._timer
-        if timer is None or flight.until < timer.when():
+        if timer is None or item.until < timer.when():
             if timer is not None:
                 timer.cancel()
-            self._timer = self._loop.call_at(flight.until, self._look)
+            self._timer = self._loop.call_at(item.until, self._look)
 
-    def discard(self, flight: Flight) -> None:
-        self._flights.discard(flight)
+    def discard(self, item: Call | Flight) -> None:
+        self._watched.discard(item)
 
     def _look(self) -> None:
         now, self._timer = self._loop.time(), None
-        for flight in list(self._flights):
-            if flight.until <= now:
-                flight.too_late()
-        if self._flights:
-            soonest = min(flight.until for flight in self._flights)
-            self._timer = self._loop.call_at(soonest, self._look)
+        for item in [item for item in self._watched if item.until <= now]:
+            self._watched.discard(item)
+            item.too_late()
+        if self._watched:
+            soonest = min(item.until for item in self._watched)
+            self._timer = self._loop.call_at(max(soonest, now + FINEST), self._look)

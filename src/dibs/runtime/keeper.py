@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import groupby
+from math import frexp
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
@@ -298,16 +300,18 @@ class StoreKeeper:
         return chores
 
     def _work(self, backend: Backend, chores: list[_Chore]) -> None:
-        """Renew those with the least time left first, then give up what is abandoned."""
-        leases = sorted(
-            (c for c in chores if not isinstance(c, _Abandoned | Gate)),
-            key=lambda lease: lease._deadline,
-        )
+        """Renew the leases with short ttls first, then give up what is abandoned.
+
+        A batch has leases of about the same ttl, as the shortest limits the time that it may take.
+        """
+        renewals = [(c, c._renewal()) for c in chores if not isinstance(c, _Abandoned | Gate)]
+        renewals.sort(key=lambda each: (_magnitude(each[1]), each[0]._deadline))
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
-        for batch in _batches(leases):
-            answers = self._call(backend, [c._renewal() for c in batch])
-            for lease, answer in zip(batch, answers, strict=True):
-                self._tell(lease, answer)
+        for _, alike in groupby(renewals, lambda each: _magnitude(each[1])):
+            for batch in _batches(list(alike)):
+                answers = self._call(backend, [command for _, command in batch])
+                for (lease, _), answer in zip(batch, answers, strict=True):
+                    self._tell(lease, answer)
         for abandoned in _batches(given_up):
             now = self._clock.now()
             answers = self._call(backend, [chore.command(now) for chore in abandoned])
@@ -361,6 +365,11 @@ class StoreKeeper:
         if chore.tries < 8:
             again = chore._replace(tries=chore.tries + 1)
             self._timers.at(self._clock.now() + 0.1 * 2**chore.tries, lambda: self._post(again))
+
+
+def _magnitude(command: Command) -> int:
+    """The same for all ttls between two powers of two."""
+    return frexp(getattr(command, "ttl", 0.0))[1]
 
 
 def _answer(outcome: Outcome, sent: float) -> Answer | DibsError:

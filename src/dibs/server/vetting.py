@@ -32,8 +32,8 @@ AHEAD = SLACK // 2
 """So far ahead of this server's clock, in microseconds, a floor may be: half of what a move adds,
 so that tokens rise with every move."""
 
-_MIN_SIGN = 0.1
-
+_MIN_SIGN = 1.0
+"""The least ttl of a `wait:` key, in seconds. Clients use 4 s and more."""
 
 _NEEDED: dict[type, Scope] = {
     Acquire: Scope.ACQUIRE,

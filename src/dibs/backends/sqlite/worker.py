@@ -17,7 +17,7 @@ from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.patience import persist
 from dibs.backends.sqlite.trouble import Busy
 from dibs.errors import BackendUnavailable
-from dibs.model import Command, Reply, Wakeup
+from dibs.model import Command, Inspect, Reply, Wakeup
 
 log = logging.getLogger("dibs")
 
@@ -95,8 +95,8 @@ class Worker:
 
     def _do_all(self, waiting: list[Job | None]) -> bool:
         """Do what has gathered; tell whether to wait for more."""
-        for are_batches, group in groupby(waiting, _is_batch):
-            if are_batches:
+        for travels_with, group in groupby(waiting, _travels_with):
+            if travels_with is not None:
                 for some in _bounded(group):
                     self._do_batches(some)
                 continue
@@ -161,8 +161,11 @@ def _gather(jobs: SimpleQueue[Job | None]) -> list[Job | None]:
             return waiting
 
 
-def _is_batch(job: Job | None) -> bool:
-    return job is not None and job.commands is not None
+def _travels_with(job: Job | None) -> str | None:
+    """What shares a transaction: reads, or all other commands; None for a job that is no batch."""
+    if job is None or job.commands is None:
+        return None
+    return "reads" if all(type(each) is Inspect for each in job.commands) else "changes"
 
 
 def _bounded(group: Iterable[Job | None]) -> Iterator[list[Job]]:

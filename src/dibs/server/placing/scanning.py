@@ -21,7 +21,7 @@ class PlacedBackend:
         table = self._atlas.table
         if table.is_lone:
             only = await self._ways.to(table.default.place)
-            return await only.backend.scan(prefix, cursor, limit)
+            return await only.page(prefix, cursor, limit)
         names = sorted(table.places_of(prefix))
         pages = await asyncio.gather(
             *(self._page(name, table, prefix, cursor, limit) for name in names)
@@ -33,7 +33,7 @@ class PlacedBackend:
     ) -> Page:
         """What lives at one place, without late copies of what has moved away from it."""
         runtime = await self._ways.to(name)
-        page = await runtime.backend.scan(prefix, cursor, limit)
+        page = await runtime.page(prefix, cursor, limit)
         return Page(
             [each for each in page.items if table.home_of(each.key).place == name], page.cursor
         )
