@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from random import Random
 
 import pytest
 
@@ -50,6 +51,15 @@ class Watched:
         self.picture.saw(command, reply)
         return reply
 
+    def pushed_first(self, command: Command) -> Reply:
+        """One that does, whose notifications arrive before its answer."""
+        book = self.books.setdefault(command.key, MemoryBook())
+        reply, notifications = apply(book, command, self.now, int((WALL + self.now) * 1e6))
+        for each in notifications:
+            self.picture.heard(each)
+        self.picture.saw(command, reply)
+        return reply
+
     def status(self, key: bytes = KEY) -> Status:
         reply = self.elsewhere(Inspect(key))
         assert isinstance(reply, Status)
@@ -78,7 +88,7 @@ def seen() -> Watched:
 
 
 def acquire(who: str, *, queue: bool = True, ttl: float = 30.0, note: str = "") -> Acquire:
-    return Acquire(KEY, f"id-of-{who}", who, ttl, queue=queue, note=note)
+    return Acquire(KEY, f"id-of-{who}", who, ttl, queue=queue, note=note, inbox="here")
 
 
 def release(who: str) -> Release:
@@ -90,7 +100,7 @@ def renew(who: str, ttl: float = 30.0) -> Renew:
 
 
 def test_commands_tell_exactly_what_happens(seen: Watched) -> None:
-    seen.here(acquire("a", note="why\x1f127.0.0.1 c2VhbGVk"))
+    seen.here(acquire("a", note="why"))
     (granted,) = seen.told
     assert (granted.what, granted.lease, granted.note) == ("granted", fingerprint("id-of-a"), "why")
     assert (granted.slots, granted.waited, granted.found) == ((0,), 0.0, False)
@@ -318,3 +328,60 @@ def test_a_grant_without_a_ledgers_word_is_taken_as_it_is(seen: Watched) -> None
     """Of a long poll only the end passes by."""
     seen.picture.saw(acquire("a"), Granted(7, (0,), 30.0))
     assert seen.told[0].token == 7
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(20))
+def test_no_slot_is_shown_with_two_holders(capacity: int, seed: int) -> None:
+    """Commands of this server and of others, pushes before the answer that caused them, late looks."""
+    seen, random = Watched(), Random(seed)
+    seen.walk()
+    for _ in range(120):
+        who = random.choice("abcdef")
+        commands: list[Command] = [
+            replace(acquire(who, ttl=4.0), capacity=capacity),
+            replace(acquire(who, ttl=4.0), capacity=capacity),
+            replace(release(who), keep=random.choice([0.0, 0.0, 0.0, 1.0])),
+            renew(who, 4.0),
+            Revoke(KEY, None, "x", now=random.random() < 0.5),
+        ]
+        command = random.choice(commands)
+        random.choice([seen.here, seen.here, seen.pushed_first, seen.elsewhere])(command)
+        seen.now += random.choice([0.0, 0.01, 0.5, 3.0])
+        if random.random() < 0.2:
+            seen.walk()
+    check_no_overlap(seen.told)
+
+
+def check_no_overlap(told: list[Event]) -> None:
+    """Each hold of a slot ends, in the order of the events and by their times, before the next begins."""
+    holds: dict[str, Event] = {}
+    for event in told:
+        if event.what == "granted":
+            for other in holds.values():
+                assert not set(other.slots) & set(event.slots), (other, event)
+            holds[event.lease] = event
+        elif event.what in ("released", "expired", "freed"):
+            granted = holds.pop(event.lease, None)
+            assert event.held_for is not None
+            assert event.held_for >= 0
+            if granted is not None:
+                assert event.at - granted.at == pytest.approx(event.held_for, abs=0.001)
+    ended: dict[int, float] = {}
+    for event in told:
+        for slot in event.slots:
+            if event.what == "granted":
+                assert event.at >= ended.get(slot, 0.0) - 0.001, event
+            elif event.what in ("released", "expired", "freed"):
+                ended[slot] = event.at
+
+
+def test_an_expiry_is_told_at_its_own_time_before_the_next_grant(seen: Watched) -> None:
+    seen.here(acquire("a", ttl=4))
+    seen.here(acquire("b"))
+    seen.now += 4.8
+    seen.pushed_first(renew("b"))
+    ended, granted = seen.told[-2:]
+    assert (ended.what, ended.owner, ended.held_for) == ("expired", "a", 4.0)
+    assert ended.at == pytest.approx(WALL + 1004.0)
+    assert (granted.what, granted.owner) == ("granted", "b")

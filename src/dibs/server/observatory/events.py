@@ -23,7 +23,8 @@ class Event:
     what: What
     key: bytes
     at: float
-    """When, by the wall clock of whoever tells it, in seconds since 1970."""
+    """When it happened, in seconds since 1970: an expiry, at the time of expiry. The end of a hold is
+    published before the grant that follows it."""
     lease: str = ""
     """The fingerprint of the lease's id."""
     owner: str = ""
@@ -36,7 +37,7 @@ class Event:
     held_for: float | None = None
     reason: str = ""
     found: bool = False
-    """It was found by a look at the store, and so may have happened some time before."""
+    """No command of this server told it: it follows from a look at the store or from a later grant."""
     json: bytes = field(default=b"", init=False, compare=False, repr=False)
     """Its `shape`, encoded, once somebody was told of it; see `sse_of`."""
 

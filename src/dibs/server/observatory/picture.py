@@ -4,7 +4,7 @@ Two sources tell it: the answers to commands (`saw`), and looks at the store (`l
 one of them has told already the other does not tell again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from dibs.core.names import fingerprint, is_wait
 from dibs.model import (
@@ -32,9 +32,6 @@ from dibs.server.observatory.sketch import Sketch
 RENEWED = 0.05
 """A lease whose end has moved by more than that and a look takes, in seconds, was renewed."""
 
-PUNCTUAL = 0.25
-"""A hold that was to end within so many seconds, and is there no more, has run out."""
-
 MOST = 250_000
 """Of more keys than that looks tell nothing; commands do."""
 
@@ -59,6 +56,7 @@ class Picture(Sketch):
 
     def _acquired(self, command: Acquire, reply: Granted) -> None:
         seen, lease = self._at(command.key), fingerprint(command.id)
+        seen.capacity = command.capacity
         hold = seen.holds.get(lease)
         if hold is None or hold.token != reply.token:
             note = command.note
@@ -99,7 +97,7 @@ class Picture(Sketch):
         hold = None if seen is None else seen.holds.get(lease)
         if seen is not None and hold is not None and hold.units != command.units:
             seen.changed = self._now()
-            hold.units, hold.slots = command.units, reply.slots
+            seen.resize(lease, command.units, reply.slots)
             self._tell_of(seen, "resized", lease, hold)
 
     def _lost(self, command: Renew, reply: Lost) -> None:
@@ -150,10 +148,11 @@ class Picture(Sketch):
         if seen.changed >= asked:
             return  # it is older than what is known
         now = self._now()
-        self._look_for_ends(seen, status, now)
-        for holder in status.holders:
-            if holder.lease:  # else it is kept closed, and nobody holds it
-                self._look_at(seen, holder.lease, Hold.of(holder, now), now - asked)
+        seen.capacity = status.capacity
+        found = {each.lease: Hold.of(each, now) for each in status.holders if each.lease}
+        self._look_for_ends(seen, status, found, now)
+        for lease, hold in sorted(found.items(), key=lambda each: each[1].token):
+            self._look_at(seen, lease, hold, now - asked)
         for waiter in status.waiters:
             if waiter.lease not in seen.places:
                 place = seen.places[waiter.lease] = Place.of(waiter, now)
@@ -161,12 +160,20 @@ class Picture(Sketch):
                     self._tell_of(seen, "queued", waiter.lease, place, found=True)
         self._drop_if_idle(seen)
 
-    def _look_for_ends(self, seen: Seen, status: Status, now: float) -> None:
-        there = {holder.lease for holder in status.holders}
-        for lease in [lease for lease in seen.holds if lease not in there]:
-            what: What = "expired" if seen.holds[lease].ends <= now + PUNCTUAL else "released"
-            self._end(seen, lease, what, found=True)
-        there |= {waiter.lease for waiter in status.waiters}
+    def _look_for_ends(
+        self, seen: Seen, status: Status, found: Mapping[str, Hold], now: float
+    ) -> None:
+        """The ends of what is there no more, before the grants that followed."""
+        gone_at = {
+            each: hold.since
+            for hold in sorted(found.values(), key=lambda hold: -hold.since)
+            if hold.token > seen.newest
+            for each in seen.displaced_by(hold.units, hold.slots)
+        }
+        for lease in [lease for lease in seen.holds if lease not in found]:
+            at = gone_at.get(lease, now)
+            self._end(seen, lease, self._ended_as(seen.holds[lease], at), found=True, before=at)
+        there = found.keys() | {waiter.lease for waiter in status.waiters}
         gone = [lease for lease in seen.places if lease not in there]
         if status.waiting <= len(status.waiters):
             for lease in gone:
@@ -179,13 +186,14 @@ class Picture(Sketch):
         hold = seen.holds.get(lease)
         if hold is None or hold.token != found.token:
             place = seen.places.pop(lease, None)
-            seen.holds[lease] = found
-            if place is not None or self._is_news(found.since):
+            if self._make_room(seen, lease, found) and (
+                place is not None or self._is_news(found.since)
+            ):
                 waited = None if place is None else found.since - place.since
                 self._tell_granted(seen, lease, found, waited, found=True)
             return
         if found.units != hold.units:
-            hold.units, hold.slots = found.units, found.slots
+            seen.resize(lease, found.units, found.slots)
             self._tell_of(seen, "resized", lease, hold, found=True)
         ended, hold.ends = hold.ends, max(hold.ends, found.ends)
         if found.ends - took > ended + RENEWED:

@@ -55,7 +55,7 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
 
 
 def _wanted(asked: AcquireQuery, most: int) -> tuple[str, int, int]:
-    """The kind of key, how many units, of how many, which are `most` at most. Raises `Problem` for what doesn't go together."""
+    """The kind of key, the units, and the capacity, at most `most`. Raises `Problem` if they do not fit."""
     if asked.mode is not None:
         if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
             raise Problem("malformed", "mode= is for a readers-writer lock: no capacity, no units")
