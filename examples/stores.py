@@ -1,4 +1,4 @@
-"""Two stores by name: one that the settings name, and one that the program connects.
+"""Two stores: one that the settings name, and one that the program connects.
 
 `python examples/stores.py`
 
@@ -35,9 +35,9 @@ async def main(folder: Path) -> None:
     async with monthly as lease:  # its store is connected by itself, as the settings name it
         print("the report runs, with token", lease.token)
 
-    async with connect(f"sqlite:///{folder}/mails.db", name="mails"):
+    async with connect(f"sqlite:///{folder}/mails.db") as mails:
 
-        @TaskLock.wraps("mail:{address}", on_busy="skip", client="mails")
+        @TaskLock.wraps("mail:{address}", on_busy="skip", client=mails)
         async def send(address: str) -> None:
             print("sent once, to", address)
 

@@ -13,34 +13,34 @@ from dibs.stores import hub_by_settings
 
 _lock = FreshLock()
 _said: "tuple[DefaultStore, ...]" = ()
-"""What was said to be the default store and has not ended: the last is it."""
+"""Stack of default stores that were set explicitly; the last one is in use."""
 
 
 class DefaultStore:
-    """A store's turn as the default one: until it ends, or `set_default` says otherwise.
+    """A default store that was set explicitly, from `begin` to `end` or `set_default`.
 
-    What was the default before is it again then, whichever of several ends first.
+    Then the previous default applies again, whichever of several ends first.
     """
 
-    __slots__ = ("_lasts", "hub")
+    __slots__ = ("_begun", "hub")
 
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
-        self._lasts = False
+        self._begun = False
 
-    def begin(self, hub: Hub) -> None:
-        """Be it from now on, with this store; its turn may have begun already."""
+    def begin(self) -> None:
+        """Make it the default. A second call changes nothing, also after `set_default`."""
         global _said
         with _lock.held:
-            if not self._lasts:
-                self._lasts, self.hub = True, hub
+            if not self._begun:
+                self._begun = True
                 _said = (*_said, self)
 
     def end(self) -> None:
-        """Be it no longer."""
+        """It is the default no longer."""
         global _said
         with _lock.held:
-            self._lasts = False
+            self._begun = False
             _said = tuple(each for each in _said if each is not self)
 
 

@@ -14,7 +14,7 @@ def store_name(name: object) -> str:
     if "://" in name:
         raise ValueError(
             f"{redacted(name)!r} is a URL, and no name of a store: give client=connect(url), or "
-            "connect(url, name='reports') and client='reports'"
+            "name it in the settings, and give client='reports'"
         )
     if name == "default":
         raise ValueError(

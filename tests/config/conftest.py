@@ -18,14 +18,12 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name.startswith(("DIBS_", "KUBERNETES_")):
             monkeypatch.delenv(name, raising=False)
     by_settings: dict[Any, Any] = {}
-    connected: dict[str, Any] = {}
     monkeypatch.setattr(defaults, "_said", ())
     monkeypatch.setattr(stores, "_by_settings", by_settings)
-    monkeypatch.setattr(stores, "_connected", connected)
     monkeypatch.setattr(settings_file, "_read", {})
     yield
-    for entry in (*by_settings.values(), *connected.values()):
-        entry.hub.close()
+    for hub in by_settings.values():
+        hub.close()
 
 
 @pytest.fixture

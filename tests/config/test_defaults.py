@@ -203,16 +203,6 @@ def test_what_is_said_meanwhile_stays() -> None:
     assert url_in_use() == "memory://said"
 
 
-def test_a_client_of_a_named_store_is_the_default_until_it_is_closed() -> None:
-    sync = dibs.sync
-    dibs.set_default("memory://before")
-    with sync.connect("memory://reports", name="reports"):
-        with sync.connect(name="reports", default=True):
-            assert url_in_use() == "memory://reports"
-        assert url_in_use() == "memory://before"
-        assert sync.connect(name="reports").url == "memory://reports", "and it is open"
-
-
 def test_a_client_of_the_default_store_changes_nothing() -> None:
     dibs.set_default("memory://before")
     with memory() as double, dibs.override(double):

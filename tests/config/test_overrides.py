@@ -42,7 +42,7 @@ def test_an_override_comes_before_what_is_connected_meanwhile() -> None:
     """As where a test starts the application, whose lifespan connects."""
     double = memory()
     with dibs.override(double), dibs.override(double, name="reports"):
-        real = dibs.sync.connect("memory://real", name="reports", default=True)
+        real = dibs.sync.connect("memory://real", default=True)
         assert hub_named("reports").url == default_url() == double.url
     with real:
         assert default_url() == "memory://real"

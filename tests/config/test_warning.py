@@ -23,8 +23,8 @@ async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
     monkeypatch.setattr(stores, "_by_settings", {})
     monkeypatch.setattr(defaults, "_said", ())
     yield
-    for entry in stores._by_settings.values():
-        await dibs.Client(entry.hub).close()
+    for hub in stores._by_settings.values():
+        await dibs.Client(hub).close()
 
 
 def line_of(warned: pytest.WarningsRecorder) -> str:

@@ -119,12 +119,6 @@ def test_one_that_fails_to_start_leaves_the_default_store_as_it_was(site: Site) 
         assert connect().url == site.other.url
 
 
-def test_a_named_store_may_be_the_default_one(site: Site) -> None:
-    app = FastAPI(lifespan=lifespan(name="reports"))
-    with dibs.sync.connect(site.other.url, name="reports"), TestClient(app):
-        assert connect().url == site.other.url
-
-
 def test_who_forgot_the_handlers_is_warned_at_the_start(site: Site) -> None:
     site.app.exception_handlers.pop(AcquireTimeout)
 

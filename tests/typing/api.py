@@ -64,9 +64,9 @@ async def asynchronous() -> None:
         assert_type(client.list("a"), AsyncIterator[Status])
         with override(client), override(client, name="reports"):
             pass
-    async with connect("memory://", name="reports") as client, connect(name="reports") as client:
+    async with dibs.Client.named("reports") as client:
         assert_type(client, dibs.Client)
-        assert_type(Lock("a", client="reports"), Lock)
+    assert_type(Lock("a", client="reports"), Lock)
     status = await Lock("a").status()
     assert_type(status.mine, tuple[Holder, ...])
     assert_type(Lock.from_config("a", LockConfig(ttl="1m")), Lock)

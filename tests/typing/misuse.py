@@ -84,7 +84,7 @@ def misspelt(client: Client, blocking: dibs.sync.Client) -> None:
     blocking.lock("a", wiat=3)  # type: ignore[call-arg]
     connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
     dibs.sync.connect("memory://", call_timeuot=3)  # type: ignore[call-arg]
-    connect("memory://", nam="reports")  # type: ignore[call-arg]
+    connect("memory://", name="reports")  # type: ignore[call-arg]
     Lock.wraps("a", on_bsuy="skip")  # type: ignore[call-arg]
     Lock.wraps("a", timeout=3)  # type: ignore[call-arg]
 
@@ -100,7 +100,7 @@ def of_the_wrong_type(client: Client) -> None:
     Lock("a").acquire(timeout=3)  # type: ignore[arg-type]
     client.lock("a", client=client)  # type: ignore[call-arg]
     dibs.set_default(3)  # type: ignore[arg-type]
-    connect("memory://", name=3)  # type: ignore[arg-type]
+    dibs.Client.named(3)  # type: ignore[arg-type]
     dibs.override(client, name=3)  # type: ignore[arg-type]
     dibs.override("memory://")  # type: ignore[arg-type]
     Lock.wraps("a", client=3)  # type: ignore[arg-type]

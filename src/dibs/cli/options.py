@@ -122,7 +122,7 @@ def open_client(url: str | None) -> "Client":
     if url and name:
         raise click.UsageError("--url and --store: choose one")
     try:
-        client = sync.connect(url or None, name=name)
+        client = sync.Client.named(name) if name else sync.connect(url or None)
     except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from error
     if client.url.startswith("memory:"):

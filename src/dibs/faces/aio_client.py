@@ -8,7 +8,7 @@ from dibs.config import UNSET, Duration, Unset
 from dibs.core.names import Kind
 from dibs.faces.asked import kinds_asked, resource_key
 from dibs.faces.loops import refuse_in_workflow
-from dibs.faces.opening import ConnectOptions, Opened, opened
+from dibs.faces.opening import ConnectOptions, Opened, named, opened
 from dibs.hub import Hub
 from dibs.model import Capabilities, Finding, Status
 from dibs.primitives import admin
@@ -38,6 +38,15 @@ class Client:
     def __init__(self, hub: Hub, *, opened: Opened | None = None) -> None:
         self.hub = hub
         self._opened = opened or Opened(hub)
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """A client of a store that settings name; closing it leaves the store open.
+
+        Raises `NotConfigured` for a name that no setting gives.
+        """
+        found = named(name)
+        return cls(found.hub, opened=found)
 
     @property
     def url(self) -> str:
@@ -127,17 +136,16 @@ class Client:
     async def close(self) -> None:
         """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
 
-        Used again, it connects again. A client of the default store or of a named one (`connect()` without
-        a URL) has nothing of its own to close; of several that were connected under one name the last
-        one closes the store.
+        Used again, it connects again. A client of the default store (`connect()` without a URL) leaves that
+        store open, as others use it.
         """
-        if not self._opened.given_up():
+        if not self._opened.end():
             return
         await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
         await self.hub.close_loop()
 
     async def __aenter__(self) -> Self:
-        self.hub = self._opened.taken()
+        self._opened.begin()
         await self._ready()
         return self
 
@@ -158,20 +166,14 @@ def connect(
     url: str | None = None,
     *,
     default: bool = False,
-    name: str | None = None,
     **options: Unpack[ConnectOptions],
 ) -> Client:
     """A client of the store that `url` names; None for the default store. Connects when it is used.
 
-    `default` makes it what bare primitives use until it is closed, or `set_default` says otherwise; what was
-    that before is it again then. With a `name`, until it is closed, primitives of both worlds may name that
-    store: `Lock("x", client="reports")`; without a URL, it is a client of the store that has the name.
-    Options, which go with a URL only: `connect_timeout`
-    and `call_timeout`, in seconds, and `clock`, for tests. In the stead of a URL `client` may be a client
-    of redis-py's, whose addresses, login and TLS are taken for connections of our own. Closing a client
-    of the default store, or of one by its name alone, leaves that store open, as others use it. Raises
-    `NotConfigured` for a URL that no backend serves and a name that no store has, `ValueError` for a name
-    that another store has.
+    With `default=True`, primitives created without `client=` use this client until it is closed. Then the
+    previous default applies again. Options go with a URL: `connect_timeout` and `call_timeout`, in
+    seconds, and `clock`, for tests. Instead of a URL, `client` takes a client of redis-py's or
+    Temporal's. Raises `NotConfigured` for a URL that no backend serves.
     """
-    found = opened(url, default, name, options)
+    found = opened(url, default, options)
     return Client(found.hub, opened=found)

@@ -8,7 +8,7 @@ from dibs.defaults import DefaultStore, default_hub
 from dibs.faces.loops import refuse_in_workflow
 from dibs.hub import Hub, hub_for, hub_of
 from dibs.store_names import store_name
-from dibs.stores import Claim, hub_named, source_of
+from dibs.stores import hub_named
 
 
 class ConnectOptions(TypedDict, total=False):
@@ -21,56 +21,44 @@ class ConnectOptions(TypedDict, total=False):
 
 
 class Opened(NamedTuple):
-    """A store, and whose it is: a client's own, one of several clients' by its name, or not theirs."""
+    """The store of a client, and what ends with it."""
 
     hub: Hub
-    claim: Claim | None = None
     shared: bool = False
+    """Others use the store too, so closing the client leaves it open."""
     default: DefaultStore | None = None
 
-    def taken(self) -> Hub:
-        """The store, with its name if it has one: a client that was closed has to take that again."""
-        hub = self.hub if self.claim is None else self.claim.take()
+    def begin(self) -> None:
+        """The client is in use, maybe again after it was closed."""
         if self.default is not None:
-            self.default.begin(hub)
-        return hub
+            self.default.begin()
 
-    def given_up(self) -> bool:
-        """Nobody else needs the store, so that it may be closed."""
+    def end(self) -> bool:
+        """The client is closed: whether that closes its store."""
         if self.default is not None:
             self.default.end()
-        return not self.shared if self.claim is None else self.claim.leave()
+        return not self.shared
 
 
-def opened(url: str | None, default: bool, name: str | None, options: ConnectOptions) -> Opened:
-    """The store of a URL, or one that is open already, which takes no options: a named or the default one."""
+def opened(url: str | None, default: bool, options: ConnectOptions) -> Opened:
+    """The store of a URL or of a client; without either the default store, which takes no options."""
     refuse_in_workflow(name="Client")
-    if name is not None:
-        store_name(name)
-    connects = url is not None or "client" in options
-    found = _connected(url, name, options) if connects else _open_already(name, options)
-    if not default or (not connects and name is None):  # the default store is that already
-        return found
-    standing = DefaultStore(found.hub)
-    standing.begin(found.hub)
-    return found._replace(default=standing)
-
-
-def _open_already(name: str | None, options: ConnectOptions) -> Opened:
-    if options:
-        whose = "the default store" if name is None else f"the store named {name!r}"
-        raise TypeError(
-            f"connect() was given {', '.join(options)} and no URL: options belong to a URL, "
-            f"and {whose} has its own"
-        )
-    return Opened(default_hub() if name is None else hub_named(name), shared=True)
-
-
-def _connected(url: str | None, name: str | None, options: ConnectOptions) -> Opened:
-    if "client" in options and url is not None:
+    if url is None and "client" not in options:
+        if options:
+            raise TypeError(
+                f"connect() was given {', '.join(options)} and no URL: options belong to a URL, "
+                "and the default store has its own"
+            )
+        return Opened(default_hub(), shared=True)
+    if url is not None and "client" in options:
         raise TypeError("connect() was given a URL and client=: give one of them")
-    hub = hub_for(url, **options) if url is not None else hub_of(**options)
-    if name is None:
-        return Opened(hub)
-    claim = Claim(name, hub, source_of(url, options))
-    return Opened(claim.take(), claim)
+    hub = hub_of(**options) if url is None else hub_for(url, **options)
+    found = Opened(hub, default=DefaultStore(hub) if default else None)
+    found.begin()
+    return found
+
+
+def named(name: str) -> Opened:
+    """The store that settings name so. Raises `NotConfigured` if there is none."""
+    refuse_in_workflow(name="Client")
+    return Opened(hub_named(store_name(name)), shared=True)

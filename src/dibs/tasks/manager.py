@@ -87,7 +87,9 @@ class Tasks(Registry):
 
     def _store(self) -> Client:
         """Raises `NotConfigured` where there is none."""
-        return self._client if isinstance(self._client, Client) else connect(name=self._client)
+        if isinstance(self._client, Client):
+            return self._client
+        return connect() if self._client is None else Client.named(self._client)
 
     async def stop(self) -> None:
         """Try no more ticks, and wait for what runs: `shutdown_timeout` seconds, then it is cancelled.

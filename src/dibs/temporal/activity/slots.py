@@ -37,7 +37,7 @@ class Stores:
         if not isinstance(backend, str):
             return dibs.Client(backend.hub)
         if "://" not in backend:
-            return dibs.connect(name=backend)
+            return dibs.Client.named(backend)
         found = self._by_url.get(backend)
         if found is None:
             found = self._by_url[backend] = dibs.connect(backend)
