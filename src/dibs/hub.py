@@ -131,8 +131,8 @@ def hub_for(url: str, *, clock: Clock | None = None, **options: Any) -> Hub:
     """A store by URL, in use. Raises `TypeError` for what is no URL."""
     if not isinstance(url, str):
         raise TypeError(
-            f"{url!r} is no URL of a store, such as sqlite:///locks.db; "
-            "for a client of redis-py's write connect(client=...)"
+            f"connect() was given {type(url).__qualname__}: give the URL of a store, such as "
+            "sqlite:///locks.db or redis://localhost/0"
         )
     unknown = sorted(options.keys() - {"connect_timeout", "call_timeout"})
     if unknown:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from django.core.exceptions import ImproperlyConfigured  # type: ignore[import-untyped]
 
-from dibs.contrib.django.store import place_and_options, redis_of_cache, url_of_database
+from dibs.contrib.django.store import place_and_options, url_of_cache, url_of_database
 from dibs.errors import NotConfigured
 from dibs.sync import connect
 from tests.contrib.django_project import Project, end, told
@@ -236,11 +236,15 @@ def test_a_cache_in_redis() -> None:
         "LOCATION": ["redis://:secret@localhost:1234/1", "redis://replica:1234"],
         "OPTIONS": {"db": 7, "pool_class": "some.Pool"},
     }
-    client = connect(client=redis_of_cache(entry, "default"))
-    assert client.url == "redis://localhost:1234/1"
+    client = connect(url_of_cache(entry, "default"))
+    assert client.url == "redis://:***@localhost:1234/1"
     assert "secret" not in repr(client)
+    login = {"OPTIONS": {"username": "u@", "password": "p/", "DB": 7, "ssl_check_hostname": False}}
+    assert url_of_cache(login | {"LOCATION": "rediss://cache"}, "default") == (
+        "rediss://u%40:p%2F@cache?db=7&ssl_check_hostname=False"
+    )
     with pytest.raises(ImproperlyConfigured, match=r"CACHES\['default'\] is no Redis"):
-        redis_of_cache({"BACKEND": "x.LocMemCache", "LOCATION": "snowflake"}, "default")
+        url_of_cache({"BACKEND": "x.LocMemCache", "LOCATION": "snowflake"}, "default")
 
 
 def test_a_wrong_url_tells_no_password() -> None:

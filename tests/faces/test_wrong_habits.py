@@ -101,7 +101,7 @@ async def test_an_acquisition_is_a_coroutine_to_everybody(aio: Any) -> None:
 
 @pytest.mark.parametrize("module", [dibs, dibs.sync])
 def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
-    with pytest.raises(TypeError, match=r"3 is no URL of a store"):
+    with pytest.raises(TypeError, match="given int: give the URL of a store"):
         module.connect(3)
     with pytest.raises(TypeError, match=r"connect\(\) has no option timeout"):
         module.connect("memory://", timeout=3, call_timeout=3)

@@ -72,23 +72,15 @@ def _serving(url: str) -> tuple[str, str, str]:
     return scheme, rest, target
 
 
-CLIENTS = {
-    "redis": "dibs.backends.redis:RedisStore",
-    "temporalio": "dibs.backends.temporal.store:TemporalStore",
-}
-"""Whose own clients a store can be made from, by the package that they are of."""
-
-
 def store_of(client: object, *, clock: Clock | None = None) -> Store:
     """The store that somebody's own client is connected to. Raises `NotConfigured` for a strange one."""
     package = type(client).__module__.partition(".")[0]
-    target = CLIENTS.get(package)
-    if target is None:
+    if package != "temporalio":
         raise NotConfigured(
-            f"client= is a {type(client).__module__}.{type(client).__qualname__}: "
-            f"no store is made from that, only from a client of {', '.join(CLIENTS)}; give a URL"
+            f"client= is a {type(client).__module__}.{type(client).__qualname__}: a store is made "
+            "from a URL, or from a client of temporalio"
         )
-    module, _, name = target.partition(":")
+    module, _, name = BUILTIN["temporal"].partition(":")
     store: Store = getattr(_load(package, module), name).from_client(client, clock=clock)
     return store
 

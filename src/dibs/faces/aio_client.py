@@ -172,8 +172,8 @@ def connect(
 
     With `default=True`, primitives created without `client=` use this client until it is closed. Then the
     previous default applies again. Options go with a URL: `connect_timeout` and `call_timeout`, in
-    seconds, and `clock`, for tests. Instead of a URL, `client` takes a client of redis-py's or
-    Temporal's. Raises `NotConfigured` for a URL that no backend serves.
+    seconds, and `clock`, for tests. Instead of a URL, `client` takes a `temporalio.client.Client`. Raises
+    `NotConfigured` for a URL that no backend serves.
     """
     found = opened(url, default, options)
     return Client(found.hub, opened=found)

@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
-from dibs.backends.redis import RedisStore
 from dibs.backends.redis.script import store_key
 from dibs.backends.redis.slots import slot_of
 from dibs.errors import BackendUnavailable, NotConfigured
@@ -174,19 +172,6 @@ def test_any_node_will_do_to_begin_with(side: Side, cluster: RedisCluster, url: 
         granted((await (await side.open(nowhere)).apply([acquire()]))[0])
         with pytest.raises(BackendUnavailable, match="no node of the Cluster can be reached"):
             await side.open("redis://127.0.0.1:1,127.0.0.1:2?cluster=true")
-
-    side.run(case)
-
-
-def test_a_cluster_client_of_the_user_s_own(side: Side, cluster: RedisCluster, url: str) -> None:
-    async def case() -> None:
-        with cluster.client() as client:
-            backend = await side.open(RedisStore.from_client(client))
-            replies = await backend.apply([acquire(key=key) for key in KEYS])
-            assert {type(reply) for reply in replies} == {Granted}
-        asyncio_client = redis.asyncio.RedisCluster.from_url(cluster.url)
-        other = await side.open(RedisStore.from_client(asyncio_client))
-        assert isinstance((await other.apply([acquire("b", key=KEYS[0])]))[0], Refused)
 
     side.run(case)
 

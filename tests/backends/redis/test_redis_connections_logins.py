@@ -2,16 +2,13 @@
 
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-import redis
 
-from dibs.backends.redis import RedisStore
 from dibs.backends.redis.trouble import RIGHTS
 from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.model import Failed, Granted
-from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
+from tests.backends.redis.both_worlds import KEY, Side, acquire, release
 from tests.servers.redis import RedisServer
 
 PASSWORD = "s3:cr/et@#?&"
@@ -116,22 +113,6 @@ def test_keys_that_a_user_may_not_touch_cost_the_others_nothing(side: Side, tmp_
             assert "NOPERM" in replies[2].detail
             with pytest.raises(Forbidden):
                 await backend.apply([acquire(key=b"lock:theirs")])
-
-    side.run(case)
-
-
-def test_a_client_of_the_user_s_own(side: Side, tmp_path: Path) -> None:
-    async def case() -> None:
-        with RedisServer(tmp_path, requirepass=PASSWORD) as server:
-            options: Any = {"host": "127.0.0.1", "port": server.port, "password": PASSWORD}
-            for client in (
-                redis.Redis(**options, decode_responses=True),
-                redis.asyncio.Redis(**options),
-            ):
-                store = RedisStore.from_client(client)
-                backend = await side.open(store)
-                granted((await backend.apply([acquire()]))[0])
-                assert "s3" not in store.url
 
     side.run(case)
 

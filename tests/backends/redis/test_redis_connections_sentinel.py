@@ -1,13 +1,10 @@
 """Sentinels: who the master is, also after it has changed."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
-from redis.sentinel import Sentinel
 
-from dibs.backends.redis import RedisStore
 from dibs.errors import BackendUnavailable
 from dibs.model import Refused
 from tests.backends.redis.both_worlds import KEY, Side, acquire, granted, release
@@ -78,17 +75,6 @@ def test_sentinels_that_are_away_and_services_that_nobody_knows(side: Side, tmp_
             sentinels.sentinels[1].kill()
             with pytest.raises(BackendUnavailable, match="no Sentinel leads to the master"):
                 await side.open(url)
-
-    side.run(case)
-
-
-def test_a_client_of_the_user_s_own(side: Side, tmp_path: Path) -> None:
-    async def case() -> None:
-        with RedisSentinel(tmp_path, sentinels=1) as sentinels:
-            manager: Any = Sentinel
-            client = manager(sentinels.addresses).master_for(sentinels.service)
-            backend = await side.open(RedisStore.from_client(client))
-            granted((await backend.apply([acquire()]))[0])
 
     side.run(case)
 

@@ -1,15 +1,10 @@
-"""What URLs and clients of the user's own say, and what is refused, never with a password."""
+"""What URLs say, and what is refused, never with a password."""
 
 import pytest
-import redis
-import redis.asyncio
-import redis.asyncio.sentinel
-import redis.sentinel
 
 from dibs.backends import BUILTIN, store_for
 from dibs.backends.redis import RedisStore
-from dibs.backends.redis.from_client import read_client
-from dibs.backends.redis.settings import Endpoint, Settings
+from dibs.backends.redis.settings import Endpoint
 from dibs.backends.redis.url import read_url
 from dibs.errors import NotConfigured
 
@@ -52,7 +47,7 @@ def test_which_database(url: str, db: int) -> None:
     ],
 )
 def test_who_logs_in(url: str, login: tuple[str, str]) -> None:
-    assert read_url(url).login() == login
+    assert read_url(url).login == login
 
 
 def test_options() -> None:
@@ -67,7 +62,7 @@ def test_options() -> None:
     assert (sentinel.topology, sentinel.service) == ("sentinel", "main")
     pool = "max_connections=9&health_check_interval=30&decode_responses=True&retry_on_timeout=yes"
     assert read_url(f"redis://h/1?{pool}&socket_timeout=2").db == 1
-    assert sentinel.sentinel_login() == ("u", "p")
+    assert sentinel.sentinel_login == ("u", "p")
 
 
 @pytest.mark.parametrize(
@@ -140,68 +135,5 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             store_for(f"{scheme}://h")
 
 
-# ---- clients of the user's own --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
-def test_a_plain_client(kind: type) -> None:
-    client = kind(host="h", port=7000, db=3, username="u", password="pw", socket_timeout=2)
-    settings = read_client(client)
-    assert settings.endpoints == (Endpoint("h", 7000),)
-    assert (settings.db, settings.login(), settings.timeout) == (3, ("u", "pw"), 2)
-    assert settings.tls is None
-    assert RedisStore.from_client(client).url == "redis://h:7000/3"
-
-
-@pytest.mark.parametrize("kind", [redis.Redis, redis.asyncio.Redis])
-def test_a_client_by_tls_and_one_by_a_socket(kind: type) -> None:
-    secure = read_client(kind(host="h", ssl=True, ssl_cert_reqs="none"))
-    assert secure.tls is not None
-    assert secure.shown == "rediss://h:6379/0"
-    assert not secure.tls().check_hostname
-    local = read_client(kind(unix_socket_path="/run/redis.sock"))
-    assert local.endpoints == (Endpoint("", 0, "/run/redis.sock"),)
-
-
-@pytest.mark.parametrize(
-    "kind", [redis.sentinel.Sentinel, redis.asyncio.sentinel.Sentinel], ids=["sync", "asyncio"]
-)
-def test_a_client_by_sentinels(kind: type) -> None:
-    sentinels = kind([("a", 1), ("b", 2)], sentinel_kwargs={"password": "sp"})
-    settings = read_client(sentinels.master_for("main", password="mp", db=1))
-    assert settings.endpoints == (Endpoint("a", 1), Endpoint("b", 2))
-    assert (settings.topology, settings.service, settings.db) == ("sentinel", "main", 1)
-    assert (settings.login(), settings.sentinel_login()) == (("", "mp"), ("", "sp"))
-    with pytest.raises(NotConfigured, match="reads from replicas"):
-        read_client(sentinels.slave_for("main"))
-
-
-def test_an_asyncio_cluster_client() -> None:
-    client = redis.asyncio.RedisCluster(host="h", port=7000, username="u", password="pw")
-    settings = read_client(client)
-    assert (settings.topology, settings.login()) == ("cluster", ("u", "pw"))
-    assert settings.endpoints == (Endpoint("h", 7000),)
-
-
-def test_a_provider_of_credentials_is_asked_each_time() -> None:
-    class Rotating(redis.CredentialProvider):
-        asked = 0
-
-        def get_credentials(self) -> tuple[str, str]:
-            self.asked += 1
-            return "u", f"pw{self.asked}"
-
-    login = read_client(redis.Redis(credential_provider=Rotating())).login
-    assert [login(), login()] == [("u", "pw1"), ("u", "pw2")]
-
-
-def test_what_can_not_be_honoured_is_refused() -> None:
-    with pytest.raises(NotConfigured, match="ssl_ciphers"):
-        read_client(redis.Redis(ssl=True, ssl_ciphers="HIGH"))
-    with pytest.raises(NotConfigured, match="give a client of redis-py's"):
-        RedisStore.from_client(object())
-
-
 def test_settings_show_no_password() -> None:
-    settings: Settings = read_client(redis.Redis(host="h", username="u", password="s3cret"))
-    assert "s3cret" not in repr(settings)
+    assert "s3cret" not in repr(read_url("redis://u:s3cret@h"))

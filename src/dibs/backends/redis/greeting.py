@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dibs.backends.redis.link import Dial, HiredisError, Link, ReplyError, pack
-from dibs.backends.redis.settings import Endpoint, Settings
+from dibs.backends.redis.settings import Endpoint, Login, Settings
 from dibs.backends.redis.trouble import explain, unreachable
 
 _MAY_FAIL = b"CLIENT"
@@ -13,7 +13,7 @@ _MAY_FAIL = b"CLIENT"
 
 async def connect(settings: Settings, dial: Dial, endpoint: Endpoint) -> Link:
     """A link that is logged in, in the right database. Raises what the port of backends says."""
-    words = [*_login(settings.login(), settings.protocol), (b"CLIENT", b"SETNAME", b"dibs")]
+    words = [*_login(settings.login, settings.protocol), (b"CLIENT", b"SETNAME", b"dibs")]
     if settings.db:
         words.append((b"SELECT", settings.db))
     return (await _greet(settings, dial, endpoint, words))[0]
@@ -23,13 +23,13 @@ async def ask_sentinel(
     settings: Settings, dial: Dial, endpoint: Endpoint, question: tuple[Any, ...]
 ) -> Any:
     """One answer of a Sentinel's."""
-    words = [*_login(settings.sentinel_login(), 2), question]
+    words = [*_login(settings.sentinel_login, 2), question]
     link, answers = await _greet(settings, dial, endpoint, words)
     link.close()
     return answers[-1]
 
 
-def _login(login: tuple[str, str], protocol: int) -> list[tuple[Any, ...]]:
+def _login(login: Login, protocol: int) -> list[tuple[Any, ...]]:
     user, password = login
     if protocol == 3:
         auth = (b"AUTH", user or "default", password) if password or user else ()

@@ -16,8 +16,8 @@ CONNECT_TIMEOUT = 5.0
 TIMEOUT = 10.0
 """How long an answer may take at most, in seconds; a call whose leases are short waits less."""
 
-type Login = Callable[[], tuple[str, str]]
-"""A user's name and password, asked for at each connection; a function, so that no repr tells it."""
+type Login = tuple[str, str]
+"""A user's name and password; empty for none."""
 
 
 class Endpoint(NamedTuple):
@@ -37,11 +37,6 @@ type Tls = Callable[[], ssl.SSLContext]
 """How a connection is encrypted: a function, as reading certificates takes time."""
 
 
-def anonymous() -> tuple[str, str]:
-    """The login of servers that want none."""
-    return "", ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """All that a connection needs to know."""
@@ -53,8 +48,8 @@ class Settings:
     topology: Literal["server", "sentinel", "cluster"] = "server"
     service: str = ""
     """What the Sentinels call the master."""
-    login: Login = field(default=anonymous, repr=False)
-    sentinel_login: Login = field(default=anonymous, repr=False)
+    login: Login = field(default=("", ""), repr=False)
+    sentinel_login: Login = field(default=("", ""), repr=False)
     db: int = 0
     protocol: int = 2
     tls: Tls | None = None

@@ -1,12 +1,9 @@
 """The store: a URL, and what it can promise."""
 
-from typing import Any, Self
-
 from dibs.backends.port import Backend
 from dibs.backends.redis.blocking import BlockingBackend
 from dibs.backends.redis.scanning import Listings
 from dibs.backends.redis.scripting import Terms
-from dibs.backends.redis.settings import Settings
 from dibs.backends.redis.url import read_url
 from dibs.clock import Clock
 from dibs.model import Capabilities
@@ -37,24 +34,8 @@ class RedisStore:
     capabilities = Capabilities(scope="cluster", survives=frozenset({"crash"}))
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self._use(read_url(url), clock)
-
-    @classmethod
-    def from_client(cls, client: Any, *, clock: Clock | None = None) -> Self:
-        """The store that a client of redis-py's is connected to.
-
-        Its settings are taken (addresses, login, TLS, Sentinels, Cluster), and nothing else: our
-        connections are our own. Raises `NotConfigured` for settings that can't be honoured.
-        """
-        from dibs.backends.redis.from_client import read_client
-
-        store = cls.__new__(cls)
-        store._use(read_client(client), clock)
-        return store
-
-    def _use(self, settings: Settings, clock: Clock | None) -> None:
-        self.url = settings.shown
-        self._settings = settings
+        self._settings = read_url(url)
+        self.url = self._settings.shown
         self._clock = clock
         self._listings = Listings()
 

@@ -13,11 +13,8 @@ if TYPE_CHECKING:
 def context_of(
     *,
     ca: str | None = None,
-    ca_folder: str | None = None,
-    ca_data: str | bytes | None = None,
     cert: str | None = None,
     key: str | None = None,
-    password: str | None = None,
     verify: bool = True,
     check_name: bool = True,
 ) -> Tls:
@@ -32,14 +29,12 @@ def context_of(
         import ssl
 
         try:
-            context = ssl.create_default_context(cafile=ca, capath=ca_folder, cadata=ca_data)
+            context = ssl.create_default_context(cafile=ca)
             if cert is not None:
-                context.load_cert_chain(cert, key, password)
+                context.load_cert_chain(cert, key)
         except (OSError, ValueError) as error:
-            files = ", ".join(name for name in (ca, ca_folder, cert, key) if name)
-            raise NotConfigured(
-                f"TLS can't be set up with {files or 'this CA'}: {error}"
-            ) from error
+            files = ", ".join(name for name in (ca, cert, key) if name)
+            raise NotConfigured(f"TLS can't be set up with {files}: {error}") from error
         if not (verify and check_name):
             context.check_hostname = False
         if not verify:

@@ -118,15 +118,14 @@ class _Reading:
 
     def _login(self) -> Login:
         user, _, password = (self.form["login"] or "").partition(":")
-        login = unquote(user), unquote(password)
-        return lambda: login
+        return unquote(user), unquote(password)
 
     def _sentinel_login(self, sentinel: str) -> Login:
         user = self.options.get("sentinel_username", "")
         login = user, self.options.get("sentinel_password", "")
         if any(login) and not sentinel:
             raise self.wrong("sentinel_password= is given, and no sentinel=SERVICE")
-        return lambda: login
+        return login
 
     # -- options ------------------------------------------------------------------------------------
 

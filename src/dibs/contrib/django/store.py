@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 from django.conf import settings  # type: ignore[import-untyped]
 from django.core.exceptions import ImproperlyConfigured  # type: ignore[import-untyped]
@@ -32,7 +32,7 @@ def connect_from_settings() -> Client | None:
     if given is None:
         return None
     place, value, options = place_and_options(given)
-    return connect(**_where(place, value), **options, default=True)
+    return connect(_url_of(place, value), **options, default=True)
 
 
 def place_and_options(given: object) -> tuple[str, Any, dict[str, Any]]:
@@ -55,12 +55,12 @@ def connect_to_database(alias: str) -> Client:
     return connect(url_of_database(_entry("DATABASES", alias), alias))
 
 
-def _where(kind: str, value: str) -> dict[str, Any]:
+def _url_of(kind: str, value: str) -> str:
     if kind == "URL":
-        return {"url": value}
+        return value
     if kind == "DATABASE":
-        return {"url": url_of_database(_entry("DATABASES", value), value)}
-    return {"client": redis_of_cache(_entry("CACHES", value), value)}
+        return url_of_database(_entry("DATABASES", value), value)
+    return url_of_cache(_entry("CACHES", value), value)
 
 
 def _entry(setting: str, alias: str) -> Mapping[str, Any]:
@@ -99,8 +99,8 @@ def _postgres_url(entry: Mapping[str, Any]) -> str:
     return f"postgresql://{login}{where}{f':{port}' if port else ''}/{name}{query}"
 
 
-def redis_of_cache(entry: Mapping[str, Any], alias: str) -> Any:
-    """A client of redis-py's, as Django's cache of Redis would make it for writing."""
+def url_of_cache(entry: Mapping[str, Any], alias: str) -> str:
+    """The Redis of an entry of `CACHES`: the server that it writes to. What its URL says comes first."""
     location = entry.get("LOCATION") or ""
     servers = location.replace(";", ",").split(",") if isinstance(location, str) else [*location]
     if not servers or "://" not in str(servers[0]):
@@ -108,7 +108,15 @@ def redis_of_cache(entry: Mapping[str, Any], alias: str) -> Any:
             f"CACHES[{alias!r}] is no Redis, so it can keep no leases: give one whose LOCATION is "
             "redis://…, or set DIBS to the URL of another store"
         )
-    from redis import Redis
-
-    options = {k: v for k, v in (entry.get("OPTIONS") or {}).items() if k not in _NOT_REDIS}
-    return Redis.from_url(servers[0], **{key.lower(): value for key, value in options.items()})
+    url = urlsplit(str(servers[0]))
+    options = {
+        key.lower(): str(value)
+        for key, value in (entry.get("OPTIONS") or {}).items()
+        if key not in _NOT_REDIS
+    }
+    user, password = (quote(options.pop(key, ""), safe="") for key in ("username", "password"))
+    place = f"{user}:{password}@{url.netloc}" if password and "@" not in url.netloc else url.netloc
+    if url.path.strip("/").isdigit():
+        options.pop("db", None)
+    query = urlencode(options | dict(parse_qsl(url.query)), quote_via=quote)
+    return urlunsplit((url.scheme, place, url.path, query, ""))
