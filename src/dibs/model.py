@@ -332,6 +332,8 @@ class Capabilities:
     survives: frozenset[str] = frozenset()
     asked: bool = True
     """False until the store itself has been asked, where only that knows: then nothing is promised yet."""
+    circles: bool = True
+    """Waiters can write in it what they wait for, so that those in a circle find each other."""
 
     def names(self) -> frozenset[str]:
         """Every word that `require=` may name and that this store can promise."""

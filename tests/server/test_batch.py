@@ -10,8 +10,6 @@ import pytest
 from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
 from dibs.core.names import fingerprint
-from dibs.core.waits import Wait, written
-from dibs.model import MANY
 from dibs.server.limits import Limits
 from tests.server.world import World, b64
 
@@ -69,48 +67,12 @@ def test_msgpack_too(world: World) -> None:
     assert answer.headers["dibs-server"] == world.server.service.server_id
 
 
-def advert_of(name: str) -> str:
-    """The note of somebody who waits for a lock."""
-    return written(Wait(f"lock:{name}".encode(), 1, "a-place"), -5)
-
-
-def test_an_advert_is_told_to_those_who_may_read_what_is_waited_for(world: World) -> None:
-    admin, theirs = world.client(), world.client("acquire", prefixes=[b"a/"])
-    at, all_of_it = key("seen-fingerprint", "wait"), MANY
-    for number, note in enumerate((advert_of("a/x"), advert_of("secret/payroll"), "who knows")):
-        (granted,) = post(
-            admin, wire.Acquire(at, f"{ID}{number}", "me", 30.0, capacity=all_of_it, note=note)
-        )
-        assert type(granted) is wire.Granted
-    (mine,) = post(admin, wire.Inspect(at))
-    assert len(mine.holders) == 3
-    (status,) = post(theirs, wire.Inspect(at))
-    assert [each.note for each in status.holders] == [advert_of("a/x")]
-    (refused,) = post(
-        theirs,
-        wire.Acquire(
-            at, ID + "all", "you", 30.0, all_of_it, capacity=all_of_it, note=advert_of("a/x")
-        ),
+def test_a_client_may_not_use_keys_of_other_kinds(world: World) -> None:
+    """Those in which waiters at other stores say what they wait for are no way around prefixes."""
+    (answer,) = post(
+        world.client(), wire.Acquire(key("a-fingerprint", "wait"), ID + "w", "me", 30.0)
     )
-    assert type(refused) is wire.Refused
-    assert [each.note for each in refused.holders] == [advert_of("a/x")]
-    for number in range(3):
-        post(admin, wire.Release(at, f"{ID}{number}"))
-
-
-def test_an_advert_is_of_those_who_may_acquire_what_is_waited_for(world: World) -> None:
-    theirs = world.client("acquire", "force", prefixes=[b"a/"])
-    at = key("written-fingerprint", "wait")
-    wishes = [
-        wire.Acquire(at, f"{ID}{number}", "me", 5.0, capacity=MANY, note=note)
-        for number, note in enumerate((advert_of("a/x"), advert_of("secret/x"), "", "who knows"))
-    ]
-    first, *others = post(theirs, *wishes, wire.Revoke(at, None, "it is in my way"))
-    assert type(first) is wire.Granted
-    assert {(type(each), each.reason) for each in others} == {(wire.Failed, "forbidden")}
-    assert type(post(theirs, wire.Renew(at, ID + "0", 5.0))[0]) is wire.Renewed
-    (ended,) = post(world.client(), wire.Revoke(at, None, "it is mine", now=True))
-    assert (type(ended), ended.count) == (wire.Revoked, 1)
+    assert (type(answer), answer.reason) == (wire.Failed, "invalid")
 
 
 def test_what_one_may_not(world: World) -> None:

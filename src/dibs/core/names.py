@@ -46,11 +46,6 @@ def wait_key(lease: str) -> bytes:
     return WAIT + lease.encode()
 
 
-def is_wait(key: bytes) -> bool:
-    """Whether a key is of those that `wait_key` makes: in no list, and in no directory."""
-    return key.startswith(WAIT)
-
-
 def utf8(text: str) -> bytes:
     """A text's bytes. Raises `InvalidName` for one that is no Unicode."""
     try:

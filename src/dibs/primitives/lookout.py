@@ -29,9 +29,13 @@ def first_due(rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> fl
     """
     if on_wait is not None:
         return since
-    if ask.detects and rt.holding.of(rt.me()):
+    if _detects(rt, ask) and rt.holding.of(rt.me()):
         return since + FIRST_LOOK
     return inf
+
+
+def _detects(rt: Runtime, ask: Ask) -> bool:
+    return ask.detects and rt.capabilities.circles
 
 
 class Lookout:
@@ -54,7 +58,7 @@ class Lookout:
         self._since = since
         self._watcher = None if on_wait is None else Watcher(ask.key, on_wait, since)
         self._tell_at = inf if on_wait is None else since
-        self._look_at = since + FIRST_LOOK if ask.detects else inf
+        self._look_at = since + FIRST_LOOK if _detects(rt, ask) else inf
         self._interval = FIRST_LOOK
         self._detective: Detective | None = None
 

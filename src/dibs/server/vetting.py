@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from math import isfinite
 
-from dibs.core.names import KINDS, MAX_NAME, is_wait
+from dibs.core.names import KINDS, MAX_NAME
 from dibs.model import (
     MANY,
     Acquire,
@@ -17,7 +17,6 @@ from dibs.model import (
     Revoke,
     Status,
 )
-from dibs.server.adverts import name_for
 from dibs.server.limits import MAX_TEXT, Limits
 from dibs.server.placing.home import SLACK
 from dibs.server.principal import Principal, Scope
@@ -31,9 +30,6 @@ MOST_TOKENS = 64
 AHEAD = SLACK // 2
 """So far ahead of this server's clock, in microseconds, a floor may be: half of what a move adds,
 so that tokens rise with every move."""
-
-_MIN_SIGN = 1.0
-"""The least ttl of a `wait:` key, in seconds. Clients use 4 s and more."""
 
 _NEEDED: dict[type, Scope] = {
     Acquire: Scope.ACQUIRE,
@@ -50,15 +46,12 @@ def refused(
 ) -> Reply | None:
     """What a command is answered that is not let through; None for one that is. `stamp`: see `Clock`."""
     kind, colon, name = command.key.partition(b":")
-    internal = is_wait(command.key)
-    if not colon or not (internal or kind in _KINDS) or not 1 <= len(name) <= MAX_NAME:
+    if not colon or kind not in _KINDS or not 1 <= len(name) <= MAX_NAME:
         return Failed("invalid", f"a key is a kind, a colon, and 1 to {MAX_NAME} bytes of a name")
     scope = _NEEDED[type(command)]
-    about = name_for(command) if internal else name
-    allowed = who.may_somewhere(scope) if about is None else who.may(scope, about)
-    if not allowed:
-        return _not_allowed(command, scope, about or b"")
-    flaw = _flaw(limits, command, internal=internal)
+    if not who.may(scope, name):
+        return _not_allowed(command, scope, name)
+    flaw = _flaw(limits, command)
     if flaw is None and type(command) is Acquire:
         flaw = _tokens_flaw(command, stamp)
     return None if flaw is None else Failed("invalid", flaw)
@@ -71,7 +64,7 @@ def _not_allowed(command: Command, scope: Scope, name: bytes) -> Reply:
     return Failed("forbidden", lacking(scope, name))
 
 
-def _flaw(limits: Limits, command: Command, *, internal: bool) -> str | None:
+def _flaw(limits: Limits, command: Command) -> str | None:
     """What is out of bounds. The ledger has its own word on what makes no sense."""
     if type(command) is Inspect:
         return None
@@ -81,10 +74,10 @@ def _flaw(limits: Limits, command: Command, *, internal: bool) -> str | None:
         return _text_flaw("reason", command.reason)
     if not 1 <= len(command.id) <= MAX_TEXT:  # type: ignore[union-attr]
         return f"an id is 1 to {MAX_TEXT} characters"
-    if type(command) is Acquire or type(command) is Renew:
-        least = _MIN_SIGN if internal else limits.min_ttl
-        if not least <= command.ttl <= limits.max_ttl:
-            return f"ttl is {least:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
+    if (type(command) is Acquire or type(command) is Renew) and not (
+        limits.min_ttl <= command.ttl <= limits.max_ttl
+    ):
+        return f"ttl is {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
     if type(command) is Acquire:
         return _acquire_flaw(limits, command)
     if type(command) is Release:

@@ -262,11 +262,6 @@ def test_a_look_that_began_before_an_answer_came_is_not_believed(seen: Watched) 
     assert len(seen.picture) == 1
 
 
-def test_what_waiting_clients_tell_each_other_is_nobody_elses(seen: Watched) -> None:
-    seen.here(replace(acquire("a"), key=b"wait:" + b"0" * 24))
-    assert seen.take() == []
-
-
 def test_units_kept_by_nobody_are_no_lease(seen: Watched) -> None:
     seen.walk()
     seen.elsewhere(acquire("a"))

@@ -137,7 +137,6 @@ def test_a_name_lives_where_the_innermost_directory_does() -> None:
     table = table_of("zero", homes)
     for name, place in ((b"a/x", "one"), (b"a/b/x", "two"), (b"a/bx", "one"), (b"x", "three")):
         assert table.home_of(b"lock:" + name).place == place
-    assert table.home_of(b"wait:abc").place == "zero"
     assert [lives_in(homes, name) for name in (b"a/x", b"a/b/x")] == [b"a/", b"a/b/"]
 
 

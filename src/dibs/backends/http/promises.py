@@ -3,7 +3,9 @@
 from dibs.backends.http.wire_service import About
 from dibs.model import Capabilities
 
-UNASKED = Capabilities(scope="cluster", clock=False, fenced=False, push=False, asked=False)
+UNASKED = Capabilities(
+    scope="cluster", clock=False, fenced=False, push=False, asked=False, circles=False
+)
 """Until the service has been asked: as little as can be."""
 
 
@@ -26,4 +28,5 @@ class Promises:
             fenced=promises.fenced,
             push=promises.push,
             survives=frozenset(promises.survives),
+            circles=False,
         )

@@ -6,7 +6,7 @@ one of them has told already the other does not tell again.
 
 from collections.abc import Callable, Mapping
 
-from dibs.core.names import fingerprint, is_wait
+from dibs.core.names import fingerprint
 from dibs.model import (
     Acquire,
     Command,
@@ -44,7 +44,7 @@ class Picture(Sketch):
     def saw(self, command: Command, reply: Reply) -> None:
         """What has come of a command."""
         take = _TAKEN.get((type(command), type(reply)))
-        if take is not None and not is_wait(command.key):
+        if take is not None:
             take(self, command, reply)
 
     def heard(self, push: Wakeup) -> None:

@@ -8,7 +8,6 @@ counted from when the reading was *sent*, and only if the directory has not move
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dibs.core.names import is_wait
 from dibs.model import Acquire, Command, Gone, Granted, Lost, Renew, Reply, Revoked, Status, Unknown
 from dibs.server.placing.choice import around
 from dibs.server.placing.home import Home
@@ -51,9 +50,9 @@ class Table:
         object.__setattr__(self, "is_lone", self.listing.is_lone)
 
     def home_of(self, key: bytes) -> Home:
-        """Where a key lives. Clients' wait keys are always at the default placement."""
+        """Where a key lives."""
         homes = self.homes
-        if not homes or is_wait(key):
+        if not homes:
             return self.default
         for each in around(key.partition(b":")[2]):
             found = homes.get(each)
@@ -63,8 +62,6 @@ class Table:
 
     def places_of(self, prefix: bytes) -> set[str]:
         """Where keys that begin so may be held: no other placement is needed to list them."""
-        if is_wait(prefix):
-            return {self.default.place}
         _, colon, name = prefix.partition(b":")
         within = [home for each, home in self.homes.items() if each.startswith(name)]
         around_it = self.home_of(prefix) if colon else self.default

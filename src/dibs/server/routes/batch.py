@@ -13,7 +13,7 @@ from dibs.backends.http.translation import (
     to_model,
 )
 from dibs.backends.port import MAX_BATCH
-from dibs.core.names import fingerprint, is_wait
+from dibs.core.names import fingerprint
 from dibs.errors import DibsError
 from dibs.model import (
     Acquire,
@@ -31,7 +31,6 @@ from dibs.model import (
     Unknown,
 )
 from dibs.runtime.port import Told
-from dibs.server import adverts
 from dibs.server.accounts import Accounts, Budget
 from dibs.server.answers import Answer
 from dibs.server.call import Call
@@ -159,8 +158,6 @@ def _said(call: Call, command: Command, told: Told) -> wire.Reply:
     if isinstance(told, DibsError):
         return wire.Failed("away", str(told))
     reply, post = told.reply, call.service.post
-    if is_wait(command.key):
-        reply = adverts.as_told(call.principal, reply)
     kind = type(reply)
     if kind is Status:
         return status_to_wire(reply)  # type: ignore[arg-type]

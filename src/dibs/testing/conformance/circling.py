@@ -6,7 +6,7 @@ from typing import Any
 
 from dibs.core.names import fingerprint, wait_key
 from dibs.errors import Deadlock
-from dibs.testing.conformance.suite import Suite, case
+from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.users import Users, call, now, using
 from dibs.testing.conformance.world import PATIENCE, World
 
@@ -14,7 +14,7 @@ from dibs.testing.conformance.world import PATIENCE, World
 class CircleClients(Suite):
     """Deadlocks."""
 
-    @case
+    @needing("circles")
     @using
     async def test_one_of_two_who_wait_for_each_other_gives_way(
         self, world: World, users: Users

@@ -60,12 +60,14 @@ def case[S: Suite](body: Body[S]) -> Case[S]:
 
 
 def needing[S: Suite](*capabilities: str) -> Callable[[Body[S]], Case[S]]:
-    """Likewise, for stores that promise all of `capabilities` (words of `Capabilities.names`)."""
+    """Likewise, for stores that promise all of `capabilities` (words of `Capabilities.names`, or flags)."""
 
     def decorate(body: Body[S]) -> Case[S]:
         @functools.wraps(body)
         def test(self: S, world: World) -> None:
-            missing = set(capabilities) - world.store.capabilities.names()
+            promised = world.store.capabilities
+            missing = {each for each in capabilities if not getattr(promised, each, False)}
+            missing -= promised.names()
             if "manual" in missing and world.manual:
                 missing.remove("manual")
             if missing:
