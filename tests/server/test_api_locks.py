@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import datetime
+from secrets import token_urlsafe
 from typing import Any
 
 import httpx2
@@ -455,3 +456,21 @@ def test_other_methods(world: World) -> None:
     answer = client.put(f"/v1/locks/{b64('x')}")
     assert (answer.status_code, answer.headers["allow"]) == (405, "DELETE, GET, HEAD, PATCH, POST")
     assert client.head("/v1/locks").status_code == 200
+
+
+def test_a_lease_id_may_stand_in_a_header(world: World, name: str) -> None:
+    """So that no log of queries has it."""
+    client, path, mine = world.client(), f"/v1/locks/{b64(name)}", token_urlsafe(16)
+    header = {"Dibs-Lease-Id": mine}
+    assert client.post(path, headers=header).json()["id"] == mine
+    assert client.get(path, headers=header).status_code == 200
+    assert client.patch(path, headers=header, params={"ttl": 60}).status_code == 200
+    both = client.patch(path, headers=header, params={"id": mine})
+    assert (both.status_code, both.json()["type"]) == (400, "/problems/malformed")
+    assert client.post(path, headers={"Dibs-Lease-Id": "short"}).status_code == 400
+    assert client.delete(path, headers=header).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/locks?limit=null", "/v1/audit?before=null"])
+def test_null_is_no_value(world: World, path: str) -> None:
+    assert world.client().get(path).status_code == 400

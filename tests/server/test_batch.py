@@ -183,3 +183,16 @@ def test_a_key_has_so_many_places_in_line(world: World) -> None:
     assert [type(reply) for reply in post(client, wait(2))] == [wire.Queued], "a sign of life"
     post(client, wire.Release(key("line"), f"{ID}w0"))
     assert [type(reply) for reply in post(client, wait(3))] == [wire.Queued]
+
+
+@pytest.mark.parametrize("how", ["json", "msgpack"])
+def test_what_is_nested_deeply_is_refused(world: World, how: str) -> None:
+    deep = 100_000
+    if how == "json":
+        body = b'{"commands":[],"x":' + b"[" * deep + b"]" * deep + b"}"
+    else:
+        body = b"\x82\xa8commands\x90\xa1x" + b"\x91" * deep + b"\xc0"
+    answer = world.client("read").post(
+        "/v1/batch", content=body, headers={"Content-Type": f"application/{how}"}
+    )
+    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")

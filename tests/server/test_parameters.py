@@ -30,6 +30,13 @@ def test_what_is_wrong_is_told(query: str, told: str) -> None:
     assert "regex" not in str(caught.value.detail)
 
 
+@pytest.mark.parametrize("query", ["kind=null", "mode=null", "capacity=NULL", "units=null"])
+def test_null_is_no_value(query: str) -> None:
+    with pytest.raises(Problem):
+        read(query.encode(), AcquireQuery)
+    assert read(b"id=x&reason=null", ReleaseQuery).reason == "null", "a text may say so"
+
+
 def test_true_or_false() -> None:
     with pytest.raises(Problem) as caught:
         read(b"force=perhaps", ReleaseQuery)

@@ -104,7 +104,8 @@ class Call:
         found = self._query
         if type(found) is kind:
             return found
-        self._query = found = parameters.read(self.scope["query_string"], kind)
+        lease_id = self.headers.get(b"dibs-lease-id")
+        self._query = found = parameters.read(self.scope["query_string"], kind, lease_id)
         return found
 
     async def body(self, most: int) -> bytes:
@@ -157,7 +158,7 @@ class Call:
         """A body of JSON. Raises `Problem`, 400, for what is no JSON or is otherwise than `kind`."""
         try:
             return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Problem("malformed", f"the body: {error}") from None
 
 
@@ -180,6 +181,7 @@ _ONCE = (
     b"content-length",
     b"host",
     b"dibs-csrf",
+    b"dibs-lease-id",
     b"origin",
     b"sec-fetch-site",
 )

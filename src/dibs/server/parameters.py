@@ -12,12 +12,25 @@ MOST = 32
 """Parameters of one request."""
 
 
-def read[T: Struct](query: bytes, kind: type[T]) -> T:
-    """The parameters. Raises `Problem`, 400, for what `kind` has not, has otherwise, or twice."""
+def read[T: Struct](query: bytes, kind: type[T], lease_id: bytes | None = None) -> T:
+    """The parameters; `lease_id` is that of the header, which stands for `id`.
+
+    Raises `Problem`, 400, for what `kind` has not, has otherwise, or twice.
+    """
+    pairs = _pairs(query)
+    if lease_id is not None and "id" in kind.__struct_fields__:
+        if "id" in pairs:
+            raise Problem("malformed", "give the lease id in Dibs-Lease-Id or in id=, not in both")
+        pairs["id"] = lease_id.decode("latin-1")
     try:
-        return msgspec.convert(_pairs(query), kind, strict=False)
+        found = msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Problem("malformed", _told(str(error), kind)) from None
+    if b"null" in query.lower():  # msgspec takes that word for None
+        for field in msgspec.structs.fields(kind):
+            if field.encode_name in pairs and getattr(found, field.name) is None:
+                raise Problem("malformed", f"`{field.encode_name}`: leave it out instead of null")
+    return found
 
 
 def _pairs(query: bytes) -> dict[str, str]:

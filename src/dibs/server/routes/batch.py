@@ -90,7 +90,7 @@ async def _ops(call: Call) -> Sequence[wire.Command]:
     body = await call.body(call.service.limits.max_body)
     try:
         commands = decoder(body).commands
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem("malformed", f"the batch: {error}") from None
     if len(commands) > MAX_BATCH:
         raise Problem("malformed", f"a batch is {MAX_BATCH} commands long at most")
