@@ -63,6 +63,7 @@ def test_the_file_beside_the_unit_is_one_that_the_server_takes(unit: Unit) -> No
     assert config.store == f"sqlite:///{state}leases.db"
     assert float(unit["Service"]["TimeoutStopSec"]) > takes(config)
     assert int(unit["Service"]["LimitNOFILE"]) >= config.limits.connections + 256
+    assert {"MemoryMax", "TasksMax"} <= unit["Service"].keys()
 
 
 def test_so_is_what_it_proposes_for_others(unit: Unit, tmp_path: Path) -> None:
@@ -179,6 +180,10 @@ def test_its_probes(manifest: Manifest, probe: str) -> None:
     (route,) = (each for each in ROUTES if each.path == wanted)
     assert (route.method, route.needs.kind) == ("GET", "public")
     assert asked["timeoutSeconds"] >= 3, "a look at the store may take two"
+
+
+def test_its_memory_is_bounded(manifest: Manifest) -> None:
+    assert "memory" in manifest.container["resources"]["limits"]
 
 
 def test_its_end(manifest: Manifest, served: ServerConfig) -> None:

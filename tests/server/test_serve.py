@@ -247,7 +247,9 @@ def test_over_tls(tmp_path: Path) -> None:
         headers = {"Authorization": f"Bearer {world.admin_key}"}
         trusted = ssl.create_default_context(cafile=certificate)
         with httpx2.Client(base_url=world.url, headers=headers, verify=trusted) as client:
-            assert client.get("/v1/locks").json() == {"locks": [], "next": None}
+            answer = client.get("/v1/locks")
+            assert answer.json() == {"locks": [], "next": None}
+            assert answer.headers["strict-transport-security"] == "max-age=31536000"
         with pytest.raises(httpx2.ConnectError), httpx2.Client(base_url=world.url) as client:
             client.get("/v1/locks")
     finally:

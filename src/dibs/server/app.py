@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("dibs.server")
 
+MESSAGE = 1_000
+"""Characters of an unexpected error's message that are logged."""
+
 HUNG_UP = 499
 """What stands for the status of a request whose client has left before its answer."""
 
@@ -99,11 +102,11 @@ class Application:
             gone.route = route
             raise
         except Exception as error:  # noqa: BLE001  # whatever it was, the client gets an answer
-            # the message may quote what a client has sent, so only where it happened is logged
             log.error(
-                "%s failed: %s\n%s",
+                "%s failed: %s: %a\n%s",  # the message may quote what a client sent, so it is escaped
                 route.path if route else "a request",
                 type(error).__name__,
+                str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),
             )
             bug = Problem("bug", "the server failed; its log says where")

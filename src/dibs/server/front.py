@@ -25,6 +25,14 @@ class Front:
         self._service = service
         self._config = config
         self._serving: asyncio.Task[None] | None = None
+        headers = [
+            (SERVER_HEADER, service.server_id),
+            (FORMAT_HEADER, str(FORMAT)),
+            ("x-content-type-options", "nosniff"),
+            ("cross-origin-resource-policy", "same-origin"),
+        ]
+        if tls is not None:
+            headers.append(("strict-transport-security", "max-age=31536000"))
         self._uvicorn = uvicorn.Server(
             uvicorn.Config(
                 Application(service),
@@ -43,12 +51,7 @@ class Front:
                 timeout_keep_alive=ceil(config.limits.idle_time),
                 timeout_graceful_shutdown=ceil(config.drain_time),
                 ssl_context_factory=None if tls is None else lambda *_: tls,
-                headers=[
-                    (SERVER_HEADER, service.server_id),
-                    (FORMAT_HEADER, str(FORMAT)),
-                    ("x-content-type-options", "nosniff"),
-                    ("cross-origin-resource-policy", "same-origin"),
-                ],
+                headers=headers,
             )
         )
 

@@ -67,13 +67,13 @@ async def problem(call: Call) -> Answer:
     return json(ProblemKind(f"/problems/{word}", kind.title, kind.status, kind.advice))
 
 
-async def description(call: Call) -> Answer:
+async def description(_: Call) -> Answer:
     """All of the service, as OpenAPI 3.1."""
-    return Answer(200, _written(call.service), [(b"content-type", b"application/json")])
+    return Answer(200, _written(), [(b"content-type", b"application/json")])
 
 
 @cache
-def _written(_: Any) -> bytes:
+def _written() -> bytes:
     from dibs.server.openapi import described
     from dibs.server.routes import ROUTES
 
