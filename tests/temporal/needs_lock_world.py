@@ -13,9 +13,6 @@ from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
 from temporalio.worker import (
-    ActivityInboundInterceptor,
-    ExecuteActivityInput,
-    Interceptor,
     UnsandboxedWorkflowRunner,
     Worker,
 )
@@ -92,7 +89,6 @@ def told(error: BaseException) -> str:
 class World:
     client: Client
     queue: str
-    locks: Sequence[LockInterceptor] = ()
 
     async def start(self, *steps: Step) -> WorkflowHandle[Any, Any]:
         return await self.client.start_workflow(
@@ -102,9 +98,12 @@ class World:
     async def run(self, *steps: Step) -> list[Any]:
         return await asyncio.wait_for((await self.start(*steps)).result(), WAIT)
 
-    async def until_without_slot(self, count: int) -> None:
-        """Wait until so many waits go on without an activity slot."""
-        await until(lambda: sum(len(each._station.room._tasks) for each in self.locks) == count)
+    async def until_tried_again(self, *handles: WorkflowHandle[Any, Any]) -> None:
+        """Wait until an attempt of each has only waited, and has ended."""
+        for handle in handles:
+            async with asyncio.timeout(WAIT):
+                while not any(each.attempt > 1 for each in await pending(handle)):
+                    await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
@@ -135,36 +134,15 @@ async def working(
     )
     try:
         async with worker:
-            yield World(client, queue, locks)
+            yield World(client, queue)
     finally:
         for each in locks:
             await each.close()
 
 
-class Attempts(Interceptor):
-    """Counts the attempts that have begun, also those that only wait."""
-
-    def __init__(self) -> None:
-        self.begun = 0
-
-    def intercept_activity(
-        self,
-        next: ActivityInboundInterceptor,  # noqa: A002 -- the name is Temporal's
-    ) -> ActivityInboundInterceptor:
-        return _Counting(next, self)
-
-
-class _Counting(ActivityInboundInterceptor):
-    def __init__(self, inner: ActivityInboundInterceptor, attempts: Attempts) -> None:
-        super().__init__(inner)
-        self._attempts = attempts
-
-    async def execute_activity(
-        self,
-        input: ExecuteActivityInput,  # noqa: A002 -- the name is Temporal's
-    ) -> Any:
-        self._attempts.begun += 1
-        return await super().execute_activity(input)
+async def pending(handle: WorkflowHandle[Any, Any]) -> Sequence[Any]:
+    """The activities of a workflow that have not ended."""
+    return list((await handle.describe()).raw_description.pending_activities)
 
 
 async def waits_for(store: dibs.Client, name: str, count: int) -> None:

@@ -26,10 +26,8 @@ from tests.servers.temporal import TemporalServer
 from tests.temporal.needs_lock_flow import Reports, report
 from tests.temporal.needs_lock_world import (
     WAIT,
-    Attempts,
     RunsSteps,
     Step,
-    until,
     waits_for,
     working,
 )
@@ -283,39 +281,20 @@ async def test_9_who_waits_can_be_cancelled(
             await waits_for(store, "x", 0)
 
 
-async def test_a_local_activity_has_its_lock_and_keeps_its_place(
+async def test_a_local_activity_waits_within_its_attempt(
     temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
-    held = store.semaphore("in-x", 1)
-    other = store.semaphore("in-x", 1)
-    ran = []
-
     @activity.defn
-    @needs_lock("in-x", backend=store, wait_in_slot=0.3)
-    async def local() -> int:
-        ran.append(current_lock().slot)
-        return activity.info().attempt
+    @needs_lock("in-x", backend=store, wait_in_slot=0.1)
+    async def local() -> list[int]:
+        return [activity.info().attempt, current_lock().slot]
 
-    tries = Attempts()
-    both = [tries, LockInterceptor()]
-    async with working(temporal_server.address, [local], interceptors=both) as world:
-        first = await held.acquire()
-        handle = await world.start(Step("local", local=True))
-        await waits_for(store, "in-x", 1)
-        behind = asyncio.create_task(_acquired(other))
-        await waits_for(store, "in-x", 2)
-        so_far = tries.begun
-        await until(lambda: tries.begun > so_far + 1)
-        assert not ran
-        await first.release()
-        (attempt,) = await handle.result()
-        await (await behind).release()
-    assert ran == [0]
-    assert attempt > 1
-
-
-async def _acquired(lock: dibs.Semaphore) -> dibs.Lease:
-    return await lock.acquire()
+    async with working(temporal_server.address, [local]) as world:
+        async with store.semaphore("in-x", 1).acquire():
+            handle = await world.start(Step("local", local=True))
+            await waits_for(store, "in-x", 1)
+            await asyncio.sleep(0.5)
+        assert await handle.result() == [[1, 0]]
 
 
 async def test_a_sandboxed_workflow_takes_its_activities_in(

@@ -79,7 +79,9 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             if within is not None:
                 hold = self._hold(rt, terms, await self._granted_within(rt, ask, within), me)
             else:
-                hold = self._hold(rt, terms, await Acquiring(rt, ask, on_wait).run(patience), me)
+                hold = self._hold(
+                    rt, terms, await self._acquiring(rt, ask, on_wait).run(patience), me
+                )
         except BaseException as error:
             if seen is not None:
                 seen.end(error)
@@ -87,6 +89,9 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         if seen is not None:
             seen.end(None)
         return self._given(hold)
+
+    def _acquiring(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> Acquiring:
+        return Acquiring(rt, ask, on_wait)
 
     async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` where it can't promise what is required."""

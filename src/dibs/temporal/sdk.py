@@ -1,13 +1,10 @@
 """What is needed of Temporal's SDK that it has no public name for, in one place."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from temporalio import activity, workflow
 from temporalio.exceptions import ApplicationError, CancelledError
-
-if TYPE_CHECKING:
-    from temporalio.client import Client
 
 # -- workers and activities -------------------------------------------------------------------------
 
@@ -26,19 +23,6 @@ def cancel_here(context: Any) -> None:
 def this_context() -> Any:
     """The running activity's, for `cancel_here`. Raises `RuntimeError` outside of one."""
     return activity._Context.current()
-
-
-def client_behind(inbound: Any) -> "Client | None":
-    """The client of the worker that an interceptor is of; plain functions aren't told of it."""
-    from temporalio.client import Client
-
-    while inbound is not None:
-        worker = getattr(inbound, "_worker", None)
-        client = getattr(worker, "_client", None)
-        if isinstance(client, Client):
-            return client
-        inbound = getattr(inbound, "next", None)
-    return None
 
 
 def activity_name(function: Callable[..., Any]) -> str | None:

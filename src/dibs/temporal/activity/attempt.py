@@ -1,15 +1,15 @@
-"""One attempt of an activity that needs a lock: wait for it, run with it, or wait without a slot."""
+"""One attempt of an activity that needs a lock: wait for it, then run with it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from temporalio import activity
 from temporalio.activity import Info
-from temporalio.client import Client
 from temporalio.exceptions import CancelledError as ActivityCancelled
 from temporalio.worker import ExecuteActivityInput
 
@@ -19,13 +19,11 @@ from dibs.errors import DibsError, LeaseLost
 from dibs.temporal.activity import failures
 from dibs.temporal.activity.backend import LockBackend
 from dibs.temporal.activity.decorator import Need
-from dibs.temporal.activity.handover import handed
-from dibs.temporal.activity.parking import Parked, spares_an_attempt
 from dibs.temporal.activity.processes import About, call_in_process
 from dibs.temporal.activity.running import Body, Held, Pulse
 from dibs.temporal.activity.slots import Slots, Stores, name_shown, owner_of, slots_for
 from dibs.temporal.activity.terms import times_of
-from dibs.temporal.activity.waiting import Wait, WaitingRoom, Which
+from dibs.temporal.activity.waiting import Position
 from dibs.temporal.sdk import this_context
 
 BEAT = 5.0
@@ -33,6 +31,12 @@ BEAT = 5.0
 
 LOOK = 0.2
 """A plain function isn't told that it is cancelled: who waits for its lock looks so often, in seconds."""
+
+AT_LEAST = 0.05
+"""Seconds that each attempt waits, so that it gets a position in the queue."""
+
+TOO_LATE = 3 * failures.AWAY.total_seconds()
+"""Seconds that the next attempt may need to begin."""
 
 type Next = Callable[[ExecuteActivityInput], Awaitable[Any]]
 
@@ -44,12 +48,6 @@ class Station:
         self.backend = backend
         self.wait_in_slot = wait_in_slot
         self.stores = Stores()
-        self.room = WaitingRoom()
-
-    async def close(self) -> None:
-        """Nobody waits here any more."""
-        await self.room.close()
-        await self.stores.close()
 
 
 class Attempt:
@@ -66,15 +64,14 @@ class Attempt:
         own: Info,
         info: Info,
         pulse: Pulse,
-        client: Client | None,
     ) -> None:
         self._station = station
         self._need = need
         self._application = application
-        self._handed = handed(own.heartbeat_details, own.attempt)
+        self._backend = station.backend if need.backend is None else need.backend
+        self._position = Position.of(own, self._backend if isinstance(self._backend, str) else "")
         self._info = info
         self._pulse = pulse
-        self._client = client
         self._times = times_of(info)
         self._begun = asyncio.get_running_loop().time()
         self._is_sync = False
@@ -88,11 +85,10 @@ class Attempt:
             if not hasattr(function, "__qualname__"):
                 this = function  # an object with __call__
             arguments = tuple(asked.args) if this is None else (this, *asked.args)
-            store = self._station.stores.client(
-                self._station.backend if self._need.backend is None else self._need.backend
-            )
+            store = self._station.stores.client(self._backend)
             slots = slots_for(self._need, arguments, self._info, self._application, store)
-            lease = (await self._lease(slots, store)).adopt()
+            slots.position = self._position
+            lease = (await self._lease(slots)).adopt()
         except LeaseLost as error:
             raise failures.loss(error) from error
         except (DibsError, TypeError, ValueError) as error:
@@ -101,69 +97,54 @@ class Attempt:
 
     # -- getting it ---------------------------------------------------------------------------------
 
-    async def _lease(self, slots: Slots, store: dibs.Client) -> dibs.Lease:
-        if self._handed is not None:
-            try:
-                return await store.attach(self._handed)
-            except LeaseLost:
-                pass  # this attempt came too late: it waits in turn
-        wait = self._station.room.resumed(self._which(slots))
-        if wait is None:
-            wait = Wait(slots, self._longest_wait())
+    async def _lease(self, slots: Slots) -> dibs.Lease:
+        """Wait for the lock. Raises `ApplicationError` where the next attempt is to continue with that."""
+        longest = self._longest_wait()
+        acquiring = asyncio.create_task(_acquired(slots, longest))
+        shutdown = asyncio.create_task(activity.wait_for_worker_shutdown())
         try:
-            lease = await self._in_slot(wait, self._bound())
-            if lease is None and not await self._may_end():
-                lease = await self._in_slot(wait, None)
+            await self._until_done(acquiring, shutdown, self._bound(longest))
+            if not acquiring.done():
+                slots.keep_position()
+                acquiring.cancel()
+                await asyncio.wait({acquiring})
         except BaseException:
-            await wait.give_up()
+            acquiring.cancel()
+            await asyncio.wait({acquiring})
+            if not acquiring.cancelled() and acquiring.exception() is None:
+                await acquiring.result().release()
             raise
-        return lease if lease is not None else self._without_slot(wait, store)
+        finally:
+            shutdown.cancel()
+        if not acquiring.cancelled():
+            return acquiring.result()
+        if not self._info.is_local:
+            left = self._position.left_to(self._info.attempt + 1)
+            activity.heartbeat(*self._info.heartbeat_details, left)
+        raise failures.waiting(name_shown(slots), self._waited())
 
-    async def _may_end(self) -> bool:
-        """This attempt may end before the activity has run."""
-        if self._client is None:
-            limit = self._info.retry_policy.maximum_attempts if self._info.retry_policy else 0
-            return limit == 0
-        return await spares_an_attempt(self._client, self._info)
-
-    async def _in_slot(self, wait: Wait, bound: float | None) -> dibs.Lease | None:
-        """Wait for at most `bound` seconds, and no longer than the attempt may take; None if in vain."""
+    async def _until_done(
+        self, acquiring: asyncio.Task[dibs.Lease], shutdown: asyncio.Task[None], bound: float
+    ) -> None:
+        """Until there is an outcome, or this attempt has to end without one."""
         loop = asyncio.get_running_loop()
-        until, ends = self._ends(), loop.time() + bound if bound is not None else None
-        if ends is None or (until is not None and until < ends):
-            ends = until
+        ends = self._begun + bound
         beat_at = loop.time() + self._beat_every()
-        while not wait.task.done():
+        while not (acquiring.done() or shutdown.done()):
             now = loop.time()
-            if ends is not None and now >= ends:
-                return None
+            if now >= ends:
+                return
             if now >= beat_at:
                 beat_at = now + self._beat_every()
                 self._beat()
-            pause = beat_at - now if ends is None else min(beat_at, ends) - now
-            await asyncio.wait({wait.task}, timeout=min(pause, LOOK) if self._is_sync else pause)
+            pause = min(beat_at, ends) - now
+            await asyncio.wait(
+                {acquiring, shutdown},
+                timeout=min(pause, LOOK) if self._is_sync else pause,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if activity.is_cancelled():
                 raise ActivityCancelled("cancelled while waiting for its lock")
-        return wait.task.result()
-
-    def _without_slot(self, wait: Wait, store: dibs.Client) -> dibs.Lease:
-        """Never returns: the attempt gives up its slot, and its place in the queue is kept."""
-        room, which = self._station.room, self._which(wait.slots)
-        if self._info.is_local or self._client is None:
-            room.linger(which, wait)
-            raise failures.waiting(name_shown(wait.slots), wait.waited)
-        parked = Parked(
-            room,
-            which,
-            wait,
-            self._client,
-            store,
-            self._info,
-            beat_every=self._beat_every(),
-            until=self._ends(),
-        )
-        room.spawn(parked.run())
-        activity.raise_complete_async()
 
     # -- with it ------------------------------------------------------------------------------------
 
@@ -194,18 +175,41 @@ class Attempt:
     # -- times --------------------------------------------------------------------------------------
 
     def _longest_wait(self) -> float | None:
-        """All in all: with the end of the activity's own time there is nothing to wait for."""
-        known = [each for each in (self._need.wait, self._times.to_wait) if each is not None]
+        """Seconds until the wait has failed for good; None: no limit."""
+        known = [] if self._need.wait is None else [max(self._need.wait - self._waited(), AT_LEAST)]
+        known += [] if self._times.to_wait is None else [self._times.to_wait]
+        if self._is_last and self._times.to_wait_now is not None:
+            known.append(self._times.to_wait_now)
         return min(known, default=None)
 
-    def _bound(self) -> float | None:
-        bound = self._need.wait_in_slot
-        return self._station.wait_in_slot if isinstance(bound, Unset) else bound
+    def _bound(self, longest: float | None) -> float:
+        """Seconds after which this attempt ends if it has only waited; infinity: only when the wait ends.
 
-    def _ends(self) -> float | None:
-        """When this attempt has to end that has only waited, by the loop's clock."""
-        left = self._times.to_wait_now
-        return None if left is None else self._begun + left
+        Each such end counts as an attempt. So where attempts are limited, it comes as late as possible.
+        Where the next attempt would come too late, there is none.
+        """
+        limit, now = inf if longest is None else longest, self._times.to_wait_now
+        given = self._need.wait_in_slot
+        in_slot = self._station.wait_in_slot if isinstance(given, Unset) else given
+        bound = inf if self._is_last or now is None else now
+        may_end_early = not (self._limit or self._info.is_local)
+        if in_slot is not None and may_end_early and in_slot + TOO_LATE < limit:
+            bound = min(bound, in_slot)
+        return max(bound, AT_LEAST) if bound < limit else inf
+
+    @property
+    def _limit(self) -> int:
+        """How many attempts the retry policy allows; 0: any number."""
+        return self._info.retry_policy.maximum_attempts if self._info.retry_policy else 0
+
+    @property
+    def _is_last(self) -> bool:
+        return 0 < self._limit <= self._info.attempt
+
+    def _waited(self) -> float:
+        """Seconds since the first of the attempts that have only waited."""
+        before = self._info.started_time.timestamp() - self._position.since
+        return max(before, 0.0) + asyncio.get_running_loop().time() - self._begun
 
     def _beat_every(self) -> float:
         heartbeat = self._times.heartbeat
@@ -216,7 +220,6 @@ class Attempt:
         if not self._info.is_local:
             activity.heartbeat(*self._info.heartbeat_details)
 
-    def _which(self, slots: Slots) -> Which:
-        info = self._info
-        run = info.workflow_run_id or info.activity_run_id or ""
-        return info.namespace, run, info.activity_id, name_shown(slots)
+
+async def _acquired(slots: Slots, wait: float | None) -> dibs.Lease:
+    return await slots.acquire(wait=wait)

@@ -65,8 +65,10 @@ def needs_lock[F: Callable[..., Any]](
     client or the name of a store (None: the interceptor's, then the default store).
 
     Contention: waits in turn, by `priority`, for at most `wait` seconds (None: for ever, as far as the
-    activity's timeouts go); the first `wait_in_slot` of them (unset: the interceptor's; None: all) in
-    the worker's activity slot, the others without one. Then it fails with `AcquireTimeout`, for good.
+    activity's timeouts go). Then it fails with `AcquireTimeout`, for good. An attempt that has waited
+    for `wait_in_slot` seconds (unset: the interceptor's; None: no limit) ends and is retried a second later,
+    so that other activities get its worker's slot; it keeps its position. Where the retry policy limits
+    attempts it waits for as long as it can.
 
     Expiry: the lease covers the attempt's timeouts and a margin. It is kept by renewals while the
     activity runs and, where it has a heartbeat timeout, heartbeats, each good for `ttl` seconds (unset:

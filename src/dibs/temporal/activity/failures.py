@@ -17,10 +17,9 @@ from dibs.errors import (
 
 NOT_INSTALLED = "LockNotInstalled"
 WAITING = "WaitingForLock"
-GRANTED = "LockGranted"
 
-AT_ONCE = timedelta(milliseconds=1)
-"""No delay at all would be the retry policy's."""
+AWAY = timedelta(seconds=1)
+"""How long a waiting activity leaves its worker's slot to others. A position in the queue outlasts that."""
 
 _FOR_GOOD = (AcquireTimeout, InvalidName, InvalidRequest, UnsafeTiming)
 
@@ -67,21 +66,11 @@ def refusal(error: DibsError | TypeError | ValueError) -> ApplicationError:
     )
 
 
-def waiting(key: str, waited: float, delay: timedelta = AT_ONCE) -> ApplicationError:
-    """This attempt ends, and the next goes on waiting."""
+def waiting(key: str, waited: float) -> ApplicationError:
+    """This attempt ends, and the next one continues to wait."""
     return ApplicationError(
-        f"waiting for a slot of {key}, for {waited:.0f} s in this attempt",
+        f"waiting for a slot of {key}, for {waited:.0f} s so far",
         type=WAITING,
-        next_retry_delay=delay,
-        category=ApplicationErrorCategory.BENIGN,
-    )
-
-
-def granted(key: str) -> ApplicationError:
-    """This attempt has waited and got it: the next, which has a worker's slot, runs with it."""
-    return ApplicationError(
-        f"{key} is granted: the next attempt holds it",
-        type=GRANTED,
-        next_retry_delay=AT_ONCE,
+        next_retry_delay=AWAY,
         category=ApplicationErrorCategory.BENIGN,
     )

@@ -18,13 +18,12 @@ from dibs.config import Duration, optional_seconds
 from dibs.temporal.activity.attempt import Attempt, Station
 from dibs.temporal.activity.backend import LockBackend, checked_backend, refuse_nowhere
 from dibs.temporal.activity.decorator import need_of
-from dibs.temporal.activity.handover import without
 from dibs.temporal.activity.lock import held_for
 from dibs.temporal.activity.running import Pulse
-from dibs.temporal.sdk import client_behind
+from dibs.temporal.activity.waiting import without_position
 
 WAIT_IN_SLOT = 5.0
-"""A wait keeps its activity slot for so many seconds; after that it goes on without one."""
+"""Seconds that a waiting attempt keeps its activity slot before it ends, if attempts are not limited."""
 
 VARIABLES = ("DIBS_APPLICATION", "APPLICATION_NAME")
 
@@ -35,8 +34,9 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
     Give it to a client (its workers have it, too) or to a worker; `DibsPlugin` does. The lock is taken
     where the activity runs: nothing of it is in a workflow's history, so that it can come and go at any
     time. `application` (None: DIBS_APPLICATION, else APPLICATION_NAME, else none) goes before each
-    name, and `backend` is the store of all that name none. Waits keep their activity slot for
-    `wait_in_slot` seconds (None: all the time), and go on without.
+    name, and `backend` is the store of all that name none. An attempt that waits ends after
+    `wait_in_slot` seconds (None: only with its own timeout). It is retried a second later, and keeps its
+    position in the queue. Where the retry policy limits attempts, it waits for as long as it can.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LockInterceptor(temporalio.client.Interceptor, temporalio.worker.Intercept
 
     async def close(self) -> None:
         """Nobody waits here any more; the stores that were opened by URL are closed."""
-        await self._station.close()
+        await self._station.stores.close()
 
 
 class _Inbound(ActivityInboundInterceptor):
@@ -106,13 +106,12 @@ class _Inbound(ActivityInboundInterceptor):
             self._outbound.own_info,
             self._outbound.info(),
             self._outbound.pulse,
-            client_behind(self.next),
         )
         return await attempt.run(input, super().execute_activity)
 
 
 class _Outbound(ActivityOutboundInterceptor):
-    """Hides what attempts hand on to one another, and hears the heartbeats."""
+    """Hides what attempts leave to one another, and notes the heartbeats."""
 
     def __init__(self, inner: ActivityOutboundInterceptor) -> None:
         super().__init__(inner)
@@ -128,7 +127,7 @@ class _Outbound(ActivityOutboundInterceptor):
         from dataclasses import replace
 
         info = self.own_info
-        return replace(info, heartbeat_details=without(info.heartbeat_details))
+        return replace(info, heartbeat_details=without_position(info.heartbeat_details))
 
     def info(self) -> Info:
         return self._shown

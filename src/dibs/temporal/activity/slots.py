@@ -1,21 +1,40 @@
 """The semaphore behind an activity's lock, and the store that it is in."""
 
+from dataclasses import replace
 from typing import Any
 
 from temporalio.activity import Info
 
 import dibs
+from dibs.config import UNSET, seconds
 from dibs.core.names import shown
+from dibs.primitives.acquire import Acquiring
+from dibs.primitives.ask import Ask
+from dibs.primitives.watching import OnWait
+from dibs.runtime.port import Runtime
+from dibs.settings import configured
 from dibs.temporal.activity.backend import LockBackend, refuse_nowhere
 from dibs.temporal.activity.decorator import Need
 from dibs.temporal.activity.name import full_name
 from dibs.temporal.activity.terms import longest_hold, times_of, ttl_for, whole
+from dibs.temporal.activity.waiting import KeptAcquiring, Position
 
 
 class Slots(dibs.Semaphore):
-    """A semaphore whose holders are called as Temporal calls them, not by their machine."""
+    """A semaphore whose holders are called as Temporal calls them, and which acquires for one position."""
 
     called_by: str
+    position: Position
+    _pending: KeptAcquiring | None = None
+
+    def _acquiring(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> Acquiring:
+        self._pending = KeptAcquiring(rt, ask, on_wait, self.position)
+        return self._pending
+
+    def keep_position(self) -> None:
+        """The acquire that is under way may be cancelled without giving up its position."""
+        if self._pending is not None:
+            self._pending.keep_position()
 
     def _describe_here(self) -> Any:
         ask, terms = super()._describe_here()
@@ -51,7 +70,11 @@ class Stores:
 
 
 def slots_for(
-    need: Need, arguments: tuple[Any, ...], info: Info, application: str, client: dibs.Client
+    need: Need,
+    arguments: tuple[Any, ...],
+    info: Info,
+    application: str,
+    client: dibs.Client,
 ) -> Slots:
     """What one attempt of an activity is to acquire.
 
@@ -59,23 +82,19 @@ def slots_for(
     """
     name = full_name(application, need.name.of(arguments))
     longest = longest_hold(times_of(info))
-    options: dict[str, Any] = {
-        "client": client,
+    given = {
+        "ttl": UNSET if need.ttl is None else need.ttl,
         "priority": need.priority,
         "note": f"{info.activity_type} of {info.workflow_id or 'no workflow'}",
         "max_hold": longest,
-        "reentrant": False,  # whatever the settings say for all: a lease is one activity's, and is handed on
+        "reentrant": False,
     }
-    if need.ttl is not None:
-        options["ttl"] = need.ttl
-    slots = Slots(name, need.capacity, **options)
-    wanted = slots.config.ttl
-    assert isinstance(wanted, float)
+    config = configured("semaphore", name, given)
     if not need.auto_renew and longest is not None:
-        options |= {"ttl": whole(longest), "auto_renew": False}
+        config = replace(config, ttl=whole(longest), auto_renew=False)
     else:
-        options["ttl"] = ttl_for(longest, wanted)
-    slots = Slots(name, need.capacity, **options)
+        config = replace(config, ttl=ttl_for(longest, seconds(config.ttl)))
+    slots = Slots.from_config(name, need.capacity, config, client=client)
     slots.called_by = owner_of(info, application)
     return slots
 

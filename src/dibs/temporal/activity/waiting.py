@@ -1,92 +1,89 @@
-"""Waiting for a slot: a task of its own, which outlives the attempt that began it."""
+"""Waiting for a slot over several attempts, which keep one position in the queue."""
 
-import asyncio
-from typing import Any
+import os
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Self
 
-from dibs import Lease
-from dibs.temporal.activity.slots import Slots
+from temporalio.activity import Info
 
-LINGER = 15.0
-"""A place is kept so long for the next attempt, in seconds, after an attempt has ended that waited."""
+from dibs.primitives.acquire import Acquiring
+from dibs.primitives.ask import Ask
+from dibs.primitives.watching import OnWait
+from dibs.runtime.port import Runtime
 
-type Which = tuple[str, ...]
-"""An activity: its namespace, run and id, and the lock's name."""
+MARK = "dibs-waiting"
+"""What the heartbeat details call the position that the next attempt continues with."""
 
 
-class Wait:
-    """One activity's wait for a slot, over as many attempts as that takes."""
+class Position:
+    """An activity's position in the queue of its lock.
 
-    def __init__(self, slots: Slots, wait: float | None) -> None:
-        self.slots = slots
-        self.since = asyncio.get_running_loop().time()
-        self.task: asyncio.Task[Lease] = asyncio.create_task(_acquired(slots, wait))
+    The lease id is a hash of the run id, the activity id, the store's URL and a random salt, so that
+    nobody can guess it who reads only the store, or only Temporal. An attempt that has only waited leaves
+    the salt to the next one. An attempt that has held the lock never does, as its successor must not
+    share its lease.
+    """
+
+    def __init__(self, info: Info, url: str, salt: str, since: float) -> None:
+        self._run = info.workflow_run_id or info.activity_run_id or ""
+        self._activity = info.activity_id
+        self._url = url
+        self._salt = salt
+        self.since = since
+        """When the first of these attempts started, by the server's clock, in seconds since 1970."""
+
+    @classmethod
+    def of(cls, info: Info, url: str) -> Self:
+        """The position that the attempt before has left, else a new one."""
+        for each in info.heartbeat_details:
+            if _is_ours(each) and each.get("attempt") == info.attempt:
+                return cls(info, url, str(each[MARK]), float(each["since"]))
+        return cls(info, url, _salt(), info.started_time.timestamp())
 
     @property
-    def waited(self) -> float:
-        """For how long, in seconds."""
-        return asyncio.get_running_loop().time() - self.since
+    def lease_id(self) -> str:
+        """The id of the lease that is waited for."""
+        parts = (self._salt, self._run, self._activity, self._url)
+        return urlsafe_b64encode(sha256(repr(parts).encode()).digest()[:18]).decode()
 
-    async def give_up(self) -> None:
-        """Leave nothing behind, also where it has just been granted."""
-        self.task.cancel()
-        await asyncio.wait({self.task})
-        if not self.task.cancelled() and self.task.exception() is None:
-            await self.task.result().release()
+    def begin_anew(self) -> None:
+        """The id has ended, so the wait begins again at the end of the queue."""
+        self._salt = _salt()
 
-
-async def _acquired(slots: Slots, wait: float | None) -> Lease:
-    return await slots.acquire(wait=wait)
+    def left_to(self, attempt: int) -> dict[str, Any]:
+        """For the heartbeat details: that attempt continues with it."""
+        return {MARK: self._salt, "since": self.since, "attempt": attempt}
 
 
-type _Key = tuple[asyncio.AbstractEventLoop, Which]
+def without_position(details: Sequence[Any]) -> list[Any]:
+    """The heartbeat details that are the activity's own."""
+    return [each for each in details if not _is_ours(each)]
 
 
-def _key(which: Which) -> _Key:
-    """Workers of several event loops may share an interceptor, but no task."""
-    return asyncio.get_running_loop(), which
+def _is_ours(detail: Any) -> bool:
+    return isinstance(detail, dict) and MARK in detail
 
 
-class WaitingRoom:
-    """The waits of a worker: those whose attempt has ended, and all that goes on without a slot."""
+def _salt() -> str:
+    return urlsafe_b64encode(os.urandom(18)).decode()
 
-    def __init__(self) -> None:
-        self._lingering: dict[_Key, tuple[Wait, asyncio.TimerHandle]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
 
-    def resumed(self, which: Which) -> Wait | None:
-        """The wait that an earlier attempt here has left, with its place in the queue."""
-        found = self._lingering.pop(_key(which), None)
-        if found is None:
-            return None
-        wait, timer = found
-        timer.cancel()
-        return wait
+class KeptAcquiring(Acquiring):
+    """An acquire that can end without giving up its position."""
 
-    def linger(self, which: Which, wait: Wait) -> None:
-        """Keep the place for a while, until the next attempt comes."""
-        loop = asyncio.get_running_loop()
-        self._lingering[_key(which)] = wait, loop.call_later(LINGER, self._forget, which)
+    __slots__ = ("_position",)
 
-    def spawn(self, body: Any) -> None:
-        """Go on in the background."""
-        task = asyncio.create_task(body)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, position: Position) -> None:
+        super().__init__(rt, ask, on_wait, position.lease_id)
+        self._position = position
 
-    def _forget(self, which: Which) -> None:
-        wait = self.resumed(which)
-        if wait is not None:
-            self.spawn(wait.give_up())
+    def keep_position(self) -> None:
+        """From now on its end leaves the id in the queue, or holding what was just granted to it."""
+        self._over = True
 
-    async def close(self) -> None:
-        """Nobody waits here any more."""
-        loop = asyncio.get_running_loop()
-        for whose, which in list(self._lingering):
-            if whose is loop:
-                self._forget(which)
-        tasks = [task for task in self._tasks if task.get_loop() is loop]
-        if tasks:
-            await asyncio.wait(tasks, timeout=2.0)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        self._position.begin_anew()
+        self._id = self._position.lease_id
