@@ -260,12 +260,22 @@ def test_where_nobody_says_where_it_is_said(
     line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"sqlite:///{tmp_path / 'own.db'}"
-    monkeypatch.setenv("DIBS_URL", f"sqlite:///{tmp_path / 'leases.db'}")
     assert line.json("create", "--name", "a", "--scope", "read")["url"] == url
     for verb in (("list",), ("revoke", "a")):
         line(*verb)
         assert f"no records are named, so these are the keys in {url}" in line.err
         assert "--server" in line.err
+
+
+def test_keys_go_by_the_store_that_the_settings_name(
+    line: Line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    monkeypatch.setenv("DIBS_URL", url)
+    assert line.json("create", "--name", "a", "--scope", "read")["url"] == url
+    assert [key["name"] for key in line.json("list", "--records", url)] == ["a"]
+    line("revoke", "a")
+    assert "no records are named" not in line.err
 
 
 def test_a_service_that_only_a_setting_names_may_not_be_meant(
@@ -280,11 +290,13 @@ def test_a_service_that_only_a_setting_names_may_not_be_meant(
     assert "--records URL" in line.fails(BackendUnavailable, "list")
 
 
-def test_a_store_by_its_name(line: Line, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_by_its_name(
+    line: Line, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("DIBS_API_KEY", world.admin_key)
-    monkeypatch.setenv("DIBS_SERVER_RECORDS", "sqlite:///never.db")
+    file = f"sqlite:///{tmp_path / 'named.db'}"
     monkeypatch.setenv("DIBS_STORES__SERVICE__URL", world.url)
-    monkeypatch.setenv("DIBS_STORES__FILE__URL", "sqlite:///never.db")
+    monkeypatch.setenv("DIBS_STORES__FILE__URL", file)
 
     def create(store: str, *place: str) -> int:
         words = ("keys", "create", "--name", "named", "--scope", "read", *place)
@@ -292,9 +304,10 @@ def test_a_store_by_its_name(line: Line, world: World, monkeypatch: pytest.Monke
 
     assert create("service") == 0
     assert "named" in {key["name"] for key in line.json("list", "--server", world.url)}
-    for wrong, told in (("file", "no service"), ("nothing", "isn't in any settings")):
-        with pytest.raises(click.UsageError, match=told):
-            create(wrong)
+    assert create("file") == 0
+    assert [key["name"] for key in line.json("list", "--records", file)] == ["named"]
+    with pytest.raises(click.UsageError, match="isn't in any settings"):
+        create("nothing")
     with pytest.raises(click.UsageError, match="choose one"):
         create("service", "--records", "sqlite:///never.db")
 

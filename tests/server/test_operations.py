@@ -22,7 +22,7 @@ from dibs.cli import main
 from dibs.errors import NotConfigured
 from dibs.model import Command
 from dibs.runtime.port import Answer
-from dibs.server import health
+from dibs.server import keys_known
 from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import Writer
@@ -106,19 +106,18 @@ def test_one_of_several_stores_may_be_away(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_one_whose_records_are_away_is_not_ready_until_they_are_back(
+def test_one_whose_records_hang_is_ready_and_grants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "STALE", 3.0)
+    monkeypatch.setattr(keys_known, "ASKED_AFTER", 0.5)
     with RedisServer(tmp_path) as redis:
         world = World.over(store=f"sqlite:///{tmp_path / 'leases.db'}", records=redis.url)
         try:
-            client = world.client()
+            client, keys = world.client(), world.server.service.keys
             redis.pause()
-            away = wait_until(lambda: _unready(client), "it is not ready")
-            assert away["detail"] == "the records can't be read"
-            redis.resume()
-            wait_until(lambda: client.get("/readyz").status_code == 200, "it is ready again")
+            wait_until(lambda: keys.stale_for > 5, "the records are away")
+            assert client.get("/readyz").status_code == 200
+            assert client.post(f"/v1/locks/{b64('x')}").status_code == 200
         finally:
             redis.resume()
             world.close()

@@ -160,6 +160,13 @@ def test_a_store_that_is_away(tmp_path: Path, started: list[Served]) -> None:
     assert (code, "Traceback" in err) == (69, False), err
 
 
+def test_it_serves_the_store_that_dibs_url_names(tmp_path: Path, started: list[Served]) -> None:
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    started.append(served := Served(tmp_path, DIBS_URL=url))
+    assert "There was no key" in served.line()
+    assert (tmp_path / "shared.db").exists()
+
+
 def test_settings_by_file_environment_and_option(tmp_path: Path) -> None:
     file = tmp_path / "server.toml"
     file.write_text(

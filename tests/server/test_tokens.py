@@ -54,6 +54,7 @@ async def test_a_token_ends_after_a_minute(
     clock.advance(LIFETIME - 1)
     ring.authenticate(f"Bearer {known}")
     clock.advance(1 + LEEWAY)
+    await ring.refresh()
     assert refusal(ring, known) == refusal(ring, unknown) == "expired"
 
 

@@ -47,13 +47,25 @@ def service(url: str | None) -> "Remote":
 
 def configured_service() -> "StoreSettings | None":
     """The service that the settings name, or have under the name given before the verb; None for none."""
+    found = _configured()
+    return found if found is not None and options.is_service(found.url) else None
+
+
+def configured_store_url() -> str:
+    """The store that the settings name (`DIBS_URL`, …) if it is no service; else empty."""
+    found = _configured()
+    return "" if found is None or options.is_service(found.url) else found.url
+
+
+def _configured() -> "StoreSettings | None":
+    """What the settings name, or have under the name given before the verb."""
     from dibs.settings_stores import configured_store
 
     name = options.store_asked()
     found = configured_store(name)
     if found is None and name is not None:
         raise click.UsageError(f"the store {name!r} isn't in any settings")
-    return found if found is not None and options.is_service(found.url) else None
+    return found
 
 
 def segment(directory: str, *, is_base64: bool) -> str:

@@ -3,29 +3,36 @@
 import asyncio
 import getpass
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import click
 import msgspec
 
 from dibs.backends.redact import redacted
+from dibs.cli.directories import configured_store_url
 from dibs.cli.output import Shape
+from dibs.cli.voice import Voice
+from dibs.errors import DibsError
 from dibs.server.audit import Audit
 from dibs.server.config import read_config
 from dibs.server.keys import KeyRing, UnknownKey
 from dibs.server.keys_desk import Desk
+from dibs.server.keys_known import sign_of
 from dibs.server.keys_shapes import KeyMade, KeyShown, NewKey, shown
 from dibs.server.principal import Principal, Scope
 from dibs.server.records import records_for
 from dibs.server.scopes import EVERYTHING
+from dibs.server.serve import leave_sign
 
 
 class LocalOffice:
     """See `Office`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, stores: Sequence[str] = ()) -> None:
         self._url = url
+        self._stores = stores
+        """Where servers that cannot read the records look for revoked keys."""
         self.place = redacted(url)
         self._who = Principal("", _somebody(), frozenset(Scope), EVERYTHING)
 
@@ -47,13 +54,25 @@ class LocalOffice:
 
     def revoke(self, key_id: str) -> Shape | None:
         async def revoked(desk: Desk, ring: KeyRing) -> KeyShown:
-            return shown(await desk.revoke(self._who, key_id), ring.now())
+            key = await desk.revoke(self._who, key_id)
+            await self._leave_sign(sign_of(key))
+            return shown(key, ring.now())
 
         try:
             gone: Shape = self._do(revoked)
         except UnknownKey:
             return None
         return gone
+
+    async def _leave_sign(self, name: str) -> None:
+        """Tell servers that cannot read the records. The others leave it too."""
+        for url in self._stores:
+            try:
+                await leave_sign(url, name)
+            except DibsError as error:
+                Voice(as_json=False).say(
+                    "warning", f"servers that cannot read the records are not told: {error}"
+                )
 
     def _do(self, action: Callable[[Desk, KeyRing], Awaitable[object]]) -> Any:
         """Do it, and tell what came of it as plain dicts."""
@@ -71,15 +90,20 @@ class LocalOffice:
             await records.close()
 
 
-def records_at(records: str | None, store: str | None, config: str | None) -> tuple[str, bool]:
-    """Where `dibs serve` would have its records, and whether anybody named that place.
+def local_office(
+    records: str | None, store: str | None, config: str | None
+) -> tuple[LocalOffice, bool]:
+    """An office where `dibs serve` would have its records, and whether anybody named that place.
 
     Raises `UsageError` for what keeps nothing.
     """
-    settings = read_config(config, {"records": records, "store": store})
+    given = {"records": records, "store": store}
+    settings = read_config(config, given, default_store=configured_store_url())
     if settings.records_url.startswith("memory:"):
         raise click.UsageError("a memory:// place ends with this command, and every key with it")
-    return settings.records_url, bool(settings.named_urls)
+    named = settings.store or settings.placement
+    stores = [each.url for each in settings.stores] if named else []
+    return LocalOffice(settings.records_url, stores), bool(settings.named_urls)
 
 
 def _somebody() -> str:

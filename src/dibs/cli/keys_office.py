@@ -52,11 +52,6 @@ def office(
         service = configured_service()
         if service is not None:
             return _remote(service.url, service.place)
-        if name is not None:
-            raise click.UsageError(
-                f"--store {name} names a store, and no service: where records are in it, say "
-                "--records URL behind the verb"
-            )
     return _local(records, store, config, voice)
 
 
@@ -68,9 +63,8 @@ def _remote(url: str, named_by: str = "") -> Office:
 
 def _local(records: str | None, store: str | None, config: str | None, voice: Voice) -> Office:
     with needing("server"):
-        from dibs.cli.keys_local import LocalOffice, records_at
-    url, is_named = records_at(records, store, config)
-    found = LocalOffice(url)
+        from dibs.cli.keys_local import local_office
+    found, is_named = local_office(records, store, config)
     if not is_named:
         voice.say(
             "warning",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dibs.cli import options
+from dibs.cli.directories import configured_store_url
 from dibs.cli.streams import needs_stdout
 from dibs.cli.voice import Voice
 from dibs.errors import NotConfigured
@@ -20,7 +21,9 @@ _NEEDED = "the service needs an extra: pip install 'dibs[server]'"
 @click.command()
 @click.option("--config", metavar="FILE", help="A TOML file; else DIBS_SERVER_CONFIG.")
 @click.option(
-    "--store", metavar="URL", help="Where leases are kept. Without: a SQLite file of this user's."
+    "--store",
+    metavar="URL",
+    help="Where leases are kept. Without: DIBS_URL, or a SQLite file of this user.",
 )
 @click.option(
     "--records",
@@ -65,7 +68,7 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
         if (error.name or "").startswith("dibs"):
             raise
         raise NotConfigured(f"{_NEEDED} ({error.name} is missing)") from error
-    settings = read_config(config, given)
+    settings = read_config(config, given, default_store=configured_store_url())
     unseen = ""
 
     def tell(server: "Server") -> None:

@@ -124,7 +124,7 @@ class Application:
         try:
             try:
                 return keys.authenticate(header)
-            except Unauthenticated:
+            except (Unauthenticated, BackendUnavailable):
                 return await keys.admit(header)
         except Unauthenticated as refusal:
             raise unauthenticated(str(refusal), invalid=bool(header)) from None

@@ -110,9 +110,16 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def read_config(
-    file: str | None, given: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+    file: str | None,
+    given: Mapping[str, Any],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    default_store: str = "",
 ) -> ServerConfig:
-    """The settings. Raises `NotConfigured`, which says where the fault stands; `CannotListen`."""
+    """The settings; `default_store` counts if they name no store.
+
+    Raises `NotConfigured`, which says where the fault stands; `CannotListen`.
+    """
     path = file or environ.get(f"{VARIABLE}CONFIG")
     found = _from_file(path) if path else {}
     for name, value in _from_environment(environ).items():
@@ -121,6 +128,8 @@ def read_config(
     found |= {name: value for name, value in given.items() if value is not None}
     if found.get("store") and found.get("placement"):
         raise NotConfigured("store= and [[placement]]: choose one, as a placement is a store")
+    if default_store and not found.get("store") and not found.get("placement"):
+        found["store"] = default_store
     try:
         config = msgspec.convert(_read_texts(found), ServerConfig, strict=False)
     except (msgspec.ValidationError, ValueError, TypeError) as error:

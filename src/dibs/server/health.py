@@ -19,9 +19,6 @@ PATIENCE = 2.0
 FRESH = 1.0
 """So long an answer of the store's is good for all who ask, in seconds: asking often costs it nothing."""
 
-STALE = 15.0
-"""Keys that could not be looked up for so long, in seconds, may have been revoked long ago."""
-
 
 class Health:
     """What `/readyz` says."""
@@ -36,7 +33,7 @@ class Health:
         """Raises `Problem`, 503, where requests should go to another server."""
         if self._service.drain.begun:
             raise draining()
-        if self._service.keys.stale_for > STALE:
+        if not self._service.keys.is_current:
             raise Problem("unavailable", "the records can't be read", retry_after=1)
         if not self._service.runtime.may_grant:
             raise Problem("unavailable", "where directories live can't be read", retry_after=1)

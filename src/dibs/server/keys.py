@@ -9,8 +9,9 @@ from contextlib import suppress
 from hmac import compare_digest
 
 from dibs.clock import Clock, SystemClock
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.server.keys_document import KIND, Key
-from dibs.server.keys_known import KnownKeys
+from dibs.server.keys_known import KnownKeys, Signs
 from dibs.server.keys_shapes import check_name
 from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Conflict, Records
@@ -42,6 +43,12 @@ _TOLD = {
     "revoked": "this key was revoked: ask whoever gave it to you for another",
     "expired": "this key or token has expired: get another",
 }
+
+
+_UNKNOWN = (
+    "the service could read neither its records nor its store for a minute, so this key may be revoked: "
+    "nobody is let in until it can. For who runs it: do they answer?"
+)
 
 
 class Unauthenticated(Exception):
@@ -83,8 +90,17 @@ class KeyRing:
 
     @property
     def stale_for(self) -> float:
-        """Seconds since the records could last be read: a revocation elsewhere may be that old."""
+        """Seconds since the records could last be read."""
         return self._known.stale_for
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was asked within a minute which keys are good; if not, nobody is let in."""
+        return self._known.is_current
+
+    def leave_signs(self, signs: Signs) -> None:
+        """Leave word of revoked keys in the stores from now on, and look there if the records are away."""
+        self._known.signs = signs
 
     def watch(self, key_id: str, ended: Callable[[], None]) -> Callable[[], None]:
         """Have `ended` called once, in the loop, when that key is good no more: for what lasts long.
@@ -115,6 +131,8 @@ class KeyRing:
         """The same; a key that isn't known is looked for in the records, as it may be new."""
         try:
             return self.authenticate(header)
+        except BackendUnavailable:
+            pass  # this process may have been asleep
         except Unauthenticated as refusal:
             if refusal.reason != "unknown":
                 raise
@@ -165,6 +183,8 @@ class KeyRing:
             reason = key.ended(self.now())
             if reason:
                 raise Unauthenticated(reason)
+        if not self._known.is_current:
+            raise BackendUnavailable(_UNKNOWN)
         return key.principal
 
     def token(self, principal: Principal) -> str:
@@ -240,14 +260,20 @@ class KeyRing:
         return principal, text
 
     async def revoke(self, key_id: str) -> Key:
-        """End a key, and its tokens, on all servers within two seconds. Raises `UnknownKey`."""
+        """End a key, and its tokens, on all servers within two seconds. Raises `UnknownKey`.
+
+        A server that cannot read the records finds the sign in the store, within `BELIEVED`.
+        """
         async with self._known.changing:
-            while True:
-                key = await self._look_up(key_id)
-                if key.revoked is not None:
-                    return key
+            key = await self._look_up(key_id)
+            while key.revoked is None:
                 with suppress(Conflict):  # then somebody else has changed it: look again
-                    return await self._known.put(key.as_revoked(self.now()))
+                    key = await self._known.put(key.as_revoked(self.now()))
+                    break
+                key = await self._look_up(key_id)
+        with suppress(DibsError):  # each server leaves it again, every second until it can
+            await self._known.leave_signs()
+        return key
 
     async def _look_up(self, key_id: str) -> Key:
         """A key as it lies in the records now. Raises `UnknownKey`."""

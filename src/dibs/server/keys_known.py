@@ -2,8 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from typing import Protocol
 
 from dibs.clock import Clock
 from dibs.core.names import printable
@@ -18,6 +21,12 @@ log = logging.getLogger("dibs.server")
 REFRESH = 1.0
 """Seconds between two looks at the records: so soon after its revocation a key is of no use anywhere."""
 
+BELIEVED = 60.0
+"""Seconds after which no key is good, if neither the records nor the stores could be asked about keys."""
+
+ASKED_AFTER = 20.0
+"""Seconds without the records after which, and how often, the stores are asked for revoked keys."""
+
 DISTANCE = 0.05
 """Seconds that lie between looks for keys that nobody knows, however many are brought."""
 
@@ -29,6 +38,21 @@ NONE_READ = (
     "none of the keys in the records can be read, so everybody is refused: a newer release has written "
     "them, so run that one"
 )
+
+
+class Signs(Protocol):
+    """What servers leave for each other in the stores: see `placing.signs`."""
+
+    async def put(self, name: str) -> None:
+        """Have a sign stand. Raises `BackendUnavailable`."""
+
+    async def standing(self, names: Iterable[str]) -> set[str]:
+        """Which of these stand. Raises `BackendUnavailable`."""
+
+
+def sign_of(key: Key) -> str:
+    """The sign that a key was revoked: only the records, and the key itself, lead to its name."""
+    return f"revoked-{sha256(b'dibs revoked ' + key.digest).hexdigest()[:32]}"
 
 
 class KnownKeys:
@@ -44,6 +68,12 @@ class KnownKeys:
         """The key of an id, also one that has ended."""
         self._revision = -1
         self._looked_at = 0.0
+        self._heard_at = 0.0
+        """When the records, or else the stores, were last asked about keys."""
+        self.signs: Signs | None = None
+        """Where revocations are left for servers that cannot read the records."""
+        self._signed: set[str] = set()
+        """Revoked keys of which there is a sign."""
         self._task: asyncio.Task[None] | None = None
         self._next_look: asyncio.Task[None] | None = None
         """One that has not begun yet."""
@@ -86,7 +116,12 @@ class KnownKeys:
             if revision != known:
                 self._take(await self._records.all(KIND))
             self._revision = revision
-            self._looked_at = self._clock.now()
+            self._looked_at = self._heard_at = self._clock.now()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it was asked lately enough which keys are good."""
+        return self._clock.now() - self._heard_at < BELIEVED
 
     async def catch_up(self) -> None:
         """Have a look that begins from now on: another server may just have made a key.
@@ -111,17 +146,47 @@ class KnownKeys:
         """Some end by themselves meanwhile."""
         try:
             await self.refresh()
+        except (DibsError, TimeoutError):
+            if self._clock.now() - self._heard_at > ASKED_AFTER:
+                await self._ask_the_stores()
+            raise
         finally:
             self.tell_watchers()
+        await self.leave_signs()
+
+    async def leave_signs(self) -> None:
+        """Have servers that cannot read the records hear of revoked keys. Raises `BackendUnavailable`."""
+        for key in self:
+            if self.signs is not None and key.revoked is not None and key.id not in self._signed:
+                await self.signs.put(sign_of(key))
+                self._signed.add(key.id)
+
+    async def _ask_the_stores(self) -> None:
+        """The records are away: another server may have left word of keys that were revoked since."""
+        if self.signs is None:
+            return
+        by_sign = {sign_of(key): key for key in self if key.revoked is None}
+        found = await self.signs.standing(by_sign)
+        now = self._clock.stamp() / 1e6
+        for sign in found:
+            key = by_sign[sign]
+            self._keys[key.id] = replace(key.as_revoked(now), version=-1)  # to be read again
+        self._heard_at = self._clock.now()
 
     def _take(self, records: Sequence[Record]) -> None:
-        known = {key.id: key for record in records if (key := self.read(record)) is not None}
+        known = {key.id: key for record in records if (key := self._read_anew(record)) is not None}
         now = self._clock.stamp() / 1e6
         if not known and any(not key.ended(now) for key in self):  # nobody removes one that is good
             log.error(NONE_READ if records else ALL_GONE)
         self._keys.clear()
         self._keys.update(known)
         self.tell_watchers()
+
+    def _read_anew(self, record: Record) -> Key | None:
+        """A key; one that has not changed is not decoded again."""
+        known = self._keys.get(record.name)
+        same = known is not None and known.version == record.version
+        return known if same else self.read(record)
 
     def read(self, record: Record) -> Key | None:
         """A record that can't be read lets nobody in, and costs no other key anything."""
@@ -170,6 +235,6 @@ class KnownKeys:
         now = self._clock.stamp() / 1e6
         for key_id in list(self._watchers):
             key = self._keys.get(key_id)
-            if key is None or key.ended(now):
+            if key is None or key.ended(now) or not self.is_current:
                 for ended in self._watchers.pop(key_id, ()):
                     ended()

@@ -22,6 +22,7 @@ from dibs.server.metrics import measured
 from dibs.server.observatory.observatory import observing
 from dibs.server.placing.address import is_beside
 from dibs.server.placing.listing import Own, check_each_once
+from dibs.server.placing.signs import Signs
 from dibs.server.placing.starting import join, own_of, placing, runtime_over
 from dibs.server.records import records_for
 from dibs.server.records.folders import missing_folders
@@ -112,6 +113,7 @@ class Server:
         await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, config.placement_fresh)
         await runtime.ready()
+        keys.leave_signs(Signs(lambda: runtime.stores))
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
         desk = placing(runtime, records, audit)
         service.placing = await stack.enter_async_context(desk)
@@ -193,6 +195,18 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
         await server.run()
     finally:
         await server.close()
+
+
+async def leave_sign(url: str, name: str) -> None:
+    """Leave a sign in a store, as `Signs.put`, for servers that cannot read the records."""
+    hub = hub_for(url)
+    store = hub.loop_runtime()
+    try:
+        await store.ready()
+        await Signs(lambda: (store,)).put(name)
+    finally:
+        await hub.close_loop()
+        hub.close()
 
 
 def _leave_alone_what_stays() -> None:

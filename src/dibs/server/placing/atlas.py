@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dibs.errors import BackendUnavailable, Corrupt, DibsError
 from dibs.runtime.asyncio import AsyncRuntime
 from dibs.server.placing.documents import read_table
-from dibs.server.placing.signs import standing
+from dibs.server.placing.signs import Signs
 from dibs.server.placing.table import FRESH_ALONE, READ_EVERY, Table
 from dibs.server.records.port import Records
 from dibs.server.repeating import repeat
@@ -30,8 +30,8 @@ class Atlas:
         """Called when something else stands in the table than before."""
         self._records = records
         self._now = now
-        self._first = first
-        """The only store, while there is one."""
+        self._signs = Signs(lambda: (first,))
+        """In the only store, while there is one."""
         self._revision: int | None = None
         self._reading: asyncio.Task[None] | None = None
         self._sent = 0
@@ -102,7 +102,7 @@ class Atlas:
         there is no other.
         """
         sent, mark = self._now(), self.table.listing.mark
-        if await standing(self._first, (mark,)):
+        if await self._signs.standing((mark,)):
             self.table = self.table.aged(float("-inf"))
             raise BackendUnavailable("the records are away, and another placement was added")
         self.table = self.table.aged(sent)

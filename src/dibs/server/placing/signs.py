@@ -4,7 +4,8 @@ A sign is a lease that is never released, under a key that nobody can guess. Two
 service has several placements, and that an API key was revoked.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from itertools import batched
 
 from dibs.core.names import WAIT, fingerprint
 from dibs.errors import BackendUnavailable
@@ -15,23 +16,33 @@ from dibs.runtime.port import Answer
 KEPT = 30 * 86400.0
 """Seconds that a sign stands."""
 
-
-async def put(store: AsyncRuntime, name: str) -> None:
-    """Have a sign stand, or stand longer. Raises `BackendUnavailable`."""
-    wish = Acquire(WAIT + name.encode(), fingerprint(name), "the service", KEPT)
-    answer = await store.call(wish)
-    if not isinstance(answer.reply, Granted):
-        raise BackendUnavailable("the store did not take a sign of the service")
+AT_A_TIME = 256
+"""Signs that are looked for in one round trip."""
 
 
-async def standing(store: AsyncRuntime, names: Iterable[str]) -> set[str]:
-    """Which of these signs stand. Raises `BackendUnavailable`."""
-    asked = list(names)
-    found: set[str] = set()
-    told = await store.call_all([Inspect(WAIT + name.encode()) for name in asked])
-    for name, each in zip(asked, told, strict=True):
-        if type(each) is not Answer or type(each.reply) is not Status:
-            raise BackendUnavailable("the store did not show the signs of the service")
-        if each.reply.holders:
-            found.add(name)
-    return found
+class Signs:
+    """Those in the stores at hand."""
+
+    def __init__(self, stores: Callable[[], Iterable[AsyncRuntime]]) -> None:
+        self._stores = stores
+
+    async def put(self, name: str) -> None:
+        """Have a sign stand in each store, or stand longer. Raises `BackendUnavailable`."""
+        wish = Acquire(WAIT + name.encode(), fingerprint(name), "the service", KEPT)
+        for store in self._stores():
+            answer = await store.call(wish)
+            if not isinstance(answer.reply, Granted):
+                raise BackendUnavailable("the store did not take a sign of the service")
+
+    async def standing(self, names: Iterable[str]) -> set[str]:
+        """Which of these signs stand in any store. Raises `BackendUnavailable`."""
+        found: set[str] = set()
+        for store in self._stores():
+            for some in batched(names, AT_A_TIME):
+                told = await store.call_all([Inspect(WAIT + name.encode()) for name in some])
+                for name, each in zip(some, told, strict=True):
+                    if type(each) is not Answer or type(each.reply) is not Status:
+                        raise BackendUnavailable("the store did not show the service's signs")
+                    if each.reply.holders:
+                        found.add(name)
+        return found

@@ -23,7 +23,7 @@ from dibs.server.placing.listing import Own, joined
 from dibs.server.placing.mover import SERVICE, Mover
 from dibs.server.placing.placement import place_of
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.signs import put
+from dibs.server.placing.signs import Signs
 from dibs.server.placing.ways import Ways
 from dibs.server.records.port import Conflict, Records
 
@@ -65,9 +65,10 @@ async def join(
             if (
                 listing.is_lone and not after.is_lone
             ):  # told first to servers whose records are away
-                for address in listing.stores & ways.keys():
-                    await ways[address].ready()
-                    await put(ways[address], listing.mark)
+                only = [ways[address] for address in listing.stores & ways.keys()]
+                for each in only:
+                    await each.ready()
+                await Signs(only.copy).put(listing.mark)
             places = {each.name: list(each.stores) for each in after.places}
             await audit.write(SERVICE, "placements changed", detail=places)
         with suppress(Conflict):  # another server came at the same time

@@ -1,0 +1,103 @@
+"""A server that cannot read its records: its locks go on, and a revoked key stops within a minute."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from dibs.errors import BackendUnavailable
+from dibs.server import keys_document, keys_known
+from tests.server.placing.asking import acquired, lock, until
+from tests.server.world import World
+
+
+@pytest.fixture
+def worlds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[World]]:
+    """Two servers of one service."""
+    monkeypatch.setattr(keys_known, "REFRESH", 0.05)
+    monkeypatch.setattr(keys_known, "ASKED_AFTER", 0.2)
+    monkeypatch.setattr(keys_known, "BELIEVED", 2.0)
+    urls: dict[str, Any] = {"store": f"memory://{uuid4()}", "records": f"memory://{uuid4()}"}
+    found = [World.over(**urls), World.over(**urls)]
+    yield found
+    for each in found:
+        each.close()
+
+
+async def away(*_: object) -> Any:
+    raise BackendUnavailable("it is away")
+
+
+def cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("revision", "all", "get", "put", "append"):
+        monkeypatch.setattr(world.server.service.records, name, away)
+
+
+def test_a_revoked_key_stops_also_where_the_records_cant_be_read(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = worlds
+    principal, key = here.do(
+        lambda: here.server.service.keys.create("a", {"acquire", "read"}, [])  # type: ignore[arg-type]
+    )
+    other = here.client("acquire")
+    client = there.client(key=key)
+    bystander = there.client(key=other.headers["Authorization"].removeprefix("Bearer "))
+    held = acquired(client, "x")
+    acquired(bystander, "z")
+    cut_off(there, monkeypatch)
+    here.do(lambda: here.server.service.keys.revoke(principal.key_id))
+    query = {"id": held["id"], "ttl": 60}
+    until(lambda: client.patch(lock("x"), params=query).status_code == 401)
+    acquired(bystander, "y")
+
+
+def test_a_revocation_that_was_written_by_hand_is_passed_on_by_any_server(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = worlds
+    principal, key = here.do(
+        lambda: here.server.service.keys.create("a", {"acquire"}, [])  # type: ignore[arg-type]
+    )
+    client = there.client(key=key)
+    acquired(client, "x")
+    cut_off(there, monkeypatch)
+    keys: Any = here.server.service.keys
+
+    async def by_hand() -> None:
+        known = await keys._look_up(principal.key_id)
+        record = keys_document.to_bytes(known.as_revoked(keys.now()))
+        await keys._records.put("key", known.id, record, known.version)
+
+    here.do(by_hand)
+    until(lambda: client.post(lock("y")).status_code == 401)
+
+
+@pytest.mark.once
+def test_locks_and_readiness_do_not_wait_for_the_records(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = worlds
+    client = here.client()
+    held = acquired(client, "x")
+    cut_off(here, monkeypatch)
+    now = here.server.service.now
+    end = now() + 2 * keys_known.BELIEVED
+    while now() < end:
+        assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
+        assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.once
+def test_without_word_from_records_and_store_nobody_is_let_in(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = worlds
+    client = here.client()
+    acquired(client, "x")
+    cut_off(here, monkeypatch)
+    for store in here.server.service.runtime.stores:
+        monkeypatch.setattr(store, "call_all", away)
+    until(lambda: client.get("/v1/limits").status_code == 503)
+    assert client.get("/readyz").status_code == 503
