@@ -174,7 +174,7 @@ def test_on_a_terminal_it_is_one_line(cli: Cli, world: World) -> None:
     process = cli.start("watch", "x", env=service(world) | {"COLUMNS": "60"}, stdout=theirs)
     os.close(theirs)
     with os.fdopen(ours, "rb", buffering=0) as screen:
-        text = _until(screen, b"for 1 s")
+        text = _until(screen, b" s, expires in ")
         assert b"\n" not in text
         assert b"\r\x1b[Klock x: held by somebody" in text
         interrupted(process)
