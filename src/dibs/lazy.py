@@ -19,10 +19,7 @@ def from_modules(
         setattr(sys.modules[package], name, value)
         return value
 
-    def names_of() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *home})
-
-    return sorted(home), get, names_of
+    return sorted(home), get, lambda: sorted(home)
 
 
 def imported(name: str) -> Any:

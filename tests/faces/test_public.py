@@ -88,7 +88,7 @@ TESTING = [
 )
 def test_the_public_names_are_these(module: ModuleType, names: list[str]) -> None:
     assert module.__all__ == names
-    assert set(names) <= set(dir(module))
+    assert dir(module) == names, "and nothing that is ours alone"
     for name in names:
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Mutex'"):
