@@ -422,8 +422,8 @@ def test_a_blocking_run_refuses_a_coroutine_function() -> None:
 @pytest.mark.parametrize(
     ("timing", "told"),
     [
-        ({"ttl": 10}, "renew_deadline is 10 s and ttl 10 s"),
-        ({"renew_deadline": 20}, "step down before"),
+        ({"ttl": 10, "renew_deadline": 10}, "renew_deadline is 10 s and ttl 10 s"),
+        ({"renew_deadline": 20}, "a longer ttl= or a shorter renew_deadline="),
         ({"retry": 0}, "nothing but renew"),
         ({"retry": 9}, "1.2 times retry must be less"),
         ({"ttl": 5, "renew_deadline": 4.9, "retry": 3.8}, "steps down 4.45 s after"),
@@ -439,12 +439,24 @@ def test_timings_that_make_no_sense_are_refused(
         LeaderConfig(**timing)
 
 
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
+def test_what_is_not_given_scales_with_what_is(module: Any) -> None:
+    for given, timing in (
+        ({}, (15, 10, 2)),
+        ({"ttl": "3s"}, (3, 2, 0.4)),
+        ({"ttl": "1m"}, (60, 40, 8)),
+        ({"renew_deadline": 5}, (15, 5, 1)),
+    ):
+        leader = module.LeaderElection("main", **given)
+        assert (leader.ttl, leader.renew_deadline, leader.retry) == pytest.approx(timing)
+
+
 def test_settings_come_from_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIBS_TTL", "1s")  # for locks
     monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "1m")
     monkeypatch.setenv("DIBS_LEADER__MAIN__RETRY", "3s")
     leader = dibs.LeaderElection("main")
-    assert (leader.ttl, leader.renew_deadline, leader.retry) == (60, 10, 3)
+    assert (leader.ttl, leader.renew_deadline, leader.retry) == (60, 40, 3)
     assert dibs.LeaderElection("main", retry=1).retry == 1
     assert dibs.LeaderElection("main", env_load=False).ttl == 15
     assert dibs.LeaderElection("other").ttl == 15

@@ -19,10 +19,10 @@ class LeaderConfig:
 
     ttl: Duration = 15.0
     """How long the store keeps a leader that is not heard of: what its crash costs."""
-    renew_deadline: Duration = 10.0
-    """A leader that could not renew for so long steps down by itself, before the store lets go."""
-    retry: Duration = 2.0
-    """How often a leader renews, and how long a candidate pauses before it tries again."""
+    renew_deadline: Duration | None = None
+    """A leader that could not renew for so long steps down, before the store lets go; None: 2/3 of `ttl`."""
+    retry: Duration | None = None
+    """How often a leader renews, and how long a candidate pauses; None: 1/5 of `renew_deadline`."""
     priority: int = 0
     """Among candidates that wait, higher comes first."""
     note: str = ""
@@ -34,10 +34,9 @@ class LeaderConfig:
 
     def __post_init__(self) -> None:
         ttl = safe_ttl(self.ttl)
-        deadline, retry = (
-            seconds(self.renew_deadline, "renew_deadline"),
-            seconds(self.retry, "retry"),
-        )
+        given, retry = self.renew_deadline, self.retry
+        deadline = ttl * 2 / 3 if given is None else seconds(given, "renew_deadline")
+        retry = deadline / 5 if retry is None else seconds(retry, "retry")
         _check(ttl, deadline, retry)
         object.__setattr__(self, "lock_delay", safe_lock_delay(self.lock_delay))
         for field, value in (("ttl", ttl), ("renew_deadline", deadline), ("retry", retry)):
@@ -48,7 +47,7 @@ def _check(ttl: float, deadline: float, retry: float) -> None:
     if not deadline < ttl:
         raise UnsafeTiming(
             f"renew_deadline is {deadline:g} s and ttl {ttl:g} s: a leader must step down before the "
-            "store lets another one lead, so give a ttl that is longer"
+            "store lets another one lead, so give a longer ttl= or a shorter renew_deadline="
         )
     if not retry > 0:
         raise UnsafeTiming("retry is 0: a leader would do nothing but renew")

@@ -16,9 +16,9 @@ from dibs.settings import configured_together
 class TaskLockConfig:
     """How a task lock is held; give it to `TaskLock.from_config`."""
 
-    min_hold: Duration
+    min_hold: Duration = 1.0
     """Nobody else starts before so long has passed since the start, however it went."""
-    max_hold: Duration
+    max_hold: Duration = 60.0
     """Nobody is kept out for longer, even if the process that runs the task dies."""
     cancel: bool = False
     """Cancel the body in time before `max_hold` is over, instead of only saying so."""
@@ -58,22 +58,11 @@ def task_configured(
 ) -> TaskLockConfig:
     """Settings by keyword, `DIBS_TASKLOCK__<NAME>__<SETTING>`, `[tasklock.<name>]` of the file.
 
-    What is set for all locks is not for task locks, whose durations go together. Raises `TypeError` where
-    one of them is nowhere.
+    What is set for all locks is not for task locks, whose durations go together.
     """
     return configured_together(
-        _complete, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load
+        TaskLockConfig, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load
     )
-
-
-def _complete(**values: Any) -> TaskLockConfig:
-    missing = [field for field in ("min_hold", "max_hold") if field not in values]
-    if missing:
-        raise TypeError(
-            f"{' and '.join(missing)} of the task lock not given: say how long it stays closed at least, "
-            "and for how long at most, by keyword or by settings"
-        )
-    return TaskLockConfig(**values)
 
 
 class TaskTerms(NamedTuple):
