@@ -99,4 +99,4 @@ def test_a_name_is_1_to_512_bytes(name: Any) -> None:
 
 def test_timeout_is_refused_with_a_question() -> None:
     with pytest.raises(TypeError, match=r"did you mean wait= .* or ttl="):
-        Lock("a", timeout=5)  # type: ignore[arg-type]
+        Lock("a", timeout=5)  # type: ignore[call-arg]

@@ -1,10 +1,13 @@
 """Whoever writes it the other way is told the right line."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
+import redis
 
 import dibs
 import dibs.sync
@@ -105,7 +108,9 @@ def test_what_is_no_url_and_no_client_is_told(module: Any) -> None:
         module.connect(3)
     with pytest.raises(TypeError, match=r"connect\(\) has no option timeout"):
         module.connect("memory://", timeout=3, call_timeout=3)
-    with pytest.raises(TypeError, match=r"client= is b'reports': give what connect\(\) returned"):
+    with pytest.raises(
+        TypeError, match=r"client= is of builtins.bytes: give what connect\(\) returned"
+    ):
         module.Lock("a", client=b"reports")
     with pytest.raises(ValueError, match=r"'redis://h' is a URL, and no name of a store: give"):
         module.Lock("a", client="redis://h")
@@ -119,3 +124,53 @@ def test_what_is_no_callback_or_config_is_refused_at_once(aio: Any) -> None:
     settings: Any = {"ttl": 3}
     with pytest.raises(TypeError, match=r"give a LockConfig"):
         dibs.Lock.from_config("a", settings)
+
+
+HABITS = [
+    ("blocking_timeout", "write wait= (how long to queue"),
+    ("blocking", "write wait=0 for one try, or try_acquire()"),
+    ("sleep", "waiters do not poll"),
+    ("lease_time", "write ttl="),
+    ("retry_interval", "waiters do not poll"),
+    ("expire", "write ttl="),
+    ("timeout", "did you mean wait="),
+    ("wiat", "did you mean wait=?"),
+]
+
+
+@pytest.mark.parametrize(("option", "told"), HABITS)
+def test_what_other_libraries_call_an_option(
+    aio: Any, blocking: Any, option: str, told: str
+) -> None:
+    wrong: Any = {option: 5}
+    calls: list[Callable[[], Any]] = []
+    for client, module in ((aio, dibs), (blocking, dibs.sync)):
+        lock = client.lock("a")
+        calls += [
+            partial(client.lock, "a", **wrong),
+            partial(module.Lock, "a", **wrong),
+            partial(module.Lock.wraps, "a", **wrong),
+            partial(lock.acquire, **wrong),
+            partial(client.semaphore, "a", 2, **wrong),
+            partial(client.rwlock, "a", **wrong),
+            partial(module.AllOf, lock, **wrong),
+            partial(module.AllOf(lock).acquire, **wrong),
+        ]
+        if option != "wiat":  # which they don't have
+            calls += [
+                partial(client.task_lock, "a", 0, 60, **wrong),
+                partial(client.leader_election, "a", **wrong),
+            ]
+    for call in calls:
+        with pytest.raises(TypeError) as error:
+            call()
+        assert told in str(error.value)
+        assert "__init__" not in str(error.value)
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync])
+def test_a_client_of_another_library_is_named_by_its_class(module: Any) -> None:
+    with pytest.raises(TypeError) as error:
+        module.Lock("a", client=redis.Redis(password="s3cret"))
+    assert str(error.value).startswith("client= is of redis.client.Redis: give what connect()")
+    assert len(str(error.value)) < 120

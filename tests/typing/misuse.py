@@ -68,7 +68,7 @@ async def several_at_once(client: Client, blocking: dibs.sync.Client) -> None:
     AllOf(client.rwlock("a"))  # type: ignore[arg-type]
     AllOf(client.task_lock("a", 1, 2))  # type: ignore[arg-type]
     AllOf((client.lock("a"), 2))  # type: ignore[arg-type]
-    AllOf(client.lock("a"), timeout=3)  # type: ignore[arg-type]
+    AllOf(client.lock("a"), timeout=3)  # type: ignore[call-arg]
     with AllOf(client.lock("a")):  # type: ignore[attr-defined]
         pass
     async with dibs.sync.AllOf(blocking.lock("a")):  # type: ignore[attr-defined]
@@ -97,7 +97,7 @@ def of_the_wrong_type(client: Client) -> None:
     client.lock("a", wait=[])  # type: ignore[arg-type]
     connect("memory://", connect_timeout=None)  # type: ignore[arg-type]
     Lock.wraps("a", on_busy="wait")  # type: ignore[arg-type]
-    Lock("a").acquire(timeout=3)  # type: ignore[arg-type]
+    Lock("a").acquire(timeout=3)  # type: ignore[call-arg]
     client.lock("a", client=client)  # type: ignore[call-arg]
     dibs.set_default(3)  # type: ignore[arg-type]
     dibs.Client.named(3)  # type: ignore[arg-type]

@@ -12,11 +12,10 @@ from dibs.faces.joining import by_task
 from dibs.faces.loops import refuse_in_workflow
 from dibs.lazy import imported
 from dibs.model import Status
-from dibs.primitives.description import NO_TIMEOUT
 from dibs.primitives.entering import Held
 from dibs.primitives.lease import LeaseBase
 from dibs.primitives.lock import LockBase
-from dibs.primitives.options import HoldOptions
+from dibs.primitives.options import HoldOptions, NoOptions, refuse_options
 from dibs.primitives.semaphore import SemaphoreBase
 from dibs.primitives.watching import Waiting
 from dibs.runtime.asyncio import AsyncRuntime
@@ -136,7 +135,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         note: str | None = None,
         within: Any = None,
         on_wait: Callable[[Waiting], object] | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> Acquisition[LeaseT]:
         """Acquire `units`, in turn: await it, or enter it with `async with`.
 
@@ -153,8 +152,8 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         others are told that the key is busy. The ttl has to be longer than the transaction. Raises
         `NotConfigured` for a store that can't do that, and for a connection to another one.
         """
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
+        if others:
+            refuse_options("acquire()", others, Acquirable.acquire)
         return Acquisition(self._acquire(units, wait, priority, note, within, on_wait))
 
     async def try_acquire(

@@ -1,14 +1,14 @@
 """The asyncio face of several leases, all or nothing."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.faces.aio import Acquirable, Acquisition, Lease, Semaphore
 from dibs.faces.aio_entering import Enterable, HeldByTask
 from dibs.primitives.allof import AllOfBase
 from dibs.primitives.allof_leases import LeasesBase
-from dibs.primitives.description import NO_TIMEOUT
+from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.watching import Waiting
 
 type Member = Acquirable[Any] | tuple[Semaphore, int] | AllOf
@@ -56,9 +56,9 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         wait: Duration | Unset | None = UNSET,
         ttl: Duration | Unset = UNSET,
         on_wait: Callable[[Waiting], object] | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> None:
-        super().__init__(*members, wait=wait, ttl=ttl, on_wait=on_wait, timeout=timeout)
+        super().__init__(*members, wait=wait, ttl=ttl, on_wait=on_wait, **others)
 
     def acquire(
         self,
@@ -67,7 +67,7 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         priority: int | None = None,
         note: str | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> Acquisition[Leases]:
         """Acquire all, or none: await it, or enter it with `async with`.
 
@@ -78,8 +78,8 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`, and `ValueError` if they are not all of
         one client.
         """
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
+        if others:
+            refuse_options("acquire()", others, AllOf.acquire)
         return Acquisition(self._acquire(wait, priority, note, on_wait))
 
     async def try_acquire(

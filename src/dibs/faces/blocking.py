@@ -11,10 +11,9 @@ from dibs.faces.joining import by_thread
 from dibs.faces.loops import refuse_in_loop
 from dibs.lazy import imported
 from dibs.model import Status
-from dibs.primitives.description import NO_TIMEOUT
 from dibs.primitives.lease import LeaseBase
 from dibs.primitives.lock import LockBase
-from dibs.primitives.options import HoldOptions
+from dibs.primitives.options import HoldOptions, NoOptions, refuse_options
 from dibs.primitives.semaphore import SemaphoreBase
 from dibs.primitives.watching import Waiting
 from dibs.runtime.step import step
@@ -93,7 +92,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         note: str | None = None,
         within: Any = None,
         on_wait: Callable[[Waiting], object] | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> LeaseT:
         """Acquire `units`, in turn: a lease, which is a context manager.
 
@@ -110,8 +109,8 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         others are told that the key is busy. The ttl has to be longer than the transaction. Raises
         `NotConfigured` for a store that can't do that, and for a connection to another one.
         """
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
+        if others:
+            refuse_options("acquire()", others, Acquirable.acquire)
         refuse_in_loop(self)
         return step(self._acquire(units, wait, priority, note, within, on_wait))
 

@@ -1,7 +1,7 @@
 """The blocking face of several leases, all or nothing."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.faces.blocking import Acquirable, Lease, Semaphore
@@ -9,7 +9,7 @@ from dibs.faces.blocking_entering import Enterable, HeldByThread
 from dibs.faces.loops import refuse_in_loop
 from dibs.primitives.allof import AllOfBase
 from dibs.primitives.allof_leases import LeasesBase
-from dibs.primitives.description import NO_TIMEOUT
+from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.watching import Waiting
 from dibs.runtime.step import step
 
@@ -59,9 +59,9 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         wait: Duration | Unset | None = UNSET,
         ttl: Duration | Unset = UNSET,
         on_wait: Callable[[Waiting], object] | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> None:
-        super().__init__(*members, wait=wait, ttl=ttl, on_wait=on_wait, timeout=timeout)
+        super().__init__(*members, wait=wait, ttl=ttl, on_wait=on_wait, **others)
 
     def acquire(
         self,
@@ -70,7 +70,7 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         priority: int | None = None,
         note: str | None = None,
         on_wait: Callable[[Waiting], object] | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> Leases:
         """Acquire all, or none: leases, which are a context manager.
 
@@ -81,8 +81,8 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`, and `ValueError` if they are not all of
         one client.
         """
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
+        if others:
+            refuse_options("acquire()", others, AllOf.acquire)
         refuse_in_loop(self)
         return step(self._acquire(wait, priority, note, on_wait))
 

@@ -10,8 +10,6 @@ from dibs.primitives.lease import LeaseBase
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.stores import NamedStore
 
-NO_CLIENT = "client= is {!r}: give what connect() returned, or the name of a store"
-
 _FLAGS = ("clock", "durable", "fenced", "push")
 _SCOPES = get_args(Capabilities.__annotations__["scope"])
 _FAILURES = ("crash", "reboot", "power-loss")
@@ -50,7 +48,11 @@ def client_of(given: Any) -> Any:
         return NamedStore(given)
     if isinstance(given, NamedStore | None) or hasattr(given, "hub"):
         return given
-    raise TypeError(NO_CLIENT.format(given))
+    kind = type(given)
+    raise TypeError(
+        f"client= is of {kind.__module__}.{kind.__qualname__}: give what connect() returned, or the "
+        "name of a store"
+    )
 
 
 def _known(words: Iterable[str]) -> frozenset[str]:

@@ -12,7 +12,8 @@ from dibs.errors import AcquireTimeout, NotHeld
 from dibs.faces import blocking
 from dibs.faces.callables import is_async, refuse_generator, refuse_late_body
 from dibs.faces.described import client_of
-from dibs.primitives.description import NO_TIMEOUT
+from dibs.primitives.description import Description
+from dibs.primitives.options import refuse_options
 from dibs.primitives.template import NameTemplate
 from dibs.settings import configured
 from dibs.stores import NamedStore
@@ -57,16 +58,14 @@ def wraps[F: Callable[..., Any]](
 ) -> Callable[[F], F]:
     """What `Lock.wraps` of both worlds does; see there."""
     check(template, on_busy)
-    if "timeout" in options:
-        raise TypeError(NO_TIMEOUT)
     if on_busy == "skip":
         options.setdefault("wait", 0)
     extra: dict[str, Any] = {
         key: options.pop(key) for key in ("on_lost", "on_wait", "require") if key in options
     }
     loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
-    if unknown := sorted(options.keys() - _SETTINGS):
-        raise TypeError(f"wraps() has no option {', '.join(unknown)}")
+    if unknown := {key: options[key] for key in options.keys() - _SETTINGS}:
+        refuse_options("wraps()", unknown, Description.__init__)
 
     def decorate(function: F) -> F:
         config = configured("lock", template, options, **loading)

@@ -1,6 +1,6 @@
 """Several leases, all or nothing."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from dibs.errors import AcquireTimeout
@@ -8,8 +8,8 @@ from dibs.primitives import observing
 from dibs.primitives.allof_gathering import Gathering
 from dibs.primitives.allof_leases import LeasesBase
 from dibs.primitives.allof_parts import Part, Wish, checked, in_order
-from dibs.primitives.description import NO_TIMEOUT
 from dibs.primitives.entering import Entering
+from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.telling import key_shown
 from dibs.primitives.watching import OnWait, check_on_wait
@@ -31,10 +31,10 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         wait: Duration | Unset | None = UNSET,
         ttl: Duration | Unset = UNSET,
         on_wait: OnWait | None = None,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> None:
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
+        if others:
+            refuse_options("AllOf()", others, AllOfBase.__init__)
         given: dict[str, Any] = {}
         if not isinstance(ttl, Unset):
             given["ttl"] = safe_ttl(ttl)

@@ -4,21 +4,17 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from socket import gethostname
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, check_priority
 from dibs.core.names import Kind, key_of
 from dibs.errors import MissingCapability
 from dibs.primitives.ask import Ask
+from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.telling import key_shown
 from dibs.primitives.terms import Terms
 from dibs.primitives.watching import OnWait, check_on_wait
 from dibs.settings import configured
-
-NO_TIMEOUT = (
-    "timeout= says too little: did you mean wait= (how long to queue) or "
-    "ttl= (how long the store keeps it)?"
-)
 
 _hosts: dict[int, str] = {}
 
@@ -67,10 +63,10 @@ class Description:
         client: Any = None,
         env_prefix: str | None = None,
         env_load: bool = True,
-        timeout: Unset = UNSET,
+        **others: Unpack[NoOptions],
     ) -> None:
-        if timeout is not UNSET:
-            raise TypeError(NO_TIMEOUT)
+        if others:
+            refuse_options(f"a {self.kind}", others, Description.__init__)
         given = {
             "ttl": ttl,
             "wait": wait,

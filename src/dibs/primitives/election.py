@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import count
 from random import uniform
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 from weakref import ref
 
 from dibs.config import UNSET, Duration, LockConfig, Unset
@@ -14,6 +14,7 @@ from dibs.primitives.acquire import Acquiring
 from dibs.primitives.complaints import Complaints
 from dibs.primitives.election_config import JITTER, LeaderConfig, leader_configured
 from dibs.primitives.entering import Block
+from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.ready import announce
 from dibs.primitives.stoppable import Stoppable
@@ -46,7 +47,10 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         client: Any = None,
         env_prefix: str | None = None,
         env_load: bool = True,
+        **others: Unpack[NoOptions],
     ) -> None:
+        if others:
+            refuse_options(f"a {self.kind}", others, ElectionBase.__init__)
         given = {
             "ttl": ttl,
             "renew_deadline": renew_deadline,

@@ -1,7 +1,7 @@
-"""The constructors' options, as type checkers see them where they are passed on."""
+"""The constructors' options, as type checkers see them, and what other libraries call them."""
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, TypedDict
 
 from dibs.config import Duration, Unset
 from dibs.primitives.watching import Waiting
@@ -60,3 +60,50 @@ class ElectionOptions(TypedDict, total=False):
     require: Iterable[str]
     env_prefix: str | None
     env_load: bool
+
+
+class NoOptions(TypedDict):
+    """To type checkers: there are no others."""
+
+
+_WAIT = "write wait= (how long to queue; 0 for one try)"
+_TTL = "write ttl= (how long the store keeps it without a renewal)"
+_PUSHED = "leave it out: waiters do not poll, the store tells them when it is their turn"
+_OTHER_WORDS = {
+    "timeout": (
+        "timeout= says too little: did you mean wait= (how long to queue) or "
+        "ttl= (how long the store keeps it)?"
+    ),
+    **dict.fromkeys(
+        ("blocking_timeout", "acquire_timeout", "wait_timeout", "max_wait", "wait_time"), _WAIT
+    ),
+    "blocking": "write wait=0 for one try, or try_acquire(); without it, acquire() waits",
+    **dict.fromkeys(
+        ("lease_time", "lease_duration", "expire", "expires", "expiry", "lock_timeout"), _TTL
+    ),
+    **dict.fromkeys(
+        ("sleep", "retry_interval", "retry_delay", "retry_every", "poll_interval"), _PUSHED
+    ),
+    "auto_renewal": "write auto_renew=, which is on unless you turn it off",
+    "thread_local": "leave it out: what is held is the lease, which you may hand to another thread",
+    **dict.fromkeys(
+        ("limit", "value", "permits", "max_leases"), "write Semaphore(name, capacity=N)"
+    ),
+    **dict.fromkeys(("owner", "id"), "write label=, which is shown as part of the owner"),
+}
+"""What other libraries call our options."""
+
+
+def refuse_options(of: str, given: Mapping[str, object], known: Callable[..., object]) -> NoReturn:
+    """Raise `TypeError` for options that `known`, a method of ours, does not have."""
+    from difflib import get_close_matches  # only a wrong call pays for them
+    from inspect import signature
+
+    name = min(given)
+    advice = _OTHER_WORDS.get(name)
+    if advice is None:
+        near = get_close_matches(name, signature(known).parameters, 1)
+        advice = f"did you mean {near[0]}=?" if near else ""
+    if not advice.startswith(name):
+        advice = f"{of} has no option {name}={advice and ': '}{advice}"
+    raise TypeError(advice)

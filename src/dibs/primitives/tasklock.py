@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self, Unpack
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
+from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.tasklease import TaskLeaseBase
 from dibs.settings import configured_together
@@ -93,7 +94,10 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         client: Any = None,
         env_prefix: str | None = None,
         env_load: bool = True,
+        **others: Unpack[NoOptions],
     ) -> None:
+        if others:
+            refuse_options(f"a {self.kind}", others, TaskLockBase.__init__)
         given = {
             "min_hold": min_hold,
             "max_hold": max_hold,
