@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ from dibs.model import (
     Revoke,
     Wakeup,
 )
+from tests.backends.told_plans import DEAD_CROWDS, TOLD
 
 IDS = [f"id{n}" for n in range(9)]
 KEYS = [b"lock:a", b"semaphore:\xff\x00b"]
@@ -167,7 +169,7 @@ class Subject:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
-    plan=st.lists(steps, min_size=8, max_size=40),
+    plan=st.one_of(*[st.lists(steps, min_size=8, max_size=40)] * 3, DEAD_CROWDS),
     manner=st.sampled_from(["remembering", "reopened", "in turns"]),
 )
 def test_rows_answer_as_memory_does(plan: list[Any], manner: str) -> None:
@@ -178,6 +180,14 @@ def test_rows_answer_as_memory_does(plan: list[Any], manner: str) -> None:
             follow(plan, clock, Reference(clock), subject)
         finally:
             subject.close()
+
+
+@pytest.mark.parametrize("plan", TOLD)
+def test_a_told_plan_is_answered_alike(plan: list[Any], tmp_path: Path) -> None:
+    clock = ManualClock()
+    subject = Subject(tmp_path / "leases.db", clock, "remembering")
+    follow(plan, clock, Reference(clock), subject)
+    subject.close()
 
 
 def follow(plan: list[Any], clock: ManualClock, reference: Reference, subject: Subject) -> None:

@@ -5,6 +5,9 @@ A plan is a list of batches, and of seconds between them.
 
 from typing import Any
 
+from hypothesis import strategies as st
+
+from dibs.core.timing import SIGHT
 from dibs.model import Acquire, Inspect, Release, Renew, Resize, Revoke
 
 LINE = b"lock:a"
@@ -28,6 +31,16 @@ def everywhere(kind: type[Any], lease: str, **more: Any) -> list[Any]:
     return [kind(key, lease, **{**sound, **more}) for key in BOTH]
 
 
+def crowd(many: int, **wishes: Any) -> list[Any]:
+    """One holds, and so many wait."""
+    return [wish(f"w{number}", **{"patience": 90.0, **wishes}) for number in range(many + 1)]
+
+
+def beat(number: int) -> Renew:
+    """A heartbeat of one of a crowd, or its renewal."""
+    return Renew(LINE, f"w{number}", 30.0, "there")
+
+
 TOLD: list[list[Any]] = [
     [[wish("a", inbox="here")], [Renew(LINE, "a", 30.0, "there")], [Revoke(LINE, None, "so")]],
     [[wish("a", ttl=1.5), wish("b")], 1.7, [leave("a")]],
@@ -36,6 +49,7 @@ TOLD: list[list[Any]] = [
     [[wish("a"), wish("b"), wish("c", ttl=3.0)], 5.0, [leave("a")]],
     [[wish("a"), wish("b", lock_delay=2.0)], [leave("a")], 5.0, [Inspect(LINE)]],
     [[wish("a"), wish("b"), wish("c")], [leave("a")], 5.0, [Inspect(LINE)]],
+    [[wish("a"), wish("b"), wish("c")], [leave("a")], [Renew(LINE, "b", 60.0)], 31.0, [wish("d")]],
     [
         [wish("a", units=2, capacity=2), wish("b", capacity=2)],
         [wish("c", units=2, capacity=2), wish("d"), Resize(LINE, "a", 1, 1), leave("a")],
@@ -90,4 +104,53 @@ TOLD: list[list[Any]] = [
     [[Inspect(LINE)], everywhere(Acquire, "a"), [wish("b")], everywhere(Release, "a")],
     [everywhere(Acquire, "a", ttl=3.0), 5.0, everywhere(Renew, "a", ttl=30.0)],
     [everywhere(Acquire, "a"), everywhere(Release, "a", bury=6.0), everywhere(Acquire, "a")],
+    [crowd(20), 5.7, [beat(20)], [leave("w0")], 5.0, [beat(19)], [beat(20)], [leave("w19")]],
+    [crowd(20), 1.0, [leave("w0")], 2.0, [beat(20), beat(19)], 3.0, [Inspect(LINE)], [beat(2)]],
+    [crowd(20), 1.0, [leave("w0")], 2.0, [beat(1)], 1.0, [leave("w1")], 2.5, [beat(20)]],
+    [crowd(20), 12.0, [beat(18)], 4.0, [leave("w0")], [wish("new", queue=False)], [beat(20)]],
+    [crowd(2 * SIGHT), 50.0, [leave("w0")], [beat(100)], [beat(70)], [leave("w100")], [beat(70)]],
+    [crowd(2 * SIGHT), 50.0, [leave("w0"), beat(63)], [leave("w63")], [wish("new", queue=False)]],
+    [crowd(SIGHT - 1), [wish("near"), wish("far")], 50.0, [leave("w0"), beat(30)], [beat(31)]],
+    [crowd(2 * SIGHT), 20.0, [beat(120)]],
+    [[wish("w0", ttl=3.0), *crowd(30)[1:]], 4.0, [beat(30), beat(29)], 3.0, [beat(30)]],
+    [[wish("w0", ttl=3.0, lock_delay=4.0), *crowd(30)[1:]], 4.0, [beat(30)], 3.0, [beat(30)]],
+    [
+        [wish("a"), wish("b", ttl=1.5), *(wish(lease) for lease in "cefdg")],
+        1.0,
+        [leave("a")],
+        1.0,
+        [Renew(LINE, lease, 30.0) for lease in "cefg"],
+        0.6,
+        [Renew(LINE, "g", 30.0)],
+        [Renew(LINE, "c", 30.0)],
+        [leave("c")],
+        [leave("e")],
+        [leave("f")],
+        [Inspect(LINE)],
+    ],
+    [crowd(9, ttl=3.0), 1.0, [leave("w0")], 4.0, [beat(9)], [beat(3)], [leave("w9")]],
+    [crowd(9, units=2, capacity=3), 1.0, [leave("w0")], 5.5, [wish("x", capacity=3)], [beat(3)]],
 ]
+
+
+def dead_crowd(many: int) -> st.SearchStrategy[list[Any]]:
+    """Plans in which many wait and only a few of them are ever heard of again."""
+    few = st.sampled_from(sorted({0, 1, 2, many // 2, many - 1, many}))
+    steps = [
+        *[few.map(lambda number: [beat(number)])] * 5,
+        *[few.map(lambda number: [leave(f"w{number}")])] * 2,
+        *[st.sampled_from([0.6, 1.7, 1.7, 5.1, 12.0])] * 3,
+        st.sampled_from([[wish("new", queue=False)], [wish("new")], [Inspect(LINE)]]),
+    ]
+    wishes = st.fixed_dictionaries(
+        {"ttl": st.sampled_from([3.0, 30.0]), "patience": st.sampled_from([30.0, 90.0])},
+        optional={"lock_delay": st.just(2.0), "capacity": st.just(2), "priority": st.just(1)},
+    )
+    return st.builds(
+        lambda wishes, plan: [crowd(many, **wishes), *plan, [Inspect(LINE)]],
+        wishes,
+        st.lists(st.one_of(steps), min_size=6, max_size=25),
+    )
+
+
+DEAD_CROWDS = st.sampled_from([3, 18, 18, SIGHT + 16]).flatmap(dead_crowd)

@@ -55,7 +55,8 @@ class Line:
     remember: float = 0.0
     why: str = ""
     since: int = 0
-    front: bool = False
+    silence: float = 0.0
+    seen: int = 0
     number: int = 0
 
     @property
@@ -74,6 +75,7 @@ class Naive:
         self.last = 0
         self.capacity = 0
         self.numbers = 0
+        self.doubt = 0
         self.limit = limit
         self.pushed: list[tuple[str, str]] = []
 
@@ -135,6 +137,8 @@ class Naive:
     def pass_away(self, line: Line, late: float) -> None:
         self.lines.remove(line)
         silent = line.what in ("unclaimed", "revoked")
+        if line.what == "unclaimed":
+            self.doubt = max(self.doubt, line.token)
         remember = 60.0 if silent else line.remember if line.what == "kept" else 0.0
         if line.holds and line.what != "kept" and line.close > late:
             kept = self.keep(line, line.close - late, 60.0 if silent else 0.0)
@@ -164,12 +168,14 @@ class Naive:
         return line
 
     def serve(self) -> bool:
-        for line in self.queue():
+        for line in self.queue()[:64]:
             wish = _wish(line)
             if wish.units > self.capacity:
                 self.replace(line, self.ended(line.id, 60.0, "too_large"))
                 self.pushed.append((line.id, "refused"))
                 return True
+            if self.used() >= self.capacity:
+                return False
             if self.silent(line):
                 continue
             if self.used() + wish.units > self.capacity:
@@ -181,7 +187,7 @@ class Naive:
 
     def silent(self, line: Line) -> bool:
         heard = self.end(line) - line.life
-        return line.front and self.now - heard > min(5.0, _wish(line).ttl)
+        return self.now - heard > line.silence or line.seen < self.doubt
 
     def hold(self, wish: Acquire, what: str, life: float) -> Line:
         stamp = self.stamp if self.stamp <= YEAR_2200 else 0
@@ -223,7 +229,7 @@ class Naive:
             return Refused("too_large")
         self.capacity = wish.capacity
         self.settle()
-        if all(map(self.silent, self.queue())) and self.used() + wish.units <= self.capacity:
+        if self.is_next(wish):
             line = self.hold(wish, "held", wish.ttl)
             self.lines.append(line)
             return Granted(line.token, line.slots, wish.ttl)
@@ -245,6 +251,10 @@ class Naive:
         self.lines.append(line)
         return self.speak(line, wish.ttl)
 
+    def is_next(self, wish: Acquire) -> bool:
+        room = self.used() + wish.units <= self.capacity
+        return room and all(map(self.silent, self.queue()[:64]))
+
     def refusal(self, reason: Any) -> Refused:
         ends = [self.end(line) - self.now for line in self.holds()]
         return Refused(reason, (), min(ends) if ends else 5.0)
@@ -263,17 +273,29 @@ class Naive:
         if _wish(line).units > self.capacity:
             self.replace(line, self.ended(line.id, 60.0, "too_large"))
             return Refused("too_large")
-        line.front = self.queue().index(line) < 4
+        window = min(5.0, _wish(line).ttl)
+        before = self.queue()[: self.queue().index(line)]
+        living = len(before)
+        for other in before[:64]:
+            if not self.silent(other):
+                break
+            living -= 1
+        front = len(before) < 16 or living < 16
+        line.silence = window if front else 3 * window
+        line.seen = self.last
         self.live(line, line.life)
         self.settle()
         now = self.line(line.id)
+        if now is line and self.is_next(_wish(line)):
+            now = self.hold(_wish(line), "unclaimed", window)
+            self.replace(line, now)
         if now is not None and now.holds:
             return self.claim(now, ttl)
         ahead = self.queue().index(line)
-        often = min(5.0, _wish(line).ttl) / 3
+        often = window / 3
         ends = [self.end(hold) - self.now for hold in self.holds()]
-        if not line.front:
-            again = line.life / 3
+        if not front:
+            again = min(line.life / 3, window + min([window, *ends]))
         elif ahead or not ends:
             again = often
         else:

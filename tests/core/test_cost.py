@@ -6,6 +6,7 @@ import pytest
 
 from dibs.core import ledger
 from dibs.core.book import Hold, MemoryBook, Place
+from dibs.core.timing import FRONT, SIGHT
 from dibs.model import (
     Acquire,
     Command,
@@ -90,9 +91,16 @@ def test_no_command_walks_the_queue(command: Command, answer: type) -> None:
 
 def test_a_dead_front_costs_no_more_than_the_front() -> None:
     book = long_queue()
-    count, reply = touched_by(book, Renew(KEY, "w4", 30), now=30)
+    count, reply = touched_by(book, Renew(KEY, f"w{FRONT}", 30), now=30)
     assert isinstance(reply, Granted)
-    assert count <= FEW
+    assert count <= 5 * SIGHT
+
+
+def test_dead_waiters_cost_a_heartbeat_no_more_than_those_in_sight() -> None:
+    book = long_queue()
+    count, reply = touched_by(book, Renew(KEY, "w9999", 30), now=29)
+    assert isinstance(reply, Queued)
+    assert count <= SIGHT + FEW
 
 
 def test_to_be_looked_at_costs_what_is_shown() -> None:

@@ -1,9 +1,11 @@
 """A grant that was pushed, and who asks again when."""
 
+from typing import Any
+
 import pytest
 
 from dibs.core.names import fingerprint
-from dibs.core.timing import BURIAL, WINDOW
+from dibs.core.timing import BURIAL, FRONT, SIGHT, WINDOW
 from dibs.model import (
     Gone,
     Granted,
@@ -93,50 +95,90 @@ def test_the_head_rechecks_when_units_come_free_by_time_at_the_latest(story: Sto
     assert story.at(29.5).renew("b") == Queued(0, 0.5, 29.5)
 
 
-def test_the_first_four_speak_every_third_of_a_window_others_of_their_patience(
-    story: Story,
-) -> None:
+WAITERS = "bcdefghijklmnopqrstuvwxyz"
+"""So many that the last nine are not at the front, while the others live."""
+
+
+def queue_up(story: Story, holder_ttl: float, **wishes: Any) -> None:
+    story.acquire("a", ttl=holder_ttl, **wishes)
+    for id_ in WAITERS:
+        story.wait(id_, patience=90, **wishes)
+
+
+def test_the_front_sends_heartbeats_often_and_others_every_two_windows(story: Story) -> None:
     story.acquire("a", ttl=1000)
-    for position, id_ in enumerate("bcdef"):
+    for position, id_ in enumerate(WAITERS):
         reply = story.wait(id_, patience=90)
-        again = WINDOW / 3 if position < 4 else 30
+        again = WINDOW / 3 if position < FRONT else 2 * WINDOW
         assert reply == Queued(position, again, 0)
 
 
-def test_whoever_finds_free_units_behind_a_dead_front_looks_again_when_the_grant_lapses(
+def test_the_passed_over_do_not_count_for_the_front(story: Story) -> None:
+    queue_up(story, 1000)
+    assert story.at(4).renew("z") == Queued(24, 2 * WINDOW, 4)
+    assert story.at(6).renew("z") == Queued(24, WINDOW / 3, 6)
+    assert story.renew("b") == Queued(0, WINDOW / 3, 6)
+    assert story.renew("z") == Queued(24, 2 * WINDOW, 6), "b lives, and fifteen after it may"
+
+
+def test_an_unclaimed_grant_casts_doubt_on_all_not_heard_of_since(story: Story) -> None:
+    queue_up(story, 1000)
+    story.at(1).release("a")
+    assert story.pushed() == [("b", "granted"), ("c", "head")]
+    story.at(2).renew("y")
+    story.at(1 + WINDOW).acquire("z")
+    assert story.pushed() == [("y", "granted")]
+    assert isinstance(story.renew("c"), Queued)
+    story.release("y")
+    assert story.pushed() == [("c", "granted"), ("d", "head")], "it keeps its position"
+
+
+def test_a_claimed_grant_casts_no_doubt(story: Story) -> None:
+    queue_up(story, 1000)
+    story.at(1).release("a")
+    story.at(2).renew("b", 1)
+    story.at(4).release("b")
+    assert story.pushed() == [("c", "granted"), ("d", "head")]
+
+
+def test_any_number_of_dead_waiters_costs_one_grant(story: Story) -> None:
+    queue_up(story, 10)
+    assert story.at(11).renew("z") == Queued(23, WINDOW / 3, 11)
+    assert story.pushed() == [("r", "granted")], "b to q were told to send heartbeats, and did not"
+    assert isinstance(story.at(11 + WINDOW).renew("z"), Granted)
+
+
+def test_behind_all_that_are_looked_at_whoever_asks_is_granted(story: Story) -> None:
+    story.acquire("a", ttl=1000)
+    for number in range(3 * SIGHT):
+        story.wait(f"dead{number}", patience=90)
+    story.wait("b", patience=90)
+    story.at(60).release("a")
+    assert story.woken == []
+    assert isinstance(story.renew("b"), Granted)
+
+
+def test_a_lock_delay_is_waited_for_before_the_next_is_granted(story: Story) -> None:
+    queue_up(story, 10, lock_delay=2)
+    assert isinstance(story.at(11).renew("z"), Queued), "a's units are closed until 12"
+    assert story.pushed() == []
+    assert isinstance(story.at(12).renew("z"), Queued)
+    assert story.pushed() == [("r", "granted")]
+    assert isinstance(story.at(12 + WINDOW).renew("z"), Queued), "r's as well, for 2 s"
+    assert isinstance(story.at(19).renew("z"), Granted)
+
+
+def test_whoever_comes_upon_free_units_from_far_behind_looks_when_the_grant_lapses(
     story: Story,
 ) -> None:
-    """Each dead place costs a claim window then, and not the time until somebody happens to look."""
-    story.acquire("a", ttl=10)
-    for id_ in "bcdefgh":
-        story.wait(id_, patience=90)
-    assert story.at(11).renew("h") == Queued(5, WINDOW, 11)
-    assert story.pushed() == [("f", "granted")], "b to e were told to speak, and did not"
-    assert story.at(11 + WINDOW).renew("h") == Queued(4, WINDOW, 16)
-    assert story.pushed() == [("g", "granted")]
-    assert isinstance(story.at(11 + 2 * WINDOW).renew("h"), Granted)
+    queue_up(story, 4)
+    assert story.at(4.5).renew("z") == Queued(23, WINDOW, 4.5), "b may be dead"
 
 
-def test_whoever_finds_units_closed_behind_a_dead_front_looks_again_when_they_open(
-    story: Story,
-) -> None:
-    story.acquire("a", ttl=10, lock_delay=2)
-    for id_ in "bcdefgh":
-        story.wait(id_, patience=90, lock_delay=2)
-    assert story.at(11).renew("h") == Queued(6, 1, 11), "a's units are closed until 12"
-    assert story.at(12).renew("h") == Queued(5, WINDOW, 12)
-    assert story.pushed() == [("f", "granted")]
-    assert story.at(12 + WINDOW).renew("h") == Queued(5, 2, 17), "f's as well, for 2 s"
-    assert story.at(19).renew("h") == Queued(4, WINDOW, 19)
-
-
-def test_whoever_finds_nothing_free_looks_again_as_before(story: Story) -> None:
-    story.acquire("a", ttl=10)
-    for id_ in "bcdefg":
-        story.wait(id_, patience=90)
-    story.at(11).renew("g")
-    story.at(12).renew("f")
-    assert story.at(13).renew("g") == Queued(4, 30, 13), "f lives"
+def test_whoever_finds_a_grant_unclaimed_looks_again_a_window_after_its_end(story: Story) -> None:
+    queue_up(story, 1000)
+    story.at(1).release("a")
+    assert story.at(4).renew("z") == Queued(23, WINDOW + 2, 4)
 
 
 def test_a_place_silent_for_a_window_is_passed_over_at_grant(story: Story) -> None:
@@ -151,14 +193,14 @@ def test_a_place_silent_for_a_window_is_passed_over_at_grant(story: Story) -> No
     assert story.pushed() == [("b", "granted")]
 
 
-def test_a_place_that_was_not_told_to_speak_often_is_not_silent(story: Story) -> None:
-    story.acquire("a", ttl=100)
-    for id_ in "bcdef":
-        story.wait(id_, patience=100)
-    for id_ in "bcde":
-        story.at(20).release(id_)
+def test_one_that_is_not_at_the_front_may_be_silent_for_three_windows(story: Story) -> None:
+    queue_up(story, 1000)
+    for id_ in WAITERS[:FRONT]:
+        story.at(3 * WINDOW).release(id_)
     story.release("a")
-    assert story.pushed() == [("f", "granted")]
+    assert story.pushed() == [("r", "granted"), ("s", "head")]
+    story.at(3 * WINDOW + 1).release("r")
+    assert story.pushed() == []
 
 
 def test_the_new_head_is_woken_and_the_old_one_is_not(story: Story) -> None:

@@ -64,12 +64,12 @@ def tokens_of_step(old: FrozenBook, new: FrozenBook) -> tuple[int, ...]:
     return tuple(part(hold, "token") for hold in new.entries if _newly_granted(hold, before))
 
 
-def flaws_of_step(old: FrozenBook, new: FrozenBook, call: Call, window: float) -> Iterator[str]:
+def flaws_of_step(old: FrozenBook, new: FrozenBook, call: Call) -> Iterator[str]:
     """What is wrong with how the ledger changed the book, by the store's clock."""
     before, after = _by_id(old), _by_id(new)
     for hold in after.values():
         if _newly_granted(hold, before):
-            yield from _overtaken(hold, before, after, call, window)
+            yield from _overtaken(hold, before, after, call, new.doubt)
             if part(hold, "id") not in before and call[:2] != ("acquire", part(hold, "id")):
                 yield f"{part(hold, 'id')} was granted without being asked for"
     for hold in after.values():
@@ -92,7 +92,7 @@ def _overtaken(
     before: dict[str, FrozenEntry],
     after: dict[str, FrozenEntry],
     call: Call,
-    window: float,
+    doubt: int,
 ) -> Iterator[str]:
     """Nobody passes a place that speaks up, but by a higher priority."""
     old = before.get(part(hold, "id"))
@@ -102,7 +102,7 @@ def _overtaken(
     mine = _rank(old) if old is not None else (-call[4] if call[0] == "acquire" else 0, FOREVER)
     for place in before.values():
         stays = place[0] == "place" and after.get(part(place, "id"), ("",))[0] == "place"
-        if stays and _rank(place) < mine and not _silent(place, window):
+        if stays and _rank(place) < mine and not _silent(place, doubt):
             yield f"{part(hold, 'id')} overtook {part(place, 'id')}"
 
 
@@ -110,9 +110,9 @@ def _rank(place: FrozenEntry) -> tuple[float, float]:
     return (-part(place, "priority"), part(place, "arrival"))
 
 
-def _silent(place: FrozenEntry, window: float) -> bool:
+def _silent(place: FrozenEntry, doubt: int) -> bool:
     heard_ago: Any = part(place, "ttl") - part(place, "expires")
-    return bool(part(place, "near") and heard_ago > window)
+    return bool(heard_ago > part(place, "silence") or part(place, "seen") < doubt)
 
 
 def _moved_expiry(old: FrozenEntry | None, new: FrozenEntry, call: Call) -> Iterator[str]:

@@ -267,7 +267,7 @@ MUTANTS = [
         "a place that is passed over though it speaks",
         worlds.DEAD_WAITERS,
         "overtook",
-        _method("_silent", lambda turn, place: place.near and turn.book.ahead_of(place) == 0),
+        _method("_silent", lambda turn, place: turn.book.ahead_of(place) == 0),
     ),
     Mutant(
         "a token that repeats",

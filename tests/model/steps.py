@@ -47,7 +47,7 @@ class Steps:
     def __init__(self, world: World) -> None:
         self.world = world
         self.protocol = world.protocol
-        self.store = Store(world.clock, world.capacity, world.ttl, world.patience, world.window)
+        self.store = Store(world.clock, world.capacity, world.ttl, world.patience)
 
     def __call__(self, state: State) -> Iterator[Step]:
         for step in self._raw(state):

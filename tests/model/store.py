@@ -43,12 +43,11 @@ class Store:
     Without a clock, it is the caller itself that runs the ledger, with what *it* has seen.
     """
 
-    def __init__(self, clock: bool, capacity: int, ttl: int, patience: int, window: int) -> None:
+    def __init__(self, clock: bool, capacity: int, ttl: int, patience: int) -> None:
         self.clock = clock
         self.capacity = capacity
         self.ttl = ttl
         self.patience = patience
-        self.window = window
         self._known: dict[tuple[FrozenBook, Call, int, int], Outcome] = {}
 
     def apply(self, book: FrozenBook, call: Call, by: int, stamp: int = 0) -> Outcome:
@@ -68,7 +67,7 @@ class Store:
         pushes = tuple(_push(book, wakeup) for wakeup in wakeups if wakeup.event == "granted")
         after = freeze(book, self.clock, sights)
         tokens = tokens_of_step(frozen, after)
-        flaw = next(flaws_of_step(frozen, after, call, self.window), None) if self.clock else None
+        flaw = next(flaws_of_step(frozen, after, call), None) if self.clock else None
         return Outcome(after, plain(reply), pushes, tokens, flaw)
 
     def command(self, call: Call, by: int) -> Command:

@@ -34,6 +34,7 @@ class FrozenBook(NamedTuple):
 
     last: int = 0
     capacity: int = 0
+    doubt: int = 0
     entries: tuple[FrozenEntry, ...] = ()
     sights: tuple[Sights, ...] = ()
 
@@ -118,17 +119,24 @@ def _near(time: float) -> float:
 
 
 def freeze(book: MemoryBook, clock: bool, sights: tuple[Sights, ...] = ()) -> FrozenBook:
-    """A book as a value; arrivals are renumbered, since only their order counts."""
+    """A book as a value; arrivals are renumbered, since only their order counts.
+
+    So with what a place has seen: only the tokens that nobody claimed, or may not claim, count.
+    """
     places = sorted(
         (entry for entry in book.entries() if isinstance(entry, Place)), key=lambda p: p.arrival
     )
     numbers = {place.id: number for number, place in enumerate(places, 1)}
+    doubt = book.doubt if any(place.seen < book.doubt for place in places) else 0
+    marks = [0, doubt, *(h.token for h in book.holds() if h.state == "unclaimed")]
     renumbered = (
-        replace(entry, arrival=numbers[entry.id]) if isinstance(entry, Place) else entry
+        replace(entry, arrival=numbers[entry.id], seen=max(m for m in marks if m <= entry.seen))
+        if isinstance(entry, Place)
+        else entry
         for entry in book.entries()
     )
     entries = tuple(sorted((freeze_entry(entry, clock) for entry in renumbered), key=_identity))
-    return FrozenBook(book.last, book.capacity, entries, sights)
+    return FrozenBook(book.last, book.capacity, doubt, entries, sights)
 
 
 def _identity(entry: FrozenEntry) -> str:
@@ -139,6 +147,7 @@ def thaw(frozen: FrozenBook, view: Callable[[Entry], float] = stored_expiry) -> 
     """The real book again, at store time 0."""
     book = MemoryBook(frozen.last, view=view)
     book.capacity = frozen.capacity
+    book.doubt = frozen.doubt
     for entry in frozen.entries:
         book.put(_KINDS[entry[0]](*entry[1:]))
         book.arrivals += entry[0] == "place"
@@ -172,8 +181,15 @@ def renumbered(state: State) -> State:
     book, ghost = state.book, state.ghost
     if book.last < 2:
         return state
-    tokens = {0, book.last, ghost.top, *ghost.written, *(c.token for c in state.clients)}
-    tokens |= {entry[_TOKEN] for entry in book.entries if entry[0] == "hold"}
+    tokens = {
+        0,
+        book.last,
+        book.doubt,
+        ghost.top,
+        *ghost.written,
+        *(c.token for c in state.clients),
+    }
+    tokens |= {entry[_TOKENS[entry[0]]] for entry in book.entries if entry[0] in _TOKENS}
     tokens |= {message[3] for message in state.net if message[0] == "p"}
     tokens |= {m[2][1] for m in state.net if m[0] == "r" and m[2][0] == "granted"}
     if max(tokens) == len(tokens) - 1:
@@ -181,7 +197,9 @@ def renumbered(state: State) -> State:
     new = {token: number for number, token in enumerate(sorted(tokens))}
     return state._replace(
         book=book._replace(
-            last=new[book.last], entries=tuple(_retoken(entry, new) for entry in book.entries)
+            last=new[book.last],
+            doubt=new[book.doubt],
+            entries=tuple(_retoken(entry, new) for entry in book.entries),
         ),
         clients=tuple(client._replace(token=new[client.token]) for client in state.clients),
         net=tuple(sorted(_readdressed(message, new) for message in state.net)),
@@ -191,13 +209,14 @@ def renumbered(state: State) -> State:
     )
 
 
-_TOKEN = _AT["hold", "token"]
+_TOKENS = {"hold": _AT["hold", "token"], "place": _AT["place", "seen"]}
 
 
 def _retoken(entry: FrozenEntry, new: dict[int, int]) -> FrozenEntry:
-    if entry[0] != "hold":
+    at = _TOKENS.get(entry[0])
+    if at is None:
         return entry
-    return (*entry[:_TOKEN], new[entry[_TOKEN]], *entry[_TOKEN + 1 :])
+    return (*entry[:at], new[entry[at]], *entry[at + 1 :])
 
 
 def _readdressed(message: Message, new: dict[int, int]) -> Message:

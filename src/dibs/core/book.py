@@ -60,8 +60,10 @@ class Place:
     """The patience: how long it lives without a sign of life."""
     expires: float
     beat: int = 0
-    near: bool = False
-    """It was told to speak up often, so its silence means something."""
+    silence: float = inf
+    """Seconds without a heartbeat after which it is passed over."""
+    seen: int = 0
+    """The newest token of the key at its last heartbeat."""
     tokens: int = 1
     floor: int = 0
     lock_delay: float = 0.0
@@ -105,6 +107,8 @@ class Book(Protocol):
     """The newest capacity that a new id declared; 0 before the first."""
     arrivals: int
     """How many waiters and tombstones there ever were."""
+    doubt: int
+    """The newest token that nobody claimed: waiters not heard of since it was granted are passed over."""
 
     @property
     def used(self) -> int:
@@ -165,6 +169,7 @@ class MemoryBook:
         "_queue",
         "arrivals",
         "capacity",
+        "doubt",
         "expires_at",
         "last",
         "queue_limit",
@@ -180,6 +185,7 @@ class MemoryBook:
         self.last = last
         self.capacity = 0
         self.arrivals = 0
+        self.doubt = 0
         self.used = 0
         self.queue_limit = queue_limit
         self.expires_at = view

@@ -3,8 +3,11 @@
 WINDOW = 5.0
 """How long a pushed grant stands unclaimed, at most."""
 
-FRONT = 4
-"""So many places at the front of a queue give signs of life often enough to be believed."""
+FRONT = 16
+"""So many waiters at the front of a queue send a heartbeat every third of a claim timeout."""
+
+SIGHT = 64
+"""So many waiters are looked at; if all of them are passed over, whoever asks next is granted."""
 
 BURIAL = 60.0
 """How long an ended id is remembered, at least."""

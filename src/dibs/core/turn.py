@@ -1,6 +1,6 @@
 """One command's turn at a book: what time has changed, and the steps that several rules share."""
 
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from typing import Literal
 
@@ -9,6 +9,7 @@ from dibs.core.names import fingerprint
 from dibs.core.timing import (
     BURIAL,
     FRONT,
+    SIGHT,
     claim_window,
     next_token,
     sign_of_life_after,
@@ -53,6 +54,8 @@ class Turn:
         """An entry's time is over; what follows counts from then, however late we look."""
         late = self.now - self.book.expires_at(entry)
         if isinstance(entry, Hold):
+            if entry.state == "unclaimed":
+                self.book.doubt = max(self.book.doubt, entry.token)
             if entry.state != "kept" and entry.lock_delay > late:
                 self.free_in = min(self.free_in, entry.lock_delay - late)
                 bury = BURIAL if entry.state in _ENDS_ITS_ID else 0.0
@@ -64,12 +67,14 @@ class Turn:
         self.book.remove(entry)
 
     def _grant_next(self) -> bool:
-        """Grant the first place that speaks up, if it fits; tell whether to look again."""
+        """Grant the first waiter that is not passed over, if it fits; tell whether to look again."""
         book = self.book
-        for place in book.queue():
+        for place in islice(book.queue(), SIGHT):
             if place.units > book.capacity:
                 self._refuse_for_good(place)
                 return True
+            if book.used >= book.capacity:
+                return False
             if self._silent(place):
                 continue
             if book.used + place.units > book.capacity:
@@ -79,9 +84,9 @@ class Turn:
         return False
 
     def _silent(self, place: Place) -> bool:
-        """It was asked to speak up often, and let a whole claim window pass."""
+        """It missed its heartbeats, or was not heard of since a grant that nobody claimed."""
         heard = self.book.expires_at(place) - place.ttl
-        return place.near and self.now - heard > claim_window(place.grant_ttl)
+        return self.now - heard > place.silence or place.seen < self.book.doubt
 
     def _refuse_for_good(self, place: Place) -> None:
         """The capacity has shrunk below what this place asks for."""
@@ -115,11 +120,11 @@ class Turn:
     # -- units, tokens, slots -----------------------------------------------------------------------
 
     def fits(self, units: int) -> bool:
-        """There is room, and nobody who speaks up waits for it."""
+        """There is room, and all waiters in sight are passed over."""
         book = self.book
         if book.used + units > book.capacity:
             return False
-        return not book.waiting or all(self._silent(place) for place in book.queue())
+        return not book.waiting or all(map(self._silent, islice(book.queue(), SIGHT)))
 
     def take_tokens(self, count: int, floor: int) -> int:
         """Reserve `count` tokens and return the first."""
@@ -164,14 +169,14 @@ class Turn:
             self.bury(place.id, BURIAL, "too_large")
             return Refused("too_large")
         ahead = self.book.ahead_of(place)
-        place.near = ahead < FRONT
+        self._hear(place, ahead)
         self.extend(place, place.ttl)
         return self._in_line(place, ahead, ttl)
 
     def queue_up(self, place: Place) -> Granted | Queued:
         """A new place joins the queue, unless it is its turn at once."""
         ahead = self.book.ahead_of(place)
-        place.near = ahead < FRONT
+        self._hear(place, ahead)
         self.book.put(place)
         return self._in_line(place, ahead, place.grant_ttl)
 
@@ -180,22 +185,43 @@ class Turn:
         waiting = self.book.waiting
         self.settle()
         entry = self.book.get(place.id)
+        if entry is place and self.fits(place.units):  # from beyond what `settle` looks at
+            self._push_grant(place)
+            entry = self.book.get(place.id)
         if isinstance(entry, Hold):
             return self.claim(entry, ttl)
         if self.book.waiting != waiting:
             ahead = self.book.ahead_of(place)
         return Queued(ahead, self._recheck_in(place, ahead), self.now)
 
-    def _recheck_in(self, place: Place, ahead: int) -> float:
-        """When its owner should speak again: the head also when units come free by time.
+    def _hear(self, place: Place, ahead: int) -> None:
+        """A heartbeat: its owner lives, and the next one is due by `_recheck_in`."""
+        window = claim_window(place.grant_ttl)
+        is_front = ahead < FRONT or ahead - self._passed_over(ahead) < FRONT
+        place.silence = window if is_front else 3 * window
+        place.seen = self.book.last
 
-        So does one from farther back that came upon units whose time was over: those at the front would have
-        seen it first, so they may all be dead, and whoever was granted them now may be, too.
+    def _passed_over(self, ahead: int) -> int:
+        """How many of the first waiters are passed over, all before the first one that is not."""
+        first = islice(self.book.queue(), min(ahead, SIGHT))
+        return sum(1 for _ in takewhile(self._silent, first))
+
+    def _recheck_in(self, place: Place, ahead: int) -> float:
+        """When its owner should send its next heartbeat.
+
+        The first one also looks when units come free by time. One from farther back looks a claim timeout
+        after that, and when this turn's own grants end: then all before it may be dead, and those that were
+        granted may be, too.
         """
-        if not place.near:
-            return min(place.ttl / 3, self.free_in)
-        often = sign_of_life_after(claim_window(place.grant_ttl))
-        return often if ahead else min(often, max(first_release(self.book) - self.now, 0.0))
+        window = claim_window(place.grant_ttl)
+        often = sign_of_life_after(window)
+        is_front = place.silence == window
+        if is_front and ahead:
+            return often
+        free_in = max(first_release(self.book) - self.now, 0.0)
+        if is_front:
+            return min(often, free_in)
+        return min(place.ttl / 3, self.free_in, window + min(window, free_in))
 
     def keep(self, hold: Hold, seconds: float, bury: float) -> None:
         """The units of a hold that is over stay taken, by nobody."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from math import inf
 
 from dibs.core.names import fingerprint
-from dibs.core.timing import DRIFT, FRONT, claim_window, sign_of_life_after, trusted
+from dibs.core.timing import DRIFT, trusted
 from dibs.errors import BackendUnavailable, Deadlock, DibsError
 from dibs.model import Failed, Gone, Granted, Queued, Refused, Reply, Wakeup
 from dibs.primitives.ask import Ask, Grant
@@ -121,11 +121,6 @@ class Acquiring(Asking):
             self._begin_to_wait()
         self._queued, self._ahead = answer, reply.position
         pause = reply.recheck_in + CLOCKS_DIFFER
-        window = claim_window(self._ask.ttl)
-        if reply.position >= FRONT and pause > window + CLOCKS_DIFFER:
-            # Should all at the front be dead, somebody behind them must speak: the farther back, the rarer,
-            # so that a long queue is no herd. A shorter pause is the store's wish for this one, and is kept.
-            pause = min(pause, sign_of_life_after(window) * (1 + reply.position) / FRONT)
         if not rt.inbox:
             await rt.listen()
         if rt.inbox != self._inbox:

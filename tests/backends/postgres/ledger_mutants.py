@@ -22,9 +22,28 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "a renewal shortens": ("SELECT greatest(seconds, least(expires - now, ttl))", "SELECT seconds"),
     "priority is upside down": ("place.urgency := -c.priority", "place.urgency := c.priority"),
     "silence is overlooked": (
-        "SELECT p.near AND now - (p.expires",
-        "SELECT false AND now - (p.expires",
+        "SELECT now - (p.expires - p.ttl) > p.silence",
+        "SELECT false",
     ),
+    "doubt is overlooked": ("OR p.seen < doubt", ""),
+    "doubt is not written": ("doubt = book.doubt, touched", "touched"),
+    "an unclaimed grant casts no doubt": ("greatest((t.book).doubt, e.token)", "0"),
+    "a heartbeat dispels no doubt": ("place.seen := (t.book).last", "place.seen := 0"),
+    "the passed over are counted": (
+        "AND ahead - dibs.passed_over(t,",
+        "AND ahead - 0 * dibs.passed_over(t,",
+    ),
+    "more count than are in sight": ("least(ahead, dibs.sight())", "ahead"),
+    "more are looked at than are in sight": (
+        "x.arrival LIMIT dibs.sight()\n    LOOP\n        IF p.units",
+        "x.arrival\n    LOOP\n        IF p.units",
+    ),
+    "all are at the front": ("place.silence := 3 * place.silence", "NULL"),
+    "nobody is granted from far behind": (
+        "IF NOT t.deferred AND dibs.fits(t, place.units)",
+        "IF false",
+    ),
+    "whoever is far behind looks too late": ("wait + least(wait, free_in)", "2 * wait"),
     "whoever comes upon free units looks away": (
         "t.free_in := least(t.free_in, hold.ttl);",
         "",
@@ -82,7 +101,7 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "AND c.units <= c.capacity",
     ),
     "a silent head is handed to": (
-        "OR dibs.silent(head, t.now) OR was.waiting > 1",
+        "OR dibs.silent(head, t.now, was.doubt) OR was.waiting > 1",
         "OR was.waiting > 1",
     ),
     "who fits beside the head is not let in": (
@@ -110,7 +129,7 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "AND (head.units",
     ),
     "who is next and silent keeps others out": (
-        "OR head.units + next.units <= was.capacity OR dibs.silent(next, t.now))",
+        "OR head.units + next.units <= was.capacity OR dibs.silent(next, t.now, was.doubt))",
         "OR head.units + next.units <= was.capacity)",
     ),
     "a hand-over forgets the lock_delay": (

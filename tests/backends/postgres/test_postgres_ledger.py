@@ -52,13 +52,14 @@ def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
     [found] = subject.execute(
-        "SELECT dibs.many(), dibs.burial(), dibs.front(), dibs.claim_window(60),"
+        "SELECT dibs.many(), dibs.burial(), dibs.front(), dibs.sight(), dibs.claim_window(60),"
         " dibs.claim_window(2), dibs.sign_of_life_after(5)"
     )
     assert found == (
         MANY,
         timing.BURIAL,
         timing.FRONT,
+        timing.SIGHT,
         timing.claim_window(60),
         timing.claim_window(2),
         timing.sign_of_life_after(5),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dibs.core.names import fingerprint
 from dibs.model import MANY, MAX_SLOTS, Acquire, Inspect, Release, Renew, Resize, Revoke
 from tests.backends.redis.ledger_scripted import STAMP
+from tests.backends.told_plans import DEAD_CROWDS
 
 KEYS = [b"lock:a", b"semaphore:\xff\x00{b}%7D"]
 PLAIN = b"lock:plain"
@@ -178,4 +179,4 @@ _hand_to_hand = st.lists(
     st.sampled_from([_lines, _lines, _waits]).flatmap(lambda kind: kind), min_size=12, max_size=40
 )
 
-PLANS: st.SearchStrategy[list[Any]] = st.one_of(_anything, _anything, _hand_to_hand)
+PLANS: st.SearchStrategy[list[Any]] = st.one_of(_anything, _anything, _hand_to_hand, DEAD_CROWDS)

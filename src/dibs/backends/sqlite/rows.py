@@ -49,6 +49,7 @@ class RowBook:
         "_version",
         "arrivals",
         "capacity",
+        "doubt",
         "due",
         "execute",
         "last",
@@ -72,11 +73,11 @@ class RowBook:
         self._ranks: Ranks | None = None
         self.simple = False
         """When it was last written everything of this key was in its own row."""
-        self._row: Row = row or (key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, *NO_HOLD)
+        self._row: Row = row or (key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, 0, *NO_HOLD)
         _, self._version, self.last, self.capacity, self.arrivals, self.used = self._row[:6]
-        places, holds, tombs, self.due = self._row[6:10]
+        places, holds, tombs, self.due, self.doubt = self._row[6:11]
         self._tallies: dict[type, int] = {Place: places, Hold: holds, Tomb: tombs}
-        self._inner: Hold | None = None if self._row[10] is None else hold_of(self._row[10:])
+        self._inner: Hold | None = None if self._row[11] is None else hold_of(self._row[11:])
 
     @classmethod
     def read(cls, execute: Execute, key: bytes, floor: int) -> "RowBook":
@@ -315,6 +316,7 @@ class RowBook:
             holds,
             tombs,
             self.due,
+            self.doubt,
             *(_no_hold(self._row) if inner is None else hold_row(inner)),
         )
         if row == self._row:
@@ -335,7 +337,7 @@ def no_rows(*_: object) -> Cursor:
 
 def _no_hold(row: Row) -> Row:
     """What was in a row, less the id of the hold: one of the same size is written with less work."""
-    return (None, *row[11:])
+    return (None, *row[12:])
 
 
 def _first_version() -> int:

@@ -35,14 +35,14 @@ TABLES = (
         key BLOB PRIMARY KEY, version INTEGER NOT NULL, last INTEGER NOT NULL, capacity INTEGER NOT NULL,
         arrivals INTEGER NOT NULL, used INTEGER NOT NULL, waiting INTEGER NOT NULL,
         holds INTEGER NOT NULL, tombs INTEGER NOT NULL, due REAL NOT NULL,
-        {_HOLD.format(null="TEXT")}) WITHOUT ROWID""",
+        doubt INTEGER NOT NULL, {_HOLD.format(null="TEXT")}) WITHOUT ROWID""",
     f"""CREATE TABLE lease_holds (
         key BLOB NOT NULL, {_HOLD.format(null="TEXT NOT NULL")}, PRIMARY KEY (key, id)) WITHOUT ROWID""",
     """CREATE TABLE lease_places (
         key BLOB NOT NULL, id TEXT NOT NULL, owner TEXT, units INTEGER, urgency INTEGER,
-        arrival INTEGER, grant_ttl REAL, ttl REAL, expires REAL, beat INTEGER, near INTEGER,
-        tokens INTEGER, floor INTEGER, lock_delay REAL, since INTEGER, note TEXT, inbox TEXT,
-        address TEXT, trace TEXT, PRIMARY KEY (key, urgency, arrival)) WITHOUT ROWID""",
+        arrival INTEGER, grant_ttl REAL, ttl REAL, expires REAL, beat INTEGER, silence REAL,
+        seen INTEGER, tokens INTEGER, floor INTEGER, lock_delay REAL, since INTEGER, note TEXT,
+        inbox TEXT, address TEXT, trace TEXT, PRIMARY KEY (key, urgency, arrival)) WITHOUT ROWID""",
     """CREATE TABLE lease_tombs (
         key BLOB NOT NULL, id TEXT NOT NULL, ttl REAL, expires REAL, beat INTEGER, reason TEXT,
         detail TEXT, PRIMARY KEY (key, id)) WITHOUT ROWID""",

@@ -11,8 +11,8 @@ HOLD = (
     " detail, inbox, address, trace"
 )
 PLACE = (
-    "id, owner, units, urgency, arrival, grant_ttl, ttl, expires, beat, near, tokens, floor,"
-    " lock_delay, since, note, inbox, address, trace"
+    "id, owner, units, urgency, arrival, grant_ttl, ttl, expires, beat, silence, seen,"
+    " tokens, floor, lock_delay, since, note, inbox, address, trace"
 )
 TOMB = "id, ttl, expires, beat, reason, detail"
 
@@ -73,7 +73,8 @@ def place_row(place: Place) -> Row:
         place.ttl,
         place.expires,
         place.beat,
-        place.near,
+        place.silence,
+        place.seen,
         place.tokens,
         place.floor,
         place.lock_delay,
@@ -89,7 +90,6 @@ def place_of(row: Row) -> Place:
     """A row of `PLACE` as an entry."""
     place = Place(*row)
     place.priority = -place.priority  # the most urgent sorts first
-    place.near = bool(place.near)
     return place
 
 

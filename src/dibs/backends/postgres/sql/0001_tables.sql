@@ -32,6 +32,7 @@ CREATE TABLE dibs.keys (
     holds integer NOT NULL DEFAULT 0,       -- in `holds`,
     tombs integer NOT NULL DEFAULT 0,       -- and in `tombs`
     due double precision NOT NULL DEFAULT 'Infinity',       -- nothing of it ends earlier
+    doubt bigint NOT NULL DEFAULT 0,        -- the newest token that nobody claimed
     touched double precision NOT NULL DEFAULT 0,            -- when it was written last
     -- the hold inside
     id text, owner text, token bigint, units bigint, slots integer[], ttl double precision,
@@ -54,7 +55,10 @@ CREATE TABLE dibs.places (
     units bigint NOT NULL,
     urgency bigint NOT NULL,    -- less the priority: the most urgent sorts first
     arrival bigint NOT NULL, grant_ttl double precision NOT NULL, ttl double precision NOT NULL,
-    expires double precision NOT NULL, near boolean NOT NULL, tokens bigint NOT NULL,
+    expires double precision NOT NULL,
+    silence double precision NOT NULL,      -- seconds without a heartbeat until it is passed over
+    seen bigint NOT NULL,                   -- the newest token at its last heartbeat
+    tokens bigint NOT NULL,
     floor bigint NOT NULL, lock_delay double precision NOT NULL, since bigint NOT NULL,
     note text NOT NULL, inbox text NOT NULL, address text NOT NULL, trace text NOT NULL,
     PRIMARY KEY (key, id),

@@ -10,8 +10,8 @@ CREATE TYPE dibs.entry AS (
     -- holds
     token bigint, slots integer[], state text, seq bigint, bury double precision,
     -- places
-    urgency bigint, arrival bigint, grant_ttl double precision, near boolean, tokens bigint,
-    floor bigint,
+    urgency bigint, arrival bigint, grant_ttl double precision, silence double precision,
+    seen bigint, tokens bigint, floor bigint,
     -- tombs
     reason text
 );
@@ -41,26 +41,27 @@ CREATE FUNCTION dibs.inner_hold(book dibs.keys) RETURNS dibs.entry
 LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW('keys', 'hold', book.id, book.ttl, book.expires, book.detail, book.owner, book.units,
         book.lock_delay, book.since, book.note, book.inbox, book.address, book.trace, book.token, book.slots, book.state,
-        book.seq, book.bury, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entry
+        book.seq, book.bury, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entry
 $$;
 
 CREATE FUNCTION dibs.entry(h dibs.holds) RETURNS dibs.entry
 LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW('holds', 'hold', h.id, h.ttl, h.expires, h.detail, h.owner, h.units,
         h.lock_delay, h.since, h.note, h.inbox, h.address, h.trace, h.token, h.slots, h.state,
-        h.seq, h.bury, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entry
+        h.seq, h.bury, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entry
 $$;
 
 CREATE FUNCTION dibs.entry(p dibs.places) RETURNS dibs.entry
 LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW('places', 'place', p.id, p.ttl, p.expires, NULL, p.owner, p.units,
         p.lock_delay, p.since, p.note, p.inbox, p.address, p.trace, NULL, NULL, NULL,
-        NULL, NULL, p.urgency, p.arrival, p.grant_ttl, p.near, p.tokens, p.floor, NULL)::dibs.entry
+        NULL, NULL, p.urgency, p.arrival, p.grant_ttl, p.silence, p.seen,
+        p.tokens, p.floor, NULL)::dibs.entry
 $$;
 
 CREATE FUNCTION dibs.entry(t dibs.tombs) RETURNS dibs.entry
 LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW('tombs', 'tomb', t.id, t.ttl, t.expires, t.detail, NULL, NULL, NULL, NULL,
         NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, t.reason)::dibs.entry
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, t.reason)::dibs.entry
 $$;

@@ -183,11 +183,12 @@ BEGIN
         IF e.stored IS NULL THEN
             book.waiting := book.waiting + 1;
             INSERT INTO dibs.places VALUES (book.key, e.id, e.owner, e.units, e.urgency,
-                e.arrival, e.grant_ttl, e.ttl, e.expires, e.near, e.tokens, e.floor, e.lock_delay,
-                e.since, e.note, e.inbox, e.address, e.trace);
+                e.arrival, e.grant_ttl, e.ttl, e.expires, e.silence, e.seen, e.tokens, e.floor,
+                e.lock_delay, e.since, e.note, e.inbox, e.address, e.trace);
         ELSE
             UPDATE dibs.places AS p
-            SET ttl = e.ttl, expires = e.expires, near = e.near, inbox = e.inbox
+            SET ttl = e.ttl, expires = e.expires, silence = e.silence, seen = e.seen,
+                inbox = e.inbox
             WHERE p.key = book.key AND p.urgency = e.urgency AND p.arrival = e.arrival
                 AND p.id = e.id;
         END IF;
@@ -266,7 +267,7 @@ BEGIN
     IF book IS DISTINCT FROM was THEN
         UPDATE dibs.keys AS k SET last = book.last, capacity = book.capacity,
             arrivals = book.arrivals, used = book.used, waiting = book.waiting, holds = book.holds,
-            tombs = book.tombs, due = book.due, touched = now, id = book.id, owner = book.owner,
+            tombs = book.tombs, due = book.due, doubt = book.doubt, touched = now, id = book.id, owner = book.owner,
             token = book.token, units = book.units, slots = book.slots, ttl = book.ttl,
             expires = book.expires, state = book.state, seq = book.seq,
             lock_delay = book.lock_delay, bury = book.bury, since = book.since, note = book.note,

@@ -14,7 +14,9 @@ CREATE FUNCTION dibs.max_slots() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELEC
 CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS
     'SELECT 60.0::double precision';
 
-CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 4::bigint';
+CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 16::bigint';
+
+CREATE FUNCTION dibs.sight() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 64::bigint';
 
 CREATE FUNCTION dibs.claim_window(ttl double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE AS 'SELECT least(5.0::double precision, ttl)';
@@ -61,6 +63,9 @@ DECLARE
     bury double precision;
 BEGIN
     IF e.what = 'hold' THEN
+        IF e.state = 'unclaimed' THEN
+            t.book.doubt := greatest((t.book).doubt, e.token);
+        END IF;
         IF e.state <> 'kept' AND e.lock_delay > late THEN
             t.free_in := least(t.free_in, e.lock_delay - late);
             bury := CASE WHEN ends_its_id THEN dibs.burial() ELSE 0 END;
@@ -75,7 +80,7 @@ BEGIN
     RETURN dibs.remove(t, e);
 END $$;
 
--- Grant the first place that speaks up, if it fits; tell whether to look again.
+-- Grant the first waiter that is not passed over, if it fits; tell whether to look again.
 CREATE FUNCTION dibs.grant_next(t dibs.turn) RETURNS dibs.turn LANGUAGE plpgsql AS $$
 DECLARE
     book dibs.keys := t.book;
@@ -83,19 +88,19 @@ DECLARE
 BEGIN
     t := dibs.with_head(t);
     IF (t.head).units <= book.capacity AND book.used + (t.head).units > book.capacity
-        AND NOT dibs.silent(t.head, t.now)
+        AND (book.used >= book.capacity OR NOT dibs.silent(t.head, t.now, book.doubt))
     THEN
         t.again := false;  -- as it is most of the time
         RETURN t;
     END IF;
     t.again := true;
     FOR p IN SELECT * FROM dibs.places AS x WHERE x.key = book.key
-        ORDER BY x.urgency, x.arrival
+        ORDER BY x.urgency, x.arrival LIMIT dibs.sight()
     LOOP
         IF p.units > book.capacity THEN
             RETURN dibs.refuse_for_good(t, dibs.entry(p));
         END IF;
-        CONTINUE WHEN dibs.silent(p, t.now);
+        CONTINUE WHEN book.used < book.capacity AND dibs.silent(p, t.now, book.doubt);
         IF book.used + p.units > book.capacity THEN
             t.again := false;
             RETURN t;
@@ -106,11 +111,27 @@ BEGIN
     RETURN t;
 END $$;
 
--- It was asked to speak up often, and let a whole claim window pass.
-CREATE FUNCTION dibs.silent(p dibs.places, now double precision) RETURNS boolean
+-- It missed its heartbeats, or was not heard of since a grant that nobody claimed.
+CREATE FUNCTION dibs.silent(p dibs.places, now double precision, doubt bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT p.near AND now - (p.expires - p.ttl) > dibs.claim_window(p.grant_ttl)
+    SELECT now - (p.expires - p.ttl) > p.silence OR p.seen < doubt
 $$;
+
+-- How many of the first `most` waiters are passed over, all before the first one that is not.
+CREATE FUNCTION dibs.passed_over(t dibs.turn, most bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    p dibs.places;
+    passed bigint := 0;
+BEGIN
+    FOR p IN SELECT * FROM dibs.places AS x WHERE x.key = (t.book).key
+        ORDER BY x.urgency, x.arrival LIMIT most
+    LOOP
+        EXIT WHEN NOT dibs.silent(p, t.now, (t.book).doubt);
+        passed := passed + 1;
+    END LOOP;
+    RETURN passed;
+END $$;
 
 -- The capacity has shrunk below what this place asks for.
 CREATE FUNCTION dibs.refuse_for_good(t dibs.turn, place dibs.entry)
@@ -145,17 +166,17 @@ END $$;
 
 -- ---- units, tokens, slots ---------------------------------------------------------------------------
 
--- There is room, and nobody who speaks up waits for it.
+-- There is room, and all waiters in sight are passed over.
 CREATE FUNCTION dibs.fits(t dibs.turn, wanted bigint) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     book dibs.keys := t.book;
+    in_sight bigint := least(book.waiting, dibs.sight());
 BEGIN
     IF book.used + wanted > book.capacity THEN
         RETURN false;
     END IF;
-    RETURN book.waiting = 0 OR NOT EXISTS (SELECT FROM dibs.places AS p
-        WHERE p.key = book.key AND NOT dibs.silent(p, t.now));
+    RETURN in_sight = 0 OR dibs.passed_over(t, in_sight) = in_sight;
 END $$;
 
 -- Reserve `amount` tokens; `granted` is the first.
@@ -229,7 +250,7 @@ BEGIN
         RETURN t;
     END IF;
     ahead := dibs.ahead_of(t.book, place);
-    place.near := ahead < dibs.front();
+    place := dibs.heard(t, place, ahead);
     t := dibs.extend(t, place, place.ttl);
     place.ttl := t.left_over;
     RETURN dibs.in_line(t, place, ahead, seconds);
@@ -241,7 +262,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     ahead bigint := dibs.ahead_of_new(t.book, place);
 BEGIN
-    place.near := ahead < dibs.front();
+    place := dibs.heard(t, place, ahead);
     t := dibs.put(t, place);
     RETURN dibs.in_line(t, place, ahead, place.grant_ttl);
 END $$;
@@ -255,6 +276,12 @@ DECLARE
     e dibs.entry;
 BEGIN
     t := dibs.settle(t);
+    IF NOT t.deferred AND dibs.fits(t, place.units) THEN
+        e := dibs.get(t, place.id);
+        IF e.what = 'place' THEN  -- from beyond what `settle` looks at
+            t := dibs.push_grant(t, e);
+        END IF;
+    END IF;
     IF (t.book).waiting <> waiting THEN
         e := dibs.get(t, place.id);
         IF e.what = 'hold' THEN
@@ -266,21 +293,37 @@ BEGIN
     RETURN t;
 END $$;
 
--- When its owner should speak again: the head also when units come free by time, and one from farther back
--- that came upon such when those that were granted or closed then are free again.
+-- A heartbeat: its owner lives, and the next one is due by `recheck_in`.
+CREATE FUNCTION dibs.heard(t dibs.turn, place dibs.entry, ahead bigint) RETURNS dibs.entry
+LANGUAGE plpgsql AS $$
+BEGIN
+    place.silence := dibs.claim_window(place.grant_ttl);
+    IF ahead >= dibs.front()
+        AND ahead - dibs.passed_over(t, least(ahead, dibs.sight())) >= dibs.front()
+    THEN
+        place.silence := 3 * place.silence;
+    END IF;
+    place.seen := (t.book).last;
+    RETURN place;
+END $$;
+
+-- When its owner should send its next heartbeat.
 CREATE FUNCTION dibs.recheck_in(t dibs.turn, place dibs.entry, ahead bigint)
 RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
-    often double precision;
+    wait double precision := dibs.claim_window(place.grant_ttl);
+    often double precision := dibs.sign_of_life_after(wait);
+    is_front boolean := place.silence = wait;
+    free_in double precision;
 BEGIN
-    IF NOT place.near THEN
-        RETURN least(place.ttl / 3, t.free_in);
-    END IF;
-    often := dibs.sign_of_life_after(dibs.claim_window(place.grant_ttl));
-    IF ahead > 0 THEN
+    IF is_front AND ahead > 0 THEN
         RETURN often;
     END IF;
-    RETURN least(often, greatest(dibs.first_release(t.book) - t.now, 0));
+    free_in := greatest(dibs.first_release(t.book) - t.now, 0);
+    IF is_front THEN
+        RETURN least(often, free_in);
+    END IF;
+    RETURN least(place.ttl / 3, t.free_in, wait + least(wait, free_in));
 END $$;
 
 -- The units of a hold that is over stay taken, by nobody.

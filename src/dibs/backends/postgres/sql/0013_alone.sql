@@ -150,8 +150,8 @@ BEGIN
         next := place;
     END LOOP;
     IF was.used + head.units <= was.capacity OR head.units > was.capacity
-        OR dibs.silent(head, t.now) OR was.waiting > 1 AND (next.units > was.capacity
-            OR head.units + next.units <= was.capacity OR dibs.silent(next, t.now))
+        OR dibs.silent(head, t.now, was.doubt) OR was.waiting > 1 AND (next.units > was.capacity
+            OR head.units + next.units <= was.capacity OR dibs.silent(next, t.now, was.doubt))
     THEN
         RETURN NULL;
     END IF;

@@ -39,13 +39,13 @@ function Book.open(key, raw)
   end
   local book = setmetatable({
     key = key, raw = raw, last = last, capacity = capacity, arrivals = arrivals, used = 0,
-    hold = 0, place = 0, tomb = 0, due = INFINITY, horizon = 0,
+    hold = 0, place = 0, tomb = 0, due = INFINITY, horizon = 0, doubt = 0,
     known = {}, stored = {}, was_simple = parts < OUTER,
     holds_stored = 0, places_stored = 0, tombs_stored = 0, front = {}, gone = 0,
     newcomers = {}, leavers = {},
   }, Book)
   if parts >= OUTER then
-    book.used, book.hold, book.place, book.tomb, book.due, book.horizon, at =
+    book.used, book.hold, book.place, book.tomb, book.due, book.horizon, book.doubt, at =
       struct.unpack(COUNTS, raw, at)
     book.holds_stored, book.places_stored, book.tombs_stored = book.hold, book.place, book.tomb
   end

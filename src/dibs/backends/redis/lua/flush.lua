@@ -93,7 +93,7 @@ function Book:row()
   local row = struct.pack(ROW, 'DI', FORMAT, parts, self.last, self.capacity, self.arrivals)
   if not simple then
     row = row .. struct.pack(COUNTS,
-      self.used, self.hold, self.place, self.tomb, self.due, self.horizon)
+      self.used, self.hold, self.place, self.tomb, self.due, self.horizon, self.doubt)
   end
   if taken then
     row = row .. struct.pack('<Ic0', #taken, taken)

@@ -10,8 +10,8 @@ local INNER, OUTER, TAKEN = 1, 2, 4
 local ROW = '<c2BBddd' -- 'DI', format, parts, last, capacity, arrivals
 local HOLD = 'ddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0Ic0Ic0Ic0' -- eight numbers, TEXTS, state, slots, detail
 
-local COUNTS = '<dddddd' -- used, how many holds, places and tombs are outside, due, horizon
-local PLACE_ROW = '<ddddddddddBIc0Ic0Ic0Ic0Ic0Ic0Ic0' -- ten numbers, near, TEXTS
+local COUNTS = '<ddddddd' -- used, how many holds, places and tombs are outside, due, horizon, doubt
+local PLACE_ROW = '<ddddddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0' -- twelve numbers, TEXTS
 
 local PLAIN = '<BddI' -- an Acquire that asks for little: queue, ttl, patience, length of its texts
 local ACQUIRE = '<ddddddddBIc0Ic0Ic0Ic0Ic0Ic0Ic0'

@@ -2,9 +2,9 @@
 -- `ledger.lua` would do where nothing is unusual, and nothing where anything is.
 
 local AWAITED = 'DI\1\3' -- how the row begins of a key that has one hold inside and others outside
-local AWAITED_ROW = '<c4ddddddddd' -- that; last, capacity, arrivals; COUNTS
-local HOLD_AT = 77 -- where the hold begins behind that
-local TEXTS_AT = 82 -- where a place's texts begin
+local AWAITED_ROW = '<c4dddddddddd' -- that; last, capacity, arrivals; COUNTS
+local HOLD_AT = 85 -- where the hold begins behind that
+local TEXTS_AT = 97 -- where a place's texts begin
 local UNCLAIMED = '\9\0\0\0unclaimed\4\0\0\0\0\0\0\0\0\0\0\0' -- how the new hold ends, as HELD
 
 -- The hold of a row is of that id, and is not kept by nobody.
@@ -14,15 +14,15 @@ local function is_holder(row, own)
   return id == own and state ~= 'kept' and after == #row + 1
 end
 
--- A place that asks for one unit, and is heard of as often as it should be.
-local function ready_place(raw, now)
+-- A place that asks for one unit, and is not passed over.
+local function ready_place(raw, now, doubt)
   if not raw then
     return nil
   end
-  local units, _, _, grant_ttl, ttl, expiry, tokens, floor, lock_delay, _, near =
+  local units, _, _, grant_ttl, ttl, expiry, tokens, floor, lock_delay, _, silence, seen =
     struct.unpack(PLACE_ROW, raw)
   local window = claim_window(grant_ttl)
-  if units == 1 and (near == 0 or now - (expiry - ttl) <= window) then
+  if units == 1 and now - (expiry - ttl) <= silence and seen >= doubt then
     return {
       texts = string.sub(raw, TEXTS_AT), window = window, tokens = tokens, floor = floor,
       lock_delay = lock_delay,
@@ -31,7 +31,7 @@ local function ready_place(raw, now)
 end
 
 -- The first of the queue, and the next if there is one, where all is well with both.
-local function front_of(key, places, now)
+local function front_of(key, places, now, doubt)
   local members = redis.call('ZRANGE', key .. 'queue', 0, 1)
   if #members ~= math.min(places, 2) then
     return nil
@@ -41,7 +41,7 @@ local function front_of(key, places, now)
     ids[i] = string.sub(member, 17)
   end
   local raws = redis.call('HMGET', key .. 'place', unpack(ids))
-  local first, second = ready_place(raws[1], now), ready_place(raws[2], now)
+  local first, second = ready_place(raws[1], now, doubt), ready_place(raws[2], now, doubt)
   if first and (second or places == 1) then
     first.member, first.id = members[1], ids[1]
     return first, second
@@ -82,13 +82,13 @@ local function hand_on(raw, key, row, now, stamp, expires)
   if string.sub(raw, 1, 1) ~= 'x' or string.sub(row, 1, 4) ~= AWAITED then
     return nil
   end
-  local _, last, capacity, arrivals, used, holds, places, tombs, due, horizon =
+  local _, last, capacity, arrivals, used, holds, places, tombs, due, horizon, doubt =
     struct.unpack(AWAITED_ROW, row)
   if capacity ~= 1 or used ~= 1 or holds ~= 0 or places == 0 or now >= due
     or struct.unpack('<I', raw, 2) ~= #raw - 5 or not is_holder(row, string.sub(raw, 6)) then
     return nil
   end
-  local heir, next_one = front_of(key, places, now)
+  local heir, next_one = front_of(key, places, now, doubt)
   local token = heir and next_token(last, stamp, heir.floor)
   if not heir or token > LAST_TOKEN - heir.tokens
     or now + heir.window + heir.lock_delay > horizon then
@@ -99,7 +99,7 @@ local function hand_on(raw, key, row, now, stamp, expires)
   if places == 0 and tombs == 0 then
     head = struct.pack('<c4ddd', LONE, last, 1, arrivals)
   else
-    head = struct.pack(AWAITED_ROW, AWAITED, last, 1, arrivals, 1, 0, places, tombs, due, horizon)
+    head = struct.pack(AWAITED_ROW, AWAITED, last, 1, arrivals, 1, 0, places, tombs, due, horizon, doubt)
   end
   strike_out(key, heir)
   row = head .. hold_of(heir, token, now, stamp)

@@ -39,7 +39,7 @@ local function new_place(turn, command)
     kind = 'place', id = command.id, lease = command.lease, owner = command.owner,
     units = command.units, priority = command.priority, arrival = turn.book.arrivals,
     grant_ttl = command.ttl, ttl = command.patience, expires = turn.now + command.patience,
-    near = false, tokens = command.tokens, floor = command.floor, lock_delay = command.lock_delay,
+    tokens = command.tokens, floor = command.floor, lock_delay = command.lock_delay,
     since = turn.stamp, note = command.note, inbox = command.inbox, address = command.address,
     trace = command.trace,
   }

@@ -1,7 +1,8 @@
 -- core/timing.py: how durations of the protocol follow from a ttl. (`next_token` is in forms.lua.)
 
 local WINDOW = 5 -- how long a pushed grant stands unclaimed, at most
-local FRONT = 4 -- so many places give signs of life often enough to be believed
+local FRONT = 16 -- so many waiters send a heartbeat every third of a claim timeout
+local SIGHT = 64 -- so many are looked at; if all are passed over, whoever asks next is granted
 local BURIAL = 60 -- how long an ended id is remembered, at least
 
 local MANY = 1048576 -- model.py: the largest capacity

@@ -20,26 +20,32 @@ end
 
 -- ---- units, tokens, slots ------------------------------------------------------------------------
 
--- It was asked to speak up often, and let a whole claim window pass.
+-- It missed its heartbeats, or was not heard of since a grant that nobody claimed.
 function Turn:is_silent(place)
   local heard = place.expires - place.ttl
-  return place.near and self.now - heard > claim_window(place.grant_ttl)
+  return self.now - heard > place.silence or place.seen < self.book.doubt
 end
 
--- There is room, and nobody who speaks up waits for it.
+-- How many of the first `most` waiters are passed over, all before the first one that is not.
+function Turn:passed_over(most)
+  local count = 0
+  for place in self.book:queue() do
+    if count == most or not self:is_silent(place) then
+      return count
+    end
+    count = count + 1
+  end
+  return count
+end
+
+-- There is room, and all waiters in sight are passed over.
 function Turn:fits(units)
   local book = self.book
   if book.used + units > book.capacity then
     return false
   end
-  if book.place > 0 then
-    for place in book:queue() do
-      if not self:is_silent(place) then
-        return false
-      end
-    end
-  end
-  return true
+  local in_sight = math.min(book.place, SIGHT)
+  return in_sight == 0 or self:passed_over(in_sight) == in_sight
 end
 
 -- Reserve `count` tokens and return the first.
@@ -99,6 +105,9 @@ end
 function Turn:end_entry(entry)
   local late = self.now - entry.expires
   if entry.kind == 'hold' then
+    if entry.state == 'unclaimed' then
+      self.book.doubt = math.max(self.book.doubt, entry.token)
+    end
     local ends_its_id = ENDS_ITS_ID[entry.state]
     if entry.state ~= 'kept' and entry.lock_delay > late then
       self.free_in = math.min(self.free_in, entry.lock_delay - late)
@@ -134,13 +143,20 @@ function Turn:refuse_for_good(place)
   self:wake(place, 'refused')
 end
 
--- Grant the first place that speaks up, if it fits; tell whether to look again.
+-- Grant the first waiter that is not passed over, if it fits; tell whether to look again.
 function Turn:grant_next()
-  local book = self.book
+  local book, looked_at = self.book, 0
   for place in book:queue() do
+    if looked_at == SIGHT then
+      return false
+    end
+    looked_at = looked_at + 1
     if place.units > book.capacity then
       self:refuse_for_good(place)
       return true
+    end
+    if book.used >= book.capacity then
+      return false
     end
     if not self:is_silent(place) then
       if book.used + place.units > book.capacity then
@@ -169,17 +185,30 @@ function Turn:claim(hold, ttl)
   return Reply.granted(hold.token, hold.slots, self:extend(hold, ttl))
 end
 
--- When the owner of a place should speak again: the head also when units come free by time, and one from
--- farther back that came upon such when those that were granted or closed then are free again.
+-- A heartbeat: its owner lives, and the next one is due by `recheck_in`.
+function Turn:hear(place, ahead)
+  local window = claim_window(place.grant_ttl)
+  local is_front = ahead < FRONT or ahead - self:passed_over(math.min(ahead, SIGHT)) < FRONT
+  place.silence = is_front and window or 3 * window
+  place.seen = self.book.last
+end
+
+-- When its owner should send its next heartbeat.
 function Turn:recheck_in(place, ahead)
-  if not place.near then
-    return math.min(place.ttl / 3, self.free_in)
-  end
-  local often = sign_of_life_after(claim_window(place.grant_ttl))
-  if ahead > 0 then
+  local window = claim_window(place.grant_ttl)
+  local often = sign_of_life_after(window)
+  local is_front = place.silence == window
+  if is_front and ahead > 0 then
     return often
   end
-  return math.min(often, math.max(self.book:first_release() - self.now, 0))
+  local free_in = window
+  if self.book.due < self.now + window then -- else nothing ends by then
+    free_in = math.max(self.book:first_release() - self.now, 0)
+  end
+  if is_front then
+    return math.min(often, free_in)
+  end
+  return math.min(place.ttl / 3, self.free_in, window + math.min(window, free_in))
 end
 
 -- Where a place stands whose owner has just been heard.
@@ -187,6 +216,10 @@ function Turn:in_line(place, ahead, ttl)
   local waiting = self.book.place
   self:settle()
   local entry = self.book:get(place.id)
+  if entry == place and self.closed_for == 0 and self:fits(place.units) then
+    self:push_grant(place) -- from beyond what `settle` looks at
+    entry = self.book:get(place.id)
+  end
   if entry and entry.kind == 'hold' then
     return self:claim(entry, ttl)
   end
@@ -204,7 +237,7 @@ function Turn:speak_up(place, ttl)
     return Reply.refused('too_large'), false
   end
   local ahead = self.book:ahead_of(place)
-  place.near = ahead < FRONT
+  self:hear(place, ahead)
   self:extend(place, place.ttl)
   return self:in_line(place, ahead, ttl), true
 end
@@ -213,7 +246,7 @@ end
 function Turn:queue_up(place)
   self.book:put(place)
   local ahead = self.book:ahead_of(place)
-  place.near = ahead < FRONT
+  self:hear(place, ahead)
   return self:in_line(place, ahead, place.grant_ttl)
 end
 

@@ -6,6 +6,7 @@ in it until it can no longer be signalled, and claims its grant for it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from dibs.backends.temporal.broker import snapshot
@@ -16,7 +17,6 @@ from dibs.backends.temporal.protocol.owners import Owner, owner_of
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, Place
 from dibs.core.names import fingerprint
-from dibs.core.timing import claim_window
 from dibs.core.turn import Turn
 from dibs.model import (
     Acquire,
@@ -97,7 +97,8 @@ class Desk:
         """It isn't asked for signs of life, so it must not be passed over for their lack."""
         place = self.book.get(entry_id)
         if isinstance(place, Place) and owner_of(place.inbox):
-            place.near = False
+            place.silence = inf
+            place.seen = ledger.LAST_TOKEN
             self._asked[entry_id] = place.grant_ttl
 
     def mark_fast(self, command: Command, owner: Owner) -> None:
@@ -178,11 +179,9 @@ class Desk:
         times = [hold.expires for hold in self.book.holds()]
         for place in self.book.queue():
             heard = place.expires - place.ttl
-            silent = heard + claim_window(place.grant_ttl)
-            if place.near and silent > now:
-                times.append(silent)
-            times.append(place.expires)
-            if not place.near or silent > now:
+            silent = heard + place.silence
+            times += [place.expires, *([silent] if silent > now else [])]
+            if silent > now and place.seen >= self.book.doubt:
                 break
         return max(min(times), now)
 

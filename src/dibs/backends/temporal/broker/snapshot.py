@@ -20,6 +20,7 @@ def dump(book: MemoryBook) -> dict[str, Any]:
         "last": book.last,
         "capacity": book.capacity,
         "arrivals": book.arrivals,
+        "doubt": book.doubt,
         "entries": [_dump_entry(entry) for entry in book.entries()],
     }
 
@@ -29,6 +30,7 @@ def load(state: Mapping[str, Any], queue_limit: int | None = None) -> MemoryBook
     book = MemoryBook(state["last"], queue_limit)
     book.capacity = state["capacity"]
     book.arrivals = state["arrivals"]
+    book.doubt = state["doubt"]
     for each in state["entries"]:
         book.put(_load_entry(each))
     return book
