@@ -245,7 +245,7 @@ def test_streams_count_and_those_of_all_events_apart(world: World) -> None:
     with following(client), following(client), following(client), following(client):
         answer = client.get("/v1/events")
         assert answer.status_code == 429
-        assert answer.json()["detail"] == "this key has 4 event streams, and may have no more"
+        assert answer.json()["detail"] == "this API key has reached its limit of 4 event streams"
         with following(client, one), client.stream("GET", "/v1/stream") as pushes:
             assert pushes.status_code == 200
             assert client.get(one).status_code == 429

@@ -73,5 +73,5 @@ def test_who_missed_his_turn_is_told(
         assert (told.status_code, told.json()["type"]) == (410, "/problems/lost")
     else:
         assert (told.status_code, told.json()["type"]) == (409, "/problems/held")
-        assert "stood still" in told.json()["detail"]
+        assert "was paused" in told.json()["detail"]
         assert "retry-after" in told.headers

@@ -10,17 +10,17 @@ from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("ttl=30s", "`ttl`: give a number of seconds, such as 30 or 2.5"),
-        ("ttl=0", "`ttl`: give a number of seconds"),
-        ("wait=-1", "`wait`: give a number of seconds"),
-        ("kind=foo", "`kind`: give one of leader, lock, rwlock, semaphore, tasklock"),
-        ("mode=x", "`mode`: give one of read, write"),
-        ("id=short", "`id`: give 22 to 64 letters, digits, - and _, drawn at random"),
-        ("capacity=1.5", "`capacity`: give a whole number, 1 at least, 1000000 at most"),
-        ("note=%00", "`note`: give a text of 4096 letters at most"),
-        ("ttl=30&ttl=31", "'ttl' is there twice"),
-        ("tll=3", "there is no parameter `tll`: here may stand ttl, client-id, id"),
-        ("note=%ff", "the query can't be read"),
+        ("ttl=30s", "`ttl` must be a number of seconds, such as 30 or 2.5"),
+        ("ttl=0", "`ttl` must be a number of seconds"),
+        ("wait=-1", "`wait` must be a number of seconds"),
+        ("kind=foo", "`kind` must be one of leader, lock, rwlock, semaphore, tasklock"),
+        ("mode=x", "`mode` must be one of read, write"),
+        ("id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),
+        ("capacity=1.5", "`capacity` must be a whole number, 1 at least, 1000000 at most"),
+        ("note=%00", "`note` must be a text of 4096 letters at most"),
+        ("ttl=30&ttl=31", "'ttl' is given more than once"),
+        ("tll=3", "unknown parameter `tll`; allowed parameters: ttl, client-id, id"),
+        ("note=%ff", "cannot parse the query"),
     ],
 )
 def test_what_is_wrong_is_told(query: str, told: str) -> None:
@@ -40,13 +40,13 @@ def test_null_is_no_value(query: str) -> None:
 def test_true_or_false() -> None:
     with pytest.raises(Problem) as caught:
         read(b"force=perhaps", ReleaseQuery)
-    assert caught.value.detail == "`force`: give true or false"
+    assert caught.value.detail == "`force` must be true or false"
 
 
 def test_what_has_to_be_there_is_named() -> None:
     with pytest.raises(Problem) as caught:
         read(b"ttl=3", RenewQuery)
-    assert caught.value.detail == "missing: `id`"
+    assert caught.value.detail == "missing parameter `id`"
 
 
 def test_what_is_right_is_read() -> None:

@@ -52,7 +52,7 @@ def test_what_the_service_never_grants_is_wrong_usage(tmp_path: Path) -> None:
         ):
             done = cli(*asked, env=env)
             assert (done.returncode, done.stdout) == (64, ""), done.stderr
-            assert "ttl is" in done.stderr
+            assert "`ttl` must be" in done.stderr
     finally:
         world.close()
 

@@ -35,7 +35,9 @@ class Budget:
         """One more. Raises `Problem`, 503, if there is no room."""
         if self.busy >= self._most:
             raise Problem(
-                "overloaded", f"{self.busy} {self._what} are under way already", retry_after=1
+                "overloaded",
+                f"the server is already handling {self.busy} {self._what}",
+                retry_after=1,
             )
         self.busy += 1
 
@@ -151,14 +153,14 @@ class Accounts:
         """Raises `Problem`, 429, if a key may have no other place in line."""
         account, most = self._each.get(key_id), self.limits.waiters_per_key
         if account is not None and not account.places.has_room(lease_id, most, self._now()):
-            raise _enough(most, "places in line")
+            raise _enough(most, "queue positions")
 
     def signed_in(self, key_id: str, session: str) -> None:
         """A session begins. Raises `Problem`, 429, if a key has begun too many lately."""
         account, most, now = self.of(key_id), self.limits.sign_ins_per_key, self._now()
         if not account.sign_ins.has_room(session, most, now):
             raise Problem(
-                "limit", f"this key has signed in {most} times within a minute", retry_after=60
+                "limit", f"this API key has signed in {most} times within a minute", retry_after=60
             )
         account.sign_ins.put(session, now + 60)
 
@@ -224,4 +226,4 @@ class Counted:
 
 
 def _enough(most: int, what: str) -> Problem:
-    return Problem("limit", f"this key has {most} {what}, and may have no more", retry_after=1)
+    return Problem("limit", f"this API key has reached its limit of {most} {what}", retry_after=1)

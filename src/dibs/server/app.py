@@ -109,7 +109,7 @@ class Application:
                 str(error)[:MESSAGE],
                 "".join(traceback.format_tb(error.__traceback__)),
             )
-            bug = Problem("bug", "the server failed; its log says where")
+            bug = Problem("bug", "unexpected error; see the server log")
             return _guarded(bug.answer(), scope["raw_path"]), route
 
     async def _principal(self, call: Call, needs: Needs) -> Principal:
@@ -117,7 +117,7 @@ class Application:
         raw = call.headers.get(b"authorization")
         if needs.kind == "session" or (raw is None and self.service.sessions.is_brought(call)):
             if raw is not None:
-                raise unauthenticated("this is for browsers that have signed in, not for keys")
+                raise unauthenticated("this route needs a dashboard session, not an API key")
             return await self.service.sessions.authenticate(call)
         header = None if raw is None else raw.decode("latin-1")
         keys = self.service.keys
@@ -157,10 +157,10 @@ def _check(call: Call, needs: Needs) -> None:
         scope = needs.forced
     if needs.kind == "everywhere":
         if not call.principal.may_everywhere(scope):
-            raise Problem("forbidden", f"this needs a key with the scope {scope} and no prefix")
+            raise Problem("forbidden", f"requires an API key with scope {scope} for all names")
     elif needs.kind == "somewhere":
         if not call.principal.may_somewhere(scope):
-            raise Problem("forbidden", f"this needs a key with the scope {scope}")
+            raise Problem("forbidden", f"requires an API key with scope {scope}")
     elif needs.hidden:
         call.allowed = call.principal.may(scope, call.name)
     elif not call.principal.may(scope, call.name):

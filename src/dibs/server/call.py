@@ -143,14 +143,14 @@ class Call:
         if length != b"0" or b"transfer-encoding" in self.headers:
             raise Problem(
                 "malformed",
-                "this takes no body: parameters go into the query, as in ?ttl=30",
+                "this route takes no body: put parameters in the query, as in ?ttl=30",
                 headers=((b"connection", b"close"),),
             )
 
     def _too_large(self, most: int) -> Problem:
         return Problem(
             "body-too-large",
-            f"a body here is {most} bytes long at most: send less at a time",
+            f"the body must be at most {most} bytes long",
             headers=((b"connection", b"close"),),
         )
 
@@ -192,4 +192,4 @@ def _check_doubles(headers: Iterable[tuple[bytes, bytes]]) -> None:
     names = [name for name, _ in headers]
     for name in _ONCE:
         if names.count(name) > 1:
-            raise Problem("malformed", f"there is more than one header {name.decode()}")
+            raise Problem("malformed", f"the header {name.decode()} is given more than once")

@@ -37,6 +37,6 @@ def draining() -> Problem:
     """What those are told who would wait here."""
     return Problem(
         "draining",
-        "this server is about to stop: ask again, and another answers, or this one when it is back",
+        "this server is shutting down: send the request again",
         retry_after=1,
     )

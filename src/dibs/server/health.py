@@ -34,9 +34,11 @@ class Health:
         if self._service.drain.begun:
             raise draining()
         if not self._service.keys.is_current:
-            raise Problem("unavailable", "the records can't be read", retry_after=1)
+            raise Problem("unavailable", "the server cannot read its records", retry_after=1)
         if not self._service.runtime.may_grant:
-            raise Problem("unavailable", "where directories live can't be read", retry_after=1)
+            raise Problem(
+                "unavailable", "the server cannot read the placements of directories", retry_after=1
+            )
         await self._ask_store()
         if not self._answered:
             raise Problem("unavailable", "the store does not answer", retry_after=1)

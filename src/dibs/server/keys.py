@@ -37,11 +37,11 @@ _NOBODY = bytes(32)
 _FIRST = ("mark", "first-key")
 
 _TOLD = {
-    "missing": "this needs a key: send it as Authorization: Bearer dibs_…",
-    "malformed": "Authorization is to be: Bearer, a blank, and a key (dibs_…) or a token",
-    "unknown": "there is no such key",
-    "revoked": "this key was revoked: ask whoever gave it to you for another",
-    "expired": "this key or token has expired: get another",
+    "missing": "send an API key in the header `Authorization: Bearer dibs_…`",
+    "malformed": "the Authorization header must be `Bearer` followed by an API key (dibs_…) or a token",
+    "unknown": "unknown API key",
+    "revoked": "this API key was revoked: ask your administrator for a new one",
+    "expired": "this API key or token has expired: get a new one",
 }
 
 
@@ -233,7 +233,7 @@ class KeyRing:
         check_name(name)
         principal = Principal(new_key_id(), name, with_implied(scopes), reduced(prefixes))
         if not principal.scopes:
-            raise ValueError(f"a key needs a scope: {', '.join(Scope)}")
+            raise ValueError(f"an API key needs at least one scope: {', '.join(Scope)}")
         return await self._add(principal, expires_in, by)
 
     async def first(self, name: str) -> tuple[Principal, str] | None:

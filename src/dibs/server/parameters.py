@@ -1,4 +1,4 @@
-"""A request's parameters: read from its query, and told what is wrong with them in plain words."""
+"""Read a request's query parameters, and explain what is wrong with them."""
 
 from urllib.parse import parse_qsl
 
@@ -47,23 +47,23 @@ def _pairs(query: bytes) -> dict[str, str]:
     except ValueError:
         raise Problem(
             "malformed",
-            f"the query can't be read: percent-escapes of UTF-8, {MOST} parameters at most",
+            f"cannot parse the query: it must be percent-encoded UTF-8, at most {MOST} parameters",
         ) from None
     pairs = dict(found)
     if len(pairs) != len(found):
         twice = next(name for name in pairs if sum(name == each for each, _ in found) > 1)
-        raise Problem("malformed", f"{twice!r} is there twice, and which one is meant is unclear")
+        raise Problem("malformed", f"parameter {twice!r} is given more than once")
     return pairs
 
 
 def _told(error: str, kind: type[Struct]) -> str:
-    """What msgspec says, in the words of whoever wrote the query."""
+    """Rewrite msgspec's message in the terms of a query string."""
     if "unknown field" in error:
         known = ", ".join(field.encode_name for field in msgspec.structs.fields(kind))
-        error = error.replace("Object contains unknown field", "there is no parameter")
-        return f"{error}: here may stand {known or 'none'}"
+        error = error.replace("Object contains unknown field", "unknown parameter")
+        return f"{error}; allowed parameters: {known or 'none'}"
     name = place_in(error)
     words = wanted(kind, name)
     if words:
-        return f"`{name}`: give {words}"
-    return error.replace("Object missing required field", "missing:")
+        return f"`{name}` must be {words}"
+    return error.replace("Object missing required field", "missing parameter")

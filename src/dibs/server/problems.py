@@ -1,4 +1,4 @@
-"""What goes wrong, as HTTP tells it: `application/problem+json` (RFC 9457)."""
+"""Errors over HTTP: `application/problem+json` (RFC 9457)."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -12,66 +12,79 @@ from dibs.server.answers import Answer, Header
 
 
 class Kind(NamedTuple):
-    """One way to fail."""
+    """A kind of problem."""
 
     status: int
     title: str
     advice: str
-    """What it means and what to do, for whoever looks its type up."""
+    """What the caller can do; served at `/problems/{kind}`."""
 
 
 KINDS: dict[str, Kind] = {
-    "malformed": Kind(400, "The request can't be read", "Mend the request; again it fails alike."),
+    "malformed": Kind(400, "Bad request", "Correct the request. Repeating it fails the same way."),
     "unauthenticated": Kind(
-        401, "Who are you?", "Send `Authorization: Bearer` with an API key or a token of ~60 s."
+        401,
+        "Authentication required",
+        "Send `Authorization: Bearer` with an API key, or with a token from /v1/token.",
     ),
-    "forbidden": Kind(403, "This key may not do that", "Ask for a key with the scope it names."),
+    "forbidden": Kind(
+        403, "Permission denied", "Use an API key with the scope that the detail names."
+    ),
     "csrf": Kind(
         403,
-        "Not from that page",
-        "A browser's session changes things by the dashboard's own pages only; else send a key.",
+        "Request from another site",
+        "A browser session can only make changes from the dashboard. Programs send an API key.",
     ),
-    "not-held": Kind(404, "Nobody holds it", "It is free, or this key may not see it."),
-    "no-such-key": Kind(404, "There is no such key", "See /v1/keys for those that there are."),
+    "not-held": Kind(404, "Not held", "The resource is free, or this key may not see it."),
+    "no-such-key": Kind(404, "API key not found", "GET /v1/keys lists the keys."),
     "no-such-restriction": Kind(
-        404, "There is no such restriction", "See /v1/restrict for those that there are."
+        404, "Restriction not found", "GET /v1/restrict lists the restrictions."
     ),
-    "no-such-route": Kind(404, "There is nothing here", "See /v1/openapi.json."),
-    "method": Kind(405, "Not by this method", "The header Allow names those that there are."),
-    "late": Kind(408, "The request took too long to arrive", "Send it again, faster."),
-    "held": Kind(409, "It is held", "Try again after Retry-After, or wait in line with `wait=`."),
-    "waiting": Kind(409, "It is not held yet", "This id waits in line for it."),
+    "no-such-route": Kind(404, "Not found", "/v1/openapi.json describes all routes."),
+    "method": Kind(405, "Method not allowed", "The Allow header lists the methods."),
+    "late": Kind(408, "Request timeout", "Send the whole request faster."),
+    "held": Kind(
+        409, "Resource is held", "Try again after Retry-After, or wait in the queue with `wait=`."
+    ),
+    "waiting": Kind(409, "Not held yet", "This lease id is still waiting in the queue."),
     "too-large": Kind(
-        409, "More than there is", "No wait helps: ask for fewer units, or declare more capacity."
+        409,
+        "Capacity exceeded",
+        "Waiting does not help. Ask for fewer units, or declare a larger capacity.",
     ),
     "unsatisfiable": Kind(
-        409, "No placement is left", "Allow more, deny less, or give the service another placement."
+        409,
+        "No placement allowed",
+        "Allow more regions or providers, deny fewer, or add a placement to the service.",
     ),
-    "conflict": Kind(409, "Somebody else was faster", "Read it again, then try again."),
+    "conflict": Kind(409, "Conflicting update", "Read the current state, then try again."),
     "lost": Kind(
-        410, "The lease has ended", "Stop what it protects; acquire anew, with another id."
+        410, "Lease ended", "Stop the work that it protects. Acquire again with a new id."
     ),
-    "body-too-large": Kind(413, "The body is too large", "/v1/limits tells how large it may be."),
-    "media-type": Kind(415, "Not in this format", "Send application/json or application/msgpack."),
-    "limit": Kind(
-        429, "This key has as much as it may have", "Release some, or wait; see /v1/limits."
+    "body-too-large": Kind(413, "Body too large", "GET /v1/limits shows the limit."),
+    "media-type": Kind(
+        415, "Unsupported media type", "Send application/json or application/msgpack."
     ),
-    "bug": Kind(500, "The server failed", "This is a bug; the server's log says more."),
-    "overloaded": Kind(503, "Too much at a time", "Try again after Retry-After."),
-    "draining": Kind(503, "This server is about to stop", "Go on with another; leases stay."),
+    "limit": Kind(429, "Quota exceeded", "Release some, or wait. GET /v1/limits shows all limits."),
+    "headers-too-large": Kind(431, "Headers too large", "GET /v1/limits shows the limit."),
+    "bug": Kind(500, "Internal server error", "This is a bug. The server log has the details."),
+    "overloaded": Kind(503, "Server overloaded", "Try again after Retry-After."),
+    "draining": Kind(
+        503, "Server shutting down", "Send the request again. Leases are not affected."
+    ),
     "moving": Kind(
-        503, "Directory is moving", "Its locks move to another store: try again after Retry-After."
+        503, "Directory is moving", "Its locks are moving to another store. Try again after Retry-After."
     ),
     "unavailable": Kind(
         503,
-        "The store can't be reached",
-        "What was asked may or may not be done: send it again, with the same id, if you brought one.",
+        "Store unavailable",
+        "The command may or may not have been applied. Send it again, with the same id if you gave one.",
     ),
 }
 
 
 class Problem(Exception):
-    """Ends a request. `kind` is one of `KINDS`; `detail` says what happened to this one."""
+    """Ends a request. `kind` is a key of `KINDS`; `detail` describes this occurrence."""
 
     def __init__(
         self,
@@ -97,7 +110,7 @@ class Problem(Exception):
         return KINDS[self.kind].status
 
     def shape(self) -> wire_service.Problem:
-        """What its body says."""
+        """The response body."""
         known = KINDS[self.kind]
         return wire_service.Problem(
             f"/problems/{self.kind}",
@@ -118,18 +131,18 @@ class Problem(Exception):
 
 
 def forbidden(scope: str, name: bytes) -> Problem:
-    """What a key lacks, and nothing else is told."""
+    """A 403 that reveals only the missing scope."""
     return Problem("forbidden", lacking(scope, name))
 
 
 def lacking(scope: str, name: bytes) -> str:
-    """Which scope is missing, for which directory."""
+    """Name the missing scope and directory."""
     folder, slash, _ = name.rpartition(b"/")
-    where = f"the directory {shown(folder + slash)}" if slash else "what lies in no directory"
-    return f"this needs a key with the scope {scope} for {where}"
+    where = f"the directory {shown(folder + slash)}" if slash else "names outside of any directory"
+    return f"requires an API key with scope {scope} for {where}"
 
 
 def unauthenticated(told: str, *, invalid: bool = True) -> Problem:
-    """Nobody is known by what the caller has brought, if it has brought anything."""
+    """A 401. `invalid`: the caller did send a credential."""
     challenge = b'Bearer error="invalid_token"' if invalid else b"Bearer"
     return Problem("unauthenticated", told, headers=((b"www-authenticate", challenge),))

@@ -40,10 +40,10 @@ def names_of(text: str) -> bytes:
     except ValueError:
         raise Problem(
             "malformed",
-            f"what names begin with is written as {MARK} and its bytes in URL-safe base64 without padding",
+            f"write a prefix of names as {MARK} followed by its bytes in URL-safe base64 without padding",
         ) from None
     if len(raw) > MAX_NAME:
-        raise Problem("malformed", f"no name is longer than {MAX_NAME} bytes")
+        raise Problem("malformed", f"a prefix of names must be at most {MAX_NAME} bytes long")
     return raw
 
 

@@ -188,17 +188,17 @@ def resource_name(text: str) -> bytes:
     if not text.startswith(MARK):
         raise Problem(
             "malformed",
-            f"a name is written as {MARK} and its bytes in URL-safe base64 without padding",
+            f"write a name as {MARK} followed by its bytes in URL-safe base64 without padding",
         )
     try:
         raw = decoded(text[len(MARK) :])
     except ValueError:
         raise Problem(
-            "malformed", f"what follows {MARK} is no URL-safe base64 without padding"
+            "malformed", f"the text after {MARK} must be URL-safe base64 without padding"
         ) from None
     if not 1 <= len(raw) <= MAX_NAME:
         raise Problem(
-            "malformed", f"a name is 1 to {MAX_NAME} bytes long, and this one is {len(raw)}"
+            "malformed", f"a name must be 1 to {MAX_NAME} bytes long; this one is {len(raw)}"
         )
     return raw
 
@@ -207,13 +207,14 @@ def _text(segment: str) -> str:
     try:
         return unquote_to_bytes(segment).decode() if "%" in segment else segment
     except UnicodeDecodeError:
-        raise Problem("malformed", "the path has escapes that are no UTF-8") from None
+        raise Problem("malformed", "the path contains escapes that are not UTF-8") from None
 
 
 def _nothing_here() -> Problem:
-    return Problem("no-such-route", "there is nothing at this path: see /v1/openapi.json")
+    return Problem("no-such-route", "no route matches this path; see /v1/openapi.json")
 
 
 def _no_such_method(methods: Mapping[str, Route]) -> Problem:
     allowed = ", ".join(sorted(methods))
-    return Problem("method", f"here may stand {allowed}", headers=((b"allow", allowed.encode()),))
+    detail = f"allowed methods: {allowed}"
+    return Problem("method", detail, headers=((b"allow", allowed.encode()),))

@@ -47,7 +47,7 @@ def refused(
     """What a command is answered that is not let through; None for one that is. `stamp`: see `Clock`."""
     kind, colon, name = command.key.partition(b":")
     if not colon or kind not in _KINDS or not 1 <= len(name) <= MAX_NAME:
-        return Failed("invalid", f"a key is a kind, a colon, and 1 to {MAX_NAME} bytes of a name")
+        return Failed("invalid", f"a key must be KIND:NAME, with a name of 1 to {MAX_NAME} bytes")
     scope = _NEEDED[type(command)]
     if not who.may(scope, name):
         return _not_allowed(command, scope, name)
@@ -70,33 +70,33 @@ def _flaw(limits: Limits, command: Command) -> str | None:
         return None
     if type(command) is Revoke:
         if not command.reason.strip():
-            return "say why, in reason: the holder is told, and it is kept"
+            return "give a `reason`: the holder and the audit log get it"
         return _text_flaw("reason", command.reason)
     if not 1 <= len(command.id) <= MAX_TEXT:  # type: ignore[union-attr]
-        return f"an id is 1 to {MAX_TEXT} characters"
+        return f"`id` must be 1 to {MAX_TEXT} characters"
     if (type(command) is Acquire or type(command) is Renew) and not (
         limits.min_ttl <= command.ttl <= limits.max_ttl
     ):
-        return f"ttl is {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
+        return f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
     if type(command) is Acquire:
         return _acquire_flaw(limits, command)
     if type(command) is Release:
         return _release_flaw(limits, command)
     if type(command) is Resize and not (1 <= command.units <= MANY and 0 <= command.seq < 1 << 53):
-        return f"units are 1 to {MANY}, seq 0 to 2^53"
+        return f"`units` must be 1 to {MANY}, `seq` 0 to 2^53"
     return None
 
 
 def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
     most = limits.max_capacity if command.key.startswith(b"semaphore:") else MANY
     if not (1 <= command.units <= most and 1 <= command.capacity <= most):
-        return f"units and capacity are 1 to {most}"
+        return f"`units` and `capacity` must be 1 to {most}"
     if not -(1 << 31) <= command.priority < 1 << 31:  # at the top are those who wait to upgrade
-        return "priority is -2^31 to 2^31 - 1"
+        return "`priority` must be -2^31 to 2^31 - 1"
     if not (isfinite(command.patience) and 0 < command.patience <= limits.max_ttl):
-        return f"patience is up to {limits.max_ttl:g} seconds"
+        return f"`patience` must be at most {limits.max_ttl:g} seconds"
     if not 0 <= command.lock_delay <= limits.max_ttl:
-        return f"lock_delay is up to {limits.max_ttl:g} seconds"
+        return f"`lock_delay` must be at most {limits.max_ttl:g} seconds"
     return (
         _text_flaw("owner", command.owner)
         or _text_flaw("note", command.note)
@@ -107,7 +107,7 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
 def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
     """No key's tokens get far ahead of the clocks, or they would fall when its directory moves."""
     if not 1 <= command.tokens <= MOST_TOKENS:
-        return f"tokens are 1 to {MOST_TOKENS}, not {command.tokens}"
+        return f"`tokens` must be 1 to {MOST_TOKENS}, not {command.tokens}"
     if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
         return (
             f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "
@@ -119,11 +119,11 @@ def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
 def _release_flaw(limits: Limits, command: Release) -> str | None:
     for what, most in (("keep", limits.max_keep), ("bury", limits.max_ttl)):
         if not 0 <= getattr(command, what) <= most:
-            return f"{what} is up to {most:g} seconds"
+            return f"`{what}` must be at most {most:g} seconds"
     return None
 
 
 def _text_flaw(what: str, text: str) -> str | None:
     if len(text) > MAX_TEXT:
-        return f"{what} is {MAX_TEXT} characters long at most"
+        return f"`{what}` must be at most {MAX_TEXT} characters long"
     return None

@@ -52,14 +52,14 @@ class _Line(Acquiring):
         self._over = True
         if not self._brought:
             raise AcquireTimeout(
-                "its turn came and passed while the server stood still", key=self._ask.key
+                "the server was paused and missed its turn in the queue", key=self._ask.key
             )
-        raise Problem("lost", "this id has ended: acquire with another one")
+        raise Problem("lost", "this lease id has ended: acquire with a new id")
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
         if reply.reason == "too_large":
             self._over = True
-            raise Problem("too-large", "more units than the capacity it was last declared with")
+            raise Problem("too-large", "more units requested than the declared capacity")
         await super()._wait_outside(reply, until)
 
 
@@ -139,9 +139,9 @@ def _said(why: End) -> Exception:
         case "draining":
             return draining()
         case "key":
-            return unauthenticated("this key has ended while it waited")
+            return unauthenticated("the API key was revoked or expired while the request waited")
         case "session":
-            return unauthenticated("your session has ended while it waited")
+            return unauthenticated("the session ended while the request waited")
         case "gone":
             return Gone()
 
@@ -151,5 +151,5 @@ async def _claimed(call: Call, ask: Ask, grant: Grant) -> float:
     service = call.service
     answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
     if not isinstance(answer.reply, Granted | Renewed):
-        raise AcquireTimeout("its turn came and passed while the server was busy", key=ask.key)
+        raise AcquireTimeout("the server was busy and missed its turn in the queue", key=ask.key)
     return service.left(answer.reply.ttl, answer.sent)

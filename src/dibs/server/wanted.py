@@ -1,4 +1,4 @@
-"""What a value has to be, in plain words: for parameters and settings that are something else."""
+"""Describe valid values in plain words, for messages about invalid parameters and settings."""
 
 import re
 from typing import Any

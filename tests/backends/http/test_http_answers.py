@@ -103,7 +103,7 @@ def test_a_missing_key_is_asked_for(side: Side, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("DIBS_API_KEY", raising=False)
 
     async def case() -> None:
-        with Peer(service(about=problem(401, "this needs a key"))) as peer:
+        with Peer(service(about=problem(401, "send an API key"))) as peer:
             with pytest.raises(Forbidden, match="wants an API key: set DIBS_API_KEY"):
                 await side.open(store_for(f"http://127.0.0.1:{peer.port}"))
             assert b"authorization" not in peer.heads[0]

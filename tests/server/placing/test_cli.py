@@ -53,12 +53,12 @@ def test_restrictions_by_hand(world: World, capsys: pytest.CaptureFixture[str]) 
 
 def test_bad_input_is_told(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["restrict", "set", "locks", "shop", "--region", "atlantis"]) == USAGE
-    assert "'atlantis' is no region" in capsys.readouterr().err
+    assert "unknown region 'atlantis'" in capsys.readouterr().err
     assert main(["restrict", "set", "locks", "shop", "--region", "XA"]) == USAGE
-    assert "no placement is left for shop/" in capsys.readouterr().err
+    assert "no placement is allowed for shop/" in capsys.readouterr().err
     assert main(["restrict", "set", "locks", "/"]) == USAGE
     assert main(["move", "shop/", "--to", "moon"]) == USAGE
-    assert "there are here, there" in capsys.readouterr().err
+    assert "placements: here, there" in capsys.readouterr().err
 
 
 def test_without_a_service_it_asks_which(

@@ -20,9 +20,9 @@ def test_what_the_page_must_bring(enter: Callable[..., Profile]) -> None:
     profile, other = enter(), enter()
     origin, path = profile.origin, f"/v1/locks/{b64('guarded')}"
     for headers, told in (
-        (origin, "needs the header dibs-csrf"),
-        (origin | {"dibs-csrf": other.page["dibs-csrf"]}, "not this session's"),
-        ({"dibs-csrf": profile.page["dibs-csrf"]}, "no header Origin"),
+        (origin, "need the header dibs-csrf"),
+        (origin | {"dibs-csrf": other.page["dibs-csrf"]}, "another session"),
+        ({"dibs-csrf": profile.page["dibs-csrf"]}, "Origin header is missing"),
         (profile.page | {"origin": "null"}, "another site's page"),
         (profile.page | {"sec-fetch-site": "same-site"}, "another site's page"),
     ):

@@ -54,7 +54,7 @@ def test_no_key(profile: Profile, key: str) -> None:
     answer = profile.sign_in(key)
     assert (answer.status_code, type_of(answer)) == (401, "unauthenticated")
     assert "set-cookie" not in answer.headers
-    assert "there is no such key" in answer.json()["detail"]
+    assert "unknown API key" in answer.json()["detail"]
 
 
 def test_a_token_is_no_key(world: World, profile: Profile) -> None:

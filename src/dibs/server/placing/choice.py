@@ -43,7 +43,7 @@ def allowed(rules: Mapping[bytes, Rule], directory: bytes, places: Sequence[Plac
     if not found:
         told = [text for each in places for text in objections(rules, directory, each)]
         raise Unsatisfiable(
-            f"no placement is left for {directory_shown(directory)}: {'; '.join(told)}"
+            f"no placement is allowed for {directory_shown(directory)}: {'; '.join(told)}"
         )
     return found
 

@@ -135,11 +135,11 @@ class Desk:
         place = next((each for each in self.places if each.name == to), None)
         if place is None:
             names = ", ".join(each.name for each in self.places)
-            raise Unknown(f"there is no placement {to!r}: there are {names}")
+            raise Unknown(f"unknown placement {to!r}; placements: {names}")
         found = await read_all(self._records)
         told = next(objections(found.rules, directory, place), None)
         if told is not None:
-            raise Unsatisfiable(f"{directory_shown(directory)} may not live there: {told}")
+            raise Unsatisfiable(f"cannot move {directory_shown(directory)} there: {told}")
         await self._audit.write(who, "move ordered", directory, {"to": to})
         version = found.versions.get((PIN, directory), 0)
         await write(self._records, PIN, directory, Pin(to), version)

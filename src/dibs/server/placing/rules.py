@@ -36,7 +36,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
         ):
             both = [each for each in allowed if each in denied]
             if both:
-                raise ValueError(f"{', '.join(both)}: allowed and denied at the same time")
+                raise ValueError(f"{', '.join(both)}: both allowed and denied")
         return rule
 
     def objection(self, place: Place) -> str | None:
@@ -45,7 +45,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _region_objection(self, region: str) -> str | None:
         if not region and (self.regions_allowed or self.regions_denied):
-            return 'its region is not known (say region = "DE" in its [[placement]])'
+            return 'its region is unknown (set region = "DE" in its [[placement]])'
         if any(words.lies_in(region, each) for each in self.regions_denied):
             return f"region {region} is denied"
         if self.regions_allowed and not _lies_in_any(region, self.regions_allowed):
@@ -54,7 +54,7 @@ class Rule(Struct, frozen=True, forbid_unknown_fields=True):
 
     def _provider_objection(self, provider: str) -> str | None:
         if not provider and (self.providers_allowed or self.providers_denied):
-            return 'its provider is not known (say provider = "AWS" in its [[placement]])'
+            return 'its provider is unknown (set provider = "AWS" in its [[placement]])'
         if provider in self.providers_denied:
             return f"provider {provider} is denied"
         if self.providers_allowed and provider not in self.providers_allowed:

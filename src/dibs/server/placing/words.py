@@ -54,9 +54,7 @@ def _spelt(text: str, known: dict[str, str], others: Iterable[str], what: str, t
     own = {each.lower(): each for each in others if each}
     found = known.get(word) or own.get(word) or known.get(_in_one(word))
     if found is None:
-        raise ValueError(
-            f"{text!r} is no {what}, and no placement is there: write {these}, or that of a placement"
-        )
+        raise ValueError(f"unknown {what} {text!r}: write {these}, or the {what} of a placement")
     return found
 
 

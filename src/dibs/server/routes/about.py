@@ -63,7 +63,7 @@ async def problem(call: Call) -> Answer:
     word = call.params["word"]
     kind = KINDS.get(word)
     if kind is None:
-        raise Problem("no-such-route", "there is no problem of this kind")
+        raise Problem("no-such-route", "unknown problem type")
     return json(ProblemKind(f"/problems/{word}", kind.title, kind.status, kind.advice))
 
 

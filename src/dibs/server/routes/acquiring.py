@@ -37,7 +37,7 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
     check_ttl(service, asked.ttl)
     longest = service.limits.max_wait
     if asked.wait > longest:
-        raise Problem("malformed", f"wait is {longest:g} s at most; ask again after that")
+        raise Problem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
     lease_id = asked.id or service.doubts.new_id()
     return Acquire(
         call.key(kind),
@@ -58,23 +58,25 @@ def _wanted(asked: AcquireQuery, most: int) -> tuple[str, int, int]:
     """The kind of key, the units, and the capacity, at most `most`. Raises `Problem` if they do not fit."""
     if asked.mode is not None:
         if asked.kind not in (None, "rwlock") or asked.capacity or asked.units:
-            raise Problem("malformed", "mode= is for a readers-writer lock: no capacity, no units")
+            raise Problem(
+                "malformed", "`mode` is for a readers-writer lock, without `capacity` and `units`"
+            )
         return "rwlock", MANY if asked.mode == "write" else 1, MANY
     if asked.kind == "rwlock":
-        raise Problem("malformed", "a readers-writer lock is acquired with mode=read or mode=write")
+        raise Problem("malformed", "a readers-writer lock needs mode=read or mode=write")
     if asked.capacity is not None or asked.kind == "semaphore":
         if asked.kind not in (None, "semaphore"):
-            raise Problem("malformed", f"a {asked.kind} has no capacity: it is for a semaphore")
+            raise Problem("malformed", f"a {asked.kind} has no capacity: only a semaphore has one")
         if asked.capacity is None:
-            raise Problem("malformed", "a semaphore is acquired with capacity=")
+            raise Problem("malformed", "a semaphore needs `capacity`")
         if asked.capacity > most:
-            raise Problem("malformed", f"capacity is {most} at most here, not {asked.capacity}")
+            raise Problem("malformed", f"`capacity` must be at most {most}, not {asked.capacity}")
         units = asked.units or 1
         if units > asked.capacity:
-            raise Problem("malformed", f"{units} units of {asked.capacity} can never be had")
+            raise Problem("malformed", f"`units` is {units}, more than `capacity` {asked.capacity}")
         return "semaphore", units, asked.capacity
     if asked.units is not None and asked.units != 1:
-        raise Problem("malformed", "units= is for a semaphore: say its capacity= too")
+        raise Problem("malformed", "`units` is for a semaphore: give its `capacity` too")
     return asked.kind or "lock", 1, 1
 
 
@@ -134,9 +136,9 @@ def not_acquired(reply: Reply, key: bytes) -> Problem:
     """Why an acquire got nothing."""
     match reply:
         case Refused(reason="too_large"):
-            return Problem("too-large", "more units than the capacity it was last declared with")
+            return Problem("too-large", "more units requested than the declared capacity")
         case Refused(reason="queue_full"):
-            return Problem("limit", "the line for it is full", retry_after=reply.recheck_in)
+            return Problem("limit", "its queue is full", retry_after=reply.recheck_in)
         case Refused():
             return Problem(
                 "held",
@@ -147,6 +149,6 @@ def not_acquired(reply: Reply, key: bytes) -> Problem:
         case Queued():
             return in_line(reply)
         case Gone():
-            return Problem("lost", "this id has ended: acquire with another one")
+            return Problem("lost", "this lease id has ended: acquire with a new id")
         case _:
             return failure(reply)

@@ -86,14 +86,14 @@ async def _ops(call: Call) -> Sequence[wire.Command]:
     kind = call.headers.get(b"content-type", JSON).partition(b";")[0].strip().lower()
     decoder = _decoders.get(kind)
     if decoder is None:
-        raise Problem("media-type", "a batch is application/json or application/msgpack")
+        raise Problem("media-type", "send a batch as application/json or application/msgpack")
     body = await call.body(call.service.limits.max_body)
     try:
         commands = decoder(body).commands
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem("malformed", f"the batch: {error}") from None
     if len(commands) > MAX_BATCH:
-        raise Problem("malformed", f"a batch is {MAX_BATCH} commands long at most")
+        raise Problem("malformed", f"a batch can have at most {MAX_BATCH} commands")
     return commands
 
 
@@ -109,7 +109,7 @@ def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
         return reply_to_wire(reply)
     if type(command) is Acquire:
         if service.accounts.acquiring.is_full:
-            return wire.Failed("busy", "too many acquires are under way: renewals go first")
+            return wire.Failed("busy", "the server is handling too many acquires: try again")
         try:
             service.accounts.check_lease(who.key_id, command.id)
             if command.queue:

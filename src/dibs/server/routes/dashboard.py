@@ -49,7 +49,7 @@ async def index(call: Call) -> Answer:
     """The page; whoever takes nothing but JSON is told that there is none here."""
     accept = call.header(b"accept")
     if "application/json" in accept and "text/html" not in accept and "*/*" not in accept:
-        raise Problem("no-such-route", "here is a page for people: see /v1/openapi.json")
+        raise Problem("no-such-route", "this is the dashboard; for the API see /v1/openapi.json")
     return _answer(call, FILES[INDEX])
 
 
@@ -72,7 +72,7 @@ async def sign_in(call: Call) -> Answer:
     """Begin a session."""
     call.query(Nothing)
     if call.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-        raise Problem("media-type", "send application/json: a key, or a ticket")
+        raise Problem("media-type", "send application/json with a key or a ticket")
     asked: SignIn = call.decoded(await call.body(MAX_BODY), SignIn)
     sessions = call.service.sessions
     sessions.check_page(call)
@@ -82,7 +82,7 @@ async def sign_in(call: Call) -> Answer:
     if asked.ticket is not None and asked.key is None:
         async with sessions.by_ticket(asked.ticket) as found:
             return await _begun(call, found, "the link that the server printed")
-    raise Problem("malformed", "the body: either a key or a ticket")
+    raise Problem("malformed", "the body must contain either a key or a ticket")
 
 
 async def _begun(call: Call, found: SignedIn, by: str) -> Answer:
@@ -106,7 +106,7 @@ async def sign_out(call: Call) -> Answer:
         directory = common_directory(found.principal.prefixes)
         await call.service.audit.write(found.principal, "signed out", directory)
     except DibsError as error:
-        log.warning("that somebody signed out could not be written to the audit: %s", error)
+        log.warning("could not write a sign-out to the audit log: %s", error)
     return empty(204, sessions.no_cookie(call), *POLICY)
 
 

@@ -24,7 +24,7 @@ async def token(call: Call) -> Answer:
     """Exchange a key for a token: as text, or as JSON where that is asked for."""
     await call.body(MAX_BODY)
     if b" " + PREFIX.encode() not in call.headers.get(b"authorization", b""):
-        raise Problem("forbidden", "a token is no good for another one: bring the key itself")
+        raise Problem("forbidden", "a token cannot be exchanged for another: send the API key")
     issued = call.service.keys.token(call.principal)
     if "application/json" in call.header(b"accept"):
         return json(TokenShape(issued, call.principal.key_id, call.principal.name))

@@ -55,9 +55,7 @@ async def revoke(call: Call) -> Answer:
     try:
         key = await _desk(call).revoke(call.principal, call.params["word"])
     except UnknownKey:
-        raise Problem(
-            "no-such-key", "there is no key of this id, or it is not yours to see"
-        ) from None
+        raise Problem("no-such-key", "no API key has this id, or you may not see it") from None
     return json(shown(key, call.service.keys.now()))
 
 
@@ -69,7 +67,7 @@ def _beyond(prefix: bytes) -> Problem:
     if prefix:
         return forbidden(Scope.ADMIN, prefix)
     return Problem(
-        "forbidden", "this key is no administrator of everything: give prefixes within its own"
+        "forbidden", "this API key administers only some directories: give prefixes within them"
     )
 
 

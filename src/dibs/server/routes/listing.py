@@ -24,7 +24,7 @@ async def listing(call: Call) -> Answer:
     limit = asked.limit or USUAL
     most = call.service.limits.max_page
     if limit > most:
-        raise Problem("malformed", f"limit is {most} at most: go on with `from`")
+        raise Problem("malformed", f"`limit` must be at most {most}: get more pages with `from`")
     kind = b"" if asked.kind == "all" else asked.kind.encode() + b":"
     heads = heads_of(None if asked.kind == "all" else asked.kind)
     prefixes = [head + call.name for head in heads]
@@ -58,9 +58,9 @@ def _start(text: str, kind: bytes) -> bytes:
     try:
         name = decoded(text.removeprefix(MARK))
     except ValueError:
-        raise Problem("malformed", "`from` is what `next` of the page before was") from None
+        raise Problem("malformed", "`from` must be `next` of the previous page") from None
     if not 1 <= len(name) <= MAX_NAME + 16:
-        raise Problem("malformed", "`from` is longer than any name")
+        raise Problem("malformed", "`from` is longer than a name can be")
     return kind + name
 
 

@@ -32,7 +32,7 @@ async def metrics(call: Call) -> Answer:
     """All that is counted and measured."""
     found = call.service.metrics
     if found is None:
-        raise Problem("no-such-route", "nothing is measured here: the setting is metrics = true")
+        raise Problem("no-such-route", "metrics are off: set metrics = true")
     return Answer(200, found.shown(), [(b"content-type", TEXT_FORMAT)])
 
 

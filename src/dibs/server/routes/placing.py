@@ -27,4 +27,4 @@ def refusals(unknown: Problem | None = None) -> Generator[None]:
     except Unsatisfiable as error:
         raise Problem("unsatisfiable", str(error)) from None
     except Conflict:
-        raise Problem("conflict", "somebody else has changed it at the same time") from None
+        raise Problem("conflict", "another request changed it at the same time") from None

@@ -18,10 +18,10 @@ async def release(call: Call) -> Answer:
     if asked.id is None:
         raise Problem(
             "malformed",
-            "say which lease, with id=; to end another's, say force=true and a reason= (scope force)",
+            "give the lease `id`; to end another holder's lease, give force=true and a `reason`",
         )
     if asked.reason or asked.now or asked.lease:
-        raise Problem("malformed", "lease=, reason= and now= are for force=true")
+        raise Problem("malformed", "`lease`, `reason` and `now` need force=true")
     with call.service.accounts.renewing:
         reply = await _given_up(call, asked.kind, asked.id)
     if isinstance(reply, Failed):
@@ -41,7 +41,7 @@ async def _given_up(call: Call, kind: str, lease_id: str) -> Reply:
 async def _force(call: Call, asked: ReleaseQuery) -> Answer:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
-        raise Problem("malformed", "say why, with reason=: the holder is told, and it is kept")
+        raise Problem("malformed", "give a `reason`: the holder and the audit log get it")
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service = call.service
     await service.audit.write(
@@ -63,10 +63,10 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
 def _warning(asked: ReleaseQuery, reply: Revoked) -> str:
     if asked.now:
         return (
-            "it is free at once, while its former holder may still be at work: "
-            "from here on only a resource that checks fencing tokens is safe"
+            "the lock is free now, but its former holder may still be working: "
+            "only a resource that checks fencing tokens is safe"
         )
     return (
-        "renewals are refused from now on and the holder is told; "
-        f"it stays taken for up to {reply.ends_in:.0f} s, until the lease ends"
+        "the holder is notified and cannot renew any more; "
+        f"the lock stays held until the lease ends, in at most {reply.ends_in:.0f} s"
     )

@@ -86,7 +86,7 @@ async def listing(call: Call) -> Answer:
     if "word" in call.params:
         _check_api(call)
     elif (asked.from_ is None) != (asked.from_api is None):
-        raise Problem("malformed", "from and from_api: both or neither")
+        raise Problem("malformed", "give both `from` and `from_api`, or neither")
     start = b"" if asked.from_ is None else _start(asked.from_)
     all_of_them = await desk_of(call).restrictions()
     seen = [
@@ -108,7 +108,7 @@ def _check_api(call: Call) -> None:
     """Raises `Problem` for what is not there to be restricted."""
     if not _is_ours(call):
         word = call.params["word"]
-        told = f"restrictions are on {API}: write {API.lower()} in place of {word!r}"
+        told = f"only {API} can be restricted: write {API.lower()} instead of {word!r}"
         raise Problem("malformed", told)
 
 
@@ -121,11 +121,11 @@ def _start(text: str) -> bytes:
     try:
         return decoded(text.removeprefix(MARK)) + b"/"
     except ValueError:
-        raise Problem("malformed", "`from` is what `next_key` of the page before was") from None
+        raise Problem("malformed", "`from` must be `next_key` of the previous page") from None
 
 
 def _none_there() -> Problem:
-    return Problem("no-such-restriction", "there is no restriction on this directory")
+    return Problem("no-such-restriction", "this directory has no restriction")
 
 
 def _shown(found: Restricted) -> RestrictionShown:

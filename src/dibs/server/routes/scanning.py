@@ -51,7 +51,7 @@ async def scan(call: Call) -> Answer:
     try:
         prefixes, cursor = _prefixes(asked), decoded(asked.cursor) or None
     except ValueError:
-        raise Problem("malformed", "prefix and cursor are URL-safe base64") from None
+        raise Problem("malformed", "`prefix` and `cursor` must be URL-safe base64") from None
     limit = min(asked.limit, call.service.limits.max_page)
     found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
@@ -65,7 +65,7 @@ def _prefixes(asked: ScanQuery) -> Sequence[bytes]:
     if not asked.names:
         return prefixes_of(decoded(asked.prefix))
     if asked.prefix:
-        raise Problem("malformed", "prefix is for keys and names is for names: say one of them")
+        raise Problem("malformed", "give either `prefix` (of keys) or `names`, not both")
     names = names_of(asked.names)
     return [head + names for head in HEADS]
 

@@ -43,7 +43,8 @@ def check_ttl(service: "Service", ttl: float) -> None:
     limits = service.limits
     if not limits.min_ttl <= ttl <= limits.max_ttl:
         raise Problem(
-            "malformed", f"ttl is {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {ttl:g}"
+            "malformed",
+            f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {ttl:g}",
         )
 
 
@@ -51,14 +52,14 @@ def no_such_lease(kind: str) -> Problem:
     """A problem for an id that holds nothing of this kind."""
     return Problem(
         "lost",
-        f"this id holds no {kind} of this name: it has expired, was released, or never held it. "
+        f"no {kind} of this name is held with this id: it expired, was released, or never existed. "
         f"{_OTHER_KINDS}",
     )
 
 
 def not_held(kind: str) -> Problem:
     """A problem for a name that nobody holds as this kind."""
-    return Problem("not-held", f"nobody holds a {kind} of this name. {_OTHER_KINDS}")
+    return Problem("not-held", f"no {kind} of this name is held. {_OTHER_KINDS}")
 
 
 def failure(reply: Reply) -> Problem:
@@ -74,7 +75,7 @@ def in_line(reply: Queued) -> Problem:
     """A problem for an id that has a place in line only."""
     return Problem(
         "waiting",
-        f"this id waits in line, behind {reply.position} others",
+        f"this lease id is waiting in the queue, {reply.position} ahead of it",
         retry_after=reply.recheck_in,
         position=reply.position,
     )

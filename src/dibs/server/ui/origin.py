@@ -26,7 +26,7 @@ class Origins:
             raise _foreign()
         origin = call.header(b"origin").lower()
         if not origin:
-            raise Problem("csrf", "no header Origin says which page asks: only browsers sign in")
+            raise Problem("csrf", "the Origin header is missing: only browsers can sign in")
         if origin not in self._others and origin not in _own(call):
             raise _foreign()
 
@@ -50,6 +50,6 @@ def _own(call: Call) -> tuple[str, ...]:
 def _foreign() -> Problem:
     return Problem(
         "csrf",
-        "another site's page has asked this, in the name of whoever is signed in here: nothing was done. "
-        "If it was this service's own page, a proxy in front changes Host: see the setting origins",
+        "rejected a request that another site's page sent with your session. If it came from the "
+        "dashboard, a proxy in front changes the Host header: see the setting `origins`",
     )

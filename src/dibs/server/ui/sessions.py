@@ -84,21 +84,21 @@ class Sessions:
             each for each in opened if each and each not in self._ended and now < each.expires_at
         ]
         if not found:
-            raise unauthenticated(
-                "your session has ended, or there was none: sign in", invalid=False
-            )
+            raise unauthenticated("no active session: sign in", invalid=False)
         if len(found) > 1:
             raise unauthenticated(
-                "there are two sessions: sign out, or have the browser forget them"
+                "the browser sent two sessions: sign out, or delete its cookies for this site"
             )
         return found[0]
 
     def _check_token(self, call: Call, session: Session) -> None:
         brought, token = call.headers.get(TOKEN), self._seal.token(session)
         if brought is None:
-            raise Problem("csrf", "this changes something, so it needs the header dibs-csrf")
+            raise Problem("csrf", "requests that change something need the header dibs-csrf")
         if not compare_digest(brought, token.encode()):
-            raise Problem("csrf", "dibs-csrf is not this session's: load the page again")
+            raise Problem(
+                "csrf", "the dibs-csrf header belongs to another session: reload the page"
+            )
 
     def token(self, session: Session) -> str:
         """What the session's page is to bring with whatever changes something."""
@@ -133,8 +133,8 @@ class Sessions:
         except Unauthenticated:
             pass  # the key has ended meanwhile
         raise unauthenticated(
-            "this link was used already, or is older than 10 minutes: sign in with a key, or start the "
-            "server anew with --sign-in"
+            "this sign-in link was already used or is older than 10 minutes: sign in with an API key, or "
+            "restart the server with --sign-in"
         )
 
     def _begun(self, who: Principal) -> SignedIn:
