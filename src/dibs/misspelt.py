@@ -1,6 +1,6 @@
-"""Settings that there are none of: refused where they stand, with the one that may be meant.
+"""Reject unknown settings, and suggest the closest match.
 
-What they are set to is not told: it may be a misspelt URL, with a password.
+Messages never show the value: it can be a misspelt URL with a password.
 """
 
 import re
@@ -30,7 +30,7 @@ def refuse_unknown(where: str, found: Iterable[str], known: Collection[str]) -> 
         if key not in known:
             close = near(key, known)
             raise NotConfigured(
-                f"{where} {key}: there is no such setting{close and f', did you mean {close}?'}"
+                f"{where} unknown setting {key}{close and f'. Did you mean {close}?'}"
             )
 
 
@@ -43,8 +43,8 @@ def refuse_unknown_variables(
         if name == variable or name in known or is_link(name, value):
             continue
         close = near(name.lower(), {each.lower() for each in known})
-        meant = f", did you mean {prefix}{close.upper()}?" if close else ""
-        raise NotConfigured(f"{variable}: there is no such setting{meant}")
+        meant = f". Did you mean {prefix}{close.upper()}?" if close else ""
+        raise NotConfigured(f"unknown setting {variable}{meant}")
 
 
 def is_link(name: str, value: str) -> bool:

@@ -45,10 +45,10 @@ class Table:
         """Raises `ValueError` for a key that is not known here."""
         for key in self.values:
             if key not in known:
-                # its value is not told: it may be a misspelt URL, with a password
+                # without its value, which may be a misspelt URL with a password
                 raise ValueError(
-                    f"{self.where} {key}: there is no such setting{_meant(key, known)}; "
-                    f"here may stand {', '.join(known)}"
+                    f"{self.where} unknown setting {key}{_meant(key, known)} "
+                    f"(allowed settings: {', '.join(known)})"
                 )
 
     def tables(self, key: str, example: str) -> dict[str, "Table"]:
@@ -139,7 +139,7 @@ def _meant(key: str, known: Collection[str]) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key, known, 1)
-    return f", did you mean {near[0]}?" if near else ""
+    return f". Did you mean {near[0]}?" if near else ""
 
 
 def _key(name: str) -> str:

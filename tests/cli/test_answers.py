@@ -224,7 +224,7 @@ def test_without_a_store_named_the_users_own_is_taken_and_told(cli: Cli) -> None
 def test_what_other_tools_call_a_verb_is_told(cli: Cli, called: str, ours: str) -> None:
     done = cli(called, "x")
     assert done.returncode == 64
-    assert f"No such command '{called}'. For that there is `dibs {ours}`." in done.stderr
+    assert f"No such command '{called}'. Use `dibs {ours}`." in done.stderr
 
 
 def test_readers_and_writers_are_told_apart(cli: Cli) -> None:

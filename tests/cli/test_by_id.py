@@ -30,7 +30,7 @@ def test_acquire_renew_release(cli: Cli) -> None:
     assert (holder["owner"], holder["note"], holder["token"]) == ("deploy 7", "rollout", sequencer)
     renewed = cli("renew", "x", "--lock-id", lock_id, "--ttl", "2h")
     assert (renewed.returncode, renewed.stderr) == (0, "")
-    assert renewed.stdout.startswith("renewed x: it is yours for ")
+    assert renewed.stdout.startswith("renewed x: you hold it for ")
     assert cli.show("x")["holders"][0]["expires_in"] > 7000
     released = cli("release", "x", "--lock-id", lock_id)
     assert (released.returncode, released.stdout) == (0, "released x\n")
@@ -47,7 +47,7 @@ def test_as_json_and_by_its_short_names(cli: Cli) -> None:
     assert cli("ls").stdout.count("lock\tx\t") == 1
     released = cli("rl", "x", "-L", held["lock_id"], "--json")
     assert json.loads(released.stdout) == {"kind": "lock", "name": "x", "released": True}
-    assert cli("acq", "x", "-T", "9", "-L", "me").stdout.startswith("LOCK-ID: ")
+    assert cli("acq", "x", "-T", "9", "--owner", "me").stdout.startswith("LOCK-ID: ")
     assert cli.show("x")["holders"][0]["owner"] == "me"
 
 
@@ -146,11 +146,14 @@ def test_what_nobody_could_read_is_not_kept(cli: Cli) -> None:
         (("acquire", "x", "--ttl", "soon"), "--ttl: ttl is 'soon': write it as"),
         (("acquire", "x", "--ttl", "0"), "ttl is 0 s"),
         (("acquire", "x", "--ttl", "9", "--wait", "x"), "--wait: wait is 'x'"),
-        (("acquire", "x", "--ttl", "9", "--units", "2"), "--units is more than --capacity"),
+        (
+            ("acquire", "x", "--ttl", "9", "--units", "2"),
+            "--units must not be more than --capacity",
+        ),
         (("acquire", "x", "--ttl", "9", "--kind", "lock", "--capacity", "2"), "--kind lock"),
         (("acquire", "x", "--ttl", "9", "--lock-id", "short"), "22 to 64 random characters"),
         (("acquire", "x", "--ttl", "9", "--lock-id", "ä" * 22), "letters, digits, - and _"),
-        (("acquire", "ä", "-B", "--ttl", "9"), "NAME is no URL-safe base64"),
+        (("acquire", "ä", "-B", "--ttl", "9"), "NAME must be URL-safe base64"),
         (("renew", "x", "--ttl", "9"), "Missing option '-L' / '--lock-id'"),
         (("renew", "x", "--lock-id", OWN), "Missing option '-T' / '--ttl'"),
         (("release", "x", "--lock-id", "a b"), "letters, digits, - and _"),
@@ -164,5 +167,5 @@ def test_wrong_usage(cli: Cli, words: tuple[str, ...], told: str) -> None:
 
 def test_that_nothing_renews_it_is_said(cli: Cli) -> None:
     told = " ".join(cli("acquire", "--help").stdout.split())
-    assert "NOTHING RENEWS IT" in told
+    assert "NOTHING RENEWS" in told
     assert "`dibs run`" in told

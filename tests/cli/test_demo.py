@@ -97,7 +97,7 @@ def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Dem
     )
     children = demo.children
     demo.process.send_signal(signal.SIGINT)
-    assert demo.says("told", "in all; every process has ended")
+    assert demo.says("told", "in total; all processes have ended")
     assert demo.ended() == (0, "")
     assert not any(map(alive, children))
     assert list(place.iterdir()) == []
@@ -138,7 +138,7 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
         port = taken.getsockname()[1]
         assert main(["demo", "--port", str(port)]) == 64
     told = capsys.readouterr().err
-    assert f"--port {port} can't be had: Address already in use; without it any" in told
+    assert f"cannot listen on port {port}: Address already in use; without --port" in told
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--for", "soon"], "--for is 'soon'"),
         (["--workers", "0"], "1<=x<=200"),
-        (["--folder", "/dev/null/x"], "--folder /dev/null/x can't be made: Not a directory"),
+        (["--folder", "/dev/null/x"], "cannot create --folder /dev/null/x: Not a directory"),
     ],
 )
 def test_what_it_refuses(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,25 +182,24 @@ def holder(lease: str, token: int) -> Holder:
 def test_what_is_told_of_a_death() -> None:
     story = Story()
     told = story.killed(KEY, holder("a", 10))
-    assert told == "kill -9 7: printer-1 dies, and holds jobs/printer for 4.2 s still"
+    assert told == "kill -9 7: printer-1 dies while holding jobs/printer, for 4.2 s more"
     next_one = Event("granted", KEY, 0.0, "b", "h/8/printer-2", token=1015, waited=2.5)
     late = Event("expired", KEY, 0.0, "a", "h/7/printer-1", token=10)
-    passed = "jobs/printer passes on from printer-1, who is dead, to printer-2: token +1,005"
+    passed = "jobs/printer passes from printer-1, which is dead, to printer-2"
     assert [story.heard(each) for each in (late, next_one, late)] == ["", passed, ""]
     assert story.heard(next_one) == "", "to be granted is nothing special"
-    assert story.summed_up(20.0) == "2 grants in 20 s; the longest wait for one was 2.5 s"
-    assert story.summed_up(20.0) == "0 grants in 20 s; the longest wait for one was 0.0 s"
-    assert story.closed() == "2 grants and 1 kill in all; every process has ended"
+    assert story.summed_up(20.0) == "2 grants in 20 s; the longest wait was 2.5 s"
+    assert story.summed_up(20.0) == "0 grants in 20 s; the longest wait was 0.0 s"
+    assert story.closed() == "2 grants and 1 kill in total; all processes have ended"
 
 
 def test_what_is_told_of_others() -> None:
     story = Story()
     leads = Event("granted", b"leader:jobs/planner", 0.0, "c", "h/9/candidate-1", token=5)
-    assert story.heard(leads) == "jobs/planner: candidate-1 leads, with token 5"
+    assert story.heard(leads) == "jobs/planner: candidate-1 is the leader now"
     late = Event("expired", b"lock:shop/scales", 0.0, "d", "h/9/forgetful-1", token=5)
-    assert story.heard(late) == (
-        "shop/scales: forgetful-1 has not renewed its lease, which has run out"
-    )
+    assert story.heard(late) == ("shop/scales: forgetful-1 did not renew its lease, so it expired")
+    assert story.heard(late) == "", "once"
     assert story.heard(Event("released", KEY, 0.0)) == ""
 
 

@@ -63,6 +63,13 @@ def test_a_redis_that_forgets_and_waits_after_a_restart(tmp_path: Path) -> None:
     assert "restart_holdoff" in found["promises"]["told"]
 
 
+def test_a_redis_that_may_lose_the_last_second(tmp_path: Path) -> None:
+    with RedisServer(tmp_path, persistence="everysec") as server:
+        code, found = findings(server.url)
+    assert (code, found["persistence"]["level"]) == (0, "warning")
+    assert "appendfsync always" in found["persistence"]["advice"]
+
+
 def test_a_redis_without_room(tmp_path: Path) -> None:
     """Nearly full it is told; full it is a problem, and can still be looked at."""
     lines = ("maxmemory 256mb", "maxmemory-policy noeviction")

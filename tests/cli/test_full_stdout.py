@@ -49,13 +49,13 @@ def test_it_is_said_and_is_no_bug(cli: Cli, words: tuple[str, ...]) -> None:
     done = full(cli, *words)
     assert done.returncode == UNWRITTEN
     (told,) = done.stderr.splitlines()
-    assert "stdout could not be written: No space left on device" in told
+    assert "cannot write to stdout: No space left on device" in told
 
 
 def test_a_lease_whose_id_nobody_has_read_is_released(cli: Cli) -> None:
     done = full(cli, "acquire", "x", "--ttl", "1h")
     assert done.returncode == UNWRITTEN
-    assert "stdout could not be written" in done.stderr
+    assert "cannot write to stdout" in done.stderr
     assert not cli.show("x")["held"]
 
 
@@ -65,8 +65,8 @@ def test_a_key_that_nobody_has_seen_is_revoked(cli: Cli, as_json: tuple[str, ...
     done = full(cli, *GOOD, *place, *as_json)
     assert done.returncode == UNWRITTEN
     assert "nobody has seen it, so it was revoked" in done.stderr
-    assert "stdout could not be written" in done.stderr
-    assert "It is shown this once" not in done.stderr
+    assert "cannot write to stdout" in done.stderr
+    assert "It is shown only once" not in done.stderr
     assert cli("keys", "list", "--json", *place).stdout == ""
 
 

@@ -49,7 +49,7 @@ def test_what_hangs_at_the_end_is_left_behind() -> None:
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONG, check=False)
     assert done.returncode == 7
-    assert "could not be left in order within 0.2 s" in done.stderr
+    assert "could not close the store within 0.2 s" in done.stderr
 
 
 def test_daemons_and_other_threads_are_not_waited_for() -> None:

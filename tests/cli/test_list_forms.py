@@ -88,11 +88,11 @@ def test_show_too(prints: Prints, store: None) -> None:
     assert prints("show", "other", "--no-decode")[0] == [f"lock {encoded(b'other')}: held"]
     assert "name_base64" in prints.objects("show", "other", "--no-decode")[0]
     assert prints("show", "-B", encoded(b"free"), code=FREE)[0] == ["lock free: free"]
-    assert "-B: NAME is no URL-safe base64" in prints.refused("show", "-B", "a b")
+    assert "-B: NAME must be URL-safe base64" in prints.refused("show", "-B", "a b")
     longest = b"\xff" * 512
     assert prints("show", "-B", encoded(longest), code=FREE)
     for too_long in (["-B", encoded(longest + b"x")], ["x" * 513]):
-        assert "1 to 512 bytes long, and this one is 513" in prints.refused("show", *too_long)
+        assert "1 to 512 bytes long; this one is 513" in prints.refused("show", *too_long)
 
 
 def test_the_columns_of_lock_services(prints: Prints, store: None) -> None:
@@ -114,8 +114,8 @@ def test_the_columns_of_lock_services(prints: Prints, store: None) -> None:
 
 
 def test_what_does_not_go_together(prints: Prints, store: None) -> None:
-    assert "names are base64" in prints.refused("list", "--locks", "-D", "--json")
-    assert "leave one out" in prints.refused("list", "--locks", "--kind", "semaphore")
+    assert "names in base64" in prints.refused("list", "--locks", "-D", "--json")
+    assert "give either --locks or" in prints.refused("list", "--locks", "--kind", "semaphore")
 
 
 def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,3 +155,17 @@ def test_what_is_missing_or_misspelt(prints: Prints, monkeypatch: pytest.MonkeyP
     assert "Or set DIBS_LOCK_ID." in prints.refused("renew", "x", "--ttl", "5s")
     assert "Did you mean `dibs list`?" in prints.refused("lits")
     assert "Did you mean" not in prints.refused("xyzzy")
+
+
+def test_finished_runs_of_scheduled_tasks_are_hidden(
+    prints: Prints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tick, url = "poll@2026-11-22T02:00:00Z", f"sqlite:///{tmp_path / 'leases.db'}"
+    monkeypatch.setenv("DIBS_URL", url)
+    with dibs.sync.connect(url) as client:
+        for name in (tick, "report"):
+            with client.task_lock(name, "10m", "20m"):
+                running = [row[1] for row in prints("list", "--no-header")]
+                assert name in running
+    assert [row[1] for row in prints("list", "--no-header")] == ["report"]
+    assert [row[1] for row in prints("list", "--all", "--no-header")] == [tick, "report"]

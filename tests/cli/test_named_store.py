@@ -46,15 +46,31 @@ def test_a_name_that_is_unknown_or_too_much_is_told(reports: Reports) -> None:
     assert "no store is named 'report' here: there are 'reports'" in done.stderr
     done = reports("list", "--url", "sqlite:///x.db")
     assert done.returncode == 64
-    assert "--url and --store: choose one" in done.stderr
+    assert "give either --url or --store" in done.stderr
 
 
 def test_verify_knows_the_password_of_a_named_store() -> None:
     with (
-        click.Context(click.Command("dibs"), obj="reports"),
+        click.Context(click.Command("dibs")) as context,
         pytest.MonkeyPatch.context() as settings,
     ):
+        context.meta["store"] = "reports"
         settings.setenv("DIBS_STORES__REPORTS__URL", "redis://me:secret@localhost:1")
         assert options.full_url(None) == "redis://me:secret@localhost:1"
-        with pytest.raises(click.UsageError, match="--url and --store: choose one"):
+        with pytest.raises(click.UsageError, match="give either --url or --store"):
             options.full_url("sqlite:///x.db")
+
+
+@pytest.mark.once
+def test_the_store_is_given_before_the_verb_or_after_it(cli: Cli, reports: Reports) -> None:
+    assert reports("run", "x", "--", "true").returncode == 0
+    environment = cli.environment | {"DIBS_STORES__REPORTS__URL": reports.url}
+    for place in ("--store", "reports"), ("--url", reports.url):
+        before = cli(*place, "doctor", env=environment)
+        after = cli("doctor", *place, env=environment)
+        assert before.stdout.startswith(f"{reports.url}\n"), before.stderr
+        assert after.stdout.startswith(f"{reports.url}\n"), after.stderr
+    twice = cli("--url", reports.url, "list", "--url", "sqlite:///x.db")
+    assert (twice.returncode, "--url is given twice" in twice.stderr) == (64, True)
+    useless = cli("--url", reports.url, "version")
+    assert (useless.returncode, "`dibs version` takes no --url" in useless.stderr) == (64, True)

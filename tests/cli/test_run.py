@@ -154,12 +154,12 @@ def test_the_same_name_under_another_kind_is_warned_of(cli: Cli) -> None:
     several = ("--capacity", "2", "--units", "2")
     done = cli("run", "x", *several, "--", "true")
     assert done.returncode == 0
-    assert "x is in use as a lock too" in done.stderr
-    assert "Leave out --capacity and --units if that is meant" in done.stderr
+    assert "x is also in use as a lock" in done.stderr
+    assert "To use the lock, leave out --capacity and --units" in done.stderr
     cli.hold("y", *several, stdin=subprocess.PIPE)
     done = cli("run", "y", "--", "true")
     assert "y is in use as a semaphore too" in done.stderr
-    assert "Say --capacity 2 if that is meant" in done.stderr
+    assert "add --capacity 2" in done.stderr
     assert cli("run", "y", "--capacity", "2", "--no-wait", "--", "true").returncode == 75
 
 
@@ -170,7 +170,7 @@ def test_a_semaphore_of_one_excludes_as_one(cli: Cli) -> None:
     assert cli("run", "x", "--kind", "semaphore", "--no-wait", "--", "true").returncode == 75
     wrong = cli("run", "x", "--kind", "lock", "--capacity", "2", "--", "true")
     assert wrong.returncode == 64
-    assert "--kind lock: a lock lets one run" in wrong.stderr
+    assert "a lock has one holder" in wrong.stderr
 
 
 def test_the_warden_goes_when_the_run_does(cli: Cli) -> None:
@@ -189,13 +189,13 @@ def test_what_the_command_left_in_the_background_is_left_alone(cli: Cli) -> None
     ("args", "told"),
     [
         (["run", "x"], "dibs run NAME [OPTIONS] -- CMD [ARGS]..."),
-        (["run", "x", "--"], "say what to run"),
+        (["run", "x", "--"], "no command given"),
         (["run", "x", "true"], "--"),
         (["run", "--", "true"], "NAME"),
         (["run", "x", "--ttl", "soon", "--", "true"], "soon"),
         (["run", "x", "--ttl", "1ms", "--", "true"], "ttl"),
         (["run", "x", "--wait", "-1", "--", "true"], "wait"),
-        (["run", "x", "--wait", "1", "--no-wait", "--", "true"], "choose one"),
+        (["run", "x", "--wait", "1", "--no-wait", "--", "true"], "give either"),
         (["run", "x", "--units", "2", "--", "true"], "--units"),
         (["run", "", "--", "true"], "1 to 512 bytes"),
         (["run", "x", "--url", "nonsense://x", "--", "true"], "nonsense"),
@@ -249,3 +249,15 @@ def test_who_waits_is_in_the_queue(cli: Cli) -> None:
     place = cli.show("x")["waiters"][0]
     assert place["owner"].split("/")[1] == str(waiter.pid)
     assert (place["priority"], place["note"]) == (3, "me too")
+
+
+def test_quiet_prints_nothing_for_cron(cli: Cli) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    for options in (["--no-wait"], ["--wait", "1s"]):
+        done = cli("run", "x", "-q", *options, "--", "echo", "never")
+        assert (done.returncode, done.stdout, done.stderr) == (75, "", "")
+    without = {name: value for name, value in cli.environment.items() if name != "DIBS_URL"}
+    done = cli("run", "y", "--quiet", "--", "echo", "out", env=without)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
+    broken = cli("run", "y", "-q", "--url", "nonsense://", "--", "true")
+    assert (broken.returncode, "nonsense" in broken.stderr) == (64, True)

@@ -57,7 +57,7 @@ def planted(cli: Cli, tmp_path: Path) -> dict[str, str]:
 def test_a_store_of_one_process_is_refused(cli: Cli) -> None:
     done = cli("verify", "memory://")
     assert done.returncode == 64
-    assert "a memory:// store ends with this command" in done.stderr
+    assert "a memory:// store only lives as long as this command" in done.stderr
     assert done.stdout == ""
 
 
@@ -230,6 +230,7 @@ def test_elsewhere_a_plain_line_now_and_then(cli: Cli) -> None:
     process = cli.start("verify", "--seconds", "600", *SHORT)
     assert process.stderr is not None
     began = time.monotonic()
+    assert "faults for 10 min 0 s" in process.stderr.readline(), "it says before how long it takes"
     lines = [process.stderr.readline() for _ in range(2)]
     assert all(line.startswith("dibs: ") and " cycles, " in line for line in lines)
     assert "\x1b" not in "".join(lines)

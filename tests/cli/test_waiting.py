@@ -82,7 +82,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store()
 
 
-AWAY = "unavailable: trying on: nobody listens there"
+AWAY = "unavailable: still trying: nobody listens there"
 FREE = "waiting: waiting for a: free; you are next"
 
 

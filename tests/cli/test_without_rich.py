@@ -60,7 +60,7 @@ def test_keys_are_listed_as_for_a_pipe(cli: Cli) -> None:
     made = end(cli.start("keys", "create", "--name", "a", "--scope", "read", "--json", *records))
     code, (head, row) = at_a_terminal(cli, _DIBS, "keys", "list", *records)
     assert code == 0
-    assert head.split() == ["ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD", "UNTIL"]
+    assert head.split() == ["ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES"]
     assert row.split()[:2] == [json.loads(made[1])["id"], "a"]
 
 
@@ -72,4 +72,4 @@ def test_verify_tells_by_lines_how_far_it_is(cli: Cli) -> None:
 def test_top_says_what_it_needs(cli: Cli) -> None:
     code, shown = at_a_terminal(cli, _DIBS, "top")
     assert code == 64
-    assert shown == ["dibs: this needs the package rich: pip install 'dibs[cli]'"]
+    assert shown == ["dibs: the package rich is missing: pip install 'dibs[cli]'"]

@@ -46,7 +46,7 @@ async def test_it_stays_closed_until_min_hold_is_over(w: World) -> None:
     await w.enter(lock)
     w.clock.advance(3)
     await w.leave(lock)
-    await fails_to_start(w, lock, "kept closed for another 7 s")
+    await fails_to_start(w, lock, "retained after its release, free in 7 s")
     w.clock.advance(6.9)
     await fails_to_start(w, lock, "kept closed")
     w.clock.advance(0.2)
@@ -58,7 +58,7 @@ async def test_it_stays_closed_after_a_failure_too(w: World) -> None:
     lock, error = lock_of(w), LookupError("mine")
     await w.enter(lock)
     assert not await w.leave(lock, error)
-    await fails_to_start(w, lock, "kept closed for another 10 s")
+    await fails_to_start(w, lock, "retained after its release, free in 10 s")
 
 
 @in_both_worlds

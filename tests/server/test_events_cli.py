@@ -103,7 +103,7 @@ def test_a_connection_that_broke_and_stands_again_is_told(
     assert tail.stderr is not None
     told = [json.loads(tail.stderr.readline()) for _ in range(2)]
     assert [each["event"] for each in told] == ["warning", "back"]
-    assert told[0]["message"].endswith("; connecting again")
+    assert told[0]["message"].endswith("; reconnecting")
     assert told[1]["message"] == f"connected to {world.url} again"
     release(world.client(), "x", held["id"])
     while (each := json.loads(read(tail))).get("what") != "released" and each.get("held", True):

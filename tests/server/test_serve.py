@@ -67,10 +67,12 @@ def started() -> Iterator[list[Served]]:
 def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) -> None:
     store = f"sqlite:///{tmp_path / 'l.db'}"
     started.append(served := Served(tmp_path, "--store", store))
-    first = re.fullmatch(r"There was no key.*shown this once: (dibs_\w+_[\w-]{22})", served.line())
+    first = re.fullmatch(
+        r"Created an administrator API key.*shown only once: (dibs_\w+_[\w-]{22})", served.line()
+    )
     where = re.fullmatch(r"Listening on (http://127.0.0.1:\d+)", served.line())
     link = re.fullmatch(
-        r"The dashboard, for one sign-in .*: (http\S+)/#ticket=([\w-]{22})", served.line()
+        r"Dashboard, for one sign-in .*: (http\S+)/#ticket=([\w-]{22})", served.line()
     )
     assert first
     assert where
@@ -321,9 +323,9 @@ def test_a_first_key_that_nobody_has_seen_is_none(tmp_path: Path, started: list[
     revoked, unwritten = vain.stderr.splitlines()  # and all was closed in good order before
     assert vain.returncode == 74
     assert "nobody has seen it, so it was revoked" in revoked
-    assert "stdout could not be written" in unwritten
+    assert "cannot write to stdout" in unwritten
     started.append(served := Served(tmp_path, *options))
-    assert served.line().startswith("There was no key.")
+    assert served.line().startswith("Created an administrator")
     assert served.end()[0] == 0
 
 
@@ -344,7 +346,7 @@ def test_where_stdout_is_closed_the_first_key_is_none_either(
     assert "nobody has seen it, so it was revoked" in closed.stderr
     assert "stdout is closed: nobody would ever see the first administrator's key" in closed.stderr
     started.append(served := Served(tmp_path, *options))
-    assert served.line().startswith("There was no key.")
+    assert served.line().startswith("Created an administrator")
     assert served.end()[0] == 0
 
 
@@ -358,7 +360,7 @@ def test_where_nobody_said_where_leases_go_it_is_told(
         _tell(world.server)
         first, *others = capsys.readouterr().out.splitlines()
         assert first == told
-        assert others[0].startswith("There was no key.")
+        assert others[0].startswith("Created an administrator")
         _tell_json(world.server)
         assert json.loads(capsys.readouterr().out)["store"] == url
         world.close()

@@ -16,17 +16,17 @@ PASSWORD = "hunter2"
     [
         (
             f'stoer = "redis://:{PASSWORD}@x"',
-            "stoer: there is no such setting, did you mean store?",
+            "unknown setting stoer. Did you mean store?",
         ),
-        ("port = 80", "port: there is no such setting, did you mean listen?"),
-        ("xyzzy = 1", "xyzzy: there is no such setting"),
+        ("port = 80", "unknown setting port. Did you mean listen?"),
+        ("xyzzy = 1", "unknown setting xyzzy"),
         (
             "[limits]\nmax_tll = 5",
-            "[limits] max_tll: there is no such setting, did you mean max_ttl?",
+            "[limits] unknown setting max_tll. Did you mean max_ttl?",
         ),
         (
             '[[placement]]\nname = "a"\nurl = "memory://a"\nregoin = "DE"',
-            "[placement] regoin: there is no such setting, did you mean region?",
+            "[placement] unknown setting regoin. Did you mean region?",
         ),
         ("limits = 5", "at `$.limits`"),
         ("placement = 5", "at `$.placement`"),
@@ -61,8 +61,8 @@ def test_in_the_file(tmp_path: Path, text: str, told: str) -> None:
 def test_in_the_environment(name: str, meant: str | None) -> None:
     with pytest.raises(NotConfigured) as caught:
         read_config(None, {}, {PREFIX + name: PASSWORD})
-    more = f", did you mean {PREFIX}{meant}?" if meant else ""
-    assert str(caught.value) == f"{PREFIX}{name}: there is no such setting{more}"
+    more = f". Did you mean {PREFIX}{meant}?" if meant else ""
+    assert str(caught.value) == f"unknown setting {PREFIX}{name}{more}"
 
 
 def test_what_kubernetes_makes_of_a_service_is_left_alone() -> None:

@@ -93,4 +93,4 @@ def test_the_stores_url_is_where_it_serves() -> None:
     cache = run("--store", "cache", "temporal", "worker", env=env)
     assert (cache.returncode, "is not kept in temporal://" in cache.stderr) == (64, True)
     none = run("--store", "none", "temporal", "worker", env=env)
-    assert (none.returncode, "isn't in any settings" in none.stderr) == (64, True)
+    assert (none.returncode, "is not in the settings" in none.stderr) == (64, True)

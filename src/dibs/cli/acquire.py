@@ -1,4 +1,4 @@
-"""`dibs acquire`: a lease that outlives the command, until its ttl is over."""
+"""`dibs acquire`: a lease that outlives the command and ends after its ttl."""
 
 import getpass
 from collections.abc import Callable
@@ -25,46 +25,75 @@ if TYPE_CHECKING:
     from dibs.sync import Waiting
 
 _FEWEST = 22
-"""Characters of an id that nobody guesses: 128 bits."""
+"""Characters of a lease id with 128 random bits."""
 
 
-@click.command()
+@click.command(
+    epilog=options.examples(
+        "dibs acquire db/migrate --ttl 5m",
+        "dibs renew   db/migrate --ttl 5m -L LOCK-ID",
+        "dibs release db/migrate -L LOCK-ID",
+    )
+)
 @click.argument("name", type=options.Spelt())
 @click.option(
-    "-T", "--ttl", required=True, metavar="TIME", help="It stands so long, unless renewed."
+    "-T", "--ttl", required=True, metavar="TIME", help="The lease ends after this time, such as 5m."
 )
-@click.option("--wait", metavar="TIME", help="Queue so long, such as 10m. Else try once.")
-@click.option("-L", "--client-id", default="", metavar="TEXT", help="Who holds it, for people.")
+@click.option("--wait", metavar="TIME", help="Wait in the queue for this time [do not wait].")
 @click.option(
+    "--owner",
+    "--client-id",
+    "client_id",
+    default="",
+    metavar="TEXT",
+    help="The holder's name, shown to others.",
+)
+@click.option(
+    "-L",
     "--lock-id",
     metavar="ID",
-    help="A random id of your own, of 22 to 64 characters: the same command may then be given again.",
+    help="Use this lease id, 22 to 64 random characters: then you can safely repeat the command.",
 )
 @click.option(
-    "--capacity", type=click.IntRange(1), default=1, help="Let so many hold it at a time."
+    "--capacity",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Allow N holders at a time [1].",
 )
 @click.option(
     "--kind",
     type=click.Choice(("lock", "semaphore")),
-    help="What NAME is [a semaphore with --capacity, else a lock].",
+    help="Kind of resource [semaphore with --capacity, else lock].",
 )
-@click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
-@click.option("--priority", type=int, default=0, metavar="P", help="Higher comes first [0].")
-@click.option("--note", metavar="TEXT", default="", help="Why; shown to those who wait.")
+@click.option(
+    "--units",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Take N units of the capacity [1].",
+)
+@click.option(
+    "--priority", type=int, default=0, metavar="P", help="Higher goes first in the queue [0]."
+)
+@click.option("--note", metavar="TEXT", default="", help="A note, shown to waiters.")
 @base64_name
 @options.store
 @options.as_json
 def acquire(as_json: bool, **wanted: Any) -> int:
-    """Acquire NAME, and print the id by which it is renewed and released.
+    """Acquire a lease on NAME and print its id.
 
-    NOTHING RENEWS IT once this command has ended: after --ttl it is free for others, whatever you still do.
-    Say `dibs renew` well before that, and `dibs release` when you are done. To hold NAME for as
-    long as a command runs, there is `dibs run`, which renews it and ends the command should it be lost.
+    NOTHING RENEWS the lease after this command ends. It ends after --ttl, even if you still work. Call
+    `dibs renew` well before that, and `dibs release` when you are done. To hold NAME while a command
+    runs, use `dibs run`: it renews the lease, and stops the command if the lease is lost.
 
-    The id is a secret: whoever has it can renew and release. Exit codes: 75 not acquired, 69 store
-    unreachable, 77 forbidden, 64 usage, 128+N ended by signal N while it waited.
+    The output is the lease id (LOCK-ID) and the fencing token (SEQUENCER). Keep the id secret: with it
+    anyone can renew and release.
+
+    Exit codes: 75 not acquired, 69 store unreachable, 77 access denied, 64 usage error, 128+N stopped
+    by signal N while waiting.
     """
-    needs_stdout("nobody would know the lease's id")
+    needs_stdout("the lease id would be lost")
     _check(wanted)
     voice, signals = Voice(as_json), Signals()
     signals.install()
@@ -75,7 +104,7 @@ def acquire(as_json: bool, **wanted: Any) -> int:
     except BackendUnavailable as error:
         if not error.busy:
             raise
-        voice.fail(error, NOT_ACQUIRED)  # somebody's transaction has it: the store itself is well
+        voice.fail(error, NOT_ACQUIRED)  # another transaction has the row; the store itself is well
         return NOT_ACQUIRED
     except RuntimeError:
         signals.check()  # within the standard library's locks an interrupt may become this
@@ -83,17 +112,15 @@ def acquire(as_json: bool, **wanted: Any) -> int:
 
 
 def _check(wanted: dict[str, Any]) -> None:
-    """Raises a usage error for what can't be."""
+    """Raises a usage error for options that contradict each other."""
     if wanted["units"] > wanted["capacity"]:
-        raise click.UsageError("--units is more than --capacity: it could never be granted")
+        raise click.UsageError("--units must not be more than --capacity")
     if wanted["kind"] == "lock" and wanted["capacity"] > 1:
-        raise click.UsageError(
-            "--kind lock: one at a time has a lock; leave out --capacity, or --kind"
-        )
+        raise click.UsageError("a lock has one holder: leave out either --capacity or --kind lock")
     given = wanted["lock_id"]
     if given is not None and not _FEWEST <= len(id_of(given)) <= 64:
         raise click.UsageError(
-            "--lock-id: give 22 to 64 random characters, or leave it out and one is made"
+            "--lock-id must be 22 to 64 random characters; without it Dibs makes one"
         )
 
 
@@ -108,7 +135,7 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
             held = _held(leases, wanted, ttl, wait, voice, signals, ask)
             early = signals.hold()
         except Interrupted:
-            leases.give_up()  # it may have been granted just then
+            leases.give_up()  # it may have been granted in this moment
             raise
         if early is not None:
             step(leases.release(held.id))
@@ -116,7 +143,7 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
         try:
             _tell(held, ttl, as_json)
         except OSError:
-            step(leases.release(held.id))  # nobody has read the id, so nobody could
+            step(leases.release(held.id))  # the id was not printed, so nobody else could
             raise
     if voice.is_live:
         voice.say("acquired", _advice(held, ttl))
@@ -155,7 +182,7 @@ def _held(
 
 
 def _somebody() -> str:
-    """Who holds it where nobody said so: no process, as this one ends."""
+    """The default owner: host and user, without a process, as this one ends."""
     try:
         return f"{gethostname()}/{getpass.getuser()}"
     except (OSError, KeyError):
@@ -183,7 +210,7 @@ def _tell(held: "HeldById", ttl: float, as_json: bool) -> None:
 def _advice(held: "HeldById", ttl: float) -> str:
     name = shown(held.key)
     return (
-        f"{name} is yours for {span(held.remaining)}, and nothing renews it. Before that:\n"
+        f"you hold {name} for {span(held.remaining)}; nothing renews it. Before it ends:\n"
         f"  dibs renew {name} --ttl {ttl:g} --lock-id {held.id}\n"
         f"  dibs release {name} --lock-id {held.id}"
     )

@@ -1,4 +1,4 @@
-"""How `dibs run` comes by its lease: one quiet try, and then a wait that it talks about."""
+"""How `dibs run` acquires its lease: one quiet try, then a wait with messages."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,9 @@ def acquire(
     on_lost: Callable[["Lease"], object],
     check: Callable[[], None],
 ) -> "Lease":
-    """The lease that the options ask for. Raises `AcquireTimeout` where it was not to be had.
+    """Acquire the lease that the options describe. Raises `AcquireTimeout`.
 
-    While it waits, `check` is called from time to time; what it raises ends the wait.
+    While it waits, `check` is called from time to time; an exception from it ends the wait.
     """
     primitive = _primitive(client, wanted, on_lost)
     units = wanted["units"]
@@ -39,7 +39,7 @@ def acquire(
     except BackendUnavailable as error:
         if primitive.config.wait is not None and _left(primitive, began) <= 0:
             raise
-        voice.say("unavailable", f"trying on: {error}")
+        voice.say("unavailable", f"still trying: {error}")
         lease, is_away = None, True
     if lease is not None:
         return lease
@@ -58,7 +58,7 @@ def acquire(
 
 
 def _left(primitive: "Lock | Semaphore", began: float) -> float:
-    """Of the time that it may wait; the quiet try is a part of it."""
+    """Seconds left to wait; the quiet try counts."""
     wait: float = primitive.config.wait  # type: ignore[assignment]  # LockConfig has made it seconds
     return wait - (now() - began)
 
@@ -84,7 +84,7 @@ def _primitive(
 
 
 def _text(name: bytes) -> str | bytes:
-    """A name of text has settings of its own in the environment; other bytes have none."""
+    """The name as text, if it is UTF-8: only those have settings in the environment."""
     try:
         return name.decode()
     except UnicodeDecodeError:
@@ -92,7 +92,7 @@ def _text(name: bytes) -> str | bytes:
 
 
 def warn_of_other_kinds(client: "Client", key: bytes, wanted: dict[str, Any], voice: Voice) -> None:
-    """Say so where the same name is in use under another kind: they don't exclude each other."""
+    """Warn if the same name is in use under another kind: they do not exclude each other."""
     kind, name = kind_of(key), key.partition(b":")[2]
     others = [other for other in KINDS if other != kind]
     try:
@@ -103,14 +103,14 @@ def warn_of_other_kinds(client: "Client", key: bytes, wanted: dict[str, Any], vo
         other = kind_of(status.key)
         voice.say(
             "warning",
-            f"{shown(key)} is in use as a {other} too ({holders(status)}): a {kind} "
-            f"does not exclude that. {_instead(status, wanted)}",
+            f"{shown(key)} is also in use as a {other} ({holders(status)}): a {kind} "
+            f"does not exclude it. {_instead(status, wanted)}",
             kind=other,
         )
 
 
 def _instead(status: Status, wanted: dict[str, Any]) -> str:
-    """How to have what is in use, rather than what was wanted."""
+    """How to use the kind that is in use instead."""
     match kind_of(status.key):
         case "lock":
             given = {
@@ -119,10 +119,10 @@ def _instead(status: Status, wanted: dict[str, Any]) -> str:
                 "--units": wanted["units"] > 1,
             }
             made_it = " and ".join(option for option, was_given in given.items() if was_given)
-            return f"Leave out {made_it} if that is meant."
+            return f"To use the lock, leave out {made_it}."
         case "semaphore" if status.capacity > 1:
-            return f"Say --capacity {status.capacity} if that is meant."
+            return f"To use the semaphore, add --capacity {status.capacity}."
         case "semaphore":
-            return "Say --kind semaphore if that is meant."
+            return "To use the semaphore, add --kind semaphore."
         case _:
-            return "Take another name."
+            return "Choose another name."

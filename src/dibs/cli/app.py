@@ -1,4 +1,4 @@
-"""The command line as a whole: which verbs there are, and how each way to fail is told."""
+"""The `dibs` command: its verbs, and how failures become messages and exit codes."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 
 from dibs.cli.exits import BUG, SIGNALLED, UNWRITTEN, USAGE, code_of
+from dibs.cli.options import examples, store_name, store_url
 from dibs.cli.streams import Unwritten, discard_stdout, fill, watched_stdout
 from dibs.cli.voice import Voice
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
@@ -60,9 +61,18 @@ _MEANT = {
 }
 """What other tools call our verbs."""
 
+_GROUPS = {
+    "Use": ("run", "acquire", "renew", "release"),
+    "Inspect": ("list", "show", "watch", "events", "top"),
+    "Operate": ("revoke", "doctor", "verify", "migrate", "temporal"),
+    "Service": ("serve", "demo", "keys", "restrict", "move"),
+    "Other": ("completion", "version"),
+}
+"""The verbs as `--help` groups them."""
+
 
 class _Verbs(click.Group):
-    """Imports a verb's module when the verb is asked for."""
+    """Imports the module of a verb on first use."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,12 +80,26 @@ class _Verbs(click.Group):
         if args:
             args = [_ALIASES.get(args[0], args[0]), *args[1:]]
         try:
-            return super().resolve_command(ctx, args)
+            name, command, rest = super().resolve_command(ctx, args)
         except click.UsageError as error:
             meant = _meant(args[0]) if args else None
             if meant is not None:
                 ctx.fail(f"{error.message} {meant}")
             raise
+        names = {param.name for param in command.params} if command else set()
+        takes_url = isinstance(command, click.Group) or names & {"url", "server"}
+        if ctx.meta.get("url") and not takes_url:
+            ctx.fail(f"`dibs {name}` takes no --url.")
+        return name, command, rest
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The verbs in groups, each with the first sentence of its help."""
+        for group, verbs in _GROUPS.items():
+            commands = [(verb, self.get_command(ctx, verb)) for verb in verbs]
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(verb, each.get_short_help_str(200)) for verb, each in commands if each]
+                )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_VERBS)
@@ -96,9 +120,9 @@ class _Verbs(click.Group):
 
 
 def _meant(word: str) -> str | None:
-    """What whoever has written that probably wants."""
+    """A suggestion for an unknown verb."""
     if word in _MEANT:
-        return f"For that there is `dibs {_MEANT[word]}`."
+        return f"Use `dibs {_MEANT[word]}`."
     from difflib import get_close_matches
 
     close = get_close_matches(word, _VERBS, n=1)
@@ -113,32 +137,34 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
         context.exit()
 
 
-def _named_store(context: click.Context, _: click.Parameter, name: str | None) -> None:
-    context.obj = name
-
-
-@click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Verbs,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=examples(
+        "dibs run nightly --wait 10m -- make report   one report at a time",
+        "dibs list                                    show what is held",
+        "dibs doctor redis://cache                    check a store",
+    ),
+)
 @click.option(
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_version,
-    help="The same as the verb.",
+    help="Print the version.",
 )
-@click.option(
-    "--store",
-    metavar="NAME",
-    expose_value=False,
-    callback=_named_store,
-    help="The store of that name: DIBS_STORES__<NAME>__URL, or [stores.<name>] of DIBS_CONFIG.",
-)
+@store_name
+@store_url(expose_value=False)
 def app() -> None:
-    """Let one at a time do a thing, across processes: with leases that pass on when a holder dies."""
+    """Distributed locks for shell commands: only one at a time, on one machine or on many.
+
+    --url and --store can also follow the verb.
+    """
 
 
 def serve(arguments: Sequence[str] | None) -> int:
-    """Run one command line; every failure is a line or two on stderr and an exit code."""
+    """Run one command line. A failure prints a line or two on stderr and returns an exit code."""
     fill()
     if arguments is None and (asked := os.environ.get(COMPLETE)):
         from dibs.cli.completion import complete
@@ -156,7 +182,7 @@ def serve(arguments: Sequence[str] | None) -> int:
         return SIGNALLED + signal.SIGPIPE
     except Unwritten as error:
         discard_stdout()
-        voice.say("error", f"stdout could not be written: {error.strerror}", exit_code=UNWRITTEN)
+        voice.say("error", f"cannot write to stdout: {error.strerror}", exit_code=UNWRITTEN)
         return UNWRITTEN
     except click.ClickException as error:
         _tell_usage(error, voice, given)
@@ -196,7 +222,7 @@ def _tell_usage(error: click.ClickException, voice: Voice, given: Sequence[str])
 
 
 def _path_in(given: Sequence[str]) -> str:
-    """The verb that is meant. An option without its value is an error of click's that does not say."""
+    """The command path in the arguments. Click's error for an option without a value lacks it."""
     path, command = "dibs", cast("click.Group", app)
     for word in given:
         verb = _ALIASES.get(word, word)
@@ -217,7 +243,7 @@ def _warn_of_misspelt(voice: Voice) -> None:
 
 
 def _warn_through(voice: Voice) -> None:
-    """Have the library's warning for people told as everything else is."""
+    """Print the library's warnings for users the way all other messages are printed."""
     plain = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
@@ -232,7 +258,7 @@ def _warn_through(voice: Voice) -> None:
 
 
 def _trace_on_request() -> None:
-    """Print where it happened, for those who look for a bug."""
+    """Print a traceback if DIBS_DEBUG=1."""
     if os.environ.get("DIBS_DEBUG") == "1":
         import traceback
 

@@ -1,4 +1,4 @@
-"""What `acquire`, `renew` and `release` share: leases that are told by their id, and nobody looks after."""
+"""Shared by `acquire`, `renew` and `release`: leases known by their id, which nothing renews."""
 
 import re
 import sys
@@ -24,20 +24,18 @@ lock_id = click.option(
     required=True,
     metavar="ID",
     envvar="DIBS_LOCK_ID",
-    help="What `acquire` has printed; - reads it from stdin. Else DIBS_LOCK_ID, which no list "
-    "of processes shows.",
+    help="The lease id that `acquire` printed; - reads it from stdin. Default: DIBS_LOCK_ID, "
+    "which `ps` does not show.",
 )
 
 _ID = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def id_of(given: str) -> str:
-    """An id as it was given, or as stdin has it."""
+    """The lease id, from the command line or from stdin."""
     lease_id = sys.stdin.readline().strip() if given == "-" else given
     if not _ID.fullmatch(lease_id):
-        raise click.UsageError(
-            "--lock-id: an id is letters, digits, - and _, as `acquire` prints it"
-        )
+        raise click.UsageError("--lock-id must be letters, digits, - and _, as `acquire` prints it")
     return lease_id
 
 
@@ -50,7 +48,7 @@ def ttl_of(given: str) -> float:
 
 
 def wait_of(given: str | None) -> float | None:
-    """How long to wait, in seconds: 0 where nothing was said."""
+    """How long to wait, in seconds; 0 without `--wait`."""
     try:
         return 0.0 if given is None else optional_seconds(given, "wait")
     except (ValueError, TypeError) as error:
@@ -58,7 +56,7 @@ def wait_of(given: str | None) -> float | None:
 
 
 def unattended(client: "Client", kind: Kind, name: bytes) -> Unattended:
-    """The leases of that resource, for whoever knows their ids."""
+    """The leases of a resource, by their ids."""
     return Unattended(client.hub.thread_runtime(), kind, name)
 
 
@@ -68,9 +66,9 @@ def with_id[T](
     name: bytes,
     act: Callable[[Unattended], Coroutine[Any, Any, T]],
 ) -> tuple[bytes, T]:
-    """Do something to the lease, and say to which key: whoever acquired it needn't repeat its kind.
+    """Apply `act` to the lease, and return its key too: users need not repeat the kind.
 
-    Raises `LeaseLost` where it has ended.
+    Raises `LeaseLost` if it has ended.
     """
     kinds: tuple[Kind, ...] = ("lock", "semaphore") if kind is None else (kind,)
     lost: list[LeaseLost] = []

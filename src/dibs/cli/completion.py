@@ -1,4 +1,4 @@
-"""`dibs completion`: what makes a shell complete verbs, options, and names that are in use."""
+"""`dibs completion`: shell completion of verbs, options, and names in use."""
 
 import os
 import sys
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from dibs.model import Status
 
 PATIENCE = 0.3
-"""So long whoever presses Tab waits for a store, in seconds."""
+"""Seconds that Tab waits for a store."""
 
 MOST = 200
-"""More names than that help nobody to choose."""
+"""Names offered at most."""
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -27,15 +27,14 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> int:
-    """Print what has SHELL complete verbs, options and names.
+    """Print the completion script for SHELL.
 
     \b
     bash: eval "$(dibs completion bash)"     in ~/.bashrc
     zsh:  eval "$(dibs completion zsh)"      in ~/.zshrc
     fish: dibs completion fish | source      in ~/.config/fish/config.fish
 
-    Names are those that are in use in the store that DIBS_URL or the settings name; one that does not
-    answer within 0.3 s completes none.
+    Names come from the store of DIBS_URL or the settings, if it answers within 0.3 s.
     """  # noqa: D301 - click wants this very character
     from dibs.cli.app import COMPLETE, app
 

@@ -1,4 +1,4 @@
-"""Directories as they are written on the command line, and the service that is asked about them."""
+"""Directories on the command line, and the service that knows them."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ server = click.option(
     "--url",
     "server",
     metavar="URL",
-    help="The service, such as https://locks.example.com. Without: DIBS_URL.",
+    callback=options.before_or_after,
+    help="The service, such as https://locks.example.com [DIBS_URL].",
 )
 
 in_base64 = click.option(
@@ -30,23 +31,23 @@ decode = click.option(
     "--decode/--no-decode",
     "is_decoded",
     default=True,
-    help="Show directories as text (as is usual), or in URL-safe base64.",
+    help="Print directories as text (the default), or in URL-safe base64.",
 )
 
 
 def service(url: str | None) -> "Remote":
-    """The service that is meant. Raises `UsageError` where none is named."""
+    """The service to use. Raises `UsageError` if none is given."""
     named = None if url else configured_service()
     found = url or (named.url if named else "")
     if not options.is_service(found):
-        raise click.UsageError("which service? Say --server https://…, or set DIBS_URL to it.")
+        raise click.UsageError("no service given: use --server https://…, or set DIBS_URL to one")
     with needing("http"):
         from dibs.cli.remote import Remote
     return Remote(found)
 
 
 def configured_service() -> "StoreSettings | None":
-    """The service that the settings name, or have under the name given before the verb; None for none."""
+    """The service that the settings or `--store` name; None if there is none."""
     found = _configured()
     return found if found is not None and options.is_service(found.url) else None
 
@@ -58,13 +59,13 @@ def configured_store_url() -> str:
 
 
 def _configured() -> "StoreSettings | None":
-    """What the settings name, or have under the name given before the verb."""
+    """The store that the settings or `--store` name."""
     from dibs.settings_stores import configured_store
 
     name = options.store_asked()
     found = configured_store(name)
     if found is None and name is not None:
-        raise click.UsageError(f"the store {name!r} isn't in any settings")
+        raise click.UsageError(f"no store {name!r} in the settings")
     return found
 
 
@@ -82,7 +83,7 @@ def segment(directory: str, *, is_base64: bool) -> str:
 
 
 def shown(directory: str, *, is_decoded: bool) -> str:
-    """A directory as the service told it, for people."""
+    """A directory from a service's answer, for people."""
     if not is_decoded:
         return directory
     return printable(decoded(directory).decode("utf-8", "backslashreplace")) + "/"

@@ -1,4 +1,4 @@
-"""`dibs doctor`: is this store fit to keep leases in, and if not, what is to be done?"""
+"""`dibs doctor`: check whether a store is fit to keep leases in."""
 
 import click
 
@@ -6,23 +6,23 @@ from dibs.cli import options
 from dibs.model import Finding
 
 TROUBLE = 1
-"""The exit code where something is wrong that costs exclusion, order or liveness."""
+"""Exit code for a problem that can cost exclusion, order or liveness."""
 
 _MARKS = {"ok": "ok", "note": "note", "warning": "WARNING", "problem": "PROBLEM"}
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs doctor redis://cache", "dibs doctor --json"))
 @click.argument("given", metavar="[URL]", required=False)
 @options.store
 @options.as_json
 def doctor(given: str | None, url: str | None, as_json: bool) -> int:
-    """Look at the store URL (else as for other verbs) and say in plain words what is wrong with it.
+    """Check a store's configuration and report problems.
 
-    Exits with 0 if nothing is, 1 if something costs exclusion, order or liveness, 69 if the store
-    can't be reached, 77 if it lets nobody in with this password.
+    Exit codes: 0 no problem (there may be warnings), 1 a problem that can cost exclusion, order or
+    liveness, 69 store unreachable, 77 access denied.
     """
     if given and url:
-        raise click.UsageError("the URL is given twice, as an argument and as --url")
+        raise click.UsageError("the URL is given twice, as an argument and with --url")
     with options.open_client(given or url) as client:
         findings = client.examine()
     if as_json:

@@ -1,4 +1,4 @@
-"""`dibs events`: what happens to locks, as it happens."""
+"""`dibs events`: follow grants, releases and losses."""
 
 import time
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _COLOURS = {
 @click.command()
 @click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
-@click.option("--renewals", is_flag=True, help="Tell of renewals too.")
+@click.option("--renewals", is_flag=True, help="Also print renewals.")
 @options.every
 @options.store
 @options.as_json
@@ -36,11 +36,10 @@ def events(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Tell what happens to locks whose names begin with PREFIX, until interrupted.
+    """Print what happens to locks, until you press Ctrl-C.
 
-    A service (https://) tells it by itself. Any other store is looked at again and again: what begins
-    and ends between two looks is not seen, and whether a lease was released or has expired is concluded
-    from its time. With --json one object a line.
+    With PREFIX, only names that begin with it. A service (https://) reports every event. Other stores are
+    polled: a short hold can be missed, and an end is shown as released or expired by its time.
     """
     voice = Voice(as_json)
     for event in _found(prefix, kind, renewals, every, url, voice):
@@ -87,7 +86,7 @@ def line(event: Event) -> str:
     if len(event.slots) > 1 or event.slots not in ((), (0,)):
         said.append(f"slots {','.join(map(str, event.slots))}")
     if event.waited:
-        said.append(f"after {span(event.waited)} in line")
+        said.append(f"after {span(event.waited)} in the queue")
     if event.held_for is not None and event.what != "renewed":
         said.append(f"held for {span(event.held_for)}")
     if event.reason:

@@ -13,7 +13,7 @@ from dibs.errors import (
 )
 
 FREE = 1
-"""`show` and `revoke`: nobody holds it."""
+"""`show` and `revoke`: NAME is not held."""
 USAGE = 64
 UNAVAILABLE = 69
 BUG = 70
@@ -28,7 +28,7 @@ SIGNALLED = 128
 
 
 def code_of(error: DibsError) -> int:
-    """What a script is to make of an error: try again, mend the call, or look at the store."""
+    """The exit code of an error: try again, correct the call, or look at the store."""
     match error:
         case AcquireTimeout():
             return NOT_ACQUIRED

@@ -58,8 +58,8 @@ def _say_how_it_stands(told: Told, voice: Voice) -> None:
     """What became of the connection, where the event is of that."""
     match told.kind:
         case "lost":
-            voice.say("warning", f"{told.data}; connecting again")
+            voice.say("warning", f"{told.data}; reconnecting")
         case "back":
-            voice.say("back", f"connected to {told.data} again")
+            voice.say("back", f"reconnected to {told.data}")
         case _:
             pass

@@ -20,28 +20,33 @@ if TYPE_CHECKING:
 
 type Row = tuple[str, ...]
 
-_HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "MADE", "GOOD UNTIL")
+_HEAD: Row = ("ID", "NAME", "SCOPES", "DIRECTORIES", "CREATED", "EXPIRES")
 
-_TIMES = ("MADE", "GOOD UNTIL")
+_TIMES = ("CREATED", "EXPIRES")
 
 _WIDE, _DATE = 120, len("2030-01-31")
-"""On a terminal of fewer columns times stand in two lines, so that there is room for words."""
+"""On a terminal with fewer columns, times take two lines."""
 
-_GIVING = """It is shown this once: nobody can find it out again, only revoke it.
-Give it to its client as DIBS_API_KEY, or in a file (mode 600) that DIBS_API_KEY_FILE names."""
+_GIVING = """It is shown only once; it can be revoked later.
+Set DIBS_API_KEY to it in the client, or DIBS_API_KEY_FILE to a file (mode 600) that contains it."""
 
-_NOBODY_LEFT = """this was the last key of an administrator of everything.
-To make another, beside the service's records:
+_NOBODY_LEFT = """this was the last API key that administers everything.
+To create another, run where the service's records are:
   dibs keys create --name admin --scope admin --records URL"""
 
 
-@click.group()
+@click.group(
+    epilog=options.examples(
+        "dibs keys create --name ci --scope acquire --prefix shop/",
+        "dibs keys list --server https://locks.example.com",
+    )
+)
 def keys() -> None:
-    """Give out API keys of the lock service, and take them back.
+    """Create, list and revoke API keys of the lock service.
 
-    Where the service's records are, keys are kept there directly, by the settings of `dibs serve`
-    or with --records. Anywhere else say --server https://…, or set DIBS_URL to it, with an
-    administrator's key in DIBS_API_KEY.
+    On the service's own machine the keys are read and written in its records: by the settings of `dibs
+    serve`, or with --records. Elsewhere give --server https://… or DIBS_URL, and an administrator's
+    key in DIBS_API_KEY.
     """
 
 
@@ -50,16 +55,17 @@ def _office_options(command: Callable[..., int]) -> Callable[..., int]:
         options.as_json,
         click.option("--config", metavar="FILE", help="The settings of `dibs serve`."),
         click.option(
-            "--store", metavar="URL", help="The service's store, which has the records, too."
+            "--store", metavar="URL", help="The service's store, if it also holds the records."
         ),
-        click.option("--records", metavar="URL", help="Where the service's records are."),
+        click.option("--records", metavar="URL", help="The service's records."),
         click.option(
             "--server",
             "--url",
             "server",
             metavar="URL",
-            help="A running service, to be asked instead. Without: DIBS_URL, if that is one and "
-            "nothing says where the records are.",
+            callback=options.before_or_after,
+            help="A running service to use instead. Default: DIBS_URL, if it is a service and no "
+            "records are given.",
         ),
     ):
         command = option(command)
@@ -73,24 +79,24 @@ def _office(voice: Voice, **where: str | None) -> "Office":
 
 
 @keys.command()
-@click.option("--name", required=True, metavar="TEXT", help="Whose it is, such as ci-deploy.")
+@click.option("--name", required=True, metavar="TEXT", help="The key's name, such as ci-deploy.")
 @click.option(
     "--scope",
     "scopes",
     required=True,
     multiple=True,
     metavar="SCOPE",
-    help="What it is good for: read, acquire, force (end others' leases), admin. May be repeated.",
+    help="read, acquire, force (end others' leases) or admin. Can be repeated.",
 )
 @click.option(
     "--prefix",
     "prefixes",
     multiple=True,
     metavar="DIR",
-    help="Only in this directory, such as shop/ (base64:… for one of any bytes). May be repeated. "
-    "Without it the key is good for everything.",
+    help="Only this directory, such as shop/ (base64:… for any bytes). Can be repeated. "
+    "Default: all names.",
 )
-@click.option("--expires-in", metavar="TIME", help="Good for so long, such as 12h or 90d.")
+@click.option("--expires-in", metavar="TIME", help="Lifetime, such as 12h or 90d [no limit].")
 @_office_options
 def create(
     name: str,
@@ -100,8 +106,8 @@ def create(
     as_json: bool,
     **where: str | None,
 ) -> int:
-    """Make a key. It is printed this once, alone on stdout."""
-    needs_stdout("nobody would ever see the key")
+    """Create a key. It is printed once, alone on stdout."""
+    needs_stdout("the key would be lost")
     with needing("http"):
         from dibs.cli.keys_wanted import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
@@ -114,15 +120,20 @@ def create(
         take_back(office, made["id"], voice)
         raise
     for given, directory in slashes_added(prefixes):
-        voice.say("note", f"--prefix {given} is the directory {directory}: the slash was added")
+        voice.say("note", f"--prefix {given} means the directory {directory}")
     if not as_json:
-        told = f"key {made['id']} ({made['name']}), made in {office.place}: {_good_for(made)}"
+        told = f"created key {made['id']} ({made['name']}) in {office.place}: {_good_for(made)}"
         voice.say("made", f"{told}\n{_GIVING}")
     return 0
 
 
 @keys.command(name="list")
-@click.option("--all", "ended", is_flag=True, help="Also keys that ended in the last 30 days.")
+@click.option(
+    "--all",
+    "ended",
+    is_flag=True,
+    help="Also keys that were revoked or expired in the last 30 days.",
+)
 @options.no_header
 @_office_options
 def listing(
@@ -131,7 +142,7 @@ def listing(
     as_json: bool,
     **where: str | None,
 ) -> int:
-    """List the keys that there are, without what their owners bring."""
+    """List keys, without their secrets."""
     office = _office(Voice(as_json), **where)
     found = office.list(ended=ended)
     if as_json:
@@ -156,9 +167,9 @@ def revoke(
     as_json: bool,
     **where: str | None,
 ) -> int:
-    """End a key on all servers, within two seconds.
+    """Revoke a key on all servers, within two seconds.
 
-    What it has leased stays leased until that runs out. Exits with 1 if there is no such key.
+    Its leases last until they run out. Exits with 1 if there is no such key.
     """
     voice = Voice(as_json)
     office = _office(voice, **where)
@@ -166,7 +177,7 @@ def revoke(
     key_id = _id_of(key, known)
     gone = office.revoke(key_id) if key_id else None
     if gone is None:
-        told = f"there is no key {key} in {office.place}: see `dibs keys list`"
+        told = f"no key {key} in {office.place}: see `dibs keys list`"
         voice.say("error", told, exit_code=FREE)
         return FREE
     if _administrators(known) == [key_id]:
@@ -176,17 +187,19 @@ def revoke(
 
         emit(gone)
     else:
-        print(f"revoked {gone['id']} ({printable(gone['name'])}): of no use in 2 s at the latest")
+        print(f"revoked {gone['id']} ({printable(gone['name'])}): stops working within 2 s")
     return 0
 
 
 def _id_of(key: str, known: list[Shape]) -> str | None:
-    """The key of that id, or else of that name, if it is only one."""
+    """The key with this id, or the only key with this name."""
     if any(each["id"] == key for each in known):
         return key
     named = [each["id"] for each in known if each["name"] == key and each["good"]]
     if len(named) > 1:
-        raise click.UsageError(f"{len(named)} keys are called {key}: say which, {', '.join(named)}")
+        raise click.UsageError(
+            f"{len(named)} keys are called {key}: give one id of {', '.join(named)}"
+        )
     return named[0] if named else None
 
 
@@ -225,7 +238,7 @@ def _row(key: Shape) -> Row:
 
 
 def _draw(found: list[Shape], place: str, *, headless: bool) -> None:
-    """A table, for eyes: where it is narrow, cells are broken between words."""
+    """A table on a terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -239,4 +252,4 @@ def _draw(found: list[Shape], place: str, *, headless: bool) -> None:
         key_id, name, scopes, where, made, end = _row(key)
         times = (each.replace("T", " ") for each in (made, end))
         table.add_row(*map(Text, (key_id, name, scopes.replace(",", ", "), where, *times)))
-    console.print(table if table.row_count else Text(f"There are no keys in {place}."))
+    console.print(table if table.row_count else Text(f"No keys in {place}."))

@@ -1,4 +1,4 @@
-"""Keys given out at the service's records: by whoever may write there, without any key."""
+"""API keys managed in the service's records; this needs write access there, but no key."""
 
 import asyncio
 import getpass
@@ -100,7 +100,7 @@ def local_office(
     given = {"records": records, "store": store}
     settings = read_config(config, given, default_store=configured_store_url())
     if settings.records_url.startswith("memory:"):
-        raise click.UsageError("a memory:// place ends with this command, and every key with it")
+        raise click.UsageError("a memory:// store only lives as long as this command")
     named = settings.store or settings.placement
     stores = [each.url for each in settings.stores] if named else []
     return LocalOffice(settings.records_url, stores), bool(settings.named_urls)

@@ -1,4 +1,4 @@
-"""Where keys are given out: at the service's records themselves, or at a running server."""
+"""Where API keys are managed: in the service's records, or through a running server."""
 
 import os
 from typing import Protocol
@@ -41,12 +41,12 @@ def office(
     """
     beside = bool(records or store or config)
     if server is not None and beside:
-        raise click.UsageError("--server asks a running service: leave out the other places")
+        raise click.UsageError("give either --server, or --records, --store and --config")
     if server is not None:
         return _remote(server)
     name = options.store_asked()
     if name is not None and beside:
-        raise click.UsageError(f"--store {name} before the verb, and a place behind it: choose one")
+        raise click.UsageError(f"give either --store {name} before the verb, or a place after it")
     named = any(map(os.environ.get, _RECORDS_NAMED))
     if not beside and (name is not None or not named):
         service = configured_service()
@@ -68,7 +68,7 @@ def _local(records: str | None, store: str | None, config: str | None, voice: Vo
     if not is_named:
         voice.say(
             "warning",
-            f"no service and no records are named, so these are the keys in {found.place}, where "
-            "`dibs serve` has them by itself: for others say --server https://… or --records URL",
+            f"using the keys in {found.place}, the default of `dibs serve`: for others give "
+            "--server https://… or --records URL",
         )
     return found

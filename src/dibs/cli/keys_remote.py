@@ -1,4 +1,4 @@
-"""Keys given out by a running service, to whoever brings an administrator's key."""
+"""API keys managed through a running service, with an administrator's key."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -36,7 +36,7 @@ class RemoteOffice:
         try:
             return self._remote.ask(method, f"/v1/keys{path}", body)
         except (BackendUnavailable, Forbidden) as error:
-            if self._named_by:  # who sits beside the records may not have meant to ask anybody
-                hint = "beside its records --records URL needs neither the service nor a key"
+            if self._named_by:  # on the service's machine, the user may have meant its records
+                hint = "with access to its records, --records URL needs no service and no key"
                 error.args = (f"{error}\n{self._named_by} names this service; {hint}",)
             raise

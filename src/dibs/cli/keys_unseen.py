@@ -1,4 +1,4 @@
-"""Keys that were made, and could not be shown: each is shown once, so that nobody will ever have it."""
+"""Keys that were created but could not be printed; they are printed only once."""
 
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def take_back(office: "Office", key_id: str, voice: Voice) -> None:
-    """Revoke the key, or say that it is good still."""
+    """Revoke the key, or warn that it still works."""
     try:
         office.revoke(key_id)
     except DibsError as error:
-        told = f"nobody has seen it, and it is good still: `dibs keys revoke {key_id}` ends it"
+        told = f"it was not printed but still works: end it with `dibs keys revoke {key_id}`"
         voice.say("warning", f"key {key_id}: {told} ({error})")
     else:
         voice.say("warning", f"key {key_id}: nobody has seen it, so it was revoked")

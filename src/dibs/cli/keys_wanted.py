@@ -1,4 +1,4 @@
-"""What a key is to be good for, as it was said on the command line."""
+"""The options of `dibs keys create`."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from dibs.server.scopes import lacks_slash, read_prefix, read_scopes, reduced, w
 def wanted(
     name: str, scopes: Sequence[str], prefixes: Sequence[str], expires_in: str | None
 ) -> Shape:
-    """What `POST /v1/keys` takes. Raises `UsageError`, with what is wrong."""
+    """The body of `POST /v1/keys`. Raises `UsageError`."""
     try:
         check_name(name)
         shape: Shape = {
@@ -36,5 +36,5 @@ def slashes_added(prefixes: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _lifetime(text: str) -> float:
     found = seconds(text, "--expires-in")
     if not 1 <= found <= MAX_LIFE:
-        raise ValueError(f"--expires-in is {text}: a key is good for 1 s to 100 years")
+        raise ValueError(f"--expires-in is {text}: it must be 1 s to 100 years")
     return found

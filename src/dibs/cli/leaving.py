@@ -50,6 +50,6 @@ def leave_within(seconds: float, code: int) -> None:
 
 
 _GIVEN_UP = (
-    "dibs: the store could not be left in order within {:.3g} s: a place or a lease there "
-    "ends by itself\n"
+    "dibs: could not close the store within {:.3g} s: a queue position or a lease there expires by "
+    "itself\n"
 )

@@ -1,5 +1,6 @@
-"""`dibs list`: what is held and waited for."""
+"""`dibs list`: resources with holders or waiters."""
 
+import re
 from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any
@@ -17,15 +18,22 @@ type Row = tuple[str, ...]
 
 _HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 
+_TICK = re.compile(rb"tasklock:.+@\d{4,}-\d\d-\d\dT[\d:.]+Z", re.DOTALL)
+"""The lock of one run of a scheduled task: see `tasks.definition.Scheduled.tick_name`."""
 
-@click.command(name="list")
+
+@click.command(
+    name="list",
+    epilog=options.examples("dibs list", "dibs list orders/", "dibs list --json | jq .name"),
+)
 @click.argument("prefix", type=options.Prefix(), default=b"", metavar="[PREFIX]")
 @options.kind
+@click.option("-a", "--all", "is_all", is_flag=True, help="Also finished runs of scheduled tasks.")
 @click.option(
     "--locks",
     is_flag=True,
-    help="Held locks only, as LOCK-NAME, LOCK-ID, CLIENT-ID, CLIENT-IP, TTL: the one called PREFIX, or those "
-    "below it if it ends in a slash. Names are base64 unless -D is given.",
+    help="Print held locks with the columns LOCK-NAME, LOCK-ID, CLIENT-ID, CLIENT-IP and TTL. PREFIX is a "
+    "lock's name, or a directory that ends in a slash. Names are in base64; -D decodes them.",
 )
 @base64_name
 @decode
@@ -33,14 +41,23 @@ _HEAD: Row = ("KIND", "NAME", "STATE", "EXPIRES IN", "WAITING")
 @options.store
 @options.as_json
 def listing(
-    prefix: bytes, is_base64: bool, locks: bool, kind: Kind | None, url: str | None, **shown: Any
+    prefix: bytes,
+    is_base64: bool,
+    locks: bool,
+    is_all: bool,
+    kind: Kind | None,
+    url: str | None,
+    **shown: Any,
 ) -> int:
-    """List what is held or waited for, names that begin with PREFIX only."""
+    """List what is held or waited for.
+
+    With PREFIX, only names that begin with it.
+    """
     prefix = bytes_of(prefix, is_base64)
     if locks:
         _list_locks(prefix, kind, url, **shown)
     else:
-        _list(prefix, kind, url, **shown)
+        _list(prefix, kind, url, is_all, **shown)
     return 0
 
 
@@ -48,12 +65,15 @@ def _list(
     prefix: bytes,
     kind: Kind | None,
     url: str | None,
+    is_all: bool,
     is_decoded: bool | None,
     headless: bool,
     as_json: bool,
 ) -> None:
     with options.open_client(url) as client:
-        found = client.list(prefix, kind)
+        found: Iterable[Status] = client.list(prefix, kind)
+        if not is_all:
+            found = (status for status in found if not is_finished_tick(status))
         if as_json:
             _emit(found, decode=is_decoded is not False)
         else:
@@ -71,11 +91,9 @@ def _list_locks(
     from dibs.cli.lock_table import HEAD, held_locks, row
 
     if kind not in (None, "lock"):
-        raise click.UsageError(f"--locks lists locks, and not what is a {kind}: leave one out")
+        raise click.UsageError(f"give either --locks or --kind {kind}, not both")
     if as_json and is_decoded:
-        raise click.UsageError(
-            "-D: in the JSON of --locks names are base64, as they may be any bytes"
-        )
+        raise click.UsageError("give either --json or -D: the JSON of --locks has names in base64")
     found = held_locks(url, name)
     if as_json:
         from dibs.cli.output import emit
@@ -94,6 +112,13 @@ def _emit(found: Iterable[Status], *, decode: bool) -> None:
         emit(status_shape(status, decode=decode))
 
 
+def is_finished_tick(status: Status) -> bool:
+    """Whether it only records that a scheduled task has run at some time."""
+    if status.waiting or not all(holder.state == "kept" for holder in status.holders):
+        return False
+    return bool(_TICK.fullmatch(status.key))
+
+
 def _row(status: Status, is_decoded: bool | None = None) -> Row:
     expires = max((holder.expires_in for holder in status.holders), default=None)
     waiting = max(status.waiting, len(status.waiters))
@@ -108,12 +133,12 @@ def _row(status: Status, is_decoded: bool | None = None) -> Row:
 
 
 def _print(head: Row, rows: Iterable[Row], headless: bool) -> None:
-    """A table on a terminal, else lines with tabs; as they come."""
+    """A table on a terminal, else tab-separated lines, printed as they arrive."""
     if draws():
         _draw(head, rows, headless)
         return
     rest = iter(rows)
-    first = list(islice(rest, 1))  # should it fail, then before the heading
+    first = list(islice(rest, 1))  # an error comes before the heading
     if not headless:
         print("\t".join(head))
     for row in chain(first, rest):
@@ -121,7 +146,7 @@ def _print(head: Row, rows: Iterable[Row], headless: bool) -> None:
 
 
 def _draw(head: Row, rows: Iterable[Row], headless: bool) -> None:
-    """A table, for eyes: rich is imported here only, on a terminal."""
+    """A table on a terminal; only here rich is imported."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""Held locks in the columns that command lines of lock services have: one line, or one object, for each.
+"""The table of `dibs list --locks`, with the columns of Seaplane's command line.
 
 Names are base64 there, as they may be any bytes. Ids are fingerprints.
 """
@@ -21,7 +21,7 @@ HEAD = ("LOCK-NAME", "LOCK-ID", "CLIENT-ID", "CLIENT-IP", "TTL")
 
 
 def held_locks(url: str | None, name: bytes) -> Iterator[Shape]:
-    """The lock of that name, those in the directory that ends in a slash, or all; as a service tells them."""
+    """The held lock of that name, those in a directory (which ends in a slash), or all."""
     full = options.full_url(url)
     if options.is_service(full):
         with needing("http"):

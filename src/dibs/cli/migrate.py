@@ -1,4 +1,4 @@
-"""`dibs migrate`: bring a store's schema up to date, as a role that may."""
+"""`dibs migrate`: create or update a store's schema."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,15 +11,14 @@ from dibs.cli.voice import Voice
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @options.store
 @options.as_json
 def migrate(dry_run: bool, url: str | None, as_json: bool) -> int:
-    """Make or update the schema that the store needs, for stores that have one (PostgreSQL).
+    """Create or update the schema of a PostgreSQL store.
 
-    Dibs does this by itself on first use wherever its role may. Exits with 0 also if there was
-    nothing to do, and with 77 if this role may not do it. At the end it says what to grant to
-    another role that is to use the leases.
+    Dibs does this on first use if its role has the rights. The command also prints the grants that
+    another role needs. Exits with 77 if this role may not change the schema.
     """
     with options.open_client(url) as client:
         store: Any = client.hub.store
@@ -35,7 +34,7 @@ def migrate(dry_run: bool, url: str | None, as_json: bool) -> int:
     else:
         print(*_lines(store.url, steps, grants, dry_run=dry_run), sep="\n")
     if not may:
-        Voice(as_json).say("error", "this role may not do that", exit_code=FORBIDDEN)
+        Voice(as_json).say("error", "this role may not change the schema", exit_code=FORBIDDEN)
     return 0 if may else FORBIDDEN
 
 
@@ -45,5 +44,5 @@ def _lines(url: str, steps: Sequence[Any], grants: Sequence[str], *, dry_run: bo
     if not told:
         told = [f"{url} {'is up to date' if grants else 'needs no migrations'}"]
     if grants and not dry_run:
-        told += ["To let another role use the leases:", *(f"  {grant};" for grant in grants)]
+        told += ["Grants for another role:", *(f"  {grant};" for grant in grants)]
     return told

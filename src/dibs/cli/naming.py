@@ -1,4 +1,4 @@
-"""Which resource a bare name on the command line means, and how names are written in base64."""
+"""Names on the command line: base64, and which kind of resource a bare name means."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 base64_name = click.option(
-    "-B", "--base64", "is_base64", is_flag=True, help="NAME is its bytes in URL-safe base64."
+    "-B", "--base64", "is_base64", is_flag=True, help="NAME is given in URL-safe base64."
 )
 
 decode = click.option(
@@ -23,7 +23,7 @@ decode = click.option(
     "--decode/--no-decode",
     "is_decoded",
     default=None,
-    help="Show names as text, or as URL-safe base64.",
+    help="Print names as text, or in URL-safe base64.",
 )
 
 
@@ -35,9 +35,9 @@ def bytes_of(name: bytes, is_base64: bool) -> bytes:
         try:
             name = decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
         except ValueError:
-            raise click.UsageError("-B: NAME is no URL-safe base64") from None
+            raise click.UsageError("-B: NAME must be URL-safe base64") from None
     if len(name) > options.Name.longest:
-        raise click.UsageError(f"a name is 1 to 512 bytes long, and this one is {len(name)}")
+        raise click.UsageError(f"a name must be 1 to 512 bytes long; this one is {len(name)}")
     return name
 
 
@@ -61,7 +61,8 @@ def find(client: "Client", name: bytes, kind: Kind | None) -> Status:
     if len(found) > 1:
         kinds = ", ".join(kind_of(status.key) for status in found)
         raise click.UsageError(
-            f"{shown(found[0].key)!r} is in use under several kinds: {kinds}. Choose with --kind."
+            f"several kinds of resource are called {shown(found[0].key)!r}: {kinds}. "
+            "Choose one with --kind."
         )
     return found[0] if found else client.status(name)
 

@@ -1,4 +1,4 @@
-"""What a verb needs that is not installed: said with the command that installs it."""
+"""Missing packages, reported with the command that installs them."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,5 +16,5 @@ def needing(extra: str) -> Generator[None]:
         if package == "dibs":
             raise
         raise NotConfigured(
-            f"this needs the package {package}: pip install 'dibs[{extra}]'"
+            f"the package {package} is missing: pip install 'dibs[{extra}]'"
         ) from error

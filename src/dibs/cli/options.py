@@ -1,6 +1,7 @@
 """Options that several verbs have."""
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
@@ -14,15 +15,53 @@ type Kind = Literal["lock", "semaphore", "rwlock", "tasklock", "leader"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind.__value__)
 
-store = click.option(
-    "--url",
-    metavar="URL",
-    help="The store, such as sqlite:////srv/leases.db. Else DIBS_URL, else url in the file that "
-    "DIBS_CONFIG names, else this user's own store.",
+
+def examples(*lines: str) -> str:
+    """An epilog for `--help`; each line is one command, printed as it stands."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def before_or_after(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """The value of `--url` or `--store`, which may stand before the verb or after it."""
+    name = "url" if "--url" in param.opts else "store"
+    if value is not None and ctx.meta.setdefault(name, value) != value:
+        raise click.UsageError(f"--{name} is given twice, with different values")
+    found: str | None = ctx.meta.get(name)
+    return found
+
+
+store_name = click.option(
+    "--store",
+    metavar="NAME",
+    expose_value=False,
+    callback=before_or_after,
+    help="A store by its name in the settings: DIBS_STORES__<NAME>__URL, or [stores.<name>] in "
+    "the file that DIBS_CONFIG names.",
 )
-as_json = click.option("--json", "as_json", is_flag=True, help="Answer as JSON.")
+
+
+def store_url[F: Callable[..., Any]](*, expose_value: bool = True) -> Callable[[F], F]:
+    """The option `--url`."""
+    return click.option(
+        "--url",
+        metavar="URL",
+        expose_value=expose_value,
+        callback=before_or_after,
+        help="The store, such as redis://cache or sqlite:////srv/leases.db. Default: DIBS_URL, "
+        "or `url` in the file that DIBS_CONFIG names, or a SQLite file in your home directory.",
+    )
+
+
+def store[F: Callable[..., Any]](command: F) -> F:
+    """The options `--url` and `--store`."""
+    return store_url()(store_name(command))
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 kind = click.option(
-    "--kind", type=click.Choice(KINDS), help="What the name belongs to, where several have it."
+    "--kind",
+    type=click.Choice(KINDS),
+    help="Kind of resource, if several have this name.",
 )
 
 every = click.option(
@@ -31,7 +70,7 @@ every = click.option(
     default=1.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look, where the store has to be looked at.",
+    help="How often to poll a store that has no event stream.",
 )
 
 no_header = click.option(
@@ -40,7 +79,7 @@ no_header = click.option(
     "--no-headers",
     "headless",
     is_flag=True,
-    help="No line that names the columns.",
+    help="Omit the line with the column names.",
 )
 
 SCHEMES = frozenset(
@@ -49,21 +88,21 @@ SCHEMES = frozenset(
         *("postgres", "postgresql", "postgresql+psycopg", "temporal"),
     }
 )
-"""What the URLs of stores begin with, but for the service's: those of pages name many a lock."""
+"""URL schemes of stores. Without https: a web page's URL can be a lock's name."""
 
 
 class Prefix(click.ParamType[bytes]):
-    """What names begin with, as bytes."""
+    """A prefix of names, as bytes."""
 
     name = "prefix"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
-        """The very bytes of the argument."""
+        """The bytes of the argument."""
         raw = value if isinstance(value, bytes) else os.fsencode(value)
         if _is_url(raw):
-            self.fail("that is a store's URL: give it with --url", param, ctx)
+            self.fail("this is a store's URL: give it with --url", param, ctx)
         return raw
 
     def shell_complete(
@@ -86,10 +125,10 @@ class Name(Prefix):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> bytes:
-        """The very bytes of the argument."""
+        """The bytes of the argument."""
         raw = super().convert(value, param, ctx)
         if not 1 <= len(raw) <= self.longest:
-            self.fail(f"a name is 1 to 512 bytes long, and this one is {len(raw)}", param, ctx)
+            self.fail(f"a name must be 1 to 512 bytes long; this one is {len(raw)}", param, ctx)
         return raw
 
 
@@ -105,30 +144,29 @@ def _is_url(raw: bytes) -> bool:
 
 
 def store_asked() -> str | None:
-    """The name of a store, given before the verb; None for none."""
-    name: str | None = click.get_current_context().find_root().obj
+    """The name given with `--store`."""
+    name: str | None = click.get_current_context().meta.get("store")
     return name
 
 
 def open_client(url: str | None) -> "Client":
-    """The client of `--url`, of `--store`, else of the settings, else of this user's own store."""
+    """The client for `--url`, for `--store`, or for the settings."""
     import logging
 
     from dibs import sync
 
-    # What the library logs, we tell ourselves.
+    # The verbs print what matters, so the library's log is dropped.
     logging.getLogger("dibs").addHandler(logging.NullHandler())
     name = store_asked()
     if url and name:
-        raise click.UsageError("--url and --store: choose one")
+        raise click.UsageError("give either --url or --store, not both")
     try:
         client = sync.Client.named(name) if name else sync.connect(url or None)
     except (ValueError, ImportError) as error:
         raise click.UsageError(str(error)) from error
     if client.url.startswith("memory:"):
         raise click.UsageError(
-            "a memory:// store ends with this command, so it excludes nobody: "
-            "use sqlite:////absolute/path.db"
+            "a memory:// store only lives as long as this command: use sqlite:////absolute/path.db"
         )
     return client
 

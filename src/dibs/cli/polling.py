@@ -31,7 +31,7 @@ def polled(
         except BackendUnavailable as error:
             if not has_looked:
                 raise
-            voice.say("warning", f"{error}; looking again")
+            voice.say("warning", f"{error}; still trying")
         yield from told
         told.clear()
         time.sleep(every)

@@ -1,4 +1,4 @@
-"""`dibs release`: the end of a lease that `acquire` has left."""
+"""`dibs release`: release a lease that `acquire` made."""
 
 import click
 
@@ -19,9 +19,9 @@ from dibs.cli.wording import shown
 def release(
     name: bytes, lock_id: str, is_base64: bool, kind: Kind | None, url: str | None, as_json: bool
 ) -> int:
-    """Give up the lease on NAME that has this id, or its place in the queue.
+    """Release the lease on NAME with this id, or leave the queue.
 
-    Exits with 76 if it had ended already. To end a lease of somebody else there is `dibs revoke`.
+    Exits with 76 if the lease has already ended. To end another holder's lease, use `dibs revoke`.
     """
     lease_id, plain = id_of(lock_id), bytes_of(name, is_base64)
     with options.open_client(url) as client:

@@ -1,4 +1,4 @@
-"""`dibs renew`: more time for a lease that `acquire` has left."""
+"""`dibs renew`: renew a lease that `acquire` made."""
 
 import click
 
@@ -12,7 +12,9 @@ from dibs.cli.wording import shown, span
 @click.command()
 @click.argument("name", type=options.Spelt())
 @lock_id
-@click.option("-T", "--ttl", required=True, metavar="TIME", help="It stands so long from now on.")
+@click.option(
+    "-T", "--ttl", required=True, metavar="TIME", help="The lease ends this time from now."
+)
 @base64_name
 @options.kind
 @options.store
@@ -26,10 +28,10 @@ def renew(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Have the lease on NAME that has this id stand for --ttl from now; it is never shortened.
+    """Renew the lease on NAME with this id, for --ttl from now.
 
-    Nothing renews it after that: say so again in time. Exits with 76 if the lease has ended: then stop what
-    you do under it, as others may hold NAME by now.
+    A renewal never shortens a lease. Nothing renews it again: repeat the command in time. Exits with 76 if
+    the lease has ended. Then stop your work: another holder may have NAME.
     """
     wanted, lease_id, plain = ttl_of(ttl), id_of(lock_id), bytes_of(name, is_base64)
     with options.open_client(url) as client:
@@ -39,5 +41,5 @@ def renew(
 
         emit(name_shape(key) | {"renewed": True, "ttl": wanted, "expires_in": round(left, 3)})
     else:
-        print(f"renewed {shown(key)}: it is yours for {span(left)}")
+        print(f"renewed {shown(key)}: you hold it for {span(left)}")
     return 0

@@ -1,4 +1,4 @@
-"""`dibs restrict …`: with which regions and providers a directory's locks may live."""
+"""`dibs restrict …`: limit a directory to regions and providers."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ _LISTS: tuple[str, ...] = (
 
 
 class _Aliased(click.Group):
-    """Has other words for its verbs."""
+    """Accepts other words for its verbs."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -49,9 +49,9 @@ class _Aliased(click.Group):
 
 @click.group(cls=_Aliased)
 def restrict() -> None:
-    """Say where the locks of a directory may live: in which regions, with which providers.
+    """Limit the locks of a directory to regions and providers.
 
-    The API is `locks`. What is in a directory is also bound by the restrictions on those around it.
+    API is `locks`. A restriction also applies to all directories below.
     """
 
 
@@ -86,7 +86,7 @@ def get(
 @server
 @options.as_json
 def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> int:
-    """List the restrictions that this key may see."""
+    """List the restrictions that your API key may see."""
     with needing("http"):
         _print(list(_all(api, server)), as_json=as_json, **how)
     return 0
@@ -95,10 +95,12 @@ def listing(api: str | None, server: str | None, as_json: bool, **how: bool) -> 
 @restrict.command(name="set")
 @click.argument("api")
 @click.argument("directory", metavar="DIR")
-@click.option("--provider", multiple=True, metavar="NAMES", help="Allowed; `all` for any.")
-@click.option("--exclude-provider", multiple=True, metavar="NAMES", help="Denied.")
-@click.option("--region", multiple=True, metavar="NAMES", help="Allowed, as XE, europe, DE.")
-@click.option("--exclude-region", multiple=True, metavar="NAMES", help="Denied.")
+@click.option("--provider", multiple=True, metavar="NAMES", help="Allowed providers, or `all`.")
+@click.option("--exclude-provider", multiple=True, metavar="NAMES", help="Denied providers.")
+@click.option(
+    "--region", multiple=True, metavar="NAMES", help="Allowed regions, such as XE, europe or DE."
+)
+@click.option("--exclude-region", multiple=True, metavar="NAMES", help="Denied regions.")
 @in_base64
 @server
 @options.as_json
@@ -131,7 +133,7 @@ def set_(
 @server
 @options.as_json
 def delete(api: str, directory: str, is_base64: bool, server: str | None, as_json: bool) -> int:
-    """Delete a restriction; what lives somewhere stays there. Exits with 1 if there is none."""
+    """Delete a restriction. The directory stays where it is. Exits with 1 if there is none."""
     if _ask("DELETE", api, directory, server, is_base64=is_base64) is None:
         return _none(directory, as_json=as_json)
     return _done("Deleted", "deleted_restriction", api, directory, as_json=as_json)
@@ -149,7 +151,7 @@ def _ask(
     with needing("http"):
         found = segment(directory, is_base64=is_base64)
         if not found:
-            raise click.UsageError("a restriction is on a directory, such as shop/")
+            raise click.UsageError("DIR must be a directory, such as shop/")
         return service(server).ask(method, f"/v1/restrict/{quote(api, safe='')}{found}", body)
 
 
@@ -168,13 +170,13 @@ def _all(api: str | None, server: str | None) -> Iterator[Shape]:
 
 
 def _names(given: Sequence[str]) -> list[str]:
-    """Names one by one; `all` restricts nothing."""
+    """The names in a list; `all` means no restriction."""
     names = [name.strip() for text in given for name in text.split(",")]
     return [name for name in names if name and name.lower() != "all"]
 
 
 def _none(directory: str, *, as_json: bool) -> int:
-    Voice(as_json).say("error", f"there is no restriction on {directory}", exit_code=FREE)
+    Voice(as_json).say("error", f"{directory} has no restriction", exit_code=FREE)
     return FREE
 
 

@@ -1,4 +1,4 @@
-"""`dibs revoke`: take a lease away from its holder."""
+"""`dibs revoke`: end another holder's lease."""
 
 import click
 
@@ -11,14 +11,14 @@ from dibs.cli.wording import counted, holders, kind_of, shown, span
 from dibs.model import Status
 
 
-@click.command()
+@click.command(epilog=options.examples("dibs revoke nightly --reason 'host is broken'"))
 @click.argument("name", type=options.Name())
-@click.option("--reason", required=True, metavar="TEXT", help="Why; the holder is told.")
+@click.option("--reason", required=True, metavar="TEXT", help="The reason; the holder gets it.")
 @click.option(
     "--now",
     "at_once",
     is_flag=True,
-    help="Free it at once, though the holder may still be running. This gives up exclusion.",
+    help="Free NAME at once. This gives up exclusion: the holder may still be running.",
 )
 @options.kind
 @options.store
@@ -26,10 +26,11 @@ from dibs.model import Status
 def revoke(
     name: bytes, reason: str, at_once: bool, kind: Kind | None, url: str | None, as_json: bool
 ) -> int:
-    """Refuse further renewals to whoever holds NAME.
+    """End the lease of another holder of NAME.
 
-    It becomes free when the lease runs out, by when its holder has ended; with --now at once.
-    Exits with 0 if a lease was revoked, 1 if nobody held it.
+    The holder cannot renew any more. NAME is free when the lease runs out, or at once with --now.
+
+    Exit codes: 0 revoked, 1 NAME was not held.
     """
     with options.open_client(url) as client:
         status = find(client, name, kind)
@@ -49,8 +50,8 @@ def revoke(
 
 def _danger(status: Status) -> str:
     return (
-        f"{shown(status.key)} was {holders(status)}: whoever that is may still be running, "
-        "together with the next holder. Only fencing tokens checked at the resource protect it now"
+        f"{shown(status.key)} was {holders(status)}. This holder may still be running beside the next "
+        "one: only fencing tokens that the resource checks protect it now"
     )
 
 
@@ -59,5 +60,5 @@ def _told(status: Status, count: int, ends_in: float) -> str:
     if not count:
         return f"{name} is not held"
     leases = counted(count, "lease")
-    until = f"free in {span(ends_in)} at the latest" if ends_in else "free now"
+    until = f"free within {span(ends_in)}" if ends_in else "free now"
     return f"revoked {leases} of {name}: {until}"

@@ -1,6 +1,7 @@
 """`dibs run`: hold a lease while a command runs."""
 
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,13 @@ from dibs.cli.terminal import Terminal
 from dibs.cli.voice import Voice
 from dibs.cli.warden import Warden
 from dibs.cli.wording import printable, shown
-from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    CapacityWarning,
+    DibsError,
+    ImplicitStoreWarning,
+)
 
 if TYPE_CHECKING:
     from dibs.sync import Client, Lease
@@ -24,20 +31,19 @@ _HOW = "dibs run NAME [OPTIONS] -- CMD [ARGS]..."
 
 
 class Run(click.Command):
-    """A verb whose command line ends at `--`: what follows is the command's, to the letter."""
+    """A verb whose own arguments end at `--`; the rest is the command to run."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Set what follows the first `--` aside, and require that there is something."""
+        """Split at the first `--`; a command must follow."""
         own, dashes, command = _split(args)
         try:
             rest = super().parse_args(ctx, own)
         except click.UsageError as error:
             if dashes or "extra argument" not in error.format_message():
                 raise
-            raise click.UsageError(f"put -- before the command, as in: {_HOW}", ctx) from None
+            raise click.UsageError(f"put -- before the command: {_HOW}", ctx) from None
         if not command and not ctx.resilient_parsing:
-            given = "nothing follows --" if dashes else "no command is given"
-            raise click.UsageError(f"{given}: say what to run, as in: {_HOW}", ctx)
+            raise click.UsageError(f"no command given: {_HOW}", ctx)
         ctx.params["command"] = command
         return rest
 
@@ -53,30 +59,55 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     return args[:at], True, args[at + 1 :]
 
 
-@click.command(cls=Run)
+@click.command(
+    cls=Run,
+    epilog=options.examples(
+        "dibs run backup -- ./backup.sh               wait until it is free",
+        "dibs run backup --no-wait -q -- ./backup.sh  skip if it is running, for cron",
+        "dibs run gpu --capacity 4 -- train           four at a time",
+    ),
+)
 @click.argument("name", type=options.Name())
-@click.option("--wait", metavar="TIME", help="Queue so long, such as 10m. Else for ever.")
-@click.option("--no-wait", is_flag=True, help="Try once.")
-@click.option("--ttl", metavar="TIME", help="The store keeps the lease so long unrenewed [30s].")
+@click.option(
+    "--wait", metavar="TIME", help="Wait in the queue for this time, such as 10m [no limit]."
+)
+@click.option("--no-wait", is_flag=True, help="Do not wait: try once.")
+@click.option(
+    "--ttl",
+    metavar="TIME",
+    help="How long the store keeps the lease without renewal [30s].",
+)
 @click.option(
     "--lock-delay",
     metavar="TIME",
-    help="Should the lease expire, keep NAME closed for so long [0s].",
+    help="If the lease expires, keep others out for this time [0s].",
 )
-@click.option("--capacity", type=click.IntRange(1), default=1, help="Let so many run at a time.")
+@click.option(
+    "--capacity",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Let N commands run at a time [1].",
+)
 @click.option(
     "--kind",
     type=click.Choice(("lock", "semaphore")),
-    help="What NAME is [a semaphore with --capacity, else a lock].",
+    help="Kind of resource [semaphore with --capacity, else lock].",
 )
-@click.option("--units", type=click.IntRange(1), default=1, help="Take so many of the capacity.")
+@click.option(
+    "--units",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Take N units of the capacity [1].",
+)
 @click.option(
     "--priority",
     type=int,
     metavar="P",
-    help="Higher comes first in the queue [0].",
+    help="Higher goes first in the queue [0].",
 )
-@click.option("--note", metavar="TEXT", help="Why; shown to those who wait.")
+@click.option("--note", metavar="TEXT", help="A note, shown to waiters.")
 @click.option(
     "-E",
     "--conflict-exit-code",
@@ -84,38 +115,47 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
     type=click.IntRange(0, 255),
     default=NOT_ACQUIRED,
     metavar="CODE",
-    help=f"Exit with CODE where the lease was not to be had [{NOT_ACQUIRED}].",
+    help=f"Exit code if the lease is not acquired [{NOT_ACQUIRED}].",
+)
+@click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    help="Print only errors, and nothing if the lease is not acquired.",
 )
 @options.store
 @options.as_json
-def run(busy_code: int, as_json: bool, **wanted: Any) -> int:
-    """Hold NAME while CMD runs, and exit as CMD does.
+def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
+    """Run CMD while holding a lease on NAME, and exit with its code.
 
-    CMD finds LEASE_NAME, LEASE_KEY, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its environment.
-    When the lease is lost, CMD and all it started are ended before the store lets anybody else in.
+    If the lease is lost, CMD and all processes that it started are stopped before another holder can
+    start. CMD finds LEASE_NAME, LEASE_KEY, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its
+    environment.
 
-    Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 forbidden, 64 usage,
-    126 and 127 as a shell's, 128+N ended by signal N.
+    Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 access denied, 64 usage
+    error, 126 and 127 as a shell, 128+N stopped by signal N.
     """
     if wanted["units"] > wanted["capacity"]:
-        raise click.UsageError("--units is more than --capacity: it could never be granted")
+        raise click.UsageError("--units must not be more than --capacity")
     if wanted["kind"] == "lock" and wanted["capacity"] > 1:
-        raise click.UsageError("--kind lock: a lock lets one run; leave out --capacity, or --kind")
+        raise click.UsageError("a lock has one holder: leave out either --capacity or --kind lock")
     if wanted["wait"] is not None and wanted["no_wait"]:
-        raise click.UsageError("--wait and --no-wait: choose one")
-    voice = Voice(as_json)
+        raise click.UsageError("give either --wait or --no-wait, not both")
+    voice = Voice(as_json, quiet=quiet)
+    if quiet:
+        warnings.simplefilter("ignore", ImplicitStoreWarning)
+        warnings.simplefilter("ignore", CapacityWarning)
     if os.environb.get(b"LEASE_NAME") == wanted["name"]:
-        voice.say("warning", "this runs under a lease of the same name, and may wait for itself")
+        voice.say("warning", "this runs inside a lease of the same name, so it may wait for itself")
     warden = Warden.start()
     try:
         return _Run(voice, warden, wanted).run()
-    except AcquireTimeout as error:
-        voice.fail(error, busy_code)
-        return busy_code
-    except BackendUnavailable as error:
-        if not error.busy:
+    except (AcquireTimeout, BackendUnavailable) as error:
+        # busy: another transaction has the row; the store itself is well
+        if isinstance(error, BackendUnavailable) and not error.busy:
             raise
-        voice.fail(error, busy_code)  # somebody's transaction has it: the store itself is well
+        if not quiet:
+            voice.fail(error, busy_code)
         return busy_code
     finally:
         warden.dismiss()
@@ -175,14 +215,14 @@ class _Run:
             what = str(error)
         self._voice.say(
             "lost",
-            f"{what}\n  {command} was ended (its exit code: {code})",
+            f"{what}\n  stopped {command} (its exit code: {code})",
             reason=lease.reason,
             command_exit_code=code,
             exit_code=LOST,
         )
 
     def _release(self, lease: "Lease") -> None:
-        """Give it up; where the store can't be told, or somebody is impatient, it ends by itself."""
+        """Release the lease. If that fails or is interrupted, it expires by itself."""
         lost, told = lease.lost, "the store did not answer"
         self._signals.end()
         try:
@@ -194,11 +234,13 @@ class _Run:
             told = "interrupted"
         finally:
             self._signals.hold()
-        self._voice.say("warning", f"not released, so it may stand until it expires: {told}")
+        self._voice.say(
+            "warning", f"the lease was not released and may last until it expires: {told}"
+        )
 
 
 def variables(name: bytes, lease: "Lease") -> dict[str, str]:
-    """What the command finds in its environment."""
+    """The command's environment variables."""
     slots = ",".join(map(str, lease.slots))
     return {
         "LEASE_NAME": os.fsdecode(name),

@@ -18,48 +18,53 @@ if TYPE_CHECKING:
 _NEEDED = "the service needs an extra: pip install 'dibs[server]'"
 
 
-@click.command()
-@click.option("--config", metavar="FILE", help="A TOML file; else DIBS_SERVER_CONFIG.")
+@click.command(
+    epilog=options.examples(
+        "dibs serve --store redis://cache", "dibs serve --config /etc/dibs/server.toml"
+    )
+)
+@click.option("--config", metavar="FILE", help="A TOML file [DIBS_SERVER_CONFIG].")
 @click.option(
     "--store",
     metavar="URL",
-    help="Where leases are kept. Without: DIBS_URL, or a SQLite file of this user.",
+    help="Where leases are kept [DIBS_URL, or a SQLite file in your home directory].",
 )
 @click.option(
     "--records",
     metavar="URL",
-    help="Where keys, restrictions and the audit are kept. Without: with the leases.",
+    help="Where API keys, restrictions and the audit log are kept [with the leases].",
 )
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Without: 127.0.0.1:5327. Port 0 takes any that is free."
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address to listen on [127.0.0.1:5327]. Port 0 takes a free one.",
 )
-@click.option("--tls-cert", metavar="FILE", help="A certificate, with those that it stands on.")
-@click.option("--tls-key", metavar="FILE", help="Its private key.")
+@click.option("--tls-cert", metavar="FILE", help="Certificate chain (PEM).")
+@click.option("--tls-key", metavar="FILE", help="Private key (PEM).")
 @click.option(
     "--allow-plain-http",
     is_flag=True,
     default=None,
-    help="Serve other machines without TLS: for a proxy in front that does it.",
+    help="Serve other machines without TLS, behind a proxy that terminates it.",
 )
 @click.option(
     "--sign-in",
     is_flag=True,
     default=None,
-    help="Print a link that signs one browser in at the dashboard, as an administrator, for 10 minutes.",
+    help="Print a link that signs one browser in to the dashboard, as administrator, within 10 minutes.",
 )
 @click.option(
     "--log-format",
     type=click.Choice(("text", "json")),
-    help="Log to stderr, one line a request. Without: only what goes wrong.",
+    help="Log each request to stderr [only errors, as text].",
 )
 @options.as_json
 def serve(config: str | None, as_json: bool, **given: Any) -> int:
-    """Serve locks over HTTP, on any store, until asked to end.
+    """Run the lock service: HTTP API, API keys, audit log and dashboard.
 
-    Every option may stand in the environment too (DIBS_SERVER_STORE, …) or in the file. As long as
-    there is no key it listens on this machine only, and makes an administrator's key, which it shows once,
-    and beside it a link to the dashboard.
-    On SIGTERM it lets requests come to their end, and exits with 0.
+    Each option can also be set in the environment (DIBS_SERVER_STORE, …) or in the file. The first
+    start, on this machine only, creates an administrator API key and prints it once. On SIGTERM the
+    server finishes its requests and exits with 0.
     """
     try:
         from dibs.server.config import read_config
@@ -75,7 +80,7 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
         nonlocal unseen
         unseen = server.first_key or ""
         if unseen:
-            needs_stdout("nobody would ever see the first administrator's key")
+            needs_stdout("the administrator API key would be lost")
         (_tell_json if as_json else _tell)(server)
         unseen = ""
 
@@ -88,7 +93,7 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
 
 
 def _take_back(key: str, records_url: str, voice: Voice) -> None:
-    """Nobody has seen the first key: with it revoked the next start makes another."""
+    """Revoke a first key that was not printed; the next start creates another."""
     from dibs.cli.keys_local import LocalOffice
     from dibs.cli.keys_unseen import take_back
     from dibs.server.secrets import id_of
@@ -97,15 +102,15 @@ def _take_back(key: str, records_url: str, voice: Voice) -> None:
 
 
 def _tell(server: "Server") -> None:
-    """Where leases lie, if nobody said so; the first key, if there was none; where it listens."""
+    """Print the default store if it is used, a new administrator key, and the address."""
     if url := _not_said(server.config):
         keys_too = " and keys" if server.config.records_url == url else ""
         print(f"Leases{keys_too}: {url}")
     if server.first_key:
-        print(f"There was no key. An administrator's, shown this once: {server.first_key}")
+        print(f"Created an administrator API key. It is shown only once: {server.first_key}")
     print(f"Listening on {server.url}", flush=True)
     if server.sign_in_url:
-        print(f"The dashboard, for one sign-in within 10 minutes: {server.sign_in_url}", flush=True)
+        print(f"Dashboard, for one sign-in within 10 minutes: {server.sign_in_url}", flush=True)
 
 
 def _tell_json(server: "Server") -> None:
@@ -119,5 +124,5 @@ def _tell_json(server: "Server") -> None:
 
 
 def _not_said(config: "ServerConfig") -> str:
-    """The store's URL, where none was named; else nothing."""
+    """The default store's URL; empty if one was configured."""
     return "" if config.store or config.placement else config.stores[0].url

@@ -1,4 +1,4 @@
-"""`dibs show`: who holds one name and who waits for it."""
+"""`dibs show`: the holders and waiters of one name."""
 
 import click
 
@@ -25,7 +25,10 @@ def show(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Show who holds NAME and who waits for it. Exits with 0 if it is held, 1 if it is free."""
+    """Show who holds NAME and who waits for it.
+
+    Exit codes: 0 held, 1 free.
+    """
     name = bytes_of(name, is_base64)
     with options.open_client(url) as client:
         status = find(client, name, kind)
@@ -45,7 +48,7 @@ def _lines(status: Status, is_decoded: bool | None = None) -> list[str]:
     lines += [_holder_line(holder) for holder in status.holders]
     lines += [_waiter_line(place, waiter) for place, waiter in enumerate(status.waiters, start=1)]
     unnamed = status.waiting - len(status.waiters)
-    return [*lines, f"  and {unnamed} more wait"] if unnamed > 0 else lines
+    return [*lines, f"  and {unnamed} more waiting"] if unnamed > 0 else lines
 
 
 def _holder_line(holder: Holder) -> str:

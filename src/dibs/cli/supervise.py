@@ -108,7 +108,7 @@ class Supervisor:
             self._guarded = False
             self._voice.say(
                 "unguarded",
-                "the warden process was killed: should this one be killed too, the command runs on",
+                "the warden process was killed: if `dibs run` is killed too, the command runs on",
             )
 
     def _tell_trouble(self) -> None:
@@ -118,7 +118,8 @@ class Supervisor:
         if trouble is not None and not was:
             left = max(0.0, self._lease.remaining)
             self._voice.say(
-                "unavailable", f"not renewed, trying on; the lease ends in {left:.0f} s: {trouble}"
+                "unavailable",
+                f"cannot renew, still trying; the lease ends in {left:.0f} s: {trouble}",
             )
         elif was and trouble is None:
             self._voice.say("renewed", "renewed again")
@@ -131,7 +132,9 @@ class Supervisor:
         if not (wants_terminal and self._tty.lend(self._warden.group)):
             self._tty.take_back(self._warden.group)
             left = max(0.0, self._lease.remaining)
-            self._voice.say("stopped", f"stopped; unless continued the lease ends in {left:.0f} s")
+            self._voice.say(
+                "stopped", f"stopped; the lease ends in {left:.0f} s unless you continue it"
+            )
             suspended = suspend()
             if self._lease.lost or (wants_terminal and not suspended):
                 return

@@ -1,4 +1,4 @@
-"""`dibs temporal …`: what workflows need, beside the store."""
+"""`dibs temporal …`: workers for Temporal workflows."""
 
 import click
 
@@ -7,7 +7,7 @@ from dibs.cli.temporal_worker import worker
 
 @click.group()
 def temporal() -> None:
-    """Serve locks to Temporal workflows."""
+    """Run workers for Temporal workflows."""
 
 
 temporal.add_command(worker)

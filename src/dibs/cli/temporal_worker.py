@@ -26,20 +26,18 @@ SCHEME = "temporal://"
 )
 @click.option("--health", metavar="HOST:PORT", help="Answer /livez and /readyz there.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus there, at /metrics.")
-@click.option(
-    "--drain", metavar="TIME", default="10s", help="Activities may end in that time [10s]."
-)
+@click.option("--drain", metavar="TIME", default="10s", help="Time for activities to finish [10s].")
 @click.option(
     "--data-converter",
     metavar="MODULE:NAME",
-    help="The DataConverter of your workflows, where it is not Temporal's default.",
+    help="The DataConverter of your workflows, if it is not Temporal's default.",
 )
 @options.as_json
 def worker(url: str | None, data_converter: str | None, as_json: bool, **given: Any) -> int:
-    """Serve permits and brokers, on a task queue of their own, until SIGTERM or SIGINT.
+    """Run a worker for permits and brokers, on their own task queue, until SIGTERM or SIGINT.
 
-    The first signal lets it finish what was begun, a second one ends it at once. Run two or more: what one
-    leaves, another takes over. While none runs nothing is granted, and nothing is lost.
+    The first signal lets running activities finish; a second one stops at once. Run two or more workers:
+    they take over from each other. While none runs, nothing is granted and nothing is lost.
     """
     if not (url or given["address"] or given["namespace"] or given["profile"]):
         url = _configured_url()
@@ -76,7 +74,7 @@ def _configured_url() -> str | None:
         return found.url
     if name is None:
         return None
-    what = "isn't in any settings" if found is None else f"is not kept in {SCHEME}"
+    what = "is not in the settings" if found is None else f"is not a {SCHEME} store"
     raise click.UsageError(f"the store {name!r} {what}")
 
 

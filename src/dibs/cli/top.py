@@ -45,7 +45,7 @@ RANKS: dict[str, Rank] = {
     type=click.Choice(list(RANKS)),
     default="waiting",
     show_default=True,
-    help="What comes first: the longest line, what ends soonest, what is held longest, or by name.",
+    help="Order: longest queue, next to expire, longest held, or by name.",
 )
 @click.option(
     "--every",
@@ -53,9 +53,9 @@ RANKS: dict[str, Rank] = {
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look.",
+    help="How often to read the store.",
 )
-@click.option("--once", is_flag=True, help="Look once, print all of it, and end.")
+@click.option("--once", is_flag=True, help="Print the table once and exit.")
 @options.store
 @options.as_json
 def top(
@@ -67,11 +67,11 @@ def top(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Show what is held and waited for, names that begin with PREFIX only, until `q` is pressed.
+    """Show a live table of what is held and waited for.
 
-    Keys: w, e, h, n sort by the line's length, by what ends soonest, by how long it is held, by name; q ends.
-    The store, or the service, is looked at every so often. Where there is no terminal it is as with --once;
-    with --json one object a line, as `dibs list` has it.
+    With PREFIX, only names that begin with it. Keys: w sorts by queue length, e by expiry, h by time held,
+    n by name; q quits. Without a terminal it prints the table once; with --json it prints the same
+    objects as `dibs list`.
     """
     if not (as_json or once) and sys.stdout.isatty() and sys.stdin.isatty():
         _watch(prefix, kind, sort, every, url)
@@ -127,6 +127,6 @@ def _holder(status: Status) -> str:
     if first.owner and first.state != "held":
         who = f"{who} [{first.state}]"
     elif not first.owner and first.state == "kept":  # for its min_hold, or its lock_delay
-        who = f"kept closed{note}"
+        who = f"retained{note}"
     more = f" and {len(status.holders) - 1} more" if len(status.holders) > 1 else ""
     return f"{taken(status)}{who}{more}"

@@ -97,7 +97,7 @@ class Screen:
             cells = [Text(cell) for cell in row(status, aged)]
             table.add_row(*cells[:-2], self._bar(status, aged), *cells[-2:])
         told = self._trouble or f"{self._count} in use, {self._in_line} waiting"
-        keys = f"sorted by {self._sort}: w e h n, q ends"
+        keys = f"sorted by {self._sort}; keys: w e h n, q quits"
         return Group(Text(f"{told}    {keys}", style="red" if self._trouble else "dim"), table)
 
     def _bar(self, status: Status, aged: float) -> Text:

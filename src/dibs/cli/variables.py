@@ -1,4 +1,4 @@
-"""Variables that look like settings and are none: whoever has misspelt one is told, as it does nothing."""
+"""Warn about misspelt `DIBS_*` variables."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -20,15 +20,15 @@ _FOR_ALL = frozenset({*STORE_KEYS, *READERS, *_OTHERS})
 
 
 def misspelt(environ: Mapping[str, str]) -> Iterator[str]:
-    """What to say of each; never what it is set to, as that may be a key."""
+    """A warning for each; never its value, which can be a secret."""
     for variable, value in environ.items():
         name = variable.removeprefix(_PREFIX)
         if name == variable or variable.startswith(_SERVERS) or name.lower() in _FOR_ALL:
             continue
         meant = _meant(name, value)
         if meant is not None:
-            guess = f", did you mean {_PREFIX}{meant}?" if meant else "."
-            yield f"{variable}: there is no such setting{guess} It does nothing"
+            guess = f". Did you mean {_PREFIX}{meant}?" if meant else ""
+            yield f"ignored the unknown setting {variable}{guess}"
 
 
 def _meant(name: str, value: str) -> str | None:

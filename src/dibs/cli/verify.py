@@ -1,4 +1,4 @@
-"""`dibs verify`: kill and pause processes that use a store, and tell whether it kept its word."""
+"""`dibs verify`: kill and pause processes that use a store, and check that it kept its promises."""
 
 import logging
 import signal
@@ -14,6 +14,7 @@ from dibs.cli.exits import SIGNALLED
 from dibs.cli.signals import Interrupted
 from dibs.cli.voice import Voice
 from dibs.cli.watching import watching
+from dibs.cli.wording import span
 
 if TYPE_CHECKING:
     from dibs.testing import Torture, TorturePlan, Verdict
@@ -22,18 +23,24 @@ VIOLATED = 1
 INCONCLUSIVE = 2
 
 
-@click.command()
-@click.argument("where", required=False, metavar="[URL]")
-@click.option("--seconds", metavar="TIME", help="Go on for so long [60s; with --cycles 1h].")
-@click.option("--cycles", type=int, metavar="N", help="End once so many cycles are done.")
-@click.option("--processes", type=int, default=6, metavar="N", help="With so many processes [6].")
-@click.option("--tasks", type=int, default=4, metavar="N", help="So many in each process [4].")
-@click.option("--primitives", metavar="NAMES", help="Only these, such as lock,semaphore [all].")
-@click.option(
-    "--locks", type=int, metavar="N", help="On so many locks [one resource for each task]."
+@click.command(
+    epilog=options.examples(
+        "dibs verify redis://cache", "dibs verify --seconds 5m --primitives lock"
+    )
 )
-@click.option("--ttl", default="1s", metavar="TIME", help="The leases' ttl [1s].")
-@click.option("--seed", type=int, metavar="N", help="Draw the same faults as another run did.")
+@click.argument("where", required=False, metavar="[URL]")
+@click.option(
+    "--seconds",
+    metavar="TIME",
+    help="Time for the faults; checking and cleaning up come on top [60s; with --cycles 1h].",
+)
+@click.option("--cycles", type=int, metavar="N", help="Stop after N cycles.")
+@click.option("--processes", type=int, default=6, metavar="N", help="Number of processes [6].")
+@click.option("--tasks", type=int, default=4, metavar="N", help="Tasks in each process [4].")
+@click.option("--primitives", metavar="NAMES", help="Only these, such as lock,semaphore [all].")
+@click.option("--locks", type=int, metavar="N", help="Number of locks [one resource per task].")
+@click.option("--ttl", default="1s", metavar="TIME", help="Ttl of the leases [1s].")
+@click.option("--seed", type=int, metavar="N", help="Draw the same faults as an earlier run.")
 @options.store
 @options.as_json
 def verify(
@@ -49,15 +56,13 @@ def verify(
     url: str | None,
     as_json: bool,
 ) -> int:
-    """Try whether the store at URL keeps leases exclusive while their holders are killed and paused.
+    """Kill and pause processes that use a store, and check that leases stay exclusive.
 
-    Starts processes on this machine that contend for leases under random names of their own, kills
-    and pauses them, checks what every one of them saw, and says what was tried, what was found and
-    what it means. A URL with a password is better kept in DIBS_URL or the settings file,
-    where `ps` can't see it.
+    The processes run on this machine and use random names of their own. At the end `verify` reports what
+    it tried, what it found and what that means. Put a URL with a password into DIBS_URL or the
+    settings file, where `ps` does not show it.
 
-    Exits with 0 if nothing was violated, 1 if something was, 2 if the trial says nothing.
-    Ctrl-C ends it with a verdict on what was done.
+    Exit codes: 0 no violation, 1 violations, 2 inconclusive. Ctrl-C ends it early, with a verdict.
     """
     if where and url:
         raise click.UsageError("the URL is given twice")
@@ -71,7 +76,12 @@ def verify(
     if primitives is not None:
         size["primitives"] = tuple(each.strip() for each in primitives.split(",") if each.strip())
     plan = _plan(**size, locks=locks, ttl=ttl, seed=seed)
-    verdict, signum = _run(options.full_url(where or url), plan, voice)
+    full = options.full_url(where or url)
+    if not as_json:
+        voice.say(
+            "progress", f"{_length(plan)}, then checking and cleaning up: up to as long again"
+        )
+    verdict, signum = _run(full, plan, voice)
     if as_json:
         from dibs.cli.output import emit
 
@@ -79,6 +89,13 @@ def verify(
     else:
         print(verdict)
     return _code(verdict, signum)
+
+
+def _length(plan: "TorturePlan") -> str:
+    """How long the faults go on, for people."""
+    if plan.cycles is None:
+        return f"faults for {span(plan.seconds)}"
+    return f"faults until {plan.cycles:,} cycles are done, at most {span(plan.seconds)}"
 
 
 def _plan(**wanted: Any) -> "TorturePlan":
@@ -91,7 +108,7 @@ def _plan(**wanted: Any) -> "TorturePlan":
 
 
 def _run(url: str, plan: "TorturePlan", voice: Voice) -> tuple["Verdict", int]:
-    """The verdict, and the signal that ended it early."""
+    """The verdict, and the signal that ended it early, if any."""
     from dibs.testing import Torture
 
     logging.getLogger("dibs").addHandler(logging.NullHandler())
@@ -106,7 +123,7 @@ def _run(url: str, plan: "TorturePlan", voice: Voice) -> tuple["Verdict", int]:
 
 @contextmanager
 def _signals(torture: "Torture") -> Iterator[list[int]]:
-    """End it at a signal, and tell which came."""
+    """Stop at a signal; yields the signals that came."""
     heard: list[int] = []
 
     def hear(signum: int, frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from dibs.cli import options
 @click.command()
 @options.as_json
 def version(as_json: bool) -> int:
-    """Say which release this is."""
+    """Print the version."""
     if as_json:
         from dibs.cli.output import emit
 

@@ -1,4 +1,4 @@
-"""What the command line says of itself: on stderr, as stdout is the command's or the answer's."""
+"""Messages of the command line: on stderr, as stdout belongs to the command or the result."""
 
 import sys
 from typing import Any
@@ -8,18 +8,23 @@ from dibs.errors import DibsError
 
 
 class Voice:
-    """Plain lines for people, or with `--json` one object a line."""
+    """Prints lines of text, or one JSON object a line. `quiet`: only errors."""
 
-    def __init__(self, as_json: bool = False) -> None:
+    def __init__(self, as_json: bool = False, *, quiet: bool = False) -> None:
         self._as_json = as_json
+        self._quiet = quiet
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody watches: a terminal, where lines can be redrawn."""
-        return not self._as_json and sys.stderr is not None and sys.stderr.isatty()
+        """Whether stderr is a terminal, where lines can be redrawn."""
+        if self._as_json or self._quiet:
+            return False
+        return sys.stderr is not None and sys.stderr.isatty()
 
     def say(self, event: str, text: str, **fields: Any) -> None:
-        """Tell what happened. A stderr that nobody reads stops nothing."""
+        """Print a message. A closed stderr is ignored."""
+        if self._quiet and event not in ("error", "lost"):
+            return
         line = "dibs: " + "\n".join(map(printable, text.split("\n")))
         if self._as_json:
             import json
@@ -28,7 +33,7 @@ class Voice:
         self._write(line + "\n")
 
     def fail(self, error: DibsError, code: int) -> None:
-        """Tell what went wrong and who is in the way."""
+        """Print an error, with the holders as JSON fields."""
         fields: dict[str, Any] = {}
         if self._as_json:
             from dibs.cli.output import holder_shape, name_shape
@@ -41,7 +46,7 @@ class Voice:
         self.say("error", str(error) or name, error=name, exit_code=code, **fields)
 
     def redraw(self, line: str) -> None:
-        """Put a line in the place of the one shown before; an empty one clears it."""
+        """Replace the line shown before; an empty one clears it."""
         self._write(f"\r\x1b[K{line}")
 
     def _write(self, text: str) -> None:

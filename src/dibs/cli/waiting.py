@@ -1,7 +1,7 @@
-"""What somebody who waits is shown: who holds it, since when, the own place, and how long it may take.
+"""Progress of a wait: who holds the lease, since when, the position in the queue, an estimate.
 
-Or that the store is away. Nobody tells us that: whoever waits hears from it every second, so where
-nothing comes it is asked.
+It also reports a store that is away. A waiter hears from its store every second, so after a silence the
+store is asked.
 """
 
 import os
@@ -22,27 +22,26 @@ if TYPE_CHECKING:
     from dibs.sync import Waiting
 
 _PLAIN = 30.0
-"""Seconds between two lines where none can be redrawn, as in a log."""
+"""Seconds between two lines in a log."""
 _USUAL = 80
-"""The columns of a terminal that doesn't tell how many it has."""
+"""Columns of a terminal of unknown width."""
 _SILENT = 2.0
-"""After so many seconds without news the store is asked whether it is there."""
+"""Seconds without news after which the store is asked whether it answers."""
 _FINISHES = 1.0
-"""So long a line that is being written is waited for, in seconds: nobody may be reading."""
+"""Seconds to let a line finish: stderr may be blocked."""
 
 
 class Speaker:
-    """A thread that tells how a wait goes, as often as whoever reads it can use.
+    """A thread that prints how a wait goes.
 
-    Whoever waits must not write itself: a terminal that is stopped, or a pipe that nobody reads, would
-    keep it from the queue. Nor may an interrupt that comes while it tells us something keep it from
-    leaving, so there is no event here (see `dibs.gate`).
+    The waiting thread does not write itself: a stopped terminal or a full pipe would keep it from its
+    queue. It uses no `Event`, so that an interrupt cannot keep it from leaving (see `dibs.gate`).
     """
 
     def __init__(
         self, voice: Voice, ask: Callable[[], object] | None = None, *, is_away: bool = False
     ) -> None:
-        """`ask` raises `BackendUnavailable` where the store is away; `is_away`: that was said just now."""
+        """`ask` raises `BackendUnavailable` if the store is away; `is_away`: that was just printed."""
         self._voice = voice
         self._ask = ask
         self._pause = 0.0 if voice.is_live else _PLAIN
@@ -54,7 +53,7 @@ class Speaker:
         self._speaking = threading.Lock()
 
     def tell(self, waiting: "Waiting") -> None:
-        """So it goes: what `on_wait` calls."""
+        """Take the newest state; for `on_wait`."""
         self._latest = waiting
         self._news.put(None)
 
@@ -85,7 +84,7 @@ class Speaker:
                 self._say(trouble)
 
     def _hears(self) -> bool:
-        """Whether there is news in time. However much has come in meanwhile, the latest is what counts."""
+        """Whether there is news in time. Older news is dropped."""
         try:
             self._news.get(timeout=None if self._ask is None else _SILENT)
         except Empty:
@@ -95,21 +94,21 @@ class Speaker:
         return True
 
     def _trouble(self) -> BackendUnavailable | None:
-        """What keeps the store from answering."""
+        """The error of a store that does not answer."""
         assert self._ask is not None
         try:
             self._ask()
         except BackendUnavailable as error:
             return error
         except DibsError:
-            pass  # whoever waits finds that out too, and ends by it
+            pass  # the wait ends with the same error
         except Exception:
-            if not self._over.wait(0):  # else the client was closed while we asked
+            if not self._over.wait(0):  # else the client was closed meanwhile
                 raise
         return None
 
     def _say(self, trouble: BackendUnavailable | None) -> None:
-        """How it goes: what is new at once, all else as often as can be used."""
+        """Print a change of availability at once, all else at most once per pause."""
         is_away, now = trouble is not None, time.monotonic()
         if is_away == self._is_away and now - self._said_at < self._pause:
             return
@@ -118,7 +117,7 @@ class Speaker:
             if self._over.wait(0):
                 return
             if trouble is not None:
-                self._write("unavailable", f"trying on: {trouble}")
+                self._write("unavailable", f"still trying: {trouble}")
             elif self._latest is not None:
                 self._tell(self._latest)
 
@@ -134,11 +133,11 @@ class Speaker:
 
 
 def _keep_holders(error: BackendUnavailable, seen: "Waiting") -> None:
-    """Have the error that ends the wait say who was in the way when the store was last heard."""
+    """Add the last known holders to the error that ends the wait."""
     if error.busy or error.holders or not seen.holders:
         return
     error.holders, error.position = seen.holders, seen.position
-    error.args = (f"{error}\n  {shown(seen.key)} was last seen {held_by(seen.holders)}",)
+    error.args = (f"{error}\n  {shown(seen.key)} was last {held_by(seen.holders)}",)
 
 
 def _line(waiting: "Waiting") -> str:
@@ -151,14 +150,14 @@ def _line(waiting: "Waiting") -> str:
 def _place(waiting: "Waiting") -> str:
     ahead = waiting.position
     if ahead is None:
-        return f"; {waiting.waiting} wait" if waiting.waiting > 1 else ""
+        return f"; {waiting.waiting} waiting" if waiting.waiting > 1 else ""
     if ahead == 0:
         return "; you are next"
-    return f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
+    return f"; {ahead} ahead of you"
 
 
 def _fitting(line: str) -> str:
-    """As much of it as the terminal has room for, or redrawing would leave pieces behind."""
+    """Cut the line to the terminal's width; a wrapped line cannot be redrawn."""
     try:
         columns = os.get_terminal_size(2).columns or _USUAL
     except OSError:

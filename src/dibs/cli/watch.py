@@ -1,4 +1,4 @@
-"""`dibs watch`: one lock, as it changes."""
+"""`dibs watch`: follow one lock."""
 
 import shutil
 import sys
@@ -38,11 +38,11 @@ class Source(Protocol):
 @options.store
 @options.as_json
 def watch(name: bytes, kind: Kind | None, every: float, url: str | None, as_json: bool) -> int:
-    """Show who holds NAME and who waits for it, until interrupted.
+    """Follow who holds NAME and who waits for it, until you press Ctrl-C.
 
-    On a terminal it is one line that changes; elsewhere a line for each change, with --json an object.
-    A service (https://) tells of each change by itself. Any other store is looked at again and again: what
-    begins and ends between two looks is not seen.
+    On a terminal the output is one line that changes; elsewhere it is one line per change, or one object
+    with --json. A service (https://) reports every change. Other stores are polled, so a short hold can be
+    missed.
     """
     voice = Voice(as_json)
     with options.open_client(url) as client:
@@ -65,7 +65,7 @@ def _source(client: "Client", first: Status, every: float, url: str | None, voic
 
 
 class _Looks:
-    """A store that tells nobody is looked at."""
+    """Polls a store."""
 
     def __init__(self, client: "Client", first: Status, every: float, voice: Voice) -> None:
         self._client = client
@@ -84,7 +84,7 @@ class _Looks:
         try:
             return self._client.status(self._name, self._kind)
         except BackendUnavailable as error:
-            self._voice.say("warning", f"{error}; looking again")
+            self._voice.say("warning", f"{error}; still trying")
             return None
 
 

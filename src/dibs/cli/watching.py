@@ -1,4 +1,4 @@
-"""How far `dibs verify` has come: a bar on a terminal, else a line now and then."""
+"""Progress of `dibs verify`: a bar on a terminal, else a line now and then."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ type Watch = Callable[["TortureProgress"], None]
 
 @contextmanager
 def watching(voice: Voice) -> Iterator[Watch]:
-    """What is to be called with how far it has come."""
+    """Yields the function that shows progress."""
     if voice.is_live and has_rich():
         with _bar() as watch:
             yield watch
@@ -58,10 +58,14 @@ def _bar() -> Iterator[Watch]:
 
 
 def _line(progress: "TortureProgress") -> str:
+    if progress.doing in ("checking", "cleaning up"):
+        phase = f"{progress.doing}, {progress.seconds:.0f} s so far"
+    else:
+        phase = f"{progress.doing}, {progress.seconds:.0f} of {progress.of:.0f} s"
     return (
-        f"{progress.doing}, {progress.seconds:.0f} of {progress.of:.0f} s: "
+        f"{phase}: "
         f"{progress.cycles:,} cycles, {progress.kills} kills, {progress.pauses} pauses, "
-        f"{progress.struck} struck a holder"
+        f"{progress.struck} hit a holder"
     )
 
 

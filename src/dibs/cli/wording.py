@@ -1,15 +1,15 @@
-"""Names, durations and holders as people read them."""
+"""Names, durations and holders for people."""
 
 from collections.abc import Sequence
 
 from dibs.model import MANY, Holder, Status
 
 _FEW = 3
-"""So many holders are named; of more, how many they are."""
+"""Holders that are named; of the rest only the count."""
 
 
 def printable(text: str) -> str:
-    """Without anything that a terminal would act upon: names and notes are other people's."""
+    """Escape control characters: names and notes come from other users."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -36,14 +36,14 @@ def span(seconds: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """So many things."""
+    """A count and its noun."""
     return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def holding(holder: Holder) -> str:
     """Who holds, what for, since when."""
     if holder.state == "kept":
-        return f"kept closed for another {span(holder.expires_in)}"
+        return f"retained after its release, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
     return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"
@@ -55,19 +55,19 @@ def holders(status: Status) -> str:
 
 
 def state(status: Status) -> str:
-    """How much of a key is taken, where several may have it, and by whom."""
+    """Units taken, if there are several, and the holders."""
     return taken(status) + holders(status)
 
 
 def taken(status: Status) -> str:
-    """How many of its units are taken, as a beginning; empty where there is one, or no bound."""
+    """Units taken, as a beginning; empty if there is one unit, or no bound."""
     if not status.holders or not 1 < status.capacity < MANY:
         return ""
     return f"{sum(each.units for each in status.holders)} of {status.capacity}: "
 
 
 def held_by(holders: Sequence[Holder]) -> str:
-    """So many holders in one phrase."""
+    """Holders in one phrase."""
     if not holders:
         return "free"
     named = "; ".join(holding(holder) for holder in holders[:_FEW])

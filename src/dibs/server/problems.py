@@ -73,7 +73,9 @@ KINDS: dict[str, Kind] = {
         503, "Server shutting down", "Send the request again. Leases are not affected."
     ),
     "moving": Kind(
-        503, "Directory is moving", "Its locks are moving to another store. Try again after Retry-After."
+        503,
+        "Directory is moving",
+        "Its locks are moving to another store. Try again after Retry-After.",
     ),
     "unavailable": Kind(
         503,

@@ -77,7 +77,9 @@ def _flaw(limits: Limits, command: Command) -> str | None:
     if (type(command) is Acquire or type(command) is Renew) and not (
         limits.min_ttl <= command.ttl <= limits.max_ttl
     ):
-        return f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
+        return (
+            f"`ttl` must be {limits.min_ttl:g} to {limits.max_ttl:g} seconds, not {command.ttl:g}"
+        )
     if type(command) is Acquire:
         return _acquire_flaw(limits, command)
     if type(command) is Release:

@@ -94,8 +94,8 @@ def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) ->
         advice = "set `appendfsync everysec` or `always`"
         told += ": a power cut loses what the system had not written, some 30 seconds"
         return Finding("persistence", "warning", told, advice)
-    told += ": a crash or a power cut may lose the last second or two"
-    return Finding("persistence", "ok", told)
+    told += ": a power cut may lose the last second or two, and exclusion with them"
+    return Finding("persistence", "warning", told, "set `appendfsync always` if that matters")
 
 
 def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:

@@ -138,7 +138,7 @@ class Show:
     def _replace(self, crew: Crew, now: float) -> None:
         """Start those anew whose time has come, or who have ended by themselves."""
         for dead in crew.ended():
-            self._tell(f"process {dead.pid} has ended by itself, with {', '.join(dead.workers)}")
+            self._tell(f"process {dead.pid} ended by itself, with {', '.join(dead.workers)}")
             self._come_back(dead)
         for at, those in list(self._due):
             if now >= at:

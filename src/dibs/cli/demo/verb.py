@@ -1,4 +1,4 @@
-"""`dibs demo`: a lock service with workers that use it, to look at."""
+"""`dibs demo`: a lock service with workers to watch."""
 
 import asyncio
 import os
@@ -30,31 +30,28 @@ MOST = 200
     default=20,
     show_default=True,
     metavar="N",
-    help="So many take part.",
+    help="Number of workers.",
 )
-@click.option(
-    "--for", "lasts", metavar="TIME", help="End by itself after so long, such as 30s or 5m."
-)
+@click.option("--for", "lasts", metavar="TIME", help="Stop after this time, such as 30s or 5m.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
     default=0,
     metavar="N",
-    help="Without: any that is free.",
+    help="Port of the service [any free one].",
 )
 @click.option(
     "--folder",
     metavar="FOLDER",
-    help="Where leases and keys are kept, also afterwards. Without: a folder that goes with the demo.",
+    help="Keep leases and keys here [a temporary folder].",
 )
 @options.as_json
 def demo(workers: int, lasts: str | None, port: int, folder: str | None, as_json: bool) -> int:
-    """Start a lock service on this machine, with workers that use it, and tell what happens, until Ctrl-C.
+    """Run a lock service with workers on this machine, to watch.
 
-    They contend for locks, share a pool, read and write, elect a leader, and run a task now and then.
-    Some are killed in the midst of it, and one forgets to renew. What to open in a browser, or to do
-    in another shell, is said first. In the end nothing is left: no process, and no folder but one that
-    was asked for.
+    It runs until you press Ctrl-C. The workers compete for locks, share a pool, read and write, elect a
+    leader and run tasks. Some are killed while they hold a lease, and one forgets to renew. First the
+    demo prints a link for your browser. It leaves nothing behind, except a --folder.
     """
     with needing("server"):
         from dibs.cli.demo.show import Show
@@ -81,13 +78,13 @@ def _limit(text: str) -> float:
 
 
 def _check(port: int) -> None:
-    """Raises `UsageError` for a port that can't be had."""
+    """Raises `UsageError` if the port is not free."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise click.UsageError(
-            f"--port {port} can't be had: {why}; without it any that is free is taken"
+            f"cannot listen on port {port}: {why}; without --port the demo takes a free one"
         ) from error
 
 
@@ -102,7 +99,7 @@ def _kept(folder: str | None) -> Generator[Path]:
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise click.UsageError(f"--folder {folder} can't be made: {error.strerror}") from error
+        raise click.UsageError(f"cannot create --folder {folder}: {error.strerror}") from error
     yield place
 
 
@@ -115,13 +112,13 @@ class _Plain:
     def opened(self, found: "Opened") -> None:
         self._began = time.monotonic()
         print(
-            f"A lock service, and {found.workers} workers in {found.processes} processes of their own.\n\n"
-            "Open in a browser, within 10 minutes (it is good once):\n\n"
+            f"Started a lock service, and {found.workers} workers in {found.processes} processes.\n\n"
+            "Open this link in your browser within 10 minutes (it works once):\n\n"
             f"  {found.sign_in_url}\n\n"
-            "or look at it in another shell:\n\n"
+            "Or watch in another shell:\n\n"
             f"  export DIBS_URL={found.url} DIBS_API_KEY={found.key}\n"
             "  dibs top\n\n"
-            "Ctrl-C ends it all.\n",
+            "Press Ctrl-C to stop.\n",
             flush=True,
         )
 
