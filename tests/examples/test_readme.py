@@ -1,0 +1,12 @@
+"""The example of the README runs as it stands."""
+
+import re
+from pathlib import Path
+
+from tests.pages import blocks, run
+
+
+def test_the_readme_runs(tmp_path: Path) -> None:
+    (code,) = blocks("../README.md")
+    printed = run(code, tmp_path)
+    assert re.fullmatch(r"only one process is here, with token \d+\n", printed)
