@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from dibs import settings_file
-from dibs.config import READERS, UNSET, LockConfig
+from dibs.config import READERS, UNSET, LockConfig, flag
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.settings_file import shown
 
-_LITERAL = re.compile(r"[a-z0-9_-]+", re.ASCII)
+_LITERAL = re.compile(r"[a-z0-9_.-]+", re.ASCII)
+_OF_SHELLS = str.maketrans("-.", "__")
+
+_users: dict[str, str] = {}
+"""Whose the variables that begin so are: in a variable's name `-` and `.` are `_`, so two may share them."""
 
 type Readers = Mapping[str, Callable[[str], Any]]
 """How each setting that may be there is read from a text."""
@@ -59,12 +63,12 @@ def configured(
 ) -> LockConfig:
     """By keyword, then this name's variables, those for all, the file (this name, then all), defaults.
 
-    `DIBS_LOCK__CART__TTL` is for the lock named "cart" only: names of anything but
-    `[a-z0-9_-]` have no variables of their own, so that no two names share them. `env_prefix`
-    replaces `DIBS_LOCK__CART__`. `env_load=False` leaves the file out, too.
+    `DIBS_LOCK__CART__TTL` is for the lock named "cart", `DIBS_LOCK__MY_CART__TTL` for one named "my-cart";
+    names of anything but `[a-z0-9_.-]` have no variables of their own. `env_prefix` replaces
+    `DIBS_LOCK__CART__`. `env_load=False` and `DIBS_ENV_LOAD=false` leave out all of them, and the file.
     """
     values = {field: value for field, value in given.items() if value is not UNSET}
-    if env_load:
+    if env_load and _loads(environ):
         for source in _sources(kind, name, READERS, env_prefix, environ, for_all=True):
             for field in _filled(values, source, READERS):
                 _check_alone(field, values[field], source)
@@ -90,10 +94,31 @@ def configured_together[C](
     """Settings that only go together: from the same places, less those for all."""
     values = {field: value for field, value in given.items() if value is not UNSET}
     places: list[str] = []
-    if env_load:
+    if env_load and _loads(environ):
         for source in _sources(kind, name, readers, env_prefix, environ, for_all=False):
             places += [told(source, field) for field in _filled(values, source, readers)]
     return blaming(places, lambda: make(**values))
+
+
+def _loads(environ: Mapping[str, str]) -> bool:
+    """Whether settings are read at all. Raises `ValueError` for a variable that is neither yes nor no."""
+    said = environ.get("DIBS_ENV_LOAD")
+    return not said or blaming([f"DIBS_ENV_LOAD is {shown(said)}"], lambda: flag(said))
+
+
+def shell_name(name: str) -> str:
+    """A name as part of a variable's name that shells can export."""
+    return name.upper().translate(_OF_SHELLS)
+
+
+def check_sole(prefix: str, name: str) -> None:
+    """Raises `ValueError` if another name of this program has the variables that begin so."""
+    other = _users.setdefault(prefix, name)
+    if other != name:
+        raise ValueError(
+            f"{prefix}… is for {other!r} and for {name!r}, as - and . are _ in variables: set both in the "
+            "file that DIBS_CONFIG names"
+        )
 
 
 def own_prefix(kind: Kind, name: str | bytes, env_prefix: str | None) -> str | None:
@@ -101,7 +126,7 @@ def own_prefix(kind: Kind, name: str | bytes, env_prefix: str | None) -> str | N
     if env_prefix is not None:
         return env_prefix
     if isinstance(name, str) and _LITERAL.fullmatch(name):
-        return f"DIBS_{kind.upper()}__{name.upper()}__"
+        return f"DIBS_{kind.upper()}__{shell_name(name)}__"
     return None
 
 
@@ -114,13 +139,17 @@ def _sources(
     *,
     for_all: bool,
 ) -> list[Source]:
-    prefixes = [own_prefix(kind, name, env_prefix), "DIBS_" if for_all else None]
+    own = own_prefix(kind, name, env_prefix)
+    prefixes = [own, "DIBS_" if for_all else None]
     variables = "\n".join(("", *environ))  # one look costs less than to miss one for each setting
     found: list[Source] = [
         Variables(prefix, environ)
         for prefix in prefixes
         if prefix is not None and f"\n{prefix}" in variables
     ]
+    if own is not None and env_prefix is None and f"\n{own}" in variables:
+        assert isinstance(name, str)
+        check_sole(own, name)
     file = settings_file.named_in(environ)
     if file is not None:
         if (section := file.section(kind, name)) is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dibs import settings_file
 from dibs.config import seconds
-from dibs.settings import Source, Variables, blaming, told
+from dibs.settings import Source, Variables, blaming, check_sole, shell_name, told
 
 _VARIABLE = re.compile(r"DIBS_STORES__(.+?)__URL", re.ASCII)
 
@@ -35,7 +35,10 @@ def configured_store(
     """The store of that name, else of whoever names none; None where no setting says which that is."""
     file = settings_file.named_in(environ)
     table = None if file is None else file.top if name is None else file.stores.get(name)
-    return _store(prefix_of(name), environ, table)
+    prefix = prefix_of(name)
+    if name is not None and f"{prefix}URL" in environ:
+        check_sole(prefix, name)
+    return _store(prefix, environ, table)
 
 
 def variables_of(name: str | None, environ: Mapping[str, str] = os.environ) -> Told:
@@ -51,7 +54,7 @@ def _variables_for(name: str | None) -> tuple[str, ...]:
 
 def prefix_of(name: str | None) -> str:
     """What the variables of a named store, or of the default one, begin with."""
-    return "DIBS_" if name is None else f"DIBS_STORES__{name.upper()}__"
+    return "DIBS_" if name is None else f"DIBS_STORES__{shell_name(name)}__"
 
 
 def names_of_stores(environ: Mapping[str, str] = os.environ) -> set[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs import defaults, settings_file, stores
+from dibs import defaults, settings, settings_file, stores
 
 type Write = Callable[[str], Path]
 
@@ -21,6 +21,7 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(defaults, "_said", ())
     monkeypatch.setattr(stores, "_by_settings", by_settings)
     monkeypatch.setattr(settings_file, "_read", {})
+    monkeypatch.setattr(settings, "_users", {})
     yield
     for hub in by_settings.values():
         hub.close()

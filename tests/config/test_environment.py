@@ -8,6 +8,7 @@ import dibs
 import dibs.sync
 from dibs import LockConfig
 from dibs.settings import configured
+from tests.config.conftest import Write
 
 
 @pytest.fixture(params=[dibs.Lock, dibs.sync.Lock], ids=["async", "sync"])
@@ -52,7 +53,7 @@ def test_none_given_is_not_nothing_given(lock_type: Any, monkeypatch: pytest.Mon
     assert lock_type("cart").config.wait is None
 
 
-@pytest.mark.parametrize("name", ["Cart", "order:42", "a b", "ärger", b"cart", "a/b", "a.b"])
+@pytest.mark.parametrize("name", ["Cart", "order:42", "a b", "ärger", b"cart", "a/b"])
 def test_only_literal_names_have_variables_of_their_own(
     lock_type: Any, monkeypatch: pytest.MonkeyPatch, name: Any
 ) -> None:
@@ -107,3 +108,39 @@ def test_wraps_reads_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ValueError, match="DIBS_LOCK__NIGHTLY__TTL"):
         dibs.Lock.wraps("nightly")(lambda: None)
     dibs.Lock.wraps("nightly", env_load=False)(lambda: None)
+
+
+@pytest.mark.parametrize("name", ["my-cart", "my.cart", "my_cart"])
+def test_hyphens_and_dots_are_underscores_in_variables(
+    lock_type: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shell exports a variable with a hyphen or a dot."""
+    monkeypatch.setenv("DIBS_LOCK__MY_CART__TTL", "7s")
+    assert lock_type(name).config.ttl == 7
+    for other in {"my-cart", "my.cart", "my_cart"} - {name}:
+        with pytest.raises(ValueError, match=r"^DIBS_LOCK__MY_CART__… is for '.*' and for '"):
+            lock_type(other)
+    monkeypatch.delenv("DIBS_LOCK__MY_CART__TTL")
+    assert lock_type("my.cart").config.ttl == 30
+
+
+def test_two_stores_do_not_share_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_STORES__MY_OWN__URL", "memory://mine")
+    assert dibs.sync.Client.named("my-own").url == "memory://mine"
+    with pytest.raises(ValueError, match=r"is for 'my-own' and for 'my_own'"):
+        dibs.sync.Client.named("my_own")
+
+
+def test_a_switch_turns_all_of_it_off(
+    lock_type: Any, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write('ttl = "9s"\n[leader.a]\nttl = 9')
+    monkeypatch.setenv("DIBS_LOCK__A__WAIT", "1s")
+    monkeypatch.setenv("DIBS_ENV_LOAD", "true")
+    assert (lock_type("a").config.ttl, lock_type("a").config.wait) == (9, 1)
+    monkeypatch.setenv("DIBS_ENV_LOAD", "false")
+    assert lock_type("a").config == LockConfig()
+    assert dibs.LeaderElection("a").ttl == 15
+    monkeypatch.setenv("DIBS_ENV_LOAD", "perhaps")
+    with pytest.raises(ValueError, match=r"^DIBS_ENV_LOAD is 'perhaps': write true or false"):
+        lock_type("a")

@@ -215,10 +215,10 @@ async def test_an_unknown_name_is_told_with_the_known_ones(
         await lock.acquire()
     assert str(error.value) == f"no store is named 'reports' here: no store has a name yet. {how}"
     write('[stores.audit]\nurl = "memory://audit"')
-    monkeypatch.setenv("DIBS_STORES__MY-OWN__URL", "memory://own")
+    monkeypatch.setenv("DIBS_STORES__MY_OWN__URL", "memory://own")
     with pytest.raises(NotConfigured) as error:
         await lock.acquire()
-    known = "there are 'audit', 'my-own'"
+    known = "there are 'audit', 'my_own'"
     assert str(error.value) == f"no store is named 'reports' here: {known}. {how}"
 
 
