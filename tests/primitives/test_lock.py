@@ -1,9 +1,14 @@
 """What a lock and its lease do, in both worlds."""
 
+import gc
 import re
+import warnings
+from uuid import uuid4
 
 import pytest
 
+import dibs
+import dibs.sync
 from dibs import (
     AcquireTimeout,
     LeaseLost,
@@ -230,3 +235,41 @@ async def test_a_lease_that_nobody_was_to_renew_says_so(w: World) -> None:
     w.clock.advance(11)
     with pytest.raises(LeaseLost, match=r"was not renewed in time \(auto_renew is off\)"):
         lease.ensure()
+
+
+async def test_behind_a_lease_of_its_own_that_ends_by_itself_a_task_may_wait() -> None:
+    """Longer than it takes to look for deadlocks."""
+    async with dibs.connect(f"memory://{uuid4()}") as client:
+        lock = client.lock("a", ttl=1.5, auto_renew=False)
+        first = await lock.acquire()
+        with pytest.raises(AcquireTimeout):
+            await lock.acquire(wait=0.05)
+        second = await lock.acquire(wait=20)
+        assert first.lost
+        assert second.token > first.token
+        await second.release()
+
+
+def test_behind_a_lease_of_its_own_that_ends_by_itself_a_thread_may_wait() -> None:
+    with dibs.sync.connect(f"memory://{uuid4()}") as client:
+        lock = client.lock("a", ttl=1.5, auto_renew=False)
+        first = lock.acquire()
+        assert lock.try_acquire() is None
+        second = lock.acquire(wait=20)
+        assert first.lost
+        assert second.token > first.token
+        second.release()
+
+
+@in_both_worlds
+async def test_a_lease_that_was_lost_before_its_block_began_was_not_dropped(w: World) -> None:
+    """The process was paused between the grant and the body, so nothing has seen the loss yet."""
+    lease = await w.get(w.client.lock("a", ttl=3).acquire())
+    w.clock._move(w.clock.now() + 10)  # without a stop on the way
+    with pytest.raises(LeaseLost):
+        await w.enter(lease)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        del lease
+        gc.collect()
+    assert not told

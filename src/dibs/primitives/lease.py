@@ -218,6 +218,8 @@ class LeaseBase(KeptLease):
     def _enter(self) -> None:
         """The body begins. Raises `LeaseLost` if the lease is lost already."""
         if self._end is not None or self._rt.now() >= self._deadline:
+            if (loss := self._conclude()) is not None:
+                raise loss
             self.ensure()
         guard = self._guard = self._rt.guard()
         guard.enter()

@@ -60,13 +60,17 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             wait = self._one_try(wait)
         patience = self._wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
         me = rt.me()
-        if rt.holding.get(self.key, me) is not None:
+        own = rt.holding.get(self.key, me)
+        waits = own is not None and not own._terms.auto_renew and patience != 0
+        if own is not None and (self._reentrant or not waits):
             again = await self._held_already(rt, me, patience)
             if again is not None:
                 return again
         if self._require:
             await self._check_the_store(rt)
         ask, terms = self._asked(units, priority, note)
+        if waits:
+            ask = ask._replace(detects=False)  # our own lease ends by itself, so this is no circle
         if on_wait is None:
             on_wait = self._on_wait
         else:

@@ -97,6 +97,7 @@ class Nesting(Protocol):
     """A lease that stands, or has ended; it may have to ask which."""
 
     _id: str
+    _terms: Any
 
     @property
     def _stands(self) -> bool:
