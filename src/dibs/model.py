@@ -221,17 +221,25 @@ class Revoked:
 
 @record
 class Status:
-    """Holders in the order of their tokens, waiters in the order in which they come next."""
+    """Who holds and waits for a key.
+
+    At most 100 holders are listed, those whose leases end first, in the order of their tokens; and at
+    most 100 waiters, in the order in which they come next.
+    """
 
     key: bytes
     capacity: int
     holders: tuple[Holder, ...] = ()
     waiters: tuple[Waiter, ...] = ()
     waiting: int = 0
-    """How many wait; `waiters` names the first of them."""
+    """How many wait, listed or not."""
     last_token: int = 0
+    holding: int = 0
+    """How many hold, listed or not."""
+    used: int = 0
+    """How many units they hold together."""
     mine: tuple[Holder, ...] = ()
-    """Those of the holders that are leases of the client that asked; filled in by the client."""
+    """Those of the listed holders that are leases of the client that asked; filled in by the client."""
 
     @property
     def kind(self) -> str:

@@ -40,8 +40,30 @@ def beat(number: int) -> Renew:
     """A heartbeat of one of a crowd, or its renewal."""
     return Renew(LINE, f"w{number}", 30.0, "there")
 
+def many_holders(capacity: int) -> list[Any]:
+    """More holders than are ever listed, some of which end at the same time."""
+    return [wish(f"{n:03}", capacity=capacity, ttl=5.0 + n % 11, queue=False) for n in range(107)]
+
+
+MANY_HOLDERS: list[Any] = [
+    many_holders(1000),
+    [
+        Inspect(LINE),
+        leave("007"),
+        Renew(LINE, "011", 30.0),
+        Resize(LINE, "012", 3, 1),
+        Inspect(LINE),
+    ],
+    [wish("x", capacity=100, queue=False), Resize(LINE, "013", 200, 1), Inspect(LINE)],
+    6.0,
+    [Inspect(LINE), wish("x", capacity=2000), wish("y", capacity=200, units=3), Inspect(LINE)],
+    [leave(f"{n:03}") for n in range(50)],
+    [wish("z", capacity=200, units=100), Revoke(LINE, None, "so"), Inspect(LINE)],
+]
+"""Many holders, read in the order in which they end, and some of them changed in the same batch."""
 
 TOLD: list[list[Any]] = [
+    [[wish(each) for each in "abcd"], [leave("a")], [leave("b")], [Renew(LINE, "b", 30.0)]],
     [[wish("a", inbox="here")], [Renew(LINE, "a", 30.0, "there")], [Revoke(LINE, None, "so")]],
     [[wish("a", ttl=1.5), wish("b")], 1.7, [leave("a")]],
     [[wish("a"), wish("b", patience=1.0), wish("c")], 1.7, [leave("a")]],
@@ -130,6 +152,7 @@ TOLD: list[list[Any]] = [
     ],
     [crowd(9, ttl=3.0), 1.0, [leave("w0")], 4.0, [beat(9)], [beat(3)], [leave("w9")]],
     [crowd(9, units=2, capacity=3), 1.0, [leave("w0")], 5.5, [wish("x", capacity=3)], [beat(3)]],
+    MANY_HOLDERS,
 ]
 
 

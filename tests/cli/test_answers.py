@@ -26,7 +26,10 @@ HOLDER = {
     "note",
     "state",
 }
-STATUS = {"kind", "name", "held", "capacity", "holders", "waiting", "waiters", "last_token"}
+STATUS = {
+    *("kind", "name", "held", "capacity", "holders", "holding", "used"),
+    *("waiting", "waiters", "last_token"),
+}
 
 
 def test_version(cli: Cli) -> None:
@@ -225,6 +228,19 @@ def test_what_other_tools_call_a_verb_is_told(cli: Cli, called: str, ours: str) 
     done = cli(called, "x")
     assert done.returncode == 64
     assert f"No such command '{called}'. Use `dibs {ours}`." in done.stderr
+
+
+def test_of_a_crowd_some_are_listed_and_all_are_counted(cli: Cli) -> None:
+    with dibs.sync.connect(cli.url) as client:
+        pool = client.semaphore("pool", 200)
+        leases = [pool.acquire(units=1) for _ in range(105)]
+        shown, listed = cli("show", "pool").stdout, cli("list", "pool", "--json").stdout
+        for lease in leases:
+            lease.release()
+    assert shown.endswith("  and 5 more holding\n")
+    assert len(shown.splitlines()) == 102
+    told = json.loads(listed)
+    assert (len(told["holders"]), told["holding"], told["used"]) == (100, 105, 105)
 
 
 def test_readers_and_writers_are_told_apart(cli: Cli) -> None:

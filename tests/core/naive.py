@@ -404,6 +404,8 @@ class Naive:
             ),
             len(self.queue()),
             self.last,
+            len(self.holds()),
+            self.used(),
         )
 
     def shown(self, line: Line) -> Holder:

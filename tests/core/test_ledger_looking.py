@@ -22,6 +22,14 @@ def test_a_look_shows_holders_and_waiters_in_their_order(story: Story) -> None:
     assert status.waiters[1].waited == 2
 
 
+def test_a_look_lists_the_hundred_that_end_first_and_counts_the_rest(story: Story) -> None:
+    for n in range(150):
+        story.acquire(f"a{n}", capacity=1000, units=2, ttl=1000 - n)
+    status = story.status()
+    assert [holder.owner for holder in status.holders] == [f"owner of a{n}" for n in range(50, 150)]
+    assert (status.holding, status.used) == (150, 300)
+
+
 def test_a_look_never_shows_an_id(story: Story) -> None:
     story.acquire("secret-1", owner="a")
     story.wait("secret-2", owner="b")

@@ -31,6 +31,8 @@ def status_shape(status: Status, *, decode: bool = True) -> Shape:
     return name_shape(status.key, decode=decode) | {
         "held": bool(status.holders),
         "capacity": None if status.capacity >= MANY else status.capacity,
+        "holding": max(status.holding, len(status.holders)),
+        "used": status.used,
         "holders": [holder_shape(holder) for holder in status.holders],
         "waiting": max(status.waiting, len(status.waiters)),
         "waiters": [_waiter_shape(waiter) for waiter in status.waiters],

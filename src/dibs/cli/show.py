@@ -46,9 +46,11 @@ def _lines(status: Status, is_decoded: bool | None = None) -> list[str]:
     capacity = f", capacity {status.capacity}" if 1 < status.capacity < MANY else ""
     lines = [f"{kind_of(status.key)} {name}{capacity}: {'held' if status.holders else 'free'}"]
     lines += [_holder_line(holder) for holder in status.holders]
+    unlisted = status.holding - len(status.holders)
+    lines += [f"  and {unlisted:,} more holding"] if unlisted > 0 else []
     lines += [_waiter_line(place, waiter) for place, waiter in enumerate(status.waiters, start=1)]
     unnamed = status.waiting - len(status.waiters)
-    return [*lines, f"  and {unnamed} more waiting"] if unnamed > 0 else lines
+    return [*lines, f"  and {unnamed:,} more waiting"] if unnamed > 0 else lines
 
 
 def _holder_line(holder: Holder) -> str:

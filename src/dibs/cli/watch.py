@@ -106,7 +106,7 @@ def _tell(status: Status, source: Source, *, as_json: bool) -> None:
 def _gist(status: Status) -> object:
     """What is not just time passing."""
     held = [(each.lease, each.token, each.units, each.state) for each in status.holders]
-    return held, status.waiting, [each.lease for each in status.waiters]
+    return held, status.holding, status.waiting, [each.lease for each in status.waiters]
 
 
 def _draw(status: Status, source: Source) -> None:

@@ -51,7 +51,7 @@ def holding(holder: Holder) -> str:
 
 def holders(status: Status) -> str:
     """All of a key's holders in one phrase."""
-    return held_by(status.holders)
+    return held_by(status.holders, status.holding)
 
 
 def state(status: Status) -> str:
@@ -63,13 +63,13 @@ def taken(status: Status) -> str:
     """Units taken, as a beginning; empty if there is one unit, or no bound."""
     if not status.holders or not 1 < status.capacity < MANY:
         return ""
-    return f"{sum(each.units for each in status.holders)} of {status.capacity}: "
+    return f"{status.used} of {status.capacity}: "
 
 
-def held_by(holders: Sequence[Holder]) -> str:
-    """Holders in one phrase."""
+def held_by(holders: Sequence[Holder], count: int = 0) -> str:
+    """Holders in one phrase; `count` is how many there are, if not all are listed."""
     if not holders:
         return "free"
     named = "; ".join(holding(holder) for holder in holders[:_FEW])
-    more = len(holders) - _FEW
-    return f"{named}; and {more} more" if more > 0 else named
+    more = max(count, len(holders)) - len(holders[:_FEW])
+    return f"{named}; and {more:,} more" if more > 0 else named

@@ -115,6 +115,10 @@ class Book(Protocol):
         """The units that are taken, kept ones included."""
 
     @property
+    def holding(self) -> int:
+        """How many holds there are."""
+
+    @property
     def waiting(self) -> int:
         """How many places there are."""
 
@@ -132,7 +136,10 @@ class Book(Protocol):
         """Whatever an id has."""
 
     def holds(self) -> Iterable[Hold]:
-        """All holds, in any order."""
+        """All holds, in any order. Only a revocation reads them."""
+
+    def first_to_end(self, count: int) -> Sequence[Hold]:
+        """The holds that time ends first; those that end at the same time, in the order of their ids."""
 
     def first(self) -> Place | None:
         """The place that comes first in the queue."""
@@ -167,6 +174,7 @@ class MemoryBook:
         "_entries",
         "_holds",
         "_queue",
+        "_releases",
         "arrivals",
         "capacity",
         "doubt",
@@ -193,6 +201,11 @@ class MemoryBook:
         self._holds: dict[str, Hold] = {}
         self._queue: list[tuple[int, int, str]] = []
         self._alarms: list[tuple[float, str]] = []
+        self._releases: list[tuple[float, str]] = []
+
+    @property
+    def holding(self) -> int:
+        return len(self._holds)
 
     @property
     def waiting(self) -> int:
@@ -212,6 +225,17 @@ class MemoryBook:
 
     def holds(self) -> Iterable[Hold]:
         return self._holds.values()
+
+    def first_to_end(self, count: int) -> Sequence[Hold]:
+        found: dict[str, tuple[float, str]] = {}
+        while self._releases and len(found) < count:
+            release = heappop(self._releases)
+            hold = self._holds.get(release[1])
+            if hold is not None and self.expires_at(hold) == release[0]:
+                found[hold.id] = release
+        for release in found.values():
+            heappush(self._releases, release)
+        return [self._holds[entry_id] for entry_id in found]
 
     def first(self) -> Place | None:
         return next(iter(self.queue()), None) if self._queue else None
@@ -237,6 +261,8 @@ class MemoryBook:
             elif isinstance(entry, Place):
                 insort(self._queue, (*entry.rank, entry.id))
         heappush(self._alarms, (self.expires_at(entry), entry.id))
+        if isinstance(entry, Hold):
+            heappush(self._releases, (self.expires_at(entry), entry.id))
         self._sweep_if_due()
 
     def remove(self, entry: Entry) -> None:
@@ -269,15 +295,18 @@ class MemoryBook:
 
     def _sweep_if_due(self) -> None:
         """One pass over what there is pays for as many cheap changes."""
-        if len(self._alarms) > 2 * len(self._entries) + 16:
+        entries, holds = len(self._entries), len(self._holds)
+        if len(self._alarms) > 2 * entries + 16 or len(self._releases) > 2 * holds + 16:
             self._sweep()
 
     def _sweep(self) -> None:
         """Drop the alarms of what has gone or lives longer."""
         self._alarms = [(self.expires_at(entry), entry.id) for entry in self._entries.values()]
+        self._releases = [(self.expires_at(hold), hold.id) for hold in self._holds.values()]
         heapify(self._alarms)
+        heapify(self._releases)
 
 
 def first_release(book: Book) -> float:
     """When time alone frees units for the first time; infinity where it never does."""
-    return min((book.expires_at(hold) for hold in book.holds()), default=inf)
+    return min((book.expires_at(hold) for hold in book.first_to_end(1)), default=inf)

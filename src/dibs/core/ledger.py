@@ -55,7 +55,10 @@ LAST_TOKEN = 2**53
 
 _TOO_MANY = f"units and capacity must be at most {MANY}"
 
-HOLDERS_SHOWN = 8
+HOLDERS_NAMED = 8
+"""How many holders a refusal lists."""
+HOLDERS_SHOWN = 100
+"""How many holders a `Status` lists."""
 WAITERS_SHOWN = 100
 
 
@@ -179,13 +182,16 @@ def _new_place(turn: Turn, command: Acquire) -> Place:
 
 
 def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refused:
-    """Not now: who is in the way, and when time alone could change that."""
-    holds = list(turn.book.holds())
+    """Not now: who is in the way, and when time alone could change that.
+
+    `closed`: all holders that are listed are units kept by nobody.
+    """
+    holds = turn.book.first_to_end(HOLDERS_NAMED)
     closed = reason == "held" and holds and all(hold.state == "kept" for hold in holds)
     again = first_release(turn.book) - turn.now
     return Refused(
         "closed" if closed else reason,
-        holders_of(turn, holds[:HOLDERS_SHOWN]),
+        holders_of(turn, holds),
         max(again, 0.0) if isfinite(again) else WINDOW,
     )
 
@@ -274,9 +280,10 @@ def _set_units(turn: Turn, hold: Hold, units: int) -> None:
 def _refuse_growth(turn: Turn, hold: Hold, units: int) -> Refused:
     if units > turn.book.capacity:
         return Refused("too_large")
-    others = [other for other in turn.book.holds() if other.id != hold.id]
+    first = turn.book.first_to_end(HOLDERS_NAMED + 1)
+    others = [other for other in first if other.id != hold.id]
     again = min((turn.book.expires_at(other) for other in others), default=turn.now) - turn.now
-    return Refused("held", holders_of(turn, others[:HOLDERS_SHOWN]), max(again, 0.0))
+    return Refused("held", holders_of(turn, others[:HOLDERS_NAMED]), max(again, 0.0))
 
 
 # ---- Revoke, Inspect ------------------------------------------------------------------------------
@@ -306,10 +313,12 @@ def _inspect(turn: Turn, command: Inspect) -> Status:
     return Status(
         command.key,
         book.capacity,
-        holders_of(turn, sorted(book.holds(), key=lambda hold: hold.token)),
+        holders_of(turn, sorted(book.first_to_end(HOLDERS_SHOWN), key=lambda hold: hold.token)),
         tuple(waiter_of(turn, place) for place in islice(book.queue(), WAITERS_SHOWN)),
         book.waiting,
         book.last,
+        book.holding,
+        book.used,
     )
 
 

@@ -179,7 +179,7 @@ class Detective:
 
 
 def _in_the_way(status: Status, wait: Wait, *, is_ours: bool) -> list[Holder]:
-    """Those without whose leaving that place can't be granted.
+    """Those without whose leaving that place can't be granted, of those that the store lists.
 
     Of others' places only those that the store names are believed in: an advert may outlive its wait.
     """

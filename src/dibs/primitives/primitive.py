@@ -193,8 +193,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
 
     async def _locked(self) -> bool:
         status = await self._status()
-        taken = sum(holder.units for holder in status.holders)
-        return taken >= self._capacity or (self._capacity == MANY and taken > 0)
+        return status.used >= self._capacity or (self._capacity == MANY and status.used > 0)
 
     async def _revoke(self, reason: str, now: bool) -> int:
         rt = self._runtime()

@@ -53,8 +53,7 @@ class SideBase[LeaseT: ResizableLease](PrimitiveBase[LeaseT]):
         return super()._again(held) if getattr(held, "mode", None) == self._mode else None
 
     async def _locked(self) -> bool:
-        holders = (await self._status()).holders
-        return sum(holder.units for holder in holders) + self._units > MANY
+        return (await self._status()).used + self._units > MANY
 
 
 class ReadSideBase[LeaseT: ResizableLease](SideBase[LeaseT]):

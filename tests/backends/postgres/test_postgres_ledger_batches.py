@@ -8,6 +8,7 @@ import pytest
 from dibs.backends.postgres import migrations, script
 from dibs.core.names import fingerprint
 from dibs.model import (
+    MAX_SLOTS,
     Acquire,
     Command,
     Failed,
@@ -155,8 +156,8 @@ def test_a_text_of_any_kind_comes_back_as_it_was(subject: Database, odd: str) ->
 
 def test_a_push_that_is_too_long_has_its_waiter_ask(subject: Database) -> None:
     clock = Time()
-    key = b"x" * 1000
-    many = 3000
+    key = b"x" * 2000
+    many = MAX_SLOTS
     subject.apply([take(key, "all", units=many, capacity=many)], clock)
     asks = take(key, "next", units=many, capacity=many, queue=True, inbox="here")
     subject.apply([asks], clock)

@@ -52,7 +52,7 @@ def plain(reply: Reply) -> Reply:
     if not isinstance(reply, Refused):
         return reply
     holders = sorted(reply.holders, key=lambda holder: (holder.token, holder.lease))
-    shown = tuple(holders) if len(holders) < ledger.HOLDERS_SHOWN else ()
+    shown = tuple(holders) if len(holders) < ledger.HOLDERS_NAMED else ()
     return Refused(reply.reason, shown, reply.recheck_in)
 
 

@@ -90,7 +90,7 @@ def test_a_crowd_comes_and_goes_at_once(scripted: Scripted) -> None:
     scripted.ask(*waiters, **AT)
     later = {**AT, "now": NOW + 20.0}
     status = scripted.ask(Inspect(b"rwlock:x"), **later)
-    assert (len(status.holders), status.waiting) == (2500, 0)
+    assert (len(status.holders), status.holding, status.waiting) == (100, 2500, 0)
     assert scripted.ask(Revoke(b"rwlock:x", None, "because", now=True), **later) == Revoked(2500, 0)
     again = scripted.ask(readers[-1], **later)
     assert again == Gone(), "each is remembered"

@@ -80,7 +80,7 @@ SPOILED_HOLDS: dict[str, Callable[[Any], object]] = {
     "no holds": lambda redis: redis.delete(ROW + b"hold"),
     "a hold that is garbage": lambda redis: redis.hset(ROW + b"hold", "b", "x"),
     "a hold of another id": lambda redis: redis.hset(
-        ROW + b"hold", mapping={"e": redis.hget(ROW + b"hold", "b")}
+        ROW + b"hold", "b", redis.hget(ROW + b"hold", "b").replace(b"\1\0\0\0b", b"\1\0\0\0e")
     ),
 }
 """What only those come upon who look at the holds: for a grant the row alone is read."""

@@ -152,6 +152,8 @@ def status_to_wire(it: model.Status) -> wire.Status:
         tuple(map(_waiter_to_wire, it.waiters)),
         it.waiting,
         it.last_token,
+        it.holding,
+        it.used,
     )
 
 
@@ -164,6 +166,8 @@ def status_to_model(it: wire.Status) -> model.Status:
         tuple(map(_waiter_to_model, it.waiters)),
         it.waiting,
         it.last_token,
+        it.holding,
+        it.used,
     )
 
 

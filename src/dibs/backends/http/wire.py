@@ -180,6 +180,8 @@ class Status(Said, frozen=True):
     waiters: tuple[Waiter, ...] = ()
     waiting: int = 0
     last_token: int = 0
+    holding: int = 0
+    used: int = 0
 
 
 class Failed(Said, frozen=True):

@@ -60,8 +60,8 @@ def _waiters(said: list[Any]) -> tuple[Waiter, ...]:
 
 
 def _status(said: list[Any], key: bytes) -> Status:
-    _, capacity, holders, waiters, waiting, last = said
-    return Status(key, capacity, _holders(holders), _waiters(waiters), waiting, last)
+    _, capacity, holders, waiters, *counts = said
+    return Status(key, capacity, _holders(holders), _waiters(waiters), *counts)
 
 
 _READ: dict[str, Callable[[list[Any], bytes], Reply]] = {

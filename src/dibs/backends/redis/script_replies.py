@@ -84,7 +84,7 @@ def _revoked(reader: Reader, _command: Command) -> Revoked:
 
 
 def _status(reader: Reader, command: Command) -> Status:
-    capacity, waiting, last = map(int, reader.numbers(3))
+    capacity, waiting, last, holding, used = map(int, reader.numbers(5))
     holders, waiters = reader.count(), reader.count()
     return Status(
         command.key,
@@ -93,6 +93,8 @@ def _status(reader: Reader, command: Command) -> Status:
         tuple(_waiter(reader) for _ in range(waiters)),
         waiting,
         last,
+        holding,
+        used,
     )
 
 

@@ -7,7 +7,7 @@ often it was changed; those of other rows than the key's own also before these a
 
 import os
 from bisect import insort
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from sqlite3 import Cursor
@@ -16,6 +16,7 @@ from dibs.backends.sqlite.ranks import Ranks
 from dibs.backends.sqlite.schema import Execute
 from dibs.backends.sqlite.statements import (
     ALL_HOLDS,
+    FIRST_HOLDS,
     FIRST_PLACES,
     NEXT_PLACES,
     READ_KEY,
@@ -87,6 +88,10 @@ class RowBook:
     # -- what there is ------------------------------------------------------------------------------
 
     @property
+    def holding(self) -> int:
+        return self._tallies[Hold] + (self._inner is not None)
+
+    @property
     def waiting(self) -> int:
         return self._tallies[Place]
 
@@ -131,6 +136,17 @@ class RowBook:
             outer = self._all_holds.values()
             return list(outer) if self._inner is None else [self._inner, *outer]
         return () if self._inner is None else (self._inner,)
+
+    def first_to_end(self, count: int) -> Sequence[Hold]:
+        inner = self._inner
+        if not self._tallies[Hold]:
+            return () if inner is None else (inner,)
+        self._write()
+        rows = self.execute(FIRST_HOLDS, (self._key, count)).fetchall()
+        holds = [hold for hold in self._same(TABLES[Hold], rows) if isinstance(hold, Hold)]
+        if inner is not None:
+            insort(holds, inner, key=attrgetter("expires", "id"))
+        return holds[:count]
 
     # -- the queue ----------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ TABLES: dict[type, Table] = {
     Tomb: Table("lease_tombs", TOMB, tomb_of, tomb_row),
 }
 ALL_HOLDS = f"SELECT {HOLD} FROM lease_holds WHERE key = ?"  # noqa: S608
+FIRST_HOLDS = f"""SELECT {HOLD} FROM lease_holds WHERE key = ?
+    ORDER BY expires, id LIMIT ?"""  # noqa: S608
 FIRST_PLACES = f"""SELECT {PLACE} FROM lease_places WHERE key = ?
     ORDER BY urgency, arrival LIMIT ?"""  # noqa: S608
 NEXT_PLACES = f"""SELECT {PLACE} FROM lease_places WHERE key = ? AND (urgency, arrival) > (?, ?)

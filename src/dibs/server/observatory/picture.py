@@ -27,7 +27,7 @@ from dibs.model import (
 )
 from dibs.server.observatory.events import What
 from dibs.server.observatory.seen import Hold, Place, Seen
-from dibs.server.observatory.sketch import Sketch
+from dibs.server.observatory.sketch import PUNCTUAL, Sketch
 
 RENEWED = 0.05
 """A lease whose end has moved by more than that and a look takes, in seconds, was renewed."""
@@ -170,8 +170,11 @@ class Picture(Sketch):
             if hold.token > seen.newest
             for each in seen.displaced_by(hold.units, hold.slots)
         }
+        all_listed = status.holding <= len(status.holders)
         for lease in [lease for lease in seen.holds if lease not in found]:
             at = gone_at.get(lease, now)
+            if not (all_listed or lease in gone_at or seen.holds[lease].ends <= now + PUNCTUAL):
+                continue  # it may be one that is not listed
             self._end(seen, lease, self._ended_as(seen.holds[lease], at), found=True, before=at)
         there = found.keys() | {waiter.lease for waiter in status.waiters}
         gone = [lease for lease in seen.places if lease not in there]

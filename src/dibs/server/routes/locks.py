@@ -82,7 +82,9 @@ async def look(call: Call) -> Answer:
 
 def _tag(status: Status) -> bytes:
     """Changes with whatever is not just time passing."""
-    parts = [f"{status.kind}.{status.last_token}.{status.capacity}.{status.waiting}"]
+    parts = [
+        f"{status.kind}.{status.last_token}.{status.capacity}.{status.waiting}.{status.holding}"
+    ]
     parts += [f"{h.lease}.{h.token}.{h.units}.{h.state}" for h in status.holders]
     return b'W/"%b"' % fingerprint(";".join(parts)).encode()
 

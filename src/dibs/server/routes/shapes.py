@@ -234,6 +234,8 @@ class LockShown(Struct, frozen=True):
     capacity: int | None
     """None: as many as come."""
     waiting: int
+    holding: int
+    """How many hold it; `holders` lists at most 100 of them."""
     holders: tuple[wire.Holder, ...]
 
 

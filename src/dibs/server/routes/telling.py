@@ -34,6 +34,7 @@ def lock_shown(call: Call, status: Status) -> LockShown:
         status.kind,
         None if status.capacity >= MANY else status.capacity,
         status.waiting,
+        status.holding,
         holders_to_wire(status.holders),
     )
 

@@ -61,6 +61,18 @@ class Sharing(Suite):
         assert (await world.take(store, "c", capacity=MAX_SLOTS)).slots == (0,)
 
     @case
+    async def test_a_crowd_is_listed_in_part_and_counted_whole(self, world: World) -> None:
+        store = await world.connect()
+        crowd = [world.acquire(f"{n}", capacity=300, units=2, ttl=30 + n) for n in range(120)]
+        await store.apply(crowd)
+        status = await world.status(store)
+        assert [each.owner for each in status.holders] == [f"owner-{n}" for n in range(100)]
+        assert (status.holding, status.used) == (120, 240)
+        refusal = await world.refused(store, "late", capacity=240)
+        assert [each.owner for each in refusal.holders] == [f"owner-{n}" for n in range(8)]
+        assert refusal.recheck_in <= 30 * world.second
+
+    @case
     async def test_more_units_than_the_largest_capacity_are_refused(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "held", capacity=4)

@@ -4,9 +4,9 @@
 -- wants is one row of one table. Further holds, places and tombs are rows of their own.
 --
 -- Times are seconds since 1970 as plain numbers, and stamps microseconds: no session's TimeZone bends
--- them. No index covers what an ordinary acquire, renewal or release changes, and pages are left half
--- empty, so those updates are HOT: they touch one page, which cleans itself. There is no CHECK: the server
--- would read its text anew for every statement, which costs as much as the update itself.
+-- them. No index covers what the renewal or release of a lock that nobody else wants changes, and pages are
+-- left half empty, so those updates are HOT: they touch one page, which cleans itself. There is no CHECK:
+-- the server would read its text anew for every statement, which costs as much as the update itself.
 
 DO $$
 BEGIN  -- IF NOT EXISTS would ask for the right to create schemas also where there is nothing to create
@@ -41,7 +41,7 @@ CREATE TABLE dibs.keys (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 
 CREATE TABLE dibs.holds (
-    key bytea NOT NULL, id text NOT NULL, owner text NOT NULL, token bigint NOT NULL,
+    key bytea NOT NULL, id text COLLATE "C" NOT NULL, owner text NOT NULL, token bigint NOT NULL,
     units bigint NOT NULL, slots integer[] NOT NULL, ttl double precision NOT NULL,
     expires double precision NOT NULL, state text NOT NULL, seq bigint NOT NULL,
     lock_delay double precision NOT NULL, bury double precision NOT NULL, since bigint NOT NULL,
@@ -49,6 +49,7 @@ CREATE TABLE dibs.holds (
     trace text NOT NULL,
     PRIMARY KEY (key, id)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX holds_due ON dibs.holds (key, expires, id);
 
 CREATE TABLE dibs.places (
     key bytea NOT NULL, id text COLLATE "C" NOT NULL, owner text NOT NULL,

@@ -30,8 +30,9 @@ BEGIN
         END IF;
     END IF;
     IF book.holds > 0 THEN
-        SELECT * INTO hold FROM dibs.holds AS h WHERE h.key = book.key AND h.id = entry_id;
-        IF FOUND THEN
+        SELECT * INTO hold FROM dibs.holds AS h
+        WHERE h.key = book.key AND h.id >= entry_id ORDER BY h.id LIMIT 1;
+        IF hold.id = entry_id THEN
             RETURN dibs.entry(hold);
         END IF;
     END IF;
@@ -45,13 +46,30 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- All holds, in any order.
+-- Where the row of a hold is.
+CREATE FUNCTION dibs.hold_at(wanted bytea, entry_id text) RETURNS tid LANGUAGE sql STABLE AS $$
+    SELECT h.ctid FROM dibs.holds AS h
+    WHERE h.key = wanted AND h.id >= entry_id ORDER BY h.id LIMIT 1
+$$;
+
+-- All holds, in any order. Only a revocation reads them.
 CREATE FUNCTION dibs.holds_of(book dibs.keys) RETURNS SETOF dibs.entry
 LANGUAGE sql STABLE AS $$
     SELECT (dibs.inner_hold(book)).* WHERE book.id IS NOT NULL
     UNION ALL
     SELECT (dibs.entry(h)).* FROM dibs.holds AS h
     WHERE book.holds > 0 AND h.key = book.key
+$$;
+
+-- The holds that time ends first; those that end at the same time, in the order of their ids.
+CREATE FUNCTION dibs.first_to_end(book dibs.keys, amount integer) RETURNS SETOF dibs.entry
+LANGUAGE sql STABLE AS $$
+    SELECT x.* FROM (
+        SELECT (dibs.inner_hold(book)).* WHERE book.id IS NOT NULL
+        UNION ALL
+        (SELECT (dibs.entry(h)).* FROM dibs.holds AS h
+            WHERE book.holds > 0 AND h.key = book.key ORDER BY h.expires, h.id LIMIT amount)
+    ) AS x ORDER BY x.expires, x.id COLLATE "C" LIMIT amount
 $$;
 
 -- With the place that comes first in the queue, if anybody waits. What changes the queue forgets it.
@@ -104,8 +122,8 @@ BEGIN
     IF book.holds = 0 THEN
         RETURN coalesce(book.expires, 'Infinity');
     END IF;
-    RETURN coalesce(least(book.expires, min(h.expires)), 'Infinity')
-        FROM dibs.holds AS h WHERE h.key = book.key;
+    RETURN least(book.expires, (SELECT h.expires FROM dibs.holds AS h
+        WHERE h.key = book.key ORDER BY h.expires, h.id LIMIT 1));
 END $$;
 
 -- The entries that are still here though their time is over.
@@ -117,7 +135,7 @@ BEGIN
     END IF;
     IF book.holds > 0 THEN
         RETURN QUERY SELECT (dibs.entry(h)).* FROM dibs.holds AS h
-            WHERE h.key = book.key AND h.expires <= now;
+            WHERE h.key = book.key AND h.expires <= now ORDER BY h.expires, h.id;
     END IF;
     IF book.waiting > 0 THEN
         RETURN QUERY SELECT (dibs.entry(p)).* FROM dibs.places AS p
@@ -136,8 +154,8 @@ DECLARE
     due double precision := CASE WHEN book.expires > now THEN book.expires ELSE 'Infinity' END;
 BEGIN
     IF book.holds > 0 THEN
-        due := least(due, (SELECT min(h.expires) FROM dibs.holds AS h
-            WHERE h.key = book.key AND h.expires > now));
+        due := least(due, (SELECT h.expires FROM dibs.holds AS h
+            WHERE h.key = book.key AND h.expires > now ORDER BY h.expires, h.id LIMIT 1));
     END IF;
     IF book.waiting > 0 THEN
         due := least(due, (SELECT min(p.expires) FROM dibs.places AS p
@@ -176,7 +194,7 @@ BEGIN
                 slots = e.slots, ttl = e.ttl, expires = e.expires, state = e.state, seq = e.seq,
                 lock_delay = e.lock_delay, bury = e.bury, note = e.note, detail = e.detail,
                 inbox = e.inbox, address = e.address, trace = e.trace
-            WHERE h.key = book.key AND h.id = e.id;
+            WHERE h.ctid = dibs.hold_at(book.key, e.id) AND h.id = e.id;
         END IF;
     WHEN 'place' THEN
         t.head := NULL;
@@ -240,7 +258,7 @@ BEGIN
         book := dibs.with_inner(book, NULL);
         book.used := book.used - e.units;
     WHEN 'holds' THEN
-        DELETE FROM dibs.holds AS h WHERE h.key = book.key AND h.id = e.id;
+        DELETE FROM dibs.holds AS h WHERE h.ctid = dibs.hold_at(book.key, e.id) AND h.id = e.id;
         book.holds := book.holds - 1;
         book.used := book.used - e.units;
     WHEN 'places' THEN

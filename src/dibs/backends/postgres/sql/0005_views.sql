@@ -36,6 +36,6 @@ CREATE FUNCTION dibs.holders_shown(t dibs.turn, but text) RETURNS json
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN coalesce(json_agg(dibs.holder_of(h, t.now, t.stamp)), '[]')
-        FROM (SELECT * FROM dibs.holds_of(t.book) AS x WHERE x.id IS DISTINCT FROM but LIMIT 8)
+        FROM (SELECT * FROM dibs.first_to_end(t.book, 9) AS x WHERE x.id IS DISTINCT FROM but LIMIT 8)
             AS h;
 END $$;

@@ -189,7 +189,7 @@ END $$;
 CREATE FUNCTION dibs.refuse(t dibs.turn) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     again double precision := dibs.first_release(t.book) - t.now;
-    closed boolean := (SELECT bool_and(h.state = 'kept') FROM dibs.holds_of(t.book) AS h);
+    closed boolean := (SELECT bool_and(h.state = 'kept') FROM dibs.first_to_end(t.book, 8) AS h);
 BEGIN
     RETURN json_build_array('Refused', CASE WHEN closed THEN 'closed' ELSE 'held' END,
         dibs.holders_shown(t, NULL),
@@ -316,7 +316,7 @@ BEGIN
         RETURN dibs.too_large();
     END IF;
     again := (SELECT coalesce(min(h.expires) - t.now, 0)
-        FROM dibs.holds_of(t.book) AS h WHERE h.id <> hold.id);
+        FROM dibs.first_to_end(t.book, 2) AS h WHERE h.id <> hold.id);
     RETURN json_build_array('Refused', 'held', dibs.holders_shown(t, hold.id), greatest(again, 0));
 END $$;
 
@@ -351,10 +351,10 @@ DECLARE
 BEGIN
     t.reply := json_build_array('Status', book.capacity,
         coalesce((SELECT json_agg(dibs.holder_of(h, t.now, t.stamp) ORDER BY h.token)
-            FROM dibs.holds_of(book) AS h), '[]'),
+            FROM dibs.first_to_end(book, 100) AS h), '[]'),
         coalesce((SELECT json_agg(dibs.waiter_of(p, t.stamp) ORDER BY p.urgency, p.arrival)
             FROM (SELECT * FROM dibs.places AS x WHERE x.key = book.key AND book.waiting > 0
                 ORDER BY x.urgency, x.arrival LIMIT 100) AS p), '[]'),
-        book.waiting, book.last);
+        book.waiting, book.last, book.holds + (book.id IS NOT NULL)::integer, book.used);
     RETURN t;
 END $$;

@@ -5,13 +5,16 @@
 --
 --   hold, place, tomb   hashes: the other holds, the places, the tombs, by id
 --   queue               a sorted set: the places, by minus the priority, then by arrival
---   due                 a sorted set: when each of these ends, in whole microseconds, rounded down
+--   ends                a sorted set: when each of these holds ends, in whole microseconds, rounded down
+--   due                 the same of the places and tombs
 --
 -- Nothing is written before `flush`, so a command that fails has done nothing. Until then `known` has the
 -- outer entries as they should be (false: none), and `stored`, for those that were changed, what Redis
 -- has (false: nothing).
 
 local KINDS = {'hold', 'place', 'tomb'}
+local ENDS = {'ends', 'due'}
+local DUE = {hold = 'ends', place = 'due', tomb = 'due'} -- where the end of each is
 local CHUNK = 1000 -- arguments of one call
 local NONE = {}
 
@@ -136,12 +139,53 @@ function Book:holds()
   return found
 end
 
-function Book:first_release()
-  local first = INFINITY
-  for _, hold in ipairs(self:holds()) do
-    first = math.min(first, hold.expires)
+-- Those that have changed, of which Redis does not know yet, and how many entries have.
+function Book:changed_holds()
+  local found, count = {self.inner}, 0
+  for id in pairs(self.stored) do
+    local entry = self.known[id]
+    if entry and entry.kind == 'hold' then
+      found[#found + 1] = entry
+    end
+    count = count + 1
   end
-  return first
+  return found, count
+end
+
+-- The holds that time ends first; those that end at the same time, in the order of their ids.
+function Book:first_to_end(count)
+  local found, changed = self:changed_holds()
+  if self.holds_stored > 0 then
+    local ids = redis.call('ZRANGE', self.key .. 'ends', 0, count + changed - 1)
+    if #ids ~= math.min(count + changed, self.holds_stored) then
+      corrupt('the holds are not as many as they should be')
+    end
+    for i, member in ipairs(ids) do
+      ids[i] = string.sub(member, 6)
+    end
+    self:read_entries('hold', ids)
+    for _, id in ipairs(ids) do
+      if self.stored[id] == nil then
+        found[#found + 1] = self.known[id] or corrupt('a hold is missing')
+      end
+    end
+  end
+  table.sort(found, function(one, other)
+    return one.expires < other.expires or one.expires == other.expires and one.id < other.id
+  end)
+  for i = #found, count + 1, -1 do
+    found[i] = nil
+  end
+  return found
+end
+
+function Book:first_release()
+  local first = self:first_to_end(1)[1]
+  return first and first.expires or INFINITY
+end
+
+function Book:holding()
+  return self.hold + (self.inner and 1 or 0)
 end
 
 -- ---- what has ended ------------------------------------------------------------------------------
@@ -153,10 +197,12 @@ end
 
 function Book:read_ended(now)
   local ids = {hold = {}, place = {}, tomb = {}}
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', self.key .. 'due', '-inf', due_of(now))) do
-    local kind, id = string.match(member, '^(%l+) (.*)$')
-    local of_kind = ids[kind] or corrupt('an entry is of no kind')
-    of_kind[#of_kind + 1] = id
+  for _, suffix in ipairs(ENDS) do
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', self.key .. suffix, '-inf', due_of(now))) do
+      local kind, id = string.match(member, '^(%l+) (.*)$')
+      local of_kind = ids[kind] or corrupt('an entry is of no kind')
+      of_kind[#of_kind + 1] = id
+    end
   end
   local found = {}
   for kind, of_kind in pairs(ids) do
@@ -188,9 +234,11 @@ function Book:ended(now)
   if not self.was_simple then
     ids = self:read_ended(now)
     local after = '(' .. string.format('%.17g', due_of(now))
-    local later = redis.call('ZRANGEBYSCORE', self.key .. 'due', after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
-    local due = (tonumber(later[2]) or INFINITY) - 1 -- a look too early costs nothing
-    self.due = math.min(self.due, due / 1e6)
+    for _, suffix in ipairs(ENDS) do
+      local later = redis.call('ZRANGEBYSCORE', self.key .. suffix, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+      local due = (tonumber(later[2]) or INFINITY) - 1 -- a look too early costs nothing
+      self.due = math.min(self.due, due / 1e6)
+    end
   end
   for id in pairs(self.stored) do
     ids[id] = true

@@ -27,7 +27,7 @@ function Book:calls()
     if old and old ~= entry then
       if not entry or entry.kind ~= old.kind then
         add(removals, 'HDEL', old.kind, id)
-        add(removals, 'ZREM', 'due', old.kind .. ' ' .. id)
+        add(removals, 'ZREM', DUE[old.kind], old.kind .. ' ' .. id)
       end
       if old.kind == 'place' then
         add(removals, 'ZREM', 'queue', member_of(old))
@@ -35,7 +35,7 @@ function Book:calls()
     end
     if entry then
       add(additions, 'HSET', entry.kind, id, Write[entry.kind](entry))
-      add(additions, 'ZADD', 'due', due_of(entry.expires), entry.kind .. ' ' .. id)
+      add(additions, 'ZADD', DUE[entry.kind], due_of(entry.expires), entry.kind .. ' ' .. id)
       if entry.kind == 'place' and old ~= entry then
         add(additions, 'ZADD', 'queue', urgency(entry), member_of(entry))
       end
@@ -46,7 +46,7 @@ end
 
 -- The keys that exist beside the row's own, once all is written.
 function Book:outer_keys()
-  local keys = {self.key .. 'due'}
+  local keys = {self.key .. 'due', self.key .. 'ends'}
   for _, kind in ipairs(KINDS) do
     if self[kind] > 0 then
       keys[#keys + 1] = self.key .. kind
@@ -75,7 +75,7 @@ function Book:write_entries()
   local removals, additions = self:calls()
   if self.was_simple and #removals + #additions > 0 then
     local key = self.key -- what is there is of an earlier life, whose row was lost
-    redis.call('DEL', key .. 'hold', key .. 'place', key .. 'tomb', key .. 'queue', key .. 'due')
+    redis.call('DEL', key .. 'hold', key .. 'place', key .. 'tomb', key .. 'queue', key .. 'due', key .. 'ends')
   end
   for _, calls in ipairs({removals, additions}) do
     for _, call in ipairs(calls) do

@@ -1,6 +1,7 @@
 -- core/ledger.py: the rules, by which every command is answered.
 
-local HOLDERS_SHOWN = 8
+local HOLDERS_NAMED = 8 -- by a refusal
+local HOLDERS_SHOWN = 100 -- by a status
 local WAITERS_SHOWN = 100
 
 -- ---- Acquire -------------------------------------------------------------------------------------
@@ -47,14 +48,13 @@ end
 
 -- Not now: who is in the way, and when time alone could change that.
 local function refuse(turn)
-  local list = turn.book:holds()
+  local list = turn.book:first_to_end(HOLDERS_NAMED)
   local closed = #list > 0
   for _, hold in ipairs(list) do
     closed = closed and hold.state == 'kept'
   end
-  local again = turn.book:first_release() - turn.now
-  return Reply.refused(closed and 'closed' or 'held', Views.holders_of(turn, list, HOLDERS_SHOWN),
-    again < INFINITY and math.max(again, 0) or WINDOW)
+  return Reply.refused(closed and 'closed' or 'held', Views.holders_of(turn, list, HOLDERS_NAMED),
+    list[1] and math.max(list[1].expires - turn.now, 0) or WINDOW)
 end
 
 local Rules = {}
@@ -162,15 +162,14 @@ local function refuse_growth(turn, hold, units)
   if turn.closed_for > 0 then
     return Reply.refused('closed', nil, turn.closed_for)
   end
-  local others, again = {}, INFINITY
-  for _, other in ipairs(turn.book:holds()) do
+  local others = {}
+  for _, other in ipairs(turn.book:first_to_end(HOLDERS_NAMED + 1)) do
     if other ~= hold then
       others[#others + 1] = other
-      again = math.min(again, other.expires)
     end
   end
-  again = #others > 0 and again - turn.now or 0
-  return Reply.refused('held', Views.holders_of(turn, others, HOLDERS_SHOWN), math.max(again, 0))
+  local again = others[1] and others[1].expires - turn.now or 0
+  return Reply.refused('held', Views.holders_of(turn, others, HOLDERS_NAMED), math.max(again, 0))
 end
 
 function Rules.Z(turn, command)
@@ -215,7 +214,7 @@ end
 
 function Rules.I(turn)
   local book = turn.book
-  local list, waiters = book:holds(), {}
+  local list, waiters = book:first_to_end(HOLDERS_SHOWN), {}
   table.sort(list, function(one, other)
     return one.token < other.token
   end)
@@ -227,7 +226,7 @@ function Rules.I(turn)
       waiters[#waiters + 1] = Views.waiter_of(turn, place)
     end
   end
-  return Reply.status(book.capacity, book.place, book.last, Views.holders_of(turn, list, #list), waiters)
+  return Reply.status(book, Views.holders_of(turn, list, #list), waiters)
 end
 
 local books = {} -- those of this batch: many of its commands may be about one key

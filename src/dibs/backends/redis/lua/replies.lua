@@ -29,8 +29,9 @@ function Reply.revoked(count, ends_in)
   return struct.pack('<c1dd', 'V', count, ends_in)
 end
 
-function Reply.status(capacity, waiting, last_token, holders, waiters)
-  return struct.pack('<c1dddII', 'S', capacity, waiting, last_token, #holders, #waiters)
+function Reply.status(book, holders, waiters)
+  return struct.pack('<c1dddddII', 'S',
+      book.capacity, book.place, book.last, book:holding(), book.used, #holders, #waiters)
     .. table.concat(holders) .. table.concat(waiters)
 end
 

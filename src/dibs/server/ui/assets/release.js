@@ -49,8 +49,8 @@ export function releaseDialog({ kind, spelt, name, status, hold }) {
 
 function whom(status, hold) {
   if (hold) return ["the lease of ", person(hold, 60), `, token ${hold.token}`];
-  if (status.holders.length === 1) return ["the lease of ", person(status.holders[0], 60), `, token ${status.holders[0].token}`];
-  return [`all of its ${count(status.holders.length, "lease")}`];
+  if (status.holding === 1) return ["the lease of ", person(status.holders[0], 60), `, token ${status.holders[0].token}`];
+  return [`all of its ${count(status.holding, "lease")}`];
 }
 
 function outcome(done, close) {

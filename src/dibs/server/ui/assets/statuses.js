@@ -16,6 +16,8 @@ export function status(told, asked, leases = {}) {
     spelt: encoded(name),
     capacity: told.capacity >= MANY ? null : told.capacity,
     waiting: Math.max(told.waiting ?? 0, told.waiters?.length ?? 0),
+    holding: Math.max(told.holding ?? 0, told.holders?.length ?? 0),
+    used: told.used ?? 0,
     lastToken: told.last_token ?? 0,
     holders: (told.holders ?? []).map((each) => holder(each, asked, leases[each.lease])),
     waiters: (told.waiters ?? []).map((each) => waiter(each, asked)),
@@ -63,9 +65,4 @@ function whole(told, observed) {
 /** The hold that ends first. */
 export function first(some) {
   return some.holders.reduce((soonest, each) => (soonest && soonest.ends <= each.ends ? soonest : each), null);
-}
-
-/** How many units are taken. */
-export function taken(some) {
-  return some.holders.reduce((sum, each) => sum + (each.units ?? 0), 0);
 }

@@ -16,7 +16,6 @@ import { line } from "./events.js";
 import { makeWaiter } from "./queues.js";
 
 const HISTORY = 100;
-const HOLDERS = 200;
 const FEW = 3;
 
 export function lockView([kind = "", spelt = ""]) {
@@ -66,11 +65,11 @@ class LockPage {
     this.status = found;
     say(this.state, summary(found));
     this.force.hidden = !found.holders.length || !session.may("force", this.name);
-    say(this.force, found.holders.length > 1 ? "Force release of all…" : "Force release…");
+    say(this.force, found.holding > 1 ? "Force release of all…" : "Force release…");
     mark(this.holders, "data-many", found.holders.length > FEW);
-    const canForce = found.holders.length > 1 && session.may("force", this.name);
+    const canForce = found.holding > 1 && session.may("force", this.name);
     const ask = canForce ? (hold) => this.askForce(hold) : null;
-    keyed(this.holders, found.holders.slice(0, HOLDERS), (each) => `${each.lease} ${each.token} ${each.state}`, (hold) => makeHold(found, hold, ask), (element, hold) => setBar(element.bar, hold));
+    keyed(this.holders, found.holders, (each) => `${each.lease} ${each.token} ${each.state}`, (hold) => makeHold(found, hold, ask), (element, hold) => setBar(element.bar, hold));
     keyed(this.waiters, found.waiters, (each) => each.lease, makeWaiter);
     say(this.line, found.waiting ? `Line: ${found.waiting.toLocaleString("en")} wait` : "Line: nobody waits");
   }
@@ -97,11 +96,11 @@ class LockPage {
   }
 }
 
-function summary({ holders, capacity, lastToken }) {
-  const shown = holders.length > HOLDERS ? ` The first ${HOLDERS} are shown.` : "";
+function summary({ holders, holding, capacity, lastToken }) {
+  const shown = holding > holders.length ? ` The ${holders.length} whose leases end first are shown.` : "";
   const last = lastToken ? `The last token was ${lastToken}.` : "It was never granted.";
   const of = capacity > 1 ? ` It lets ${capacity.toLocaleString("en")} units be held at a time.` : "";
-  return holders.length ? `Held by ${count(holders.length, "holder")}.${of}${shown}` : `Free. ${last}${of}`;
+  return holders.length ? `Held by ${count(holding, "holder")}.${of}${shown}` : `Free. ${last}${of}`;
 }
 
 function makeHold(found, hold, ask) {

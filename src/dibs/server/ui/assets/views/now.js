@@ -11,7 +11,7 @@ import { inLine, person, share, stateBadge } from "../people.js";
 import { toLock } from "../route.js";
 import { concerning, orderOf, outline, scanning } from "../scan.js";
 import * as session from "../session.js";
-import { first, taken } from "../statuses.js";
+import { first } from "../statuses.js";
 import { when } from "../times.js";
 import { Virtual } from "../virtual.js";
 
@@ -193,8 +193,8 @@ function update(row, item) {
 function holderParts(item) {
   const [hold] = item.holders;
   if (!hold) return [h("span.free", {}, "free")];
-  const many = item.holders.length;
-  const of = item.capacity > 1 ? `${taken(item)} of ${item.capacity}` : "";
+  const many = item.holding;
+  const of = item.capacity > 1 ? `${item.used} of ${item.capacity}` : "";
   const own = many === 1 ? share(item, hold) : "";
   const side = item.kind === "rwlock" && many > 1 ? "reading" : own;
   return [

@@ -5,7 +5,6 @@ import { empty } from "../empty.js";
 import { shown } from "../names.js";
 import { inLine } from "../people.js";
 import { listing } from "./several.js";
-import { taken } from "../statuses.js";
 import { span } from "../times.js";
 import { titleOf } from "../title.js";
 import { now } from "../clock.js";
@@ -37,15 +36,17 @@ function make(item) {
 
 function update(card, item) {
   mark(card, "data-size", item.capacity > BIG ? "big" : null);
-  const used = taken(item);
+  const { used } = item;
   const capacity = item.capacity ?? 0;
   say(card.size, capacity ? `${used} of ${capacity} taken` : `${used} taken`);
   const holds = new Map(item.holders.flatMap((hold) => hold.slots.map((slot) => [slot, hold])));
-  const slots = Array.from({ length: Math.min(capacity, MOST) }, (_, slot) => ({ slot, hold: holds.get(slot) ?? null }));
+  const slots = Array.from({ length: capacity > MOST ? 0 : capacity }, (_, slot) => ({ slot, hold: holds.get(slot) ?? null }));
   keyed(card.slots, slots, ({ slot }) => slot, makeSlot, updateSlot);
   if (!card.slots.querySelector("[tabindex='0']")) card.slots.firstElementChild?.setAttribute("tabindex", "0");
   const parts = [];
-  if (capacity > MOST) parts.push(`${(capacity - MOST).toLocaleString("en")} more slots`);
+  const unlisted = item.holding - item.holders.length;
+  if (capacity > MOST) parts.push("slots are not numbered");
+  else if (unlisted > 0) parts.push(`${unlisted.toLocaleString("en")} more holders, whose slots are not shown`);
   if (item.waiting) parts.push(inLine(item.waiting));
   say(card.rest, parts.join(", "));
 }

@@ -58,7 +58,7 @@ function update(card, item) {
   say(card.size, inLine(item.waiting));
   keyed(card.holders, item.holders.slice(0, FEW), (each) => each.lease, (hold) => makeHolder(item, hold), updateHolder);
   keyed(card.waiters, item.waiters.slice(0, FEW), (each) => each.lease, makeWaiter);
-  const [holders, waiters] = [item.holders.length - FEW, item.waiting - Math.min(item.waiters.length, FEW)];
+  const [holders, waiters] = [item.holding - FEW, item.waiting - Math.min(item.waiters.length, FEW)];
   const parts = [];
   if (holders > 0) parts.push(`${count(holders, "other holder")}`);
   if (waiters > 0) parts.push(`${waiters.toLocaleString("en")} more in line`);
