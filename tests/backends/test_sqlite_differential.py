@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.site import Site
+from dibs.backends.sqlite.values import slots_of
 from dibs.core import ledger
-from dibs.core.book import MemoryBook
+from dibs.core.book import MemoryBook, bits_of
 from dibs.core.names import fingerprint
 from dibs.model import (
     MANY,
@@ -183,11 +184,14 @@ def test_rows_answer_as_memory_does(plan: list[Any], manner: str) -> None:
 
 
 @pytest.mark.parametrize("plan", TOLD)
-def test_a_told_plan_is_answered_alike(plan: list[Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("manner", ["remembering", "reopened", "in turns"])
+def test_what_chance_comes_upon_too_seldom(tmp_path: Path, plan: list[Any], manner: str) -> None:
     clock = ManualClock()
-    subject = Subject(tmp_path / "leases.db", clock, "remembering")
-    follow(plan, clock, Reference(clock), subject)
-    subject.close()
+    subject = Subject(tmp_path / "leases.db", clock, manner)
+    try:
+        follow(plan, clock, Reference(clock), subject)
+    finally:
+        subject.close()
 
 
 def follow(plan: list[Any], clock: ManualClock, reference: Reference, subject: Subject) -> None:
@@ -224,6 +228,17 @@ def check_counts(connection: Connection) -> None:
             "SELECT coalesce(sum(units), 0) FROM lease_holds WHERE key = ?", key
         )
         assert used == inner + outer
+        check_slots(connection, key)
+
+
+def check_slots(connection: Connection, key: bytes) -> None:
+    """The bits in a key's row are those of the slots in all its holds."""
+    [(taken, inner)] = connection.read(
+        "SELECT taken, iif(id IS NULL, '', slots) FROM lease_keys WHERE key = ?", key
+    )
+    outer = connection.read("SELECT slots FROM lease_holds WHERE key = ?", key)
+    slots = [slot for (text,) in [(inner,), *outer] for slot in slots_of(text)]
+    assert int.from_bytes(taken) == bits_of(slots)
 
 
 def count(connection: Connection, table: str, key: bytes) -> int:

@@ -40,6 +40,7 @@ def beat(number: int) -> Renew:
     """A heartbeat of one of a crowd, or its renewal."""
     return Renew(LINE, f"w{number}", 30.0, "there")
 
+
 def many_holders(capacity: int) -> list[Any]:
     """More holders than are ever listed, some of which end at the same time."""
     return [wish(f"{n:03}", capacity=capacity, ttl=5.0 + n % 11, queue=False) for n in range(107)]
@@ -61,6 +62,16 @@ MANY_HOLDERS: list[Any] = [
     [wish("z", capacity=200, units=100), Revoke(LINE, None, "so"), Inspect(LINE)],
 ]
 """Many holders, read in the order in which they end, and some of them changed in the same batch."""
+
+SLOTS: list[Any] = [
+    [wish(f"{n}", capacity=1024, units=n, queue=False) for n in range(1, 12)],
+    [leave("3"), Resize(LINE, "5", 9, 1), Resize(LINE, "11", 2, 1)],
+    [wish("a", capacity=2000, units=7), Resize(LINE, "7", 20, 1), Inspect(LINE)],
+    [wish("b", capacity=900, units=800), Resize(LINE, "a", 20, 1), leave("1"), Inspect(LINE)],
+    [leave("2", keep=9.0), wish("c", capacity=1), wish("d", capacity=1024, units=30)],
+    [Revoke(LINE, None, "so", now=True), Inspect(LINE), wish("e", capacity=9, units=9)],
+]
+"""Numbered and unnumbered units of one key."""
 
 TOLD: list[list[Any]] = [
     [[wish(each) for each in "abcd"], [leave("a")], [leave("b")], [Renew(LINE, "b", 30.0)]],
@@ -153,6 +164,7 @@ TOLD: list[list[Any]] = [
     [crowd(9, ttl=3.0), 1.0, [leave("w0")], 4.0, [beat(9)], [beat(3)], [leave("w9")]],
     [crowd(9, units=2, capacity=3), 1.0, [leave("w0")], 5.5, [wish("x", capacity=3)], [beat(3)]],
     MANY_HOLDERS,
+    SLOTS,
 ]
 
 

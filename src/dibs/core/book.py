@@ -97,8 +97,8 @@ type Entry = Hold | Place | Tomb
 class Book(Protocol):
     """One key's state, as the ledger sees it.
 
-    Entries are the book's own: after changing one, `put` it again. `units` must only be changed
-    between `remove` and `put`.
+    Entries are the book's own: after changing one, `put` it again. `units` and `slots` must only
+    be changed between `remove` and `put`.
     """
 
     last: int
@@ -113,6 +113,10 @@ class Book(Protocol):
     @property
     def used(self) -> int:
         """The units that are taken, kept ones included."""
+
+    @property
+    def taken(self) -> int:
+        """The slots that holds have, as bits: bit 0 is slot 0."""
 
     @property
     def holding(self) -> int:
@@ -181,6 +185,7 @@ class MemoryBook:
         "expires_at",
         "last",
         "queue_limit",
+        "taken",
         "used",
     )
 
@@ -195,6 +200,7 @@ class MemoryBook:
         self.arrivals = 0
         self.doubt = 0
         self.used = 0
+        self.taken = 0
         self.queue_limit = queue_limit
         self.expires_at = view
         self._entries: dict[str, Entry] = {}
@@ -258,6 +264,7 @@ class MemoryBook:
             if isinstance(entry, Hold):
                 self._holds[entry.id] = entry
                 self.used += entry.units
+                self.taken |= bits_of(entry.slots)
             elif isinstance(entry, Place):
                 insort(self._queue, (*entry.rank, entry.id))
         heappush(self._alarms, (self.expires_at(entry), entry.id))
@@ -270,6 +277,7 @@ class MemoryBook:
         if isinstance(entry, Hold):
             del self._holds[entry.id]
             self.used -= entry.units
+            self.taken &= ~bits_of(entry.slots)
         elif isinstance(entry, Place):
             del self._queue[self.ahead_of(entry)]
         self._sweep_if_due()
@@ -290,6 +298,7 @@ class MemoryBook:
         entries = self._entries.values()
         self._holds = {entry.id: entry for entry in entries if isinstance(entry, Hold)}
         self.used = sum(hold.units for hold in self._holds.values())
+        self.taken = bits_of(slot for hold in self._holds.values() for slot in hold.slots)
         self._queue = sorted((*e.rank, e.id) for e in entries if isinstance(e, Place))
         self._sweep()
 
@@ -305,6 +314,14 @@ class MemoryBook:
         self._releases = [(self.expires_at(hold), hold.id) for hold in self._holds.values()]
         heapify(self._alarms)
         heapify(self._releases)
+
+
+def bits_of(slots: Iterable[int]) -> int:
+    """A number with these bits set."""
+    bits = 0
+    for slot in slots:
+        bits |= 1 << slot
+    return bits
 
 
 def first_release(book: Book) -> float:

@@ -139,9 +139,12 @@ class Turn:
             return ()
         if capacity == 1:
             return (0,)
-        taken = {slot for hold in self.book.holds() for slot in hold.slots}
-        free = (slot for slot in range(capacity) if slot not in taken)
-        return tuple(sorted((*own, *islice(free, units - len(own)))))
+        taken, slots = self.book.taken, list(own)
+        while len(slots) < units:
+            lowest = ~taken & (taken + 1)
+            taken |= lowest
+            slots.append(lowest.bit_length() - 1)
+        return tuple(sorted(slots))
 
     # -- lives --------------------------------------------------------------------------------------
 

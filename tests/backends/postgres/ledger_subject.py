@@ -230,6 +230,15 @@ def check_counts(subject: Database) -> None:
             OR h.n + p.n + b.n = 0 AND k.due <> coalesce(k.expires, 'Infinity')"""
     )
     assert not wrong
+    marked = subject.execute(
+        """SELECT k.key, (SELECT coalesce(array_agg(s ORDER BY s), '{}')
+                FROM generate_series(0, 1023) AS s WHERE get_bit(k.taken, s) = 1),
+            (SELECT coalesce(array_agg(s ORDER BY s), '{}')
+                FROM dibs.holds_of(k) AS h, unnest(h.slots) AS s)
+        FROM dibs.keys AS k WHERE k.taken IS NOT NULL"""
+    )
+    for key, bits, slots in marked:
+        assert bits == slots, key
 
 
 def take(key: bytes, lease: str = "id", **more: Any) -> Acquire:

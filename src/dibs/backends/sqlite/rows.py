@@ -24,7 +24,7 @@ from dibs.backends.sqlite.statements import (
     Table,
 )
 from dibs.backends.sqlite.values import NO_HOLD, Row, hold_of, hold_row, place_of
-from dibs.core.book import Entry, Hold, Place, Tomb, stored_expiry
+from dibs.core.book import Entry, Hold, Place, Tomb, bits_of, stored_expiry
 
 FRONT_ROWS = 2
 """So many places are read at first: the head, and who is the head once that has gone."""
@@ -55,6 +55,7 @@ class RowBook:
         "execute",
         "last",
         "simple",
+        "taken",
         "used",
     )
 
@@ -74,11 +75,15 @@ class RowBook:
         self._ranks: Ranks | None = None
         self.simple = False
         """When it was last written everything of this key was in its own row."""
-        self._row: Row = row or (key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, 0, *NO_HOLD)
+        self._row: Row = row or (
+            *(key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, 0, b""),
+            *NO_HOLD,
+        )
         _, self._version, self.last, self.capacity, self.arrivals, self.used = self._row[:6]
-        places, holds, tombs, self.due, self.doubt = self._row[6:11]
+        places, holds, tombs, self.due, self.doubt, taken = self._row[6:12]
+        self.taken = int.from_bytes(taken)
         self._tallies: dict[type, int] = {Place: places, Hold: holds, Tomb: tombs}
-        self._inner: Hold | None = None if self._row[11] is None else hold_of(self._row[11:])
+        self._inner: Hold | None = None if self._row[12] is None else hold_of(self._row[12:])
 
     @classmethod
     def read(cls, execute: Execute, key: bytes, floor: int) -> "RowBook":
@@ -261,6 +266,7 @@ class RowBook:
             self.remove(old)
         if isinstance(entry, Hold):
             self.used += entry.units
+            self.taken |= bits_of(entry.slots)
             if self._inner is None:
                 self._inner = entry
                 return
@@ -278,6 +284,7 @@ class RowBook:
         self._known[entry.id] = None
         if isinstance(entry, Hold):
             self.used -= entry.units
+            self.taken &= ~bits_of(entry.slots)
             if entry is self._inner:
                 self._inner = None
                 return
@@ -333,6 +340,7 @@ class RowBook:
             tombs,
             self.due,
             self.doubt,
+            self.taken.to_bytes((self.taken.bit_length() + 7) // 8),
             *(_no_hold(self._row) if inner is None else hold_row(inner)),
         )
         if row == self._row:
@@ -353,7 +361,7 @@ def no_rows(*_: object) -> Cursor:
 
 def _no_hold(row: Row) -> Row:
     """What was in a row, less the id of the hold: one of the same size is written with less work."""
-    return (None, *row[12:])
+    return (None, *row[13:])
 
 
 def _first_version() -> int:

@@ -35,7 +35,8 @@ TABLES = (
         key BLOB PRIMARY KEY, version INTEGER NOT NULL, last INTEGER NOT NULL, capacity INTEGER NOT NULL,
         arrivals INTEGER NOT NULL, used INTEGER NOT NULL, waiting INTEGER NOT NULL,
         holds INTEGER NOT NULL, tombs INTEGER NOT NULL, due REAL NOT NULL,
-        doubt INTEGER NOT NULL, {_HOLD.format(null="TEXT")}) WITHOUT ROWID""",
+        doubt INTEGER NOT NULL, taken BLOB NOT NULL,
+        {_HOLD.format(null="TEXT")}) WITHOUT ROWID""",
     f"""CREATE TABLE lease_holds (
         key BLOB NOT NULL, {_HOLD.format(null="TEXT NOT NULL")}, PRIMARY KEY (key, id)) WITHOUT ROWID""",
     """CREATE TABLE lease_places (

@@ -16,13 +16,16 @@ from dibs.backends.sqlite.values import (
 )
 from dibs.core.book import Entry, Hold, Place, Tomb
 
-_KEY = "key, version, last, capacity, arrivals, used, waiting, holds, tombs, due, doubt, " + HOLD
+_KEY = (
+    "key, version, last, capacity, arrivals, used, waiting, holds, tombs, due, doubt, taken, "
+    + HOLD
+)
 
 READ_KEY = f"SELECT {_KEY} FROM lease_keys WHERE key = ?"  # noqa: S608
 READ_ANEW = f"""SELECT format, boot, lease_meta.floor, {_KEY}
     FROM lease_meta LEFT JOIN lease_keys ON key = ?"""  # noqa: S608
 """What must be read once others have written: `schema.META`, and the row of a key."""
-WRITE_KEY = f"REPLACE INTO lease_keys ({_KEY}) VALUES ({', '.join('?' * 29)})"  # noqa: S608
+WRITE_KEY = f"REPLACE INTO lease_keys ({_KEY}) VALUES ({', '.join('?' * 30)})"  # noqa: S608
 SWAP_KEY = f"""UPDATE lease_keys SET {_KEY.replace("key, ", "", 1).replace(",", " = ?,")} = ?
     WHERE key = ? AND version = ?"""  # noqa: S608
 """Written only if nobody else has written this row."""

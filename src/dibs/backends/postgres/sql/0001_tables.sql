@@ -34,6 +34,7 @@ CREATE TABLE dibs.keys (
     due double precision NOT NULL DEFAULT 'Infinity',       -- nothing of it ends earlier
     doubt bigint NOT NULL DEFAULT 0,        -- the newest token that nobody claimed
     touched double precision NOT NULL DEFAULT 0,            -- when it was written last
+    taken bytea,                            -- a bit for each slot; null where only the hold inside has any
     -- the hold inside
     id text, owner text, token bigint, units bigint, slots integer[], ttl double precision,
     expires double precision, state text, seq bigint, lock_delay double precision,

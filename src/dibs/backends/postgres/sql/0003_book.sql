@@ -181,6 +181,7 @@ BEGIN
     WHEN 'hold' THEN
         IF e.stored IS NULL THEN
             book.used := book.used + e.units;
+            book.taken := dibs.mark_slots(book.taken, e.slots, true);
         END IF;
         IF e.stored = 'keys' OR e.stored IS NULL AND book.id IS NULL THEN
             book := dibs.with_inner(book, e);
@@ -257,10 +258,12 @@ BEGIN
     WHEN 'keys' THEN
         book := dibs.with_inner(book, NULL);
         book.used := book.used - e.units;
+        book.taken := dibs.mark_slots(book.taken, e.slots, false);
     WHEN 'holds' THEN
         DELETE FROM dibs.holds AS h WHERE h.ctid = dibs.hold_at(book.key, e.id) AND h.id = e.id;
         book.holds := book.holds - 1;
         book.used := book.used - e.units;
+        book.taken := dibs.mark_slots(book.taken, e.slots, false);
     WHEN 'places' THEN
         DELETE FROM dibs.places AS p WHERE p.key = book.key AND p.urgency = e.urgency
             AND p.arrival = e.arrival AND p.id = e.id;
@@ -275,17 +278,45 @@ BEGIN
     RETURN t;
 END $$;
 
+-- With these slots marked; null of null.
+CREATE FUNCTION dibs.mark_slots(taken bytea, slots integer[], is_taken boolean) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    slot integer;
+BEGIN
+    IF taken IS NOT NULL THEN
+        FOREACH slot IN ARRAY slots LOOP
+            taken := set_bit(taken, slot, is_taken::integer);
+        END LOOP;
+    END IF;
+    RETURN taken;
+END $$;
+
+-- With the slots that are taken, before the first free one is looked for. A key has no more holds then than slots.
+CREATE FUNCTION dibs.with_taken(book dibs.keys) RETURNS dibs.keys LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.taken IS NULL AND book.capacity BETWEEN 2 AND dibs.max_slots() THEN
+        book.taken := dibs.mark_slots(decode(repeat('00', 128), 'hex'),
+            ARRAY(SELECT unnest(h.slots) FROM dibs.holds_of(book) AS h), true);
+    END IF;
+    RETURN book;
+END $$;
+
 -- Write the key's own row, if it has changed.
 CREATE FUNCTION dibs.flush(book dibs.keys, was dibs.keys, now double precision)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    IF book.holds = 0 THEN
+        book.taken := NULL;
+    END IF;
     IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 THEN
         book.due := coalesce(book.expires, 'Infinity');
     END IF;
     IF book IS DISTINCT FROM was THEN
         UPDATE dibs.keys AS k SET last = book.last, capacity = book.capacity,
             arrivals = book.arrivals, used = book.used, waiting = book.waiting, holds = book.holds,
-            tombs = book.tombs, due = book.due, doubt = book.doubt, touched = now, id = book.id, owner = book.owner,
+            tombs = book.tombs, due = book.due, doubt = book.doubt, taken = book.taken, touched = now,
+            id = book.id, owner = book.owner,
             token = book.token, units = book.units, slots = book.slots, ttl = book.ttl,
             expires = book.expires, state = book.state, seq = book.seq,
             lock_delay = book.lock_delay, bury = book.bury, since = book.since, note = book.note,

@@ -151,6 +151,7 @@ BEGIN
     hold.stored := NULL;
     hold.what := 'hold';
     hold.token := t.granted;
+    t.book := dibs.with_taken(t.book);
     hold.slots := dibs.free_slots(t.book, place.units, '{}');
     hold.ttl := dibs.claim_window(place.grant_ttl);
     hold.expires := t.now + hold.ttl;
@@ -189,25 +190,23 @@ BEGIN
 END $$;
 
 -- `own` and the lowest free slots, `wanted` of them; none where units aren't numbered.
--- Of the first n + wanted slots, n that are taken leave enough: no longer list is ever made.
 CREATE FUNCTION dibs.free_slots(book dibs.keys, wanted bigint, own integer[])
 RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
-    taken integer[];
+    slots integer[] := own;
 BEGIN
     IF book.capacity > dibs.max_slots() THEN
         RETURN '{}';
     ELSIF book.capacity = 1 THEN
         RETURN '{0}';
     END IF;
-    taken := ARRAY(SELECT unnest(h.slots) FROM dibs.holds_of(book) AS h);
-    RETURN ARRAY(
-        SELECT slot FROM (
-            SELECT unnest(own) AS slot
-            UNION ALL
-            (SELECT s FROM generate_series(0, least(book.capacity, cardinality(taken) + wanted)::int - 1)
-                AS s WHERE s <> ALL (taken) ORDER BY s LIMIT greatest(wanted - cardinality(own), 0))
-        ) AS slots ORDER BY slot);
+    FOR slot IN 0 .. book.capacity::integer - 1 LOOP
+        EXIT WHEN cardinality(slots) >= wanted;
+        IF get_bit(book.taken, slot) = 0 AND slot <> ALL (own) THEN
+            slots := slots || slot;
+        END IF;
+    END LOOP;
+    RETURN ARRAY(SELECT unnest(slots) AS slot ORDER BY slot);
 END $$;
 
 -- ---- lives ------------------------------------------------------------------------------------------

@@ -141,6 +141,7 @@ BEGIN
     hold.owner := c.owner;
     hold.token := t.granted;
     hold.units := c.units;
+    t.book := dibs.with_taken(t.book);
     hold.slots := dibs.free_slots(t.book, c.units, '{}');
     hold.ttl := c.ttl;
     hold.expires := t.now + c.ttl;
@@ -296,12 +297,17 @@ BEGIN
         RETURN dibs.put(t, hold);
     END IF;
     IF grows THEN
+        t.book := dibs.with_taken(t.book);
+    END IF;
+    t.book.taken := dibs.mark_slots((t.book).taken, hold.slots, false);
+    IF grows THEN
         hold.slots := dibs.free_slots(t.book, wanted, hold.slots);
         t := dibs.take_tokens(t, 1, 0);  -- more units are a new grant
         hold.token := t.granted;
     ELSE
         hold.slots := hold.slots[1:wanted::integer];
     END IF;
+    t.book.taken := dibs.mark_slots((t.book).taken, hold.slots, true);
     t.book.used := used;
     hold.units := wanted;
     RETURN dibs.put(t, hold);
