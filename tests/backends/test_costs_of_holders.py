@@ -8,7 +8,21 @@ import pytest
 
 from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.site import Site
-from dibs.model import Acquire, Command, Granted, Inspect, Refused, Release, Renew, Reply, Resize
+from dibs.model import (
+    Acquire,
+    Command,
+    Granted,
+    Inspect,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Reply,
+    Resize,
+    Status,
+)
 from tests.backends.postgres.ledger_subject import Database, Time, database
 from tests.backends.redis.ledger_scripted import STAMP, Scripted
 from tests.servers.postgres import PostgresServer
@@ -155,14 +169,14 @@ def fill(meter: Meter, holders: int) -> None:
     meter.say([take("soon", holders, ttl=5.0)])
 
 
-PLANS: dict[str, Callable[[int], tuple[list[Command], type[Reply]]]] = {
+PLANS: dict[str, Callable[[int], tuple[list[Command], type[Any]]]] = {
     "a refused acquire": lambda n: ([take("late", n)], Refused),
     "the last unit": lambda n: ([Release(KEY, "h00007"), take("late", n)], Granted),
-    "a renewal": lambda _: ([Renew(KEY, "h00008", 90.0)], object),
+    "a renewal": lambda _: ([Renew(KEY, "h00008", 90.0)], Renewed),
     "refused growth": lambda _: ([Resize(KEY, "h00009", 2, 1)], Refused),
-    "a look": lambda _: ([Inspect(KEY)], object),
-    "a release": lambda _: ([Release(KEY, "h00011")], object),
-    "a place in the queue": lambda n: ([take("late", n, queue=True)], object),
+    "a look": lambda _: ([Inspect(KEY)], Status),
+    "a release": lambda _: ([Release(KEY, "h00011")], Released),
+    "a place in the queue": lambda n: ([take("late", n, queue=True)], Queued),
 }
 
 

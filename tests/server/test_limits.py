@@ -65,7 +65,7 @@ def test_they_are_told(world: World) -> None:
 
 def test_an_id_of_a_batch_may_be_as_long_in_other_requests(world: World) -> None:
     client = world.client()
-    most = client.get("/v1/limits").json()["max_text"]
+    most = client.get("/v1/limits").json()["max_id"]
     wish = {"op": "acquire", "key": encoded(b"lock:long"), "owner": "x", "ttl": 60, "queue": True}
     told = client.post("/v1/batch", json={"commands": [wish | {"id": "x" * most}]}).json()
     assert told["replies"][0]["is"] == "granted"

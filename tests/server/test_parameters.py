@@ -17,7 +17,7 @@ from dibs.server.routes.shapes import AcquireQuery, ReleaseQuery, RenewQuery
         ("mode=x", "`mode` must be one of read, write"),
         ("id=short", "`id` must be 22 to 64 letters, digits, - and _, drawn at random"),
         ("capacity=1.5", "`capacity` must be a whole number, 1 at least, 1000000 at most"),
-        ("note=%00", "`note` must be a text of 4096 letters at most"),
+        ("note=%00", "`note` must be a text of 1024 letters at most"),
         ("ttl=30&ttl=31", "'ttl' is given more than once"),
         ("tll=3", "unknown parameter `tll`; allowed parameters: ttl, client-id, id"),
         ("note=%ff", "cannot parse the query"),

@@ -6,8 +6,8 @@ from dibs.backends.port import MAX_BATCH
 from dibs.core.names import MAX_NAME
 from dibs.model import MAX_CAPACITY
 
-MAX_TEXT = 4096
-"""Of a note, a client-id, an id or a reason, in characters."""
+MAX_ID, MAX_OWNER, MAX_TEXT = 128, 256, 1024
+"""Bytes of a lease id; of an owner (`client-id`); of a note or a reason."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,8 +21,12 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a released lease's units may stay taken."""
     max_name: int = MAX_NAME
     """Fixed: the length of a name, with its directories."""
+    max_id: int = MAX_ID
+    """Fixed: the length of a lease id."""
+    max_owner: int = MAX_OWNER
+    """Fixed: the length of an owner (`client-id`)."""
     max_text: int = MAX_TEXT
-    """Fixed: the length of a note, a client-id, an id or a reason, in characters."""
+    """Fixed: the length of a note or a reason."""
     max_capacity: int = MAX_CAPACITY
     """Of a semaphore, and so the most units that a lease on it has. More than a million is never possible."""
     max_body: int = 1 << 20
@@ -64,5 +68,5 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 TIMES = ("request_time", "idle_time", "stall_time", "stream_beat")
 """Those without which nobody could be served."""
 
-FIXED = ("max_name", "max_text", "max_batch")
+FIXED = ("max_name", "max_id", "max_owner", "max_text", "max_batch")
 """Those that are what the service is made for."""

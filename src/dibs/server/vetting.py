@@ -17,7 +17,7 @@ from dibs.model import (
     Revoke,
     Status,
 )
-from dibs.server.limits import MAX_TEXT, Limits
+from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT, Limits
 from dibs.server.placing.home import SLACK
 from dibs.server.principal import Principal, Scope
 from dibs.server.problems import lacking
@@ -71,9 +71,11 @@ def _flaw(limits: Limits, command: Command) -> str | None:
     if type(command) is Revoke:
         if not command.reason.strip():
             return "give a `reason`: the holder and the audit log get it"
-        return _text_flaw("reason", command.reason)
-    if not 1 <= len(command.id) <= MAX_TEXT:  # type: ignore[union-attr]
-        return f"`id` must be 1 to {MAX_TEXT} characters"
+        return text_flaw("reason", command.reason)
+    if not command.id:  # type: ignore[union-attr]
+        return "`id` must not be empty"
+    if flaw := text_flaw("id", command.id, MAX_ID):  # type: ignore[union-attr]
+        return flaw
     if (type(command) is Acquire or type(command) is Renew) and not (
         limits.min_ttl <= command.ttl <= limits.max_ttl
     ):
@@ -100,9 +102,9 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
     if not 0 <= command.lock_delay <= limits.max_ttl:
         return f"`lock_delay` must be at most {limits.max_ttl:g} seconds"
     return (
-        _text_flaw("owner", command.owner)
-        or _text_flaw("note", command.note)
-        or _text_flaw("trace", command.trace)
+        text_flaw("owner", command.owner, MAX_OWNER)
+        or text_flaw("note", command.note)
+        or text_flaw("trace", command.trace, MAX_ID)
     )
 
 
@@ -125,7 +127,7 @@ def _release_flaw(limits: Limits, command: Release) -> str | None:
     return None
 
 
-def _text_flaw(what: str, text: str) -> str | None:
-    if len(text) > MAX_TEXT:
-        return f"`{what}` must be at most {MAX_TEXT} characters long"
-    return None
+def text_flaw(what: str, text: str, most: int = MAX_TEXT) -> str | None:
+    """What is wrong with a text that is longer than so many bytes."""
+    size = len(text.encode(errors="surrogatepass"))
+    return f"`{what}` must be at most {most} bytes long, not {size}" if size > most else None

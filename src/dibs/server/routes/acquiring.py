@@ -8,9 +8,10 @@ from dibs.primitives.telling import contention
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.call import Gone as Hung
+from dibs.server.limits import MAX_OWNER
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import AcquireQuery, Held
-from dibs.server.routes.telling import check_ttl, failure, in_line, moment
+from dibs.server.routes.telling import check_text, check_ttl, failure, in_line, moment
 from dibs.server.waiting import Had, acquire_in_line
 
 
@@ -38,6 +39,8 @@ def _command(call: Call, asked: AcquireQuery) -> Acquire:
     longest = service.limits.max_wait
     if asked.wait > longest:
         raise Problem("malformed", f"`wait` must be at most {longest:g} seconds; then ask again")
+    check_text("client-id", asked.client_id, MAX_OWNER)
+    check_text("note", asked.note)
     lease_id = asked.id or service.doubts.new_id()
     return Acquire(
         call.key(kind),

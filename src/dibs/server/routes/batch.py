@@ -64,7 +64,7 @@ async def batch(call: Call) -> Answer:
     told: Sequence[Told] = ()
     if commands:
         with _budget(service.accounts, {type(command) for command in commands}):
-            told = await service.ask_all(call.principal, commands)
+            told = await _ask(call, commands)
         if service.spans is not None:
             await service.spans.look_ahead()
         _check_any(told)
@@ -72,6 +72,24 @@ async def batch(call: Call) -> Answer:
     return _answer(
         call, [next(outcomes) if isinstance(each, COMMANDS) else each for each in vetted]
     )
+
+
+async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[Told]:
+    """What came of each command. Equal looks with nothing between them are one look."""
+    sent: list[Command] = []
+    places: list[int] = []
+    looks: dict[bytes, int] = {}
+    for command in commands:
+        if type(command) is not Inspect:
+            looks.pop(command.key, None)  # it may change what the next look finds
+        place = looks.get(command.key, len(sent))
+        places.append(place)
+        if place == len(sent):
+            sent.append(command)
+        if type(command) is Inspect:
+            looks[command.key] = place
+    told = await call.service.ask_all(call.principal, sent)
+    return [told[place] for place in places]
 
 
 def _budget(accounts: Accounts, kinds: set[type]) -> Budget:

@@ -7,7 +7,7 @@ from dibs.server.call import Call
 from dibs.server.problems import Problem
 from dibs.server.routes.old_sdk import done
 from dibs.server.routes.shapes import Forced, ReleaseQuery
-from dibs.server.routes.telling import failure, no_such_lease, not_held
+from dibs.server.routes.telling import check_text, failure, no_such_lease, not_held
 
 
 async def release(call: Call) -> Answer:
@@ -42,6 +42,7 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
     """End leases that are not the caller's own. It is written down before it is done."""
     if not asked.reason.strip():
         raise Problem("malformed", "give a `reason`: the holder and the audit log get it")
+    check_text("reason", asked.reason)
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service = call.service
     await service.audit.write(

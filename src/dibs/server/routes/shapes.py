@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 from dibs.backends.http import wire
 from dibs.core.names import Kind
 from dibs.model import MAX_CAPACITY
-from dibs.server.limits import MAX_TEXT
+from dibs.server.limits import MAX_ID, MAX_TEXT
 
 type Text = Annotated[
     str,
@@ -28,7 +28,7 @@ type LeaseId = Annotated[
 ]
 """128 bits or more, in URL-safe base64."""
 
-type AnyId = Annotated[str, Meta(min_length=1, max_length=MAX_TEXT)]
+type AnyId = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 
 type Names = Annotated[
     str,

@@ -11,8 +11,10 @@ from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
 from dibs.server.answers import json
 from dibs.server.call import Call
+from dibs.server.limits import MAX_TEXT
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Done, Info, LockShown
+from dibs.server.vetting import text_flaw
 
 _OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 
@@ -61,6 +63,12 @@ def no_such_lease(kind: str) -> Problem:
 def not_held(kind: str) -> Problem:
     """A problem for a name that nobody holds as this kind."""
     return Problem("not-held", f"no {kind} of this name is held. {_OTHER_KINDS}")
+
+
+def check_text(what: str, text: str, most: int = MAX_TEXT) -> None:
+    """Raises `Problem`, 400, for a text of more bytes."""
+    if flaw := text_flaw(what, text, most):
+        raise Problem("malformed", flaw)
 
 
 def failure(reply: Reply) -> Problem:

@@ -1,0 +1,114 @@
+"""No single request keeps a store busy: huge capacities, looks at crowds, long texts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from dibs.backends.http import wire
+from dibs.backends.http.names import encoded
+from dibs.model import MANY, MAX_CAPACITY
+from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT
+from tests.server.world import World, b64
+from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
+
+ID = "an-id-of-twenty-two-letters"
+CROWD = 300
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    settings: dict[str, Any] = {}
+    if request.param == "redis":
+        server: RedisServer = request.getfixturevalue("redis_server")
+        server.client().flushall()
+        settings["store"] = server.url
+    if request.param == "postgres":
+        database: PostgresServer = request.getfixturevalue("postgres_server")
+        settings["store"] = database.new_database()
+    world = World.over(tmp_path, **settings)
+    yield world
+    world.close()
+
+
+def post(client: httpx2.Client, *commands: wire.Command) -> list[Any]:
+    answer = client.post("/v1/batch", content=msgspec.json.encode(wire.Batch(commands)))
+    assert answer.status_code == 200, answer.text
+    return list(msgspec.json.decode(answer.content, type=wire.BatchAnswer).replies)
+
+
+def key(name: str, kind: str = "semaphore") -> str:
+    return encoded(f"{kind}:{name}".encode())
+
+
+def test_a_billion_slots_are_refused_and_a_million_units_have_none(world: World) -> None:
+    client = world.client("acquire", prefixes=[b"a/"])
+    huge = {"capacity": 2**30 - 1, "units": 2**30 - 1, "ttl": 60}
+    answer = client.post(f"/v1/locks/{b64('a/x')}", params=huge)
+    assert answer.status_code == 400
+    assert str(MAX_CAPACITY) in answer.text
+    refused = post(
+        client,
+        wire.Acquire(key("a/x"), ID, "me", 60.0, units=2**30 - 1, capacity=2**30 - 1),
+        wire.Acquire(key("a/x", "rwlock"), ID, "me", 60.0, units=MANY + 1, capacity=MANY + 1),
+        wire.Resize(key("a/x"), ID, 2**30 - 1, 1),
+    )
+    assert [(type(each), each.reason) for each in refused] == [(wire.Failed, "invalid")] * 3
+    most = {"capacity": MAX_CAPACITY, "units": MAX_CAPACITY, "ttl": 60}
+    granted = client.post(f"/v1/locks/{b64('a/x')}", params=most)
+    assert granted.status_code == 200
+    assert granted.json()["slots"] == []
+
+
+def test_a_batch_of_looks_at_a_crowd_is_one_look_of_a_hundred_holders(world: World) -> None:
+    client = world.client()
+    crowd = [wire.Acquire(key("a/m"), f"{ID}{n}", "me", 60.0, capacity=CROWD) for n in range(CROWD)]
+    assert {type(each) for each in post(client, *crowd)} == {wire.Granted}
+    looks = post(client, *[wire.Inspect(key("a/m"))] * 512)
+    assert {(len(each.holders), each.holding, each.used) for each in looks} == {(100, CROWD, CROWD)}
+    assert len({msgspec.json.encode(each) for each in looks}) == 1, "all are answers of one look"
+    shown = client.get(f"/v1/locks/{b64('a/m')}", params={"kind": "semaphore"}).json()
+    assert (len(shown["holders"]), shown["holding"]) == (100, CROWD)
+
+
+def test_a_look_behind_a_change_is_another_look(world: World) -> None:
+    client = world.client()
+    look = wire.Inspect(key("a/l", "lock"))
+    free, again, _, held, _, other = post(
+        client,
+        look,
+        look,
+        wire.Acquire(key("a/l", "lock"), ID, "me", 60.0),
+        look,
+        *[wire.Inspect(key(f"a/{n}", "lock")) for n in range(70)],
+    )[:6]
+    assert free == again
+    assert (free.holding, held.holding) == (0, 1)
+    assert other.key == key("a/1", "lock")
+
+
+def test_texts_are_bounded_in_bytes(world: World) -> None:
+    client = world.client()
+    big = "\N{LOCK}"  # four bytes
+    fits = wire.Acquire(
+        key("a/t", "lock"),
+        big * (MAX_ID // 4),
+        big * (MAX_OWNER // 4),
+        60.0,
+        note=big * (MAX_TEXT // 4),
+    )
+    flawed = [
+        msgspec.structs.replace(fits, **{name: getattr(fits, name) + "x"})
+        for name in ("id", "owner", "note")
+    ]
+    *refused, granted = post(client, *flawed, fits)
+    assert [each.reason for each in refused] == ["invalid"] * 3
+    assert type(granted) is wire.Granted
+    for name, most in (("client-id", MAX_OWNER), ("note", MAX_TEXT)):
+        answer = client.post(f"/v1/locks/{b64('a/u')}", params={name: big * (most // 4 + 1)})
+        assert answer.status_code == 400
+        assert "bytes" in answer.text
