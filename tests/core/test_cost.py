@@ -1,6 +1,6 @@
-"""A command touches the holders, its own place and the head, never the whole queue."""
+"""A command touches a few holders, its own place and the head, never all holders or the whole queue."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -13,10 +13,13 @@ from dibs.model import (
     Granted,
     Inspect,
     Queued,
+    Refused,
     Release,
     Released,
     Renew,
+    Renewed,
     Reply,
+    Resize,
 )
 
 KEY = b"lock:k"
@@ -40,6 +43,11 @@ class CountingBook(MemoryBook):
         for hold in super().holds():
             self.touched += 1
             yield hold
+
+    def first_to_end(self, count: int) -> Sequence[Hold]:
+        found = super().first_to_end(count)
+        self.touched += len(found)
+        return found
 
     def queue(self) -> Iterable[Place]:
         for place in super().queue():
@@ -87,6 +95,38 @@ def test_no_command_walks_the_queue(command: Command, answer: type) -> None:
     count, reply = touched_by(long_queue(), command, now=1)
     assert isinstance(reply, answer)
     assert count <= FEW
+
+
+def crowd() -> CountingBook:
+    """As many holders as there are units."""
+    book = CountingBook()
+    for n in range(QUEUE):
+        ledger.apply(book, Acquire(KEY, f"h{n}", "h", ttl=30 + n, capacity=QUEUE), 0, 0)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        (Acquire(KEY, "new", "new", ttl=30, capacity=QUEUE), Refused),
+        (Acquire(KEY, "new", "new", ttl=30, capacity=QUEUE, queue=True), Queued),
+        (Acquire(KEY, "new", "new", ttl=30, capacity=QUEUE + 1), Granted),
+        (Acquire(KEY, "new", "new", ttl=30, capacity=1000), Refused),
+        (Renew(KEY, "h5000", 30), Renewed),
+        (Resize(KEY, "h5000", 2, 1), Refused),
+        (Release(KEY, "h5000"), Released),
+    ],
+    ids=repr,
+)
+def test_no_command_walks_the_holders(command: Command, answer: type) -> None:
+    count, reply = touched_by(crowd(), command, now=1)
+    assert isinstance(reply, answer)
+    assert count <= FEW
+
+
+def test_a_crowd_is_looked_at_in_part() -> None:
+    count, _ = touched_by(crowd(), Inspect(KEY), now=1)
+    assert count <= ledger.HOLDERS_SHOWN + FEW
 
 
 def test_a_dead_front_costs_no_more_than_the_front() -> None:

@@ -15,7 +15,7 @@ from dibs.backends.temporal.broker.room import Room
 from dibs.backends.temporal.protocol.bounds import AGES
 from dibs.backends.temporal.protocol.owners import Owner, owner_of
 from dibs.core import ledger
-from dibs.core.book import Entry, Hold, MemoryBook, Place
+from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
 from dibs.core.names import fingerprint
 from dibs.core.turn import Turn
 from dibs.model import (
@@ -176,7 +176,7 @@ class Desk:
         """When time alone changes something for those who wait; None while nobody waits."""
         if not self.book.waiting:
             return None
-        times = [hold.expires for hold in self.book.holds()]
+        times = [first_release(self.book)]
         for place in self.book.queue():
             heard = place.expires - place.ttl
             silent = heard + place.silence

@@ -13,9 +13,9 @@ _SHOWN = 10
 def details(key: bytes, book: MemoryBook) -> str:
     """Some lines of Markdown."""
     lines = [f"**{shown(key)}**: {_taken(book)}, {book.waiting} waiting", ""]
-    holds = sorted(book.holds(), key=lambda hold: hold.token)
-    lines += [_holder(hold) for hold in holds[:_SHOWN]]
-    lines += _more(len(holds), "hold")
+    holds = sorted(book.first_to_end(_SHOWN), key=lambda hold: hold.token)
+    lines += [_holder(hold) for hold in holds]
+    lines += _more(book.holding, "hold")
     lines += [_waiter(place) for place in islice(book.queue(), _SHOWN)]
     lines += _more(book.waiting, "wait")
     return "\n".join(lines)
