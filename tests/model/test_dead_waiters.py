@@ -1,0 +1,85 @@
+"""A living waiter is granted within two claim timeouts, however many dead ones stand before it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from dibs.core import turn
+from dibs.core.book import Hold, Place
+from dibs.core.turn import Turn
+from tests.model.dead_waiters import flaw_of, lines, tuned
+
+pytestmark = pytest.mark.once
+
+_END, _HEAR = Turn._end, Turn._hear
+
+
+def _end_without_doubt(turn: Turn, entry: Any) -> None:
+    doubt = turn.book.doubt
+    _END(turn, entry)
+    turn.book.doubt = doubt
+
+
+def _doubt_of_every_end(turn: Turn, entry: Any) -> None:
+    if isinstance(entry, Hold):
+        turn.book.doubt = max(turn.book.doubt, turn.book.last + 1)
+    _END(turn, entry)
+
+
+def _hear_nothing(turn: Turn, place: Place, ahead: int) -> None:
+    seen = place.seen
+    _HEAR(turn, place, ahead)
+    place.seen = seen
+
+
+def _never_silent(turn: Turn, place: Place) -> bool:
+    return False
+
+
+def _only_silence(turn: Turn, place: Place) -> bool:
+    heard = turn.book.expires_at(place) - place.ttl
+    return turn.now - heard > place.silence
+
+
+def _often_for_the_front_alone(turn: Turn, place: Place, ahead: int) -> float:
+    return 1.0 if place.silence == 3.0 else place.ttl / 3
+
+
+def _two_windows_for_all_others(turn: Turn, place: Place, ahead: int) -> float:
+    return 1.0 if place.silence == 3.0 else 6.0
+
+
+MUTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "an unclaimed grant casts no doubt": lambda: patch.object(Turn, "_end", _end_without_doubt),
+    "doubt is overlooked": lambda: patch.object(Turn, "_silent", _only_silence),
+    "nobody is passed over": lambda: patch.object(Turn, "_silent", _never_silent),
+    "every end casts doubt": lambda: patch.object(Turn, "_end", _doubt_of_every_end),
+    "a heartbeat dispels no doubt": lambda: patch.object(Turn, "_hear", _hear_nothing),
+    "those behind the front are heard too seldom": lambda: patch.object(
+        Turn, "_recheck_in", _often_for_the_front_alone
+    ),
+    "those behind the front look too late": lambda: patch.object(
+        Turn, "_recheck_in", _two_windows_for_all_others
+    ),
+    "whoever asks from beyond sight is not granted": lambda: patch.object(
+        turn.Turn, "fits", lambda turn, units: False
+    ),
+}
+
+
+def first_flaw() -> str | None:
+    with tuned():
+        return next((flaw for line in lines() if (flaw := flaw_of(line)) is not None), None)
+
+
+def test_a_living_waiter_waits_two_claim_timeouts_at_most() -> None:
+    assert first_flaw() is None
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_planted_mistake_is_caught(mutant: str) -> None:
+    with MUTANTS[mutant]():
+        assert first_flaw() is not None
