@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.errors import BackendUnavailable
+from dibs.server import audit as audit_module
 from dibs.server.audit import DENIED_ALL, DENIED_EACH, WINDOW, Audit, common_directory
 from dibs.server.keys import KeyRing, UnknownKey
 from dibs.server.keys_desk import Beyond, Desk
@@ -232,3 +233,29 @@ def test_what_is_done_to_a_key_is_about_the_directory_of_all_its_own() -> None:
     assert common_directory((b"shop/",)) == b"shop/"
     assert common_directory((b"shop/a/", b"shop/ab/", b"shop/b/")) == b"shop/"
     assert common_directory((b"shop/", b"shopping/")) == b""
+
+
+async def test_old_lines_go(records: Records, clock: ManualClock) -> None:
+    audit = Audit(records, clock, keep=1000.0)
+    for _ in range(3):
+        await audit.write(ROOT, "key created")
+    await records.append(b"what a newer release wrote")
+    clock.advance(600)
+    await audit.write(ROOT, "key revoked")
+    await audit.trim()
+    assert len((await audit.page(ROOT)).entries) == 5
+    clock.advance(600)
+    await audit.trim()
+    found = [each.what for each in (await audit.page(ROOT)).entries]
+    assert found == ["key revoked", "unreadable"], "lines go in their order"
+
+
+async def test_only_the_newest_lines_stay(
+    records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "TRIMMED", 3)
+    audit = Audit(records, clock, most=4)
+    numbers = [await audit.write(ROOT, "key created") for _ in range(15)]
+    await audit.trim()
+    assert [each.number for each in (await audit.page(ROOT)).entries] == numbers[:-5:-1]
+    await audit.trim()

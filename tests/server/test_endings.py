@@ -41,7 +41,7 @@ class Caller:
         return {"type": "http.disconnect"}
 
     async def sign_out(self) -> None:
-        self.service.sessions.end(self.session)
+        await self.service.sessions.end(self.session)
 
     async def lose_key(self) -> None:
         await self.service.keys.revoke(self.call.principal.key_id)

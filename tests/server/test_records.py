@@ -259,6 +259,21 @@ async def test_the_log_is_read_by_pages_newest_first(opened: Callable[[], Record
     assert [entry.number for entry in await servers[0].log(numbers[-1] + 100, 1)] == numbers[-1:]
 
 
+async def test_the_oldest_lines_are_forgotten(opened: Callable[[], Records]) -> None:
+    servers = [opened(), opened()]
+    numbers = [await servers[each % 2].append(b"%d" % each) for each in range(7)]
+    oldest = await servers[0].oldest(3)
+    assert [(each.number, each.value) for each in oldest] == [
+        (number, b"%d" % each) for each, number in enumerate(numbers[:3])
+    ]
+    await servers[1].forget(oldest)
+    await servers[0].forget(oldest)  # as another server did at the same time
+    await servers[0].forget([])
+    assert [each.number for each in await servers[0].log(None, 100)] == numbers[:2:-1]
+    assert [each.number for each in await servers[0].log(numbers[4], 100)] == [numbers[3]]
+    assert await servers[0].append(b"later") > numbers[-1]
+
+
 async def test_lines_of_many_servers_all_stay(opened: Callable[[], Records]) -> None:
     servers = [opened() for _ in range(4)]
     lines = [b"%d" % each for each in range(40)]

@@ -143,9 +143,8 @@ async def test_the_log_in_a_file_is_only_added_to(tmp_path: Path) -> None:
     async with at(f"sqlite:///{tmp_path}/records.db") as records:
         await records.append(b"line")
     with closing(sqlite3.connect(tmp_path / "records.db")) as db:
-        for statement in ("DELETE FROM dibs_log", "UPDATE dibs_log SET value = ''"):
-            with pytest.raises(sqlite3.IntegrityError, match="only added to"):
-                db.execute(statement)
+        with pytest.raises(sqlite3.IntegrityError, match="only added to"):
+            db.execute("UPDATE dibs_log SET value = ''")
 
 
 # ---- Redis ----------------------------------------------------------------------------------------
@@ -382,9 +381,9 @@ async def test_the_log_in_a_database_is_only_added_to(postgres_url: str) -> None
     async with at(postgres_url) as records:
         await records.append(b"line")
     with psycopg.connect(postgres_url, autocommit=True) as db:
-        for statement in (b"DELETE FROM", b"TRUNCATE"):
+        for statement in (b"UPDATE dibs.service_log SET value = ''", b"TRUNCATE dibs.service_log"):
             with pytest.raises(psycopg.errors.RaiseException, match="only added to"):
-                db.execute(statement + b" dibs.service_log")
+                db.execute(statement)
 
 
 @pytest.mark.parametrize("isolation", ["serializable", "repeatable read"])

@@ -1,8 +1,10 @@
 """What each key has in use at a server, and whether it may have more: the bounds are those of `limits`."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
+from dibs.model import Release
 from dibs.server.limits import Limits
 from dibs.server.problems import Problem
 
@@ -14,6 +16,10 @@ FEW = 10_000
 
 SWEPT_EVERY = 1.0
 """Seconds between two looks for leases that have ended, of a key that has as many as it may."""
+
+
+MAX_BURY = 120.0
+"""Seconds that a tombstone stands at most."""
 
 
 class Budget:
@@ -90,6 +96,7 @@ class Account:
         "places",
         "sign_ins",
         "streams",
+        "tombstones",
         "waiters",
     )
 
@@ -101,6 +108,8 @@ class Account:
         """Its leases, each until it ends if nobody renews it."""
         self.places = Tally()
         """Its places in line, each until nobody believes in it any more."""
+        self.tombstones = Tally()
+        """Released ids that a store remembers."""
         self.sign_ins = Tally()
         """Its sessions of the dashboard, each for a minute from its beginning."""
 
@@ -108,7 +117,7 @@ class Account:
     def is_idle(self) -> bool:
         """There is nothing to remember."""
         counted = (self.streams, self.event_streams, self.waiters)
-        return not any((*counted, self.leases, self.places, self.sign_ins))
+        return not any((*counted, self.leases, self.places, self.tombstones, self.sign_ins))
 
 
 class Census(NamedTuple):
@@ -154,6 +163,16 @@ class Accounts:
         account, most = self._each.get(key_id), self.limits.waiters_per_key
         if account is not None and not account.places.has_room(lease_id, most, self._now()):
             raise _enough(most, "queue positions")
+
+    def buried(self, key_id: str, command: Release) -> Release:
+        """A release whose tombstone is within bounds: in time, and in number for each key."""
+        tombstones, now = self.of(key_id).tombstones, self._now()
+        bury, each = min(command.bury, MAX_BURY), f"{command.key!r} {command.id}"
+        if tombstones.has_room(each, self.limits.tombstones_per_key, now):
+            tombstones.put(each, now + bury)
+        else:
+            bury = 0.0  # a late copy of its Acquire costs this key alone, for one ttl
+        return replace(command, bury=bury)
 
     def signed_in(self, key_id: str, session: str) -> None:
         """A session begins. Raises `Problem`, 429, if a key has begun too many lately."""

@@ -1,4 +1,4 @@
-"""The audit: who did what of consequence, when, to what. It is only ever added to.
+"""The audit: who did what of consequence, when, to what. Nobody changes it; its oldest lines go after a time.
 
 No lease id, no key and no token stands in it: a lease is named by its fingerprint, a key by its id.
 """
@@ -6,6 +6,7 @@ No lease id, no key and no token stands in it: a lease is named by its fingerpri
 import logging
 from collections import deque
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, Literal
 
 import msgspec
@@ -37,8 +38,23 @@ type What = Literal[
 DENIED_EACH, DENIED_ALL, WINDOW = 10, 100, 60.0
 """So many refusals are written of one key, and of all, in so many seconds; the others are counted."""
 
+FORCED_EACH = 600
+"""Forced releases of one key within `WINDOW`; more are refused, as each writes a line."""
+
 MAX_DETAIL = 16384
 """Bytes of what else there is to say."""
+
+KEEP = 90 * 86400.0
+"""Seconds that a line is kept."""
+
+MOST = 100_000
+"""Lines that are kept."""
+
+TRIM_EVERY = 600.0
+"""Seconds between two removals of what is too old."""
+
+TRIMMED = 500
+"""Lines that are removed at a time."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -74,11 +90,40 @@ class Page(msgspec.Struct):
 class Audit:
     """The audit of one service, over records that are open."""
 
-    def __init__(self, records: Records, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        records: Records,
+        clock: Clock | None = None,
+        *,
+        keep: float = KEEP,
+        most: int = MOST,
+    ) -> None:
         self._records = records
         self._clock = clock or SystemClock()
-        self._denied: dict[str, deque[float]] = {}
+        self._keep = keep
+        self._most = most
+        self._denied = _Rate(DENIED_EACH, DENIED_ALL)
+        self._forced = _Rate(FORCED_EACH, FORCED_EACH * 10)
         self._left_out = 0
+
+    def may_force(self, who: Principal) -> bool:
+        """Whether a key may end others' leases now, or has done so too often lately."""
+        return self._forced.may(who.key_id, self._clock.now())
+
+    async def trim(self) -> None:
+        """Remove lines that are too old, or too many. Raises `BackendUnavailable`."""
+        newest = await self._records.log(None, 1)
+        first = newest[0].number - self._most if newest else 0
+        since = self._clock.stamp() / 1e6 - self._keep
+        while True:
+            lines = await self._records.oldest(TRIMMED)
+            over = list(
+                takewhile(lambda each: each.number <= first or 0 < _read(each).at < since, lines)
+            )
+            if over:
+                await self._records.forget(over)
+            if not over or len(over) < len(lines):
+                return
 
     async def write(
         self, who: Principal, what: What, about: bytes = b"", detail: dict[str, Any] | None = None
@@ -100,7 +145,7 @@ class Audit:
 
         Nobody waits for a place that is down to learn that he may not do it: that is logged only.
         """
-        if not self._may_write_of(who.key_id):
+        if not self._denied.may(who.key_id, self._clock.now()):
             self._left_out += 1
             return False
         detail: dict[str, Any] = {"tried": what}
@@ -115,18 +160,6 @@ class Audit:
             return False
         return True
 
-    def _may_write_of(self, key_id: str) -> bool:
-        now = self._clock.now()
-        for times in self._denied.values():
-            while times and times[0] <= now - WINDOW:
-                times.popleft()
-        self._denied = {each: times for each, times in self._denied.items() if times}
-        own = self._denied.setdefault(key_id, deque())
-        if len(own) >= DENIED_EACH or sum(map(len, self._denied.values())) >= DENIED_ALL:
-            return False
-        own.append(now)
-        return True
-
     async def page(self, reader: Principal, before: int | None = None, limit: int = 100) -> Page:
         """The newest lines before a number, as far as they are the reader's to see.
 
@@ -136,6 +169,27 @@ class Audit:
         found = await self._records.log(before, limit)
         entries = [line for entry in found if _may_see(reader, line := _read(entry))]
         return Page(entries, found[-1].number if len(found) == limit else None)
+
+
+class _Rate:
+    """How often each key has done something within `WINDOW`."""
+
+    def __init__(self, each: int, all_: int) -> None:
+        self._each = each
+        self._all = all_
+        self._times: dict[str, deque[float]] = {}
+
+    def may(self, key_id: str, now: float) -> bool:
+        """Whether that key may do it now; then it counts."""
+        for times in self._times.values():
+            while times and times[0] <= now - WINDOW:
+                times.popleft()
+        self._times = {each: times for each, times in self._times.items() if times}
+        own = self._times.setdefault(key_id, deque())
+        if len(own) >= self._each or sum(map(len, self._times.values())) >= self._all:
+            return False
+        own.append(now)
+        return True
 
 
 def _may_see(reader: Principal, line: NumberedLine) -> bool:

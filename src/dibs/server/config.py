@@ -15,6 +15,7 @@ from dibs.config import seconds
 from dibs.errors import NotConfigured
 from dibs.hub import implicit_url
 from dibs.misspelt import refuse_unknown, refuse_unknown_variables
+from dibs.server.audit import KEEP, MOST
 from dibs.server.limits import FIXED, TIMES, Limits
 from dibs.server.listening import look_up
 from dibs.server.logs import Format
@@ -68,6 +69,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Show `/metrics` to whoever asks: counts and times, no names."""
     metrics_directories: tuple[str, ...] = ()
     """Directories whose commands are counted apart, such as `jobs/`: a label each."""
+    audit_keep: float = KEEP
+    """Seconds that a line of the audit is kept."""
+    audit_lines: int = MOST
+    """Lines of the audit that are kept."""
     limits: Limits = Limits()
     placement: tuple[Placement, ...] = ()
     placement_fresh: float = FRESH
@@ -179,6 +184,8 @@ def _check(config: ServerConfig) -> None:
             f"placement_fresh is {config.placement_fresh:g}: it must be 0.1 to 60 seconds, as each step of a "
             "move takes that long"
         )
+    if not config.audit_keep > 0 or config.audit_lines < 1:
+        raise NotConfigured("audit_keep and audit_lines must be more than 0")
     limits = config.limits
     if not 0 < limits.min_ttl <= limits.max_ttl:
         raise NotConfigured("limits: min_ttl must be more than 0, and at most max_ttl")

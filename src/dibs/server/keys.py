@@ -4,7 +4,7 @@ When a key was last used is not kept: that would be a write for every request, t
 did what of consequence stands in the audit.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from hmac import compare_digest
 
@@ -97,6 +97,11 @@ class KeyRing:
     def is_current(self) -> bool:
         """Whether it was asked within a minute which keys are good; if not, nobody is let in."""
         return self._known.is_current
+
+    async def on_change(self, read: Callable[[], Awaitable[None]]) -> None:
+        """Call `read` now, and whenever anything in the records has changed."""
+        await read()
+        self._known.on_change.append(read)
 
     def leave_signs(self, signs: Signs) -> None:
         """Leave word of revoked keys in the stores from now on, and look there if the records are away."""

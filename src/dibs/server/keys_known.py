@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -66,6 +66,8 @@ class KnownKeys:
         self._keys: dict[str, Key] = {}
         self.get: Callable[[str], Key | None] = self._keys.get
         """The key of an id, also one that has ended."""
+        self.on_change: list[Callable[[], Awaitable[None]]] = []
+        """Called when anything in the records has changed."""
         self._revision = -1
         self._looked_at = 0.0
         self._heard_at = 0.0
@@ -115,6 +117,8 @@ class KnownKeys:
             revision = await self._records.revision()  # a failover may have counted anew
             if revision != known:
                 self._take(await self._records.all(KIND))
+                for each in self.on_change:
+                    await each()
             self._revision = revision
             self._looked_at = self._heard_at = self._clock.now()
 

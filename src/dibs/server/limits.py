@@ -44,6 +44,8 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """So many requests may wait; and so many places in line may come of commands in batches."""
     leases_per_key: int = 100_000
     """Which one server has granted and not seen to end."""
+    tombstones_per_key: int = 10_000
+    """Released lease ids that a store remembers for one server; further ones are released without."""
     sign_ins_per_key: int = 100
     """At the dashboard, within a minute."""
     acquires_at_once: int = 512

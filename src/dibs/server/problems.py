@@ -144,6 +144,11 @@ def lacking(scope: str, name: bytes) -> str:
     return f"requires an API key with scope {scope} for {where}"
 
 
+def too_often() -> Problem:
+    """A key has ended others' leases more often than the audit takes lines."""
+    return Problem("limit", "this key has forced too many releases within a minute", retry_after=60)
+
+
 def unauthenticated(told: str, *, invalid: bool = True) -> Problem:
     """A 401. `invalid`: the caller did send a credential."""
     challenge = b'Bearer error="invalid_token"' if invalid else b"Bearer"

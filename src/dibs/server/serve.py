@@ -4,15 +4,15 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from socket import gethostname
 
 from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
 from dibs.hub import hub_for
 from dibs.runtime.asyncio import AsyncRuntime
-from dibs.server.audit import Audit
+from dibs.server.audit import TRIM_EVERY, Audit
 from dibs.server.config import Placement, ServerConfig
 from dibs.server.files import allow_files
 from dibs.server.front import Front, listening_socket, url_of
@@ -27,6 +27,7 @@ from dibs.server.placing.starting import join, own_of, placing, runtime_over
 from dibs.server.records import records_for
 from dibs.server.records.folders import missing_folders
 from dibs.server.records.port import Records
+from dibs.server.repeating import repeat
 from dibs.server.service import Service
 from dibs.server.tls import context_for
 from dibs.server.tracing import traced
@@ -109,12 +110,16 @@ class Server:
         await keys.load()
         stack.push_async_callback(keys.close)
         self._check_keys(keys)
-        audit = Audit(records)
+        audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
+        stack.enter_context(
+            background(repeat(audit.trim, TRIM_EVERY, "the audit can't be trimmed"))
+        )
         await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.leave_signs(Signs(lambda: runtime.stores))
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
+        await keys.on_change(service.sessions.read_ended)
         desk = placing(runtime, records, audit)
         service.placing = await stack.enter_async_context(desk)
         return service
@@ -195,6 +200,16 @@ async def serve(config: ServerConfig, on_start: Callable[[Server], None]) -> Non
         await server.run()
     finally:
         await server.close()
+
+
+@contextmanager
+def background(work: Coroutine[None, None, None]) -> Generator[None]:
+    """Have it done meanwhile."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def leave_sign(url: str, name: str) -> None:

@@ -108,7 +108,7 @@ class Service:
         self.runtime.letterbox = OverheardMail(tapped, self.observatory.picture)
         self.observers.append(self.observatory.saw)
         self.tickets = Tickets(self.now)
-        self.sessions = Sessions(self.keys, self.tickets, Origins(self.origins))
+        self.sessions = Sessions(self.keys, self.records, self.tickets, Origins(self.origins))
 
     @property
     def trace(self) -> str:
@@ -120,6 +120,7 @@ class Service:
         doubts = self.doubts
         if doubts.ids:
             command = doubts.heeded(command)
+        command = self._bounded(who, command)
         try:
             answer = await self.runtime.call(command)
         except BackendUnavailable:
@@ -135,6 +136,7 @@ class Service:
         doubts = self.doubts
         if doubts.ids:
             commands = [doubts.heeded(command) for command in commands]
+        commands = [self._bounded(who, command) for command in commands]
         for batch in self.batches:
             batch(len(commands))
         told = await self.runtime.call_all(commands)
@@ -144,6 +146,11 @@ class Service:
             if type(each) is Answer:
                 self.saw(who, command, each.reply)
         return told
+
+    def _bounded(self, who: Principal, command: Command) -> Command:
+        if type(command) is Release and command.bury:
+            return self.accounts.buried(who.key_id, command)
+        return command
 
     def left(self, ttl: float, since: float) -> float:
         """What is left of a lease whose time may have begun then, as when it was asked for.

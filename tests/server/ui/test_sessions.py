@@ -1,5 +1,6 @@
 """Sessions on the wire: what is none, and how they end. See also the matrix of all routes."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -168,9 +169,11 @@ def test_nothing_is_told_after_its_end(world: World, enter: Callable[..., Profil
     session = Seal(service.keys.secret).opened(profile.sealed)
     assert session is not None
 
-    def sign_out() -> None:
-        service.sessions.end(session)
+    async def happen() -> None:
         service.observatory.ring.add(Event("granted", b"lock:secret", time.time()))
+
+    async def sign_out() -> None:
+        await asyncio.gather(service.sessions.end(session), happen())
 
     with profile.client.stream("GET", "/v1/events") as stream:
         lines = stream.iter_lines()
@@ -224,7 +227,10 @@ def test_any_server_of_the_service_takes_it(tmp_path: Path, enter: Callable[...,
             assert client.get("/ui/session").json() == profile.client.get("/ui/session").json()
             page = {"origin": there.url, "dibs-csrf": profile.page["dibs-csrf"]}
             assert client.post(f"/v1/locks/{b64('x')}", headers=page).status_code == 403
-            assert client.delete("/ui/session", headers=page).status_code == 204
+            with profile.client.stream("GET", "/v1/events") as stream:
+                assert client.delete("/ui/session", headers=page).status_code == 204
+                assert "session ended" in stream.read().decode(), "at the other server, too"
+            assert profile.with_cookie(profile.sealed) == 401
     finally:
         there.close()
         here.close()

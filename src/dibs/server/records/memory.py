@@ -14,7 +14,8 @@ class _Shelf:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.documents: dict[tuple[str, str], Record] = {}
-        self.lines: list[bytes] = []
+        self.lines: list[Entry] = []
+        self.count = 0
         self.revision = 0
 
 
@@ -73,15 +74,22 @@ class MemoryRecords:
     async def append(self, value: bytes) -> int:
         check_value(value)
         with self._shelf.lock:
-            self._shelf.lines.append(value)
-            return len(self._shelf.lines)
+            self._shelf.count += 1
+            self._shelf.lines.append(Entry(self._shelf.count, value))
+            return self._shelf.count
 
     async def log(self, before: int | None, limit: int) -> Sequence[Entry]:
         check_page(before, limit)
-        lines = self._shelf.lines
-        end = len(lines) if before is None else min(len(lines), max(before - 1, 0))
-        numbers = range(end, max(end - limit, 0), -1)
-        return [Entry(number, lines[number - 1]) for number in numbers]
+        found = [each for each in self._shelf.lines if before is None or each.number < before]
+        return found[: -limit - 1 : -1]
+
+    async def oldest(self, limit: int) -> Sequence[Entry]:
+        check_page(None, limit)
+        return self._shelf.lines[:limit]
+
+    async def forget(self, lines: Sequence[Entry]) -> None:
+        with self._shelf.lock:
+            self._shelf.lines = [each for each in self._shelf.lines if each not in lines]
 
     def _check(self, kind: str, name: str, expected: int) -> None:
         found = self._shelf.documents.get((kind, name))

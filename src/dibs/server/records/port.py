@@ -62,7 +62,13 @@ class Records(Protocol):
         """Remove a document that is of version `expected` still. Raises `Conflict`."""
 
     async def append(self, value: bytes) -> int:
-        """Add a line to the log, for good; return its number. Nothing removes or changes one."""
+        """Add a line to the log; return its number. Nothing changes one."""
 
     async def log(self, before: int | None, limit: int) -> Sequence[Entry]:
         """The newest lines (older than number `before`), newest first."""
+
+    async def oldest(self, limit: int) -> Sequence[Entry]:
+        """The oldest lines, oldest first."""
+
+    async def forget(self, lines: Sequence[Entry]) -> None:
+        """Remove these lines, which are the oldest. Some may be gone already."""

@@ -210,6 +210,13 @@ class PostgresRecords:
         end = (1 << 62) if before is None else before
         return [entry_of(row, self._place) for row in await self._read(sql.LOG, end, limit)]
 
+    async def oldest(self, limit: int) -> Sequence[Entry]:
+        check_page(None, limit)
+        return [entry_of(row, self._place) for row in await self._read(sql.OLDEST, limit)]
+
+    async def forget(self, lines: Sequence[Entry]) -> None:
+        await self._write(sql.FORGET, max((each.number for each in lines), default=0))
+
 
 class _Lost(Exception):
     """Nothing was done, as another transaction was in the way."""

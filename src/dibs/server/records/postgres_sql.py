@@ -36,7 +36,7 @@ CREATE FUNCTION dibs.service_log_stays() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the log of dibs is only added to';
 END $$;
-CREATE TRIGGER stays BEFORE UPDATE OR DELETE OR TRUNCATE ON dibs.service_log
+CREATE TRIGGER stays BEFORE UPDATE OR TRUNCATE ON dibs.service_log
     FOR EACH STATEMENT EXECUTE FUNCTION dibs.service_log_stays();
 """
 
@@ -72,6 +72,11 @@ WITH done AS (
 APPEND = """
 WITH next AS (UPDATE dibs.service_state SET lines = lines + 1 RETURNING lines)
 INSERT INTO dibs.service_log SELECT lines, %s FROM next RETURNING number"""
+
+OLDEST = "SELECT number, value FROM dibs.service_log ORDER BY number LIMIT %s"
+
+FORGET = """
+WITH gone AS (DELETE FROM dibs.service_log WHERE number <= %s RETURNING 1) SELECT count(*) FROM gone"""
 
 LOG = """
 SELECT number, value FROM dibs.service_log WHERE number < %s ORDER BY number DESC LIMIT %s"""

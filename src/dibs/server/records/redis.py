@@ -120,6 +120,16 @@ class RedisRecords:
         lines = await self._ask(b"ZRANGE", scripts.LOG, *span, again=True)
         return [Entry(*self._numbered(line)) for line in lines]
 
+    async def oldest(self, limit: int) -> Sequence[Entry]:
+        check_page(None, limit)
+        lines = await self._ask(b"ZRANGE", scripts.LOG, 0, limit - 1, again=True)
+        return [Entry(*self._numbered(line)) for line in lines]
+
+    async def forget(self, lines: Sequence[Entry]) -> None:
+        if lines:
+            members = (b"%d:%b" % (each.number, each.value) for each in lines)
+            await self._ask(b"ZREM", scripts.LOG, *members, again=True)
+
     # -- what is read -------------------------------------------------------------------------------
 
     def _record(self, kind: str, name: bytes, found: bytes) -> Record:

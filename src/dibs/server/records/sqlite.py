@@ -33,8 +33,6 @@ _TABLES = (
         PRIMARY KEY (kind, name)) WITHOUT ROWID""",
     """CREATE TABLE dibs_log (
         number INTEGER PRIMARY KEY AUTOINCREMENT, value BLOB NOT NULL)""",
-    """CREATE TRIGGER dibs_log_stays BEFORE DELETE ON dibs_log
-        BEGIN SELECT RAISE(ABORT, 'the log of dibs is only added to'); END""",
     """CREATE TRIGGER dibs_log_is_true BEFORE UPDATE ON dibs_log
         BEGIN SELECT RAISE(ABORT, 'the log of dibs is only added to'); END""",
 )
@@ -51,6 +49,8 @@ _CHANGE = (
 )
 _REMOVE = "DELETE FROM dibs_records WHERE kind = ? AND name = ? AND version = ?"
 _APPEND = "INSERT INTO dibs_log (value) VALUES (?)"
+_OLDEST = "SELECT number, value FROM dibs_log ORDER BY number LIMIT ?"
+_FORGET = "DELETE FROM dibs_log WHERE number <= ?"
 _LOG = "SELECT number, value FROM dibs_log WHERE number < ? ORDER BY number DESC LIMIT ?"
 
 
@@ -191,6 +191,15 @@ class SqliteRecords:
         end = 1 << 62 if before is None else before
         rows = await self._do(lambda db: db.execute(_LOG, (end, limit)).fetchall())
         return [entry_of(row, self._address.path) for row in rows]
+
+    async def oldest(self, limit: int) -> Sequence[Entry]:
+        check_page(None, limit)
+        rows = await self._do(lambda db: db.execute(_OLDEST, (limit,)).fetchall())
+        return [entry_of(row, self._address.path) for row in rows]
+
+    async def forget(self, lines: Sequence[Entry]) -> None:
+        last = max((each.number for each in lines), default=0)
+        await self._do(lambda db: db.execute(_FORGET, (last,)))
 
 
 class _transaction:  # noqa: N801 -- read as a phrase

@@ -27,14 +27,16 @@ from dibs.model import (
     Renew,
     Resize,
     Revoke,
+    Revoked,
     Status,
     Unknown,
 )
+from dibs.runtime.port import Answer as StoreAnswer
 from dibs.runtime.port import Told
 from dibs.server.accounts import Accounts, Budget
 from dibs.server.answers import Answer
 from dibs.server.call import Call
-from dibs.server.problems import Problem
+from dibs.server.problems import Problem, too_often
 from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
 
@@ -57,10 +59,8 @@ async def batch(call: Call) -> Answer:
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
     vetted = [_vetted(call, op, trace) for op in ops]
     await _audit_refusals(call, ops, vetted)
+    await _write_down(call, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
-    for command in commands:
-        if type(command) is Revoke:
-            await _write_down(call, command)
     told: Sequence[Told] = ()
     if commands:
         with _budget(service.accounts, {type(command) for command in commands}):
@@ -155,13 +155,34 @@ async def _audit_refusals(
             await call.service.audit.denied(call.principal, "revoke in POST /v1/batch", name)
 
 
-async def _write_down(call: Call, command: Revoke) -> None:
-    """Whoever ends other people's leases is remembered, before it is done."""
-    kind, _, name = command.key.partition(b":")
-    detail = {"kind": kind.decode(), "reason": command.reason, "now": command.now}
-    await call.service.audit.write(
-        call.principal, "force release", name, {**detail, "lease": command.lease}
-    )
+async def _write_down(call: Call, vetted: list[Command | wire.Reply]) -> None:
+    """Write down who ends other people's leases, before it is done; where nobody holds, nothing is done."""
+    service, seen = call.service, set[bytes]()
+    revokes: dict[int, Revoke] = {}
+    for number, command in enumerate(vetted):
+        if type(command) is Acquire:
+            seen.add(command.key)
+        elif type(command) is Revoke:
+            revokes[number] = command
+    asked = {each.key: Inspect(each.key) for each in revokes.values() if each.key not in seen}
+    told = await service.runtime.call_all(list(asked.values())) if asked else ()
+    free = {
+        key
+        for key, each in zip(asked, told, strict=True)
+        if isinstance(each, StoreAnswer)
+        and isinstance(each.reply, Status)
+        and not each.reply.holders
+    }
+    for number, command in revokes.items():
+        kind, _, name = command.key.partition(b":")
+        if command.key in free:
+            vetted[number] = reply_to_wire(Revoked(0, 0.0))
+        elif not service.audit.may_force(call.principal):
+            vetted[number] = wire.Failed("busy", too_often().detail)
+        else:
+            detail = {"kind": kind.decode(), "reason": command.reason, "now": command.now}
+            detail["lease"] = command.lease
+            await service.audit.write(call.principal, "force release", name, detail)
 
 
 def _check_any(told: Sequence[Told]) -> None:

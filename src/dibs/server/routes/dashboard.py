@@ -101,12 +101,14 @@ async def session(call: Call) -> Answer:
 async def sign_out(call: Call) -> Answer:
     """End the session. What cannot be written down about it holds nobody back."""
     sessions, found = call.service.sessions, _found(call)
-    sessions.end(found.session)
     try:
+        await sessions.end(found.session)
         directory = common_directory(found.principal.prefixes)
         await call.service.audit.write(found.principal, "signed out", directory)
     except DibsError as error:
-        log.warning("could not write a sign-out to the audit log: %s", error)
+        log.warning(
+            "could not write a sign-out to the records, so it holds on this server only: %s", error
+        )
     return empty(204, sessions.no_cookie(call), *POLICY)
 
 

@@ -1,10 +1,10 @@
 """Releasing one's own lease, and ending those of others."""
 
 from dibs.core.names import fingerprint
-from dibs.model import Failed, Release, Released, Reply, Revoke, Revoked
+from dibs.model import Failed, Inspect, Release, Released, Reply, Revoke, Revoked, Status
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
-from dibs.server.problems import Problem
+from dibs.server.problems import Problem, too_often
 from dibs.server.routes.old_sdk import done
 from dibs.server.routes.shapes import Forced, ReleaseQuery
 from dibs.server.routes.telling import check_text, failure, no_such_lease, not_held
@@ -44,14 +44,20 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
         raise Problem("malformed", "give a `reason`: the holder and the audit log get it")
     check_text("reason", asked.reason)
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
-    service = call.service
+    service, key = call.service, call.key(asked.kind)
+    with service.accounts.reading:
+        status = (await service.runtime.call(Inspect(key))).reply
+    if isinstance(status, Status) and not status.holders:
+        raise not_held(asked.kind)  # and nothing is written
+    if not service.audit.may_force(call.principal):
+        raise too_often()
     await service.audit.write(
         call.principal,
         "force release",
         call.name,
         {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
     )
-    command = Revoke(call.key(asked.kind), lease, asked.reason, asked.now)
+    command = Revoke(key, lease, asked.reason, asked.now)
     with service.accounts.renewing:
         reply = (await service.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):

@@ -5,16 +5,19 @@ it. It is bound to a key: it may what the key may, and ends with it, or after tw
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from hmac import compare_digest
 from typing import NamedTuple
+
+from msgspec.json import decode, encode
 
 from dibs.server.answers import Header
 from dibs.server.call import Call
 from dibs.server.keys import KeyRing, Unauthenticated
 from dibs.server.principal import Principal
 from dibs.server.problems import Problem, unauthenticated
+from dibs.server.records.port import Conflict, Record, Records
 from dibs.server.secrets import PREFIX
 from dibs.server.ui import cookie
 from dibs.server.ui.origin import Origins, over_tls
@@ -27,8 +30,11 @@ LIFETIME = 12 * 3600
 TOKEN = b"dibs-csrf"
 """The header by which a session's page shows that it is that page."""
 
-REMEMBERED = 10_000
-"""So many sessions that were ended are known as such."""
+KIND = "session"
+"""The kind of records of sessions that were ended: one for each key."""
+
+MOST_ENDED = 1_000
+"""Ended sessions of one key that are remembered until they would have ended by themselves."""
 
 READING = frozenset({"GET", "HEAD"})
 
@@ -43,13 +49,14 @@ class SignedIn(NamedTuple):
 class Sessions:
     """The sessions of one service, at one of its servers."""
 
-    def __init__(self, keys: KeyRing, tickets: Tickets, origins: Origins) -> None:
+    def __init__(self, keys: KeyRing, records: Records, tickets: Tickets, origins: Origins) -> None:
         self._keys = keys
+        self._records = records
         self._tickets = tickets
         self._origins = origins
         self._seal = Seal(keys.secret)
-        self._ended: dict[Session, None] = {}
-        """Those that signed out here."""
+        self._ended: dict[tuple[str, str], int] = {}
+        """When those that signed out would have ended, by key and nonce."""
         self._watchers: dict[Session, list[Callable[[], None]]] = {}
 
     # -- who asks -----------------------------------------------------------------------------------
@@ -81,7 +88,7 @@ class Sessions:
         now = self._keys.now()
         opened = {self._seal.opened(text) for text in self._brought(call)}
         found = [
-            each for each in opened if each and each not in self._ended and now < each.expires_at
+            each for each in opened if each and not self._is_ended(each) and now < each.expires_at
         ]
         if not found:
             raise unauthenticated("no active session: sign in", invalid=False)
@@ -142,12 +149,39 @@ class Sessions:
         until = until if expires is None else min(until, expires)
         return SignedIn(new_session(who.key_id, int(until)), who)
 
-    def end(self, session: Session) -> None:
-        """It is no good any more at this server; at others, its browser has no cookie any more."""
-        if len(self._ended) >= REMEMBERED:
-            del self._ended[next(iter(self._ended))]
-        self._ended[session] = None
-        self._tell_watchers(session)
+    async def end(self, session: Session) -> None:
+        """End a session: here at once, on all servers within two seconds. Raises `BackendUnavailable`."""
+        self._learn({(session.key_id, session.nonce): session.expires_at})
+        done = False
+        while not done:
+            found = await self._records.get(KIND, session.key_id)
+            ended = _read(found) if found else {}
+            now = self._keys.now()
+            ended = {each: until for each, until in ended.items() if until > now}
+            if len(ended) >= MOST_ENDED:
+                del ended[min(ended, key=ended.__getitem__)]  # it would have ended first
+            ended[session.nonce] = session.expires_at
+            with suppress(Conflict):  # another server has ended one at the same time
+                version = found.version if found else 0
+                await self._records.put(KIND, session.key_id, encode(ended), version)
+                done = True
+
+    async def read_ended(self) -> None:
+        """Learn which sessions have ended on other servers."""
+        for record in await self._records.all(KIND):
+            self._learn({(record.name, each): until for each, until in _read(record).items()})
+
+    def _learn(self, ended: Mapping[tuple[str, str], int]) -> None:
+        now = self._keys.now()
+        new = {each: until for each, until in ended.items() if until > now}
+        if new.keys() <= self._ended.keys():
+            return
+        self._ended = {each: until for each, until in self._ended.items() if until > now} | new
+        for session in [each for each in self._watchers if self._is_ended(each)]:
+            self._tell_watchers(session)
+
+    def _is_ended(self, session: Session) -> bool:
+        return (session.key_id, session.nonce) in self._ended
 
     def watch(self, session: Session, ended: Callable[[], None]) -> Callable[[], None]:
         """Have `ended` called once, in the loop, when a session is good no more: for what lasts long.
@@ -155,7 +189,7 @@ class Sessions:
         What is returned takes that back.
         """
         loop = asyncio.get_running_loop()
-        left = 0.0 if session in self._ended else session.expires_at - self._keys.now()
+        left = 0.0 if self._is_ended(session) else session.expires_at - self._keys.now()
         timer = loop.call_later(left, self._tell_watchers, session)
         self._watchers.setdefault(session, []).append(ended)
 
@@ -182,3 +216,8 @@ class Sessions:
     def no_cookie(self, call: Call) -> Header:
         """What has it forget that."""
         return cookie.clearing(over_tls=self._origins.is_secure(call))
+
+
+def _read(record: Record) -> dict[str, int]:
+    """When ended sessions would have ended, by nonce."""
+    return decode(record.value, type=dict[str, int])

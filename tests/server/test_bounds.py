@@ -1,0 +1,102 @@
+"""What one key can have the service remember: tombstones and lines of the audit."""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from dibs.model import Command, Release
+from dibs.server import accounts, audit
+from dibs.server.limits import Limits
+from tests.server.world import World, b64
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    found = World.over(limits=Limits(tombstones_per_key=3))
+    yield found
+    found.close()
+
+
+def key_of(name: str) -> str:
+    return urlsafe_b64encode(f"lock:{name}".encode()).rstrip(b"=").decode()
+
+
+def batch(client: httpx2.Client, *commands: dict[str, Any]) -> list[dict[str, Any]]:
+    answer = client.post("/v1/batch", json={"commands": commands})
+    assert answer.status_code == 200, answer.text
+    replies: list[dict[str, Any]] = answer.json()["replies"]
+    return replies
+
+
+def buried(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The tombstones that releases ask the store for from now on."""
+    (store,) = world.server.service.runtime.stores
+    call, call_all, found = store.call, store.call_all, list[float]()
+
+    async def seen(command: Command, *rest: Any) -> Any:
+        if type(command) is Release:
+            found.append(command.bury)
+        return await call(command, *rest)
+
+    async def all_seen(commands: list[Command], *rest: Any) -> Any:
+        found.extend(each.bury for each in commands if type(each) is Release)
+        return await call_all(commands, *rest)
+
+    monkeypatch.setattr(store, "call", seen)
+    monkeypatch.setattr(store, "call_all", all_seen)
+    return found
+
+
+def test_tombstones_of_a_key_are_few_and_short(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = buried(world, monkeypatch)
+    client = world.client("acquire")
+    release = {"op": "release", "key": key_of("x"), "bury": 80_000}
+    batch(client, *({**release, "id": "same"} for _ in range(5)))
+    assert found == [accounts.MAX_BURY] * 5, "one id of one name is one tombstone"
+    found.clear()
+    batch(client, *({**release, "id": f"id-{each}"} for each in range(3)))
+    assert found == [accounts.MAX_BURY, accounts.MAX_BURY, 0.0]
+    found.clear()
+    batch(client, {**release, "id": "same", "key": key_of("y")})
+    client.delete(f"/v1/locks/{b64('z')}", params={"id": "made-up"})
+    assert found == [0.0, 0.0]
+    found.clear()
+    batch(world.client("acquire"), {**release, "id": "same"})
+    assert found == [accounts.MAX_BURY], "another key has its own"
+
+
+FORCE: dict[str, Any] = {"force": True, "reason": "a test", "now": True}
+
+
+def test_to_force_what_nobody_holds_writes_nothing(world: World) -> None:
+    admin = world.client()
+    before = admin.get("/v1/audit").json()
+    assert admin.delete(f"/v1/locks/{b64('x')}", params=FORCE).status_code == 404
+    revoke = {"op": "revoke", "key": key_of("x"), "lease": None, "reason": "a test", "now": True}
+    (none,) = batch(admin, revoke)
+    assert (none["is"], none["count"]) == ("revoked", 0)
+    assert admin.get("/v1/audit").json() == before
+    take = {"op": "acquire", "key": key_of("x"), "id": "a", "owner": "me", "ttl": 60}
+    _, one = batch(admin, take, revoke)
+    assert one["count"] == 1
+    admin.post(f"/v1/locks/{b64('x')}")
+    assert admin.delete(f"/v1/locks/{b64('x')}", params=FORCE).json()["count"] == 1
+    lines = admin.get("/v1/audit").json()["entries"]
+    assert [each["what"] for each in lines[:2]] == ["force release"] * 2
+
+
+def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.server.service.audit, "_forced", audit._Rate(1, 10))
+    admin = world.client()
+    for name in "xy":
+        admin.post(f"/v1/locks/{b64(name)}")
+    assert admin.delete(f"/v1/locks/{b64('x')}", params=FORCE).status_code == 200
+    assert admin.delete(f"/v1/locks/{b64('y')}", params=FORCE).status_code == 429
+    revoke = {"op": "revoke", "key": key_of("y"), "lease": None, "reason": "a test", "now": True}
+    assert batch(admin, revoke)[0]["is"] == "failed"
+    assert admin.get(f"/v1/locks/{b64('y')}").status_code == 200
