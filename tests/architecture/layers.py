@@ -219,8 +219,10 @@ RULES: Mapping[str, Rule] = {
     "server.ui.*": Rule(
         names(
             "server.answers server.call server.keys server.principal server.problems server.secrets"
-        ),
+        )
+        | names("server.records.port"),
         siblings=True,
+        theirs=names("msgspec"),
     ),
     # what the service remembers lies where leases do, so their addresses and connections are known
     "server.records.*": Rule(

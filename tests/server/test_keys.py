@@ -414,17 +414,6 @@ async def test_there_is_another_first_key_when_all_have_ended(ring: KeyRing) -> 
     assert again[0].key_id != made[0].key_id
 
 
-async def test_servers_that_start_at_once_share_one_secret(
-    records: Records, clock: ManualClock
-) -> None:
-    rings = [KeyRing(records, clock) for _ in range(5)]
-    await asyncio.gather(*(ring.load() for ring in rings))
-    assert len({ring.secret for ring in rings}) == 1
-    assert len(rings[0].secret) == 32
-    for ring in rings:
-        await ring.close()
-
-
 # ---- garbage --------------------------------------------------------------------------------------
 
 

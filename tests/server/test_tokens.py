@@ -78,7 +78,7 @@ async def test_another_service_signs_other_tokens(ring: KeyRing, owner: Principa
 async def test_no_other_algorithm_counts(
     ring: KeyRing, owner: Principal, clock: ManualClock, algorithm: str
 ) -> None:
-    secret = derived(ring.secret, "tokens") * 2
+    secret = derived(ring.secrets.newest, "tokens") * 2
     now = clock.stamp() / 1e6
     claims = {"iss": "dibs", "sub": owner.key_id, "iat": int(now), "exp": int(now) + 60}
     forged = jwt.encode(claims, None if algorithm == "none" else secret, algorithm)
@@ -102,8 +102,24 @@ async def test_claims_of_others_do_not_count(
     ring: KeyRing, owner: Principal, claims: dict[str, object]
 ) -> None:
     claims = {name: owner.key_id if value == "KEY" else value for name, value in claims.items()}
-    token = jwt.encode(claims, derived(ring.secret, "tokens"), "HS256")
+    token = jwt.encode(claims, derived(ring.secrets.newest, "tokens"), "HS256")
     assert refusal(ring, token) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "good"),
+    [(0, LIFETIME, True), (0, LIFETIME + 1, False), (0, 1e9, False), (10, 10 + LIFETIME, False)],
+)
+async def test_a_token_that_lives_too_long_is_none(
+    ring: KeyRing, owner: Principal, clock: ManualClock, begin: float, end: float, good: bool
+) -> None:
+    now = clock.stamp() / 1e6
+    claims = {"iss": "dibs", "sub": owner.key_id, "iat": now + begin, "exp": now + end}
+    token = jwt.encode(claims, derived(ring.secrets.newest, "tokens"), "HS256")
+    if good:
+        assert ring.authenticate(f"Bearer {token}") == owner
+    else:
+        assert refusal(ring, token) == "unknown"
 
 
 async def test_a_changed_token_is_none(ring: KeyRing, owner: Principal) -> None:
@@ -122,14 +138,16 @@ def test_so_many_tokens_are_remembered_and_no_more(
     clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens_module, "REMEMBERED", 8)
-    tokens = Tokens(b"x" * 32, clock)
+    tokens = Tokens(lambda: (b"x" * 32,), clock)
     for each in range(20):
         assert tokens.key_of(tokens.issue(f"key{each}")) == (f"key{each}", True)
     assert len(tokens._verified) <= 8
 
 
 async def test_secrets_for_one_purpose_tell_nothing_of_those_for_another(ring: KeyRing) -> None:
-    secrets = {derived(ring.secret, purpose) for purpose in ("tokens", "lease ids", "sessions")}
+    secrets = {
+        derived(ring.secrets.newest, purpose) for purpose in ("tokens", "lease ids", "sessions")
+    }
     assert len(secrets) == 3
-    assert ring.secret not in secrets
+    assert ring.secrets.newest not in secrets
     await asyncio.sleep(0)

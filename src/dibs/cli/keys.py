@@ -191,6 +191,23 @@ def revoke(
     return 0
 
 
+@keys.command("rotate-secret")
+@click.option("--config", metavar="FILE", help="The settings of `dibs serve`.")
+@click.option("--records", metavar="URL", help="Where the service's records are.")
+def rotate_secret(config: str | None, records: str | None) -> int:
+    """Replace the secret that signs tokens and sessions.
+
+    Run it beside the service's records, or where DIBS_SERVER_SECRET_FILE is. Servers that share the file
+    use the new secret at once. They accept the old one for the lifetime of a token, about a minute; then
+    whoever signed in at the dashboard before has to sign in again. API keys stay as they are.
+    """
+    with needing("server"):
+        from dibs.cli.keys_local import rotate
+    path = rotate(records, config)
+    print(f"Replaced the secret in {path}")
+    return 0
+
+
 def _id_of(key: str, known: list[Shape]) -> str | None:
     """The key with this id, or the only key with this name."""
     if any(each["id"] == key for each in known):

@@ -24,6 +24,7 @@ from dibs.server.principal import Principal, Scope
 from dibs.server.records import records_for
 from dibs.server.scopes import EVERYTHING
 from dibs.server.serve import leave_sign
+from dibs.server.tokens import LEEWAY, LIFETIME
 
 
 class LocalOffice:
@@ -104,6 +105,14 @@ def local_office(
     named = settings.store or settings.placement
     stores = [each.url for each in settings.stores] if named else []
     return LocalOffice(settings.records_url, stores), bool(settings.named_urls)
+
+
+def rotate(records: str | None, config: str | None) -> str:
+    """Replace the secret of the service with these settings; the file it is in. Raises `NotConfigured`."""
+    given = {"records": records}
+    settings = read_config(config, given, default_store=configured_store_url())
+    settings.secrets().rotate(LIFETIME + LEEWAY)
+    return str(settings.secret_path)
 
 
 def _somebody() -> str:

@@ -5,6 +5,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
@@ -20,12 +21,17 @@ from dibs.server.limits import FIXED, TIMES, Limits
 from dibs.server.listening import look_up
 from dibs.server.logs import Format
 from dibs.server.placing.table import FRESH
+from dibs.server.records.folders import sqlite_path
+from dibs.server.secrets import Secrets
 from dibs.server.wanted import place_in, wanted
 
 VARIABLE = "DIBS_SERVER_"
 """What the names of variables begin with: DIBS_SERVER_STORE, DIBS_SERVER_LIMITS__MAX_TTL, …"""
 
 PORT = 5327
+
+_PROCESS = token_hex(16)
+"""For servers in one process, with records in its memory."""
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -69,6 +75,10 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Show `/metrics` to whoever asks: counts and times, no names."""
     metrics_directories: tuple[str, ...] = ()
     """Directories whose commands are counted apart, such as `jobs/`: a label each."""
+    secret: tuple[str, ...] = ()
+    """What signs tokens and sessions, the same on all servers: the first signs, all are accepted."""
+    secret_file: str = ""
+    """A file with it, which is made if it is missing."""
     audit_keep: float = KEEP
     """Seconds that a line of the audit is kept."""
     audit_lines: int = MOST
@@ -89,6 +99,21 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def records_url(self) -> str:
         """Where the records are."""
         return self.records or self.stores[0].url
+
+    @property
+    def secret_path(self) -> Path | None:
+        """The file with the secret: by default beside a SQLite file with the records."""
+        if self.secret_file:
+            return Path(self.secret_file).expanduser()
+        if not self.records_url.startswith("sqlite:"):
+            return None
+        return Path(f"{sqlite_path(self.records_url)}.secret")
+
+    def secrets(self) -> Secrets:
+        """What signs tokens and sessions. Raises `NotConfigured`."""
+        if not self.secret and self.records_url.startswith("memory:"):
+            return Secrets((f"{_PROCESS}{self.records_url}",))
+        return Secrets(self.secret, self.secret_path)
 
     @property
     def named_urls(self) -> tuple[str, ...]:

@@ -18,13 +18,12 @@ from dibs.server.records.port import Conflict, Records
 from dibs.server.scopes import reduced, with_implied
 from dibs.server.secrets import (
     PREFIX,
-    derived,
+    Secrets,
     hashed,
     id_of,
     is_key_id,
     new_key,
     new_key_id,
-    service_secret,
 )
 from dibs.server.tokens import Tokens
 
@@ -66,18 +65,18 @@ class UnknownKey(LookupError):
 class KeyRing:
     """All keys. One event loop uses it, between `load` and `close`, over records that are open."""
 
-    def __init__(self, records: Records, clock: Clock | None = None) -> None:
+    def __init__(
+        self, records: Records, clock: Clock | None = None, secrets: Secrets | None = None
+    ) -> None:
         self._records = records
+        self.secrets = secrets or Secrets()
+        """The service's own; to be used by way of `secrets.derived`."""
         self._clock = clock or SystemClock()
         self._known = KnownKeys(records, self._clock)
-        self._tokens: Tokens | None = None
-        self.secret = b""
-        """The service's own; to be used by way of `secrets.derived`."""
+        self._tokens = Tokens(self.secrets.accepted, self._clock)
 
     async def load(self) -> None:
         """Learn all keys, and from now on what becomes of them."""
-        self.secret = await service_secret(self._records)
-        self._tokens = Tokens(derived(self.secret, "tokens"), self._clock)
         await self._known.load()
 
     async def close(self) -> None:
@@ -173,7 +172,6 @@ class KeyRing:
         return self.principal(key_id)
 
     def _bearer_of(self, token: str) -> Principal:
-        assert self._tokens is not None, "not loaded"
         found = self._tokens.key_of(token)
         if found is None:
             raise Unauthenticated("unknown" if token.count(".") == 2 else "malformed")
@@ -194,7 +192,6 @@ class KeyRing:
 
     def token(self, principal: Principal) -> str:
         """A token that is good for a minute, and no longer than its key."""
-        assert self._tokens is not None, "not loaded"
         return self._tokens.issue(principal.key_id)
 
     # -- which keys there are -----------------------------------------------------------------------

@@ -1,17 +1,26 @@
 """What is secret: keys as they are shown once, and the service's own secret."""
 
+import os
 import re
 import secrets
 from base64 import urlsafe_b64encode
+from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import sha256
 from hmac import digest
+from math import inf
+from pathlib import Path
+from time import time
 
-from dibs.errors import Corrupt
-from dibs.server.records.port import Conflict, Records
+from dibs.errors import NotConfigured
 
 PREFIX = "dibs_"
 
-KIND, NAME = "secret", "service"
+SHORTEST = 32
+"""Characters of a secret of the service, at least."""
+
+MOST_OLD = 2
+"""Secrets replaced before the last one that stay in the file, in case they still count."""
 
 _ID = re.compile(r"[0-9a-f]{12}", re.ASCII)
 _FORM = re.compile(r"dibs_([0-9a-f]{12})_[A-Za-z0-9_-]{22}", re.ASCII)
@@ -44,18 +53,106 @@ def hashed(key: str) -> bytes:
     return sha256(key.encode()).digest()
 
 
-async def service_secret(records: Records) -> bytes:
-    """The service's secret, made once by whichever server is first."""
-    while True:
-        found = await records.get(KIND, NAME)
-        if found is not None:
-            if len(found.value) != 32:
-                raise Corrupt("the service's secret is not 32 bytes long: nobody is let in by it")
-            return found.value
+class Secrets:
+    """What signs tokens and sessions: the newest signs, all are accepted.
+
+    They lie in a file, a line each: `SECRET`, or `SECRET UNTIL` (seconds since 1970) for one that was
+    replaced. The file is read again when it has changed. They never lie in the records, so whoever reads
+    those, or a backup, can sign nothing.
+    """
+
+    def __init__(self, given: Sequence[str] = (), path: Path | None = None) -> None:
+        self._path = path
+        self._given = tuple(_checked(each) for each in given)
+        self._stamp: tuple[int, int] | None = None
+        self._lines: list[tuple[bytes, float]] = []
+        if path is not None and not self._given:
+            _make(path)
+        elif not self._given:
+            self._given = (secrets.token_bytes(32),)
+
+    def accepted(self) -> tuple[bytes, ...]:
+        """Those that count now, the newest first. Raises `NotConfigured` for a file that is none."""
+        if self._given or self._path is None:
+            return self._given
         try:
-            return (await records.put(KIND, NAME, secrets.token_bytes(32), 0)).value
-        except Conflict:
-            pass  # another server was first
+            found = self._path.stat()
+            if (found.st_mtime_ns, found.st_ino) != self._stamp:
+                self._lines = _read(self._path.read_text("ascii"))
+                self._stamp = found.st_mtime_ns, found.st_ino
+        except (OSError, ValueError, NotConfigured) as error:
+            if not self._lines:
+                raise NotConfigured(f"{self._path} holds no secrets: {error}") from error
+            return tuple(secret for secret, _ in self._lines)  # it is written just now
+        now = time()
+        return tuple(secret for secret, until in self._lines if until > now)
+
+    @property
+    def newest(self) -> bytes:
+        """The one that signs."""
+        return self.accepted()[0]
+
+    def rotate(self, accepted_for: float) -> None:
+        """Sign with a new one from now on. Raises `NotConfigured` where no file keeps them."""
+        path = self._path
+        if path is None or self._given:
+            raise NotConfigured(
+                "no file keeps this service's secret. Put a new one first, at every server, and restart "
+                f"them one after the other: DIBS_SERVER_SECRET={secrets.token_hex(32)},OLD. Take the old "
+                "one away a minute later"
+            )
+        until = int(time() + accepted_for)
+        newest, *older = path.read_text("ascii").splitlines()
+        _write(path, [secrets.token_hex(32), f"{newest} {until}", *older[:MOST_OLD]])
+
+
+def _checked(text: str) -> bytes:
+    if len(text) < SHORTEST:
+        raise NotConfigured(
+            f"the secret of the service is {SHORTEST} characters or more: take random ones"
+        )
+    return sha256(text.encode()).digest()
+
+
+def _read(text: str) -> list[tuple[bytes, float]]:
+    """Secrets, and until when they count. Raises `ValueError`."""
+    found: list[tuple[bytes, float]] = []
+    for line in text.splitlines():
+        secret, _, until = line.strip().partition(" ")
+        if secret:
+            found.append((_checked(secret), float(until or "inf")))
+    if not found or found[0][1] != inf:
+        raise ValueError("its first line is a secret")
+    return found
+
+
+def _make(path: Path) -> None:
+    """Make the file with a first secret, if it is not there. Raises `NotConfigured`."""
+    if not path.exists():
+        with suppress(FileExistsError):  # another server is making it
+            _write(path, [secrets.token_hex(32)], new=True)
+
+
+def _write(path: Path, lines: Sequence[str], *, new: bool = False) -> None:
+    """Write the whole file at once, for its owner only (0600)."""
+    unnamed = path.with_name(f"{path.name}.{secrets.token_hex(6)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write("\n".join(lines) + "\n")
+        if new:
+            os.link(unnamed, path)
+        else:
+            unnamed.replace(path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise NotConfigured(
+            f"{path}, for the secret of the service, can't be written ({error.strerror}): name another "
+            "file with DIBS_SERVER_SECRET_FILE, or set DIBS_SERVER_SECRET"
+        ) from error
+    finally:
+        unnamed.unlink(missing_ok=True)
 
 
 def derived(secret: bytes, purpose: str) -> bytes:

@@ -28,6 +28,7 @@ from dibs.server.records import records_for
 from dibs.server.records.folders import missing_folders
 from dibs.server.records.port import Records
 from dibs.server.repeating import repeat
+from dibs.server.secrets import SHORTEST
 from dibs.server.service import Service
 from dibs.server.tls import context_for
 from dibs.server.tracing import traced
@@ -106,7 +107,7 @@ class Server:
         records = records_for(config.records_url)
         await records.open()
         stack.push_async_callback(records.close)
-        keys = KeyRing(records)
+        keys = KeyRing(records, secrets=config.secrets())
         await keys.load()
         stack.push_async_callback(keys.close)
         self._check_keys(keys)
@@ -132,8 +133,15 @@ class Server:
 
     async def _warn(self, records: Records, new_folders: Sequence[str]) -> None:
         """Say what is allowed, and may not be what was meant."""
+        in_memory = self.config.records_url.startswith("memory:")
         for folder in new_folders:
             log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
+        if not self.config.secret and self.config.secret_path is None and not in_memory:
+            log.warning(
+                "no secret is set, so tokens and sessions of this server end with it, and other servers "
+                "refuse them: set DIBS_SERVER_SECRET to the same %d random characters on all",
+                SHORTEST,
+            )
         for worry in await records.worries():
             log.warning("records = %s: %s", redacted(self.config.records_url), worry)
 

@@ -74,4 +74,4 @@ def _token(ring: KeyRing, who: Principal | None, seconds: float, secret: bytes =
         "iat": int(time.time() + seconds - 60),
         "exp": int(time.time() + seconds),
     }
-    return jwt.encode(claims, secret or derived(ring.secret, "tokens"), "HS256")
+    return jwt.encode(claims, secret or derived(ring.secrets.newest, "tokens"), "HS256")

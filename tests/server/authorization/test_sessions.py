@@ -130,7 +130,7 @@ def cookies_of_nobody(matrix: Matrix) -> dict[str, tuple[str, str]]:
     revoked, _ = matrix.world.do(lambda: ring.create("revoked", {Scope.ADMIN}, []))
     matrix.world.do(lambda: ring.revoke(revoked.key_id))
     expired, _ = matrix.world.do(lambda: ring.create("old", {Scope.ADMIN}, [], expires_in=1e-6))
-    own, foreign, now = Seal(ring.secret), Seal(b"x" * 32), int(time.time())
+    own, foreign, now = Seal(ring.secrets.newest), Seal(b"x" * 32), int(time.time())
     sessions = {
         "a session that is over": (own, new_session(good.key_id, now - 1)),
         "a session of a revoked key": (own, new_session(revoked.key_id, now + 60)),

@@ -59,7 +59,7 @@ def test_a_session_of_another_service(world: World, enter: Callable[..., Profile
 
 def test_a_session_that_is_over(world: World, enter: Callable[..., Profile]) -> None:
     profile = enter("read")
-    seal = Seal(world.server.service.keys.secret)
+    seal = Seal(world.server.service.keys.secrets.newest)
     key_id = profile.sealed.partition(".")[0]
     now = int(time.time())
     for expires_at, status in ((now - 1, 401), (now + 100, 200)):
@@ -166,7 +166,7 @@ def test_streams_end_when_somebody_signs_out(
 def test_nothing_is_told_after_its_end(world: World, enter: Callable[..., Profile]) -> None:
     """Not even what happens at the same moment."""
     profile, service = enter("read"), world.server.service
-    session = Seal(service.keys.secret).opened(profile.sealed)
+    session = Seal(service.keys.secrets.newest).opened(profile.sealed)
     assert session is not None
 
     async def happen() -> None:
@@ -207,7 +207,7 @@ def test_whoever_signs_out_waits_no_more(world: World, enter: Callable[..., Prof
 
 def test_a_stream_ends_with_its_session(world: World, enter: Callable[..., Profile]) -> None:
     profile = enter("read")
-    seal = Seal(world.server.service.keys.secret)
+    seal = Seal(world.server.service.keys.secrets.newest)
     short = seal.sealed(new_session(profile.sealed.partition(".")[0], int(time.time()) + 2))
     profile.client.cookies.clear()
     headers = {"cookie": f"dibs_session={short}"}

@@ -6,8 +6,13 @@ from pathlib import Path
 from dibs.backends.sqlite.url import Address
 
 
+def sqlite_path(url: str) -> Path:
+    """The file of a SQLite URL. Raises `NotConfigured` for one that is none."""
+    return Path(Address(url).path)
+
+
 def missing_folders(urls: Iterable[str]) -> Sequence[str]:
     """Those that are yet to be made. Raises `NotConfigured` for a URL of SQLite's that is none."""
-    paths = [Path(Address(url).path) for url in urls if url.startswith("sqlite:")]
+    paths = [sqlite_path(url) for url in urls if url.startswith("sqlite:")]
     folders = dict.fromkeys(path.parent for path in paths)
     return [str(folder) for folder in folders if not folder.exists()]

@@ -54,7 +54,7 @@ class Sessions:
         self._records = records
         self._tickets = tickets
         self._origins = origins
-        self._seal = Seal(keys.secret)
+        self._seals_of: dict[bytes, Seal] = {}
         self._ended: dict[tuple[str, str], int] = {}
         """When those that signed out would have ended, by key and nonce."""
         self._watchers: dict[Session, list[Callable[[], None]]] = {}
@@ -80,13 +80,23 @@ class Sessions:
         call.session = session
         return principal
 
+    @property
+    def _seals(self) -> list[Seal]:
+        """The newest seals; all are accepted."""
+        secrets = self._keys.secrets.accepted()
+        self._seals_of = {each: self._seals_of.get(each) or Seal(each) for each in secrets}
+        return list(self._seals_of.values())
+
+    def _opened(self, text: str) -> Session | None:
+        return next(filter(None, (each.opened(text) for each in self._seals)), None)
+
     def _brought(self, call: Call) -> list[str]:
         return cookie.brought(call.header(b"cookie"), over_tls=over_tls(call))
 
     def _only_session(self, call: Call) -> Session:
         """The one that the request brings. Raises `Problem`, 401."""
         now = self._keys.now()
-        opened = {self._seal.opened(text) for text in self._brought(call)}
+        opened = {self._opened(text) for text in self._brought(call)}
         found = [
             each for each in opened if each and not self._is_ended(each) and now < each.expires_at
         ]
@@ -99,17 +109,17 @@ class Sessions:
         return found[0]
 
     def _check_token(self, call: Call, session: Session) -> None:
-        brought, token = call.headers.get(TOKEN), self._seal.token(session)
+        brought, tokens = call.headers.get(TOKEN), [each.token(session) for each in self._seals]
         if brought is None:
             raise Problem("csrf", "requests that change something need the header dibs-csrf")
-        if not compare_digest(brought, token.encode()):
+        if not any(compare_digest(brought, each.encode()) for each in tokens):
             raise Problem(
                 "csrf", "the dibs-csrf header belongs to another session: reload the page"
             )
 
     def token(self, session: Session) -> str:
         """What the session's page is to bring with whatever changes something."""
-        return self._seal.token(session)
+        return self._seals[0].token(session)
 
     # -- signing in and out -------------------------------------------------------------------------
 
@@ -211,7 +221,7 @@ class Sessions:
         """What has a browser keep it."""
         seconds = max(0, session.expires_at - int(self._keys.now()))
         secure = self._origins.is_secure(call)
-        return cookie.setting(self._seal.sealed(session), seconds, over_tls=secure)
+        return cookie.setting(self._seals[0].sealed(session), seconds, over_tls=secure)
 
     def no_cookie(self, call: Call) -> Header:
         """What has it forget that."""
