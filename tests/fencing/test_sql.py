@@ -10,7 +10,7 @@ import pytest
 from psycopg.rows import dict_row
 
 import dibs.sync
-from dibs import DibsError
+from dibs import DibsError, NotConfigured
 from dibs.fencing import AsyncSqlFence, SqlFence, StaleToken
 
 KEY = b"lock:order:42"
@@ -143,6 +143,14 @@ def test_without_a_transaction_it_is_refused(database: Database) -> None:
     connection.execute("BEGIN")  # and the token of that has not been seen
     fence.check((KEY, 8), connection)
     connection.execute("COMMIT")
+
+
+def test_a_table_that_is_not_there(database: Database) -> None:
+    connection = database.connect()
+    connection.execute("INSERT INTO orders VALUES ('paid')")
+    with pytest.raises(NotConfigured, match=r"no table forgotten: call create\(connection\)"):
+        SqlFence("forgotten").check((KEY, 5), connection)
+    connection.rollback()
 
 
 def test_a_table_of_another_name(database: Database) -> None:

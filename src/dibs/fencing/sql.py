@@ -2,10 +2,11 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-from dibs.errors import DibsError
+from dibs.errors import DibsError, NotConfigured
 from dibs.fencing.stale import stale
 from dibs.fencing.stamp import Stamp, Stamped, stamp_of
 from dibs.fencing.transaction import is_in_transaction
@@ -67,6 +68,20 @@ class _Statements:
     def _marks(self, connection: Any) -> tuple[str, ...]:
         return _MARKS[self._paramstyle or _style_of(connection)]
 
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        """Raises `NotConfigured` where the database has no such table."""
+        try:
+            yield
+        except Exception as error:
+            said = str(error)
+            if self.table in said and ("no such table" in said or "does not exist" in said):
+                raise NotConfigured(
+                    f"the database has no table {self.table}: call create(connection) of the fence once, or "
+                    "create it in your migrations"
+                ) from error
+            raise
+
     def _refuse_outside(self, connection: Any, stamp: Stamp) -> None:
         """Raises `DibsError` for a connection without a transaction, `TypeError` where nobody knows."""
         inside = is_in_transaction(connection)
@@ -103,7 +118,7 @@ class SqlFence(_Statements):
         One statement a slot. From here on others with that key and slot wait until the transaction
         ends. Raises `StaleToken` if a higher token was seen: roll back then. Raises `DibsError` for a
         connection without a transaction, and `TypeError` for one that doesn't tell; nothing was written
-        then. At stricter isolation than READ COMMITTED the loser of a race gets the database's own
+        then. Raises `NotConfigured` if the table is not there. At stricter isolation than READ COMMITTED the loser of a race gets the database's own
         serialization error.
         """
         stamp = stamp_of(by)
@@ -111,7 +126,8 @@ class SqlFence(_Statements):
         cursor = connection.cursor()
         try:
             for slot in stamp.slots:
-                cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
+                with self._explained():
+                    cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
                 if cursor.rowcount != ONE_ROW:
                     cursor.execute(self._looking(connection), (stamp.text, slot))
                     _check_seen(stamp, slot, cursor.fetchone())
@@ -133,7 +149,8 @@ class AsyncSqlFence(_Statements):
         self._refuse_outside(connection, stamp)
         async with connection.cursor() as cursor:
             for slot in stamp.slots:
-                await cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
+                with self._explained():
+                    await cursor.execute(self._raising(connection), (stamp.text, slot, stamp.token))
                 if cursor.rowcount != ONE_ROW:
                     await cursor.execute(self._looking(connection), (stamp.text, slot))
                     _check_seen(stamp, slot, await cursor.fetchone())
