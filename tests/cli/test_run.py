@@ -158,7 +158,7 @@ def test_the_same_name_under_another_kind_is_warned_of(cli: Cli) -> None:
     assert "To use the lock, leave out --capacity and --units" in done.stderr
     cli.hold("y", *several, stdin=subprocess.PIPE)
     done = cli("run", "y", "--", "true")
-    assert "y is in use as a semaphore too" in done.stderr
+    assert "y is also in use as a semaphore" in done.stderr
     assert "add --capacity 2" in done.stderr
     assert cli("run", "y", "--capacity", "2", "--no-wait", "--", "true").returncode == 75
 
@@ -257,6 +257,7 @@ def test_quiet_prints_nothing_for_cron(cli: Cli) -> None:
         done = cli("run", "x", "-q", *options, "--", "echo", "never")
         assert (done.returncode, done.stdout, done.stderr) == (75, "", "")
     without = {name: value for name, value in cli.environment.items() if name != "DIBS_URL"}
+    without["HOME"] = str(cli.folder)
     done = cli("run", "y", "--quiet", "--", "echo", "out", env=without)
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
     broken = cli("run", "y", "-q", "--url", "nonsense://", "--", "true")

@@ -48,7 +48,7 @@ async def test_it_stays_closed_until_min_hold_is_over(w: World) -> None:
     await w.leave(lock)
     await fails_to_start(w, lock, "retained after its release, free in 7 s")
     w.clock.advance(6.9)
-    await fails_to_start(w, lock, "kept closed")
+    await fails_to_start(w, lock, "retained")
     w.clock.advance(0.2)
     await starts(w, lock)
 
@@ -255,7 +255,7 @@ def test_a_decorated_function_that_may_not_start_is_skipped_or_refused(module: A
 
     assert [skips("mon"), skips("mon"), skips("tue")] == ["done", "skipped", "done"]
     assert ran == ["tasklock:report:mon", "tasklock:report:tue"]
-    with pytest.raises(AcquireTimeout, match="kept closed"):
+    with pytest.raises(AcquireTimeout, match="retained"):
         asyncio.run(raises("mon"))
     w.clock.advance(10)
     assert asyncio.run(raises("mon")) == "done"

@@ -104,7 +104,7 @@ def test_a_connection_that_broke_and_stands_again_is_told(
     told = [json.loads(tail.stderr.readline()) for _ in range(2)]
     assert [each["event"] for each in told] == ["warning", "back"]
     assert told[0]["message"].endswith("; reconnecting")
-    assert told[1]["message"] == f"connected to {world.url} again"
+    assert told[1]["message"] == f"reconnected to {world.url}"
     release(world.client(), "x", held["id"])
     while (each := json.loads(read(tail))).get("what") != "released" and each.get("held", True):
         pass
@@ -229,7 +229,7 @@ def test_top_says_of_a_task_that_nobody_has_that_it_is_kept(cli: Cli, tmp_path: 
             pass
     (_, row) = cli("top", "--once").stdout.splitlines()
     kind, name, holder, *_ = row.split("\t")
-    assert (kind, name, holder) == ("tasklock", "sales", "kept closed (why)")
+    assert (kind, name, holder) == ("tasklock", "sales", "retained (why)")
 
 
 def _readable(file: int, seconds: float) -> bool:
@@ -239,7 +239,7 @@ def _readable(file: int, seconds: float) -> bool:
 @pytest.mark.parametrize(
     ("event", "told"),
     [
-        ({"token": 5, "slots": (2,), "waited": 3.0}, "token 5, slots 2, after 3 s in line"),
+        ({"token": 5, "slots": (2,), "waited": 3.0}, "token 5, slots 2, after 3 s in the queue"),
         ({"owner": "a\x1b[2J", "reason": "b\nc"}, r"a\x1b[2J, b\nc"),
         ({"note": "only"}, "(only)"),
     ],

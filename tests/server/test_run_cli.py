@@ -85,7 +85,7 @@ def test_an_outage_is_told_to_those_in_line_and_the_end_of_their_wait_keeps_who_
         assert all("nobody listens there" in each["message"] for each in told)
         (held,) = told[1]["holders"]
         assert f"/{holder.pid}/" in held["owner"]
-        assert f"x was last seen held by {held['owner']} for " in told[1]["message"]
+        assert f"x was last held by {held['owner']} for " in told[1]["message"]
 
 
 @pytest.mark.once

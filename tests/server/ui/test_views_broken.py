@@ -63,6 +63,13 @@ def test_a_revoked_key_signs_out(world: World, browser: Browser) -> None:
     assert visit.complaints == []
 
 
+_FITS = """() => {
+    const card = document.querySelector("form");
+    const edge = card.getBoundingClientRect().right;
+    return [...card.children].every((each) => each.getBoundingClientRect().right <= edge);
+}"""
+
+
 def test_signing_out_leaves_nothing(world: World, browser: Browser) -> None:
     Held(world).take("lock:secret-name", "somebody")
     with Visit.of(browser, world) as visit:
@@ -74,9 +81,12 @@ def test_signing_out_leaves_nothing(world: World, browser: Browser) -> None:
         assert "secret-name" not in page.content()
         page.reload()
         expect(page.get_by_label("API key")).to_be_visible()
+        page.get_by_text("No key yet?").click()
+        expect(page.locator("form pre")).to_be_visible()
+        assert page.evaluate(_FITS), "the help stays inside the card"
         page.get_by_label("API key").fill("dibs_000000000000_0000000000000000000000")
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_role("alert")).to_contain_text("does not know this key")
+        expect(page.get_by_role("alert")).to_contain_text("wrong, expired or revoked")
         stored = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
         assert page.evaluate(stored) == '[{},{},""]'
     assert visit.complaints == []

@@ -111,6 +111,6 @@ def test_what_changes_in_the_middle_is_seen(page: Page, world: World) -> None:
 
 
 def test_a_beginning_is_found_at_once(page: Page) -> None:
-    page.get_by_label("Names that begin with").fill("jobs/0777")
+    page.get_by_label("Prefix").fill("jobs/0777")
     expect(page.get_by_role("link", name="jobs/077700")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("100 in use")

@@ -45,7 +45,7 @@ async function begin(ticket = takeTicket()) {
   } catch (error) {
     const isSpent = ticket && error.status === 401;
     if (api.passes(error)) retry(ticket, error);
-    else askForKey(isSpent ? "This sign-in address was used already, or is too old. Sign in with a key." : error.message);
+    else askForKey(isSpent ? "This sign-in link was used already, or is too old. Sign in with an API key." : error.message);
   }
 }
 
@@ -89,7 +89,7 @@ function refused(problem) {
 }
 
 function signedOut() {
-  if (session.current()) askForKey("Your session has ended: sign in again.");
+  if (session.current()) askForKey("Your session has ended. Sign in again.");
 }
 
 /** What is heard by those who do not see it. */

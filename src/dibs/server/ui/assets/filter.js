@@ -32,7 +32,7 @@ export function prefixField(value, changed) {
     },
     onchange: settle,
   });
-  return h("span.field", {}, h("label", { for: id }, "Names that begin with"), input);
+  return h("span.field", {}, h("label", { for: id }, "Prefix"), input);
 }
 
 /** A choice of one of several; each of `options` is a value and its words. */
@@ -47,7 +47,7 @@ export function choiceField(label, name, options, value, changed) {
 }
 
 export const KINDS = [
-  ["", "every kind"],
+  ["", "all kinds"],
   ["lock", "locks"],
   ["semaphore", "semaphores"],
   ["rwlock", "readers-writer locks"],

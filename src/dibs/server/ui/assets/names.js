@@ -68,7 +68,10 @@ export function shown(what) {
   return units(what).map((each) => each.text).join("");
 }
 
-/** An element that shows it, on its own in the line's direction, cut in the middle if it is longer. */
+/**
+ * An element that shows it, in its own text direction. A longer name loses its head, as names differ at the
+ * end; a longer text is cut in the middle.
+ */
 export function nameNode(what, most = Infinity) {
   const element = document.createElement("bdi");
   element.className = "name";
@@ -76,7 +79,7 @@ export function nameNode(what, most = Infinity) {
   if (all.length <= most) {
     append(element, all);
   } else {
-    const tail = Math.floor(most / 3);
+    const tail = typeof what === "string" ? Math.floor(most / 3) : most - 1;
     append(element, all.slice(0, most - tail - 1));
     const gap = document.createElement("span");
     gap.className = "gap";

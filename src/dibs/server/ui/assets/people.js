@@ -6,8 +6,8 @@ import { span } from "./times.js";
 
 const STATES = {
   unclaimed: "granted, not yet claimed",
-  revoked: "told to end",
-  kept: "kept closed",
+  revoked: "revoked",
+  kept: "retained",
 };
 
 /** Who it is, and what for. */
@@ -48,7 +48,7 @@ export function count(number, one, many = `${one}s`) {
 
 /** How many wait. */
 export function inLine(number) {
-  return `${number.toLocaleString("en")} in line`;
+  return `${number.toLocaleString("en")} waiting`;
 }
 
 /** What has happened, in few words. */
@@ -57,7 +57,7 @@ export function happened(event) {
   if (event.slots.length && !(event.slots.length === 1 && event.kind !== "semaphore")) {
     parts.push(`slot${event.slots.length > 1 ? "s" : ""} ${ranges(event.slots)}`);
   }
-  if (event.waited) parts.push(`after ${span(event.waited)} in line`);
+  if (event.waited) parts.push(`after ${span(event.waited)} in the queue`);
   if (event.held_for != null && event.what !== "renewed") parts.push(`held for ${span(event.held_for)}`);
   return parts.join(", ");
 }

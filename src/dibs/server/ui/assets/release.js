@@ -12,7 +12,7 @@ export function releaseDialog({ kind, spelt, name, status, hold }) {
   const reason = h("input", { id: "reason", maxlength: "500", autocomplete: "off", required: true });
   const now = h("input", { type: "checkbox", id: "at-once" });
   const told = h("p.trouble", { role: "alert" });
-  const go = h("button.danger", { type: "submit", disabled: true }, "End it");
+  const go = h("button.danger", { type: "submit", disabled: true }, "End the lease");
   const judge = () => (go.disabled = typed.value !== wanted || !reason.value.trim());
   const close = () => dialog.close();
   const submit = async (event) => {
@@ -36,10 +36,10 @@ export function releaseDialog({ kind, spelt, name, status, hold }) {
     { onsubmit: submit, oninput: judge },
     h("h2", { id: "release-title" }, "Force release of ", nameNode(name, 60)),
     h("p", {}, "This ends ", ...whom(status, hold), "."),
-    h("p.warning", {}, h("strong", {}, "Whoever holds it may still be running."), " Ending a lease does not stop a program. It is told, if it can be reached; until it hears of it, or if it never does, it goes on writing. Only a resource that checks the fencing token refuses what it writes."),
-    field(typed, ["To go on, type its name: ", h("code.to-type", {}, nameNode(name))]),
-    field(reason, "Reason: the holder is told, and it is kept in the audit"),
-    h("p.check", {}, now, h("label", { for: "at-once" }, "Free it at once, instead of when the lease would end. Then two may hold it at a time.")),
+    h("p.warning", {}, h("strong", {}, "The holder may still be running."), " Ending a lease does not stop its program. The program gets a notification, if it can be reached. Until then it may continue to write. Only a resource that checks fencing tokens rejects its writes."),
+    field(typed, ["To confirm, type the name: ", h("code.to-type", {}, nameNode(name))]),
+    field(reason, "Reason, for the holder and the audit log"),
+    h("p.check", {}, now, h("label", { for: "at-once" }, "Free it at once instead of when the lease ends. Then two programs may hold it at the same time.")),
     told,
     h("p.buttons", {}, h("button.plain", { type: "button", onclick: close }, "Cancel"), go),
   );
@@ -55,7 +55,7 @@ function whom(status, hold) {
 
 function outcome(done, close) {
   return [
-    h("h2", {}, done.count === 1 ? "One lease was told to end" : `${done.count} leases were told to end`),
+    h("h2", {}, done.count === 1 ? "Revoked one lease" : `Revoked ${done.count} leases`),
     h("p", {}, sentence(done.warning)),
     h("p.buttons", {}, h("button.primary", { type: "button", onclick: close }, "Close")),
   ];

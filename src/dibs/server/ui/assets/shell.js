@@ -1,4 +1,4 @@
-// What is around each view: where one can go, who one is, and whether the page hears of the service.
+// The frame around each view: navigation, the signed-in key, and the state of the connection.
 
 import { h, mark, say } from "./dom.js";
 import * as live from "./live.js";
@@ -42,8 +42,9 @@ export function shell(who, leave) {
 
 function choose(links) {
   const [place = "now"] = here().path;
-  for (const link of links) mark(link, "aria-current", link.dataset.place === place ? "page" : null);
-  const current = links.find((link) => link.dataset.place === place);
+  const within = place === "lock" ? "now" : place;
+  for (const link of links) mark(link, "aria-current", link.dataset.place === within ? "page" : null);
+  const current = links.find((link) => link.dataset.place === within);
   const title = place === "lock" ? "Lock" : current?.textContent;
   document.title = title ? `${title} · Dibs` : "Dibs";
   current?.scrollIntoView({ block: "nearest", inline: "nearest" });
@@ -62,7 +63,7 @@ function banner() {
   element.tell = () => {
     const { state, since, why } = live.connection();
     element.hidden = state !== "reconnecting";
-    say(element, element.hidden ? "" : `${why ? `The service says: ${why}.` : "The service does not answer."} What you see is as of ${exact(since)}. Trying again.`);
+    say(element, element.hidden ? "" : `${why ? `The service reports: ${why}.` : "The service does not answer."} This page shows the state of ${exact(since)}. Reconnecting.`);
   };
   return element;
 }

@@ -1,4 +1,4 @@
-// The door: an API key, which is given to the service once and kept nowhere.
+// The sign-in form. The API key is sent once and not stored.
 
 import { h, say } from "./dom.js";
 import * as session from "./session.js";
@@ -37,15 +37,15 @@ export function signInForm(entered, why = "") {
     h("h1", {}, h("img", { src: "ui/favicon.svg", alt: "", width: "28", height: "28" }), "Dibs"),
     h("label", { for: "key" }, "API key"),
     key,
-    h("p.help", { id: "key-help" }, "It begins with dibs_. The page does not keep it: the session lasts 12 hours, or until the key is revoked."),
+    h("p.help", { id: "key-help" }, "It begins with dibs_. This page does not store it. The session lasts 12 hours, or until the key is revoked."),
     told,
     button,
-    h("details", {}, h("summary", {}, "No key yet?"), h("p", {}, "The first start of the service shows an administrator’s, once. An administrator makes others:"), h("pre", {}, h("code", {}, "dibs keys create --name me --scope read"))),
+    h("details", {}, h("summary", {}, "No key yet?"), h("p", {}, "The first start of the service prints an administrator API key, once. An administrator creates others:"), h("pre", {}, h("code", {}, "dibs keys create --name me --scope read"))),
   );
   return h("main.threshold", { id: "main", tabindex: "-1" }, form);
 }
 
 function reason(error) {
-  if (error.status === 401) return "The service does not know this key: it was mistyped, or it has ended.";
+  if (error.status === 401) return "This API key is wrong, expired or revoked.";
   return error.message;
 }

@@ -14,9 +14,9 @@ export function auditView() {
   const columns = ["When", "What", "Who", "About", "More"];
   const table = h("div.scrolls", { tabindex: "0", role: "region", "aria-label": "The audit" }, h("table.audit", {}, h("thead", {}, h("tr", {}, columns.map((each) => h("th", { scope: "col" }, each)))), rows));
   const older = h("button.plain.more", { type: "button", hidden: true, onclick: () => load() }, "Older");
-  const newest = h("button.plain", { type: "button", onclick: () => again() }, "Look again");
+  const newest = h("button.plain", { type: "button", onclick: () => again() }, "Reload");
   const total = h("span.total", { role: "status" });
-  const nothing = h("div", { hidden: true }, empty("Nothing was written down yet", "Signing in, keys, force releases and what was refused stand here, and can’t be deleted."));
+  const nothing = h("div", { hidden: true }, empty("No entries yet", "Sign-ins, changes of API keys, force releases and denied requests appear here."));
   const element = h("section.view", {}, h("header.title", {}, h("h1", {}, "Audit"), total, h("div.fields", {}, newest)), told.element, nothing, table, older);
   let before = null;
   let over = false;

@@ -1,4 +1,4 @@
-// Contention: how long is waited and held, by families of names, and whether the ttl suits that.
+// Contention: wait and hold times by family of names, and whether renewals come in time.
 
 import * as api from "../api.js";
 import { h, keyed, say } from "../dom.js";
@@ -16,8 +16,8 @@ export function contentionView() {
   const told = trouble();
   const total = h("span.total", { role: "status" });
   const cards = h("div.cards.wide");
-  const nothing = h("div", { hidden: true }, empty("Nothing has happened yet", "How long is waited and held is counted from when this server started, here for each first directory: jobs/1 and jobs/2 are both jobs/.", "dibs run jobs/first -- sleep 1"));
-  const note = h("p.lead", {}, "Since this server has started, as far as it has seen. Whatever came close to its ttl may have outlived its lease: give it a longer one, or let it do less at a time.");
+  const nothing = h("div", { hidden: true }, empty("No data yet", "Wait and hold times count from the start of this server, by first directory: jobs/1 and jobs/2 both count as jobs/.", "dibs run jobs/first -- sleep 1"));
+  const note = h("p.lead", {}, "As seen by this server since its start. A hold can be much longer than its ttl, as leases are renewed. If renewals come close to the ttl, use a longer ttl.");
   const element = h("section.view", {}, h("header.title", {}, h("h1", {}, "Contention"), total), note, told.element, nothing, cards);
 
   const look = async () => {
@@ -74,14 +74,12 @@ function update(card, item) {
 function sentences({ waited, held, ttl, refused, expired, closest }) {
   const found = [];
   if (held.count && ttl) {
-    const part = held.p99 / ttl;
-    const words = `The hold’s p99 is ${percent(part)} of the ttl.`;
-    found.push(h("strong", { "data-level": part > 0.9 ? "warn" : "ok" }, words));
+    found.push(`99 % of holds take at most ${fine(held.p99)}; the ttl is ${span(ttl)}.`);
   }
-  if (waited.longest) found.push(`Half wait ${fine(waited.p50)} at most, 99 of 100 ${fine(waited.p99)}.`);
-  if (closest !== null) found.push(h("span", { "data-level": closest > 0.8 ? "warn" : "ok" }, `Leases were renewed or released within ${percent(closest)} of their ttl.`));
-  if (expired) found.push(h("strong", { "data-level": "bad" }, `${count(expired, "lease")} ended by expiry: a holder died, or was too slow.`));
-  if (refused) found.push(`${count(refused, "try", "tries")} found it taken.`);
+  if (waited.longest) found.push(`Waits: median ${fine(waited.p50)}, 99 % at most ${fine(waited.p99)}.`);
+  if (closest !== null) found.push(h("strong", { "data-level": closest > 0.8 ? "warn" : "ok" }, `Leases were renewed or released within ${percent(closest)} of their ttl.`));
+  if (expired) found.push(h("strong", { "data-level": "bad" }, `${count(expired, "lease")} expired: a holder died or was too slow.`));
+  if (refused) found.push(`${count(refused, "try", "tries")} refused.`);
   return found.flatMap((each) => [each, " "]);
 }
 

@@ -37,7 +37,7 @@ export function eventsView(_, params) {
   function toggle() {
     paused = paused ? null : live.latest();
     mark(pause, "aria-pressed", String(paused !== null));
-    say(pause, paused ? "Go on" : "Pause");
+    say(pause, paused ? "Resume" : "Pause");
     draw();
   }
 
@@ -82,6 +82,6 @@ export function line(event) {
 }
 
 function nothingThere({ prefix, kind, what }) {
-  if (prefix || kind || what) return empty("Nothing like that has happened lately", "Take another beginning, or every kind; renewals are not told here.");
-  return empty("Nothing has happened yet", "Grants, queues, releases and expiries are told here as they happen. To make something happen:", "dibs run jobs/first -- sleep 5");
+  if (prefix || kind || what) return empty("No match", "No recent event has this prefix and kind. Renewals are not shown here.");
+  return empty("No events yet", "Grants, waits, releases and expiries appear here as they happen. To cause some:", "dibs run jobs/first -- sleep 5");
 }

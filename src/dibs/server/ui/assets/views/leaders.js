@@ -12,7 +12,7 @@ import { makeWaiter } from "./queues.js";
 const FEW = 4;
 
 export function leadersView(_, params) {
-  const nothing = empty("Nobody leads anything", "An election has one leader at a time; when its lease ends, the next candidate leads. In a program:", "async with LeaderElection(\"billing\") as term:\n    ...");
+  const nothing = empty("No leaders", "An election has one leader at a time. When its lease ends, the next candidate leads. In a program:", "async with LeaderElection(\"billing\") as term:\n    ...");
   return listing({ title: "Leaders", kind: "leader", one: "election", params, nothing, make, update });
 }
 
@@ -32,12 +32,12 @@ function update(card, item) {
   say(card.term, hold ? `token ${hold.token}` : "nobody leads");
   const who = hold ? `${hold.lease} ${hold.state}` : "";
   if (card.shown !== who) {
-    const parts = hold ? [person(hold), stateBadge(hold), " ", when(hold.since, (seconds) => `for ${span(seconds)}`, { tabindex: "0" })] : [h("span.free", {}, "The next candidate is about to lead.")];
+    const parts = hold ? [person(hold), stateBadge(hold), " ", when(hold.since, (seconds) => `for ${span(seconds)}`, { tabindex: "0" })] : [h("span.free", {}, "Waiting for the next candidate.")];
     card.who.replaceChildren(...parts.filter(Boolean));
   }
   card.shown = who;
   setBar(card.bar, hold ?? null);
   keyed(card.line, item.waiters.slice(0, FEW), (each) => each.lease, makeWaiter);
   const more = item.waiting - Math.min(item.waiters.length, FEW);
-  say(card.rest, item.waiting === 0 ? "No other candidate: if it ends, nobody leads." : more > 0 ? `and ${count(more, "more candidate")}` : "");
+  say(card.rest, item.waiting === 0 ? "No other candidate is waiting." : more > 0 ? `and ${count(more, "more candidate")}` : "");
 }

@@ -5,7 +5,7 @@ import { h, keyed, mark, say } from "../dom.js";
 import { empty } from "../empty.js";
 import * as live from "../live.js";
 import { decoded, nameNode } from "../names.js";
-import { count, person, share, stateBadge } from "../people.js";
+import { count, inLine, person, share, stateBadge } from "../people.js";
 import { leaseBar, setBar } from "../bars.js";
 import { releaseDialog } from "../release.js";
 import * as session from "../session.js";
@@ -38,18 +38,19 @@ class LockPage {
     Object.assign(this, { kind, spelt, name });
     this.state = h("p.state", { role: "status" });
     this.holders = h("ol.holders");
+    this.held = h("section", { "aria-label": "Holders", hidden: true }, h("h2", {}, "Held by"), this.holders);
     this.waiters = h("ol.people.line");
-    this.line = h("h2", {}, "Line");
+    this.line = h("h2", {}, "Queue");
     this.history = h("ol.events.short");
-    this.none = h("p.help", {}, "Nothing has happened to it since this server began to look.");
+    this.none = h("p.help", {}, "No events since this server started.");
     this.force = h("button.danger", { type: "button", hidden: true, onclick: () => this.askForce(null) }, "Force release…");
     this.element = h(
       "section.view.lock",
       {},
       h("header.title", {}, h("h1", {}, h("span.kind", {}, kind), nameNode(name)), h("div.fields", {}, copyButton(name), this.force)),
       this.state,
-      h("section", { "aria-label": "Holders" }, h("h2", {}, "Held by"), this.holders),
-      h("section", { "aria-label": "Line" }, this.line, this.waiters),
+      this.held,
+      h("section", { "aria-label": "Queue" }, this.line, this.waiters),
       h("section", { "aria-label": "History" }, h("h2", {}, "History"), this.none, this.history),
     );
     this.onNews = () => this.drawHistory();
@@ -63,6 +64,7 @@ class LockPage {
 
   take(found) {
     this.status = found;
+    this.held.hidden = !found.holders.length;
     say(this.state, summary(found));
     this.force.hidden = !found.holders.length || !session.may("force", this.name);
     say(this.force, found.holding > 1 ? "Force release of all…" : "Force release…");
@@ -71,7 +73,7 @@ class LockPage {
     const ask = canForce ? (hold) => this.askForce(hold) : null;
     keyed(this.holders, found.holders, (each) => `${each.lease} ${each.token} ${each.state}`, (hold) => makeHold(found, hold, ask), (element, hold) => setBar(element.bar, hold));
     keyed(this.waiters, found.waiters, (each) => each.lease, makeWaiter);
-    say(this.line, found.waiting ? `Line: ${found.waiting.toLocaleString("en")} wait` : "Line: nobody waits");
+    say(this.line, found.waiting ? `Queue: ${inLine(found.waiting)}` : "Queue: empty");
   }
 
   drawHistory() {
@@ -99,7 +101,7 @@ class LockPage {
 function summary({ holders, holding, capacity, lastToken }) {
   const shown = holding > holders.length ? ` The ${holders.length} whose leases end first are shown.` : "";
   const last = lastToken ? `The last token was ${lastToken}.` : "It was never granted.";
-  const of = capacity > 1 ? ` It lets ${capacity.toLocaleString("en")} units be held at a time.` : "";
+  const of = capacity > 1 ? ` Its capacity is ${capacity.toLocaleString("en")} units.` : "";
   return holders.length ? `Held by ${count(holding, "holder")}.${of}${shown}` : `Free. ${last}${of}`;
 }
 
@@ -113,7 +115,7 @@ function makeHold(found, hold, ask) {
     share(found, hold) ? fact("has", "Has", share(found, hold)) : null,
     hold.lease ? fact("fingerprint", "Lease", h("code", {}, hold.lease)) : null,
   ];
-  const end = ask && hold.lease ? h("button.plain", { type: "button", onclick: () => ask(hold) }, "End this one…") : null;
+  const end = ask && hold.lease ? h("button.plain", { type: "button", onclick: () => ask(hold) }, "End this lease…") : null;
   const element = h("li.holder-card", {}, h("p", {}, person(hold, 200), stateBadge(hold)), h("dl", {}, ...facts.filter(Boolean)), end);
   element.bar = bar;
   return element;

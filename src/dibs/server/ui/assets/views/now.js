@@ -1,4 +1,4 @@
-// Now: all that is held, however much it is.
+// Now: everything that is held or waited for.
 
 import { leaseBar, setBar } from "../bars.js";
 import { h, mark, say } from "../dom.js";
@@ -7,7 +7,7 @@ import { choiceField, KINDS, prefixField } from "../filter.js";
 import { looking } from "../loop.js";
 import { nameNode } from "../names.js";
 import { PAGE, Paged } from "../paged.js";
-import { inLine, person, share, stateBadge } from "../people.js";
+import { person, share, stateBadge } from "../people.js";
 import { toLock } from "../route.js";
 import { concerning, orderOf, outline, scanning } from "../scan.js";
 import * as session from "../session.js";
@@ -127,8 +127,8 @@ class Now {
 
   nothingThere() {
     const { prefix, kind } = this.wanted;
-    if (prefix || kind) return empty("Nothing like that is held", "Take another beginning, or every kind. What is free is not listed.");
-    return empty("Nothing is held", "Locks appear here by themselves as soon as somebody takes them. To take a first one:", firstLock());
+    if (prefix || kind) return empty("No match", "Nothing held has this prefix and kind. Free names are not listed.");
+    return empty("Nothing is held", "Locks appear here as soon as a program holds them. To hold a first one:", firstLock());
   }
 
   stop() {
@@ -187,7 +187,7 @@ function update(row, item) {
   row.held.at = Math.min(...item.holders.map((each) => each.since));
   if (hold) row.held.tick(row.held);
   say(row.renewals, hold?.renewals ? hold.renewals.toLocaleString("en") : "");
-  say(row.waiting, item.waiting ? inLine(item.waiting) : "");
+  say(row.waiting, item.waiting ? item.waiting.toLocaleString("en") : "");
 }
 
 function holderParts(item) {

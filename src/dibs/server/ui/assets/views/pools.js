@@ -13,7 +13,7 @@ const MOST = 1_024;
 const BIG = 64;
 
 export function poolsView(_, params) {
-  const nothing = empty("No pool is in use", "A semaphore lets several in at a time, each with a slot of its own. To take one of three:", "dibs run gpu --capacity 3 -- sleep 60");
+  const nothing = empty("No pool is in use", "A semaphore has several holders at a time, each with its own slot. To take one of three:", "dibs run gpu --capacity 3 -- sleep 60");
   return listing({ title: "Pools", kind: "semaphore", one: "pool", params, nothing, make, update });
 }
 

@@ -1,4 +1,4 @@
-// Queues: where somebody waits, the longest line first, and whom they wait for.
+// Queues: names with waiters, the longest queue first, and their holders.
 
 import * as api from "../api.js";
 import { leaseBar, setBar } from "../bars.js";
@@ -21,7 +21,7 @@ export function queuesView(_, params) {
   const told = trouble();
   const total = h("span.total", { role: "status" });
   const cards = h("div.cards");
-  const nothing = h("div", { hidden: true }, empty("Nobody waits", "Everything that was asked for was free, or was given up. A line appears here as soon as somebody waits, for instance:", "dibs run jobs/first --wait 60 -- true"));
+  const nothing = h("div", { hidden: true }, empty("No queues", "Nothing waits for a lease. A queue appears here as soon as a program waits, for instance with:", "dibs run jobs/first --wait 60 -- true"));
   const field = prefixField(prefix, (value) => {
     prefix = value;
     loop.poke();
@@ -35,7 +35,7 @@ export function queuesView(_, params) {
     told.clear();
     nothing.hidden = items.length > 0;
     const more = found.count > items.length ? `, the ${items.length} longest are shown` : "";
-    say(total, items.length ? `${count(found.count, "line")}${more}` : "");
+    say(total, items.length ? `${count(found.count, "queue")}${more}` : "");
     keyed(cards, items, (item) => item.key, make, update);
   };
   const concerns = (event) => concerning("", prefix)(event);
@@ -61,7 +61,7 @@ function update(card, item) {
   const [holders, waiters] = [item.holding - FEW, item.waiting - Math.min(item.waiters.length, FEW)];
   const parts = [];
   if (holders > 0) parts.push(`${count(holders, "other holder")}`);
-  if (waiters > 0) parts.push(`${waiters.toLocaleString("en")} more in line`);
+  if (waiters > 0) parts.push(`${waiters.toLocaleString("en")} more waiting`);
   say(card.rest, parts.join(", "));
 }
 

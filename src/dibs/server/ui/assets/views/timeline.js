@@ -27,7 +27,7 @@ const SPANS = [
   ["3600", "1 hour"],
   ["21600", "6 hours"],
 ];
-const ENDINGS = { released: "released", expired: "ended by expiry", freed: "freed by force" };
+const ENDINGS = { released: "released", expired: "expired", freed: "freed by force" };
 
 export function timelineView(_, params) {
   const view = new Timeline(params.get("prefix") ?? "", params.get("span") ?? "300");
@@ -41,7 +41,7 @@ class Timeline {
     this.held = [];
     this.told = trouble();
     this.total = h("span.total", { role: "status" });
-    this.nothing = h("div", { hidden: true }, empty("Nothing was held in this time", "Whatever is acquired from now on appears here; take a longer time to see what was held before.", "dibs run jobs/first -- sleep 10"));
+    this.nothing = h("div", { hidden: true }, empty("No holds in this period", "New holds appear here. Choose a longer period to see older ones.", "dibs run jobs/first -- sleep 10"));
     this.labels = h("ol.lane-names");
     this.blocks = s("g");
     this.axis = s("g.axis");
@@ -80,7 +80,7 @@ class Timeline {
     const some = fair(seen).slice(0, MOST).sort((a, b) => (a.id < b.id ? -1 : 1));
     this.nothing.hidden = some.length > 0 || !this.looked;
     this.chart.hidden = some.length === 0;
-    say(this.total, seen.length > some.length ? `${some.length} of ${seen.length.toLocaleString("en")} lanes; say how names begin to see others` : "");
+    say(this.total, seen.length > some.length ? `${some.length} of ${seen.length.toLocaleString("en")} lanes; filter by prefix to see others` : "");
     keyed(this.labels, some, (lane) => lane.id, label);
     this.drawLanes(some, from, until);
   }
@@ -152,17 +152,17 @@ function updateBlock(group, { block, row, from, to }) {
     mark(rect, "width", width);
   }
   mark(group, "data-how", block.end === null ? "held" : block.how);
-  const text = labelOf(block.token, width);
+  const text = labelOf(block, width);
   mark(group.text, "x", from + 5);
   mark(group.text, "y", AXIS + row * ROW + ROW / 2);
   say(group.text, text);
   say(group.title, words(block));
 }
 
-/** As much of a token as there is room for: its end, by which two in a row are told apart. */
-function labelOf(token, width) {
+/** As much of the holder's name as there is room for: its end. */
+function labelOf({ owner }, width) {
   const letters = Math.floor((width - 8) / LETTER);
-  const text = String(token);
+  const text = shown(owner);
   if (letters >= text.length) return text;
   return letters >= FEWEST ? `…${text.slice(1 - letters)}` : "";
 }
@@ -190,5 +190,5 @@ function hatch() {
 
 function legend() {
   const each = (how, words) => h("li", {}, h("span.sample", { "data-how": how, "aria-hidden": "true" }), words);
-  return h("ul.legend", { "aria-label": "Key" }, each("held", "held now"), each("released", "released"), each("expired", "ended by expiry"), each("freed", "freed by force"));
+  return h("ul.legend", { "aria-label": "Key" }, each("held", "held now"), each("released", "released"), each("expired", "expired"), each("freed", "freed by force"));
 }
