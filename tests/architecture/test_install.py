@@ -36,7 +36,7 @@ def installs() -> Iterator[tuple[str, str]]:
     for name in listed.stdout.splitlines():
         try:
             text = (ROOT / name).read_text("utf-8")
-        except UnicodeDecodeError:
+        except (UnicodeDecodeError, FileNotFoundError):
             continue
         for found in INSTALL.finditer(text):
             yield f"{name}:{text.count('\n', 0, found.start()) + 1}", found[3]
