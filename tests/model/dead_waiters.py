@@ -71,7 +71,8 @@ def _granted(line: Line) -> dict[str, float]:
     book = MemoryBook()
     granted: dict[str, float] = {}
     ends = {
-        f"w{n}": inf if death < 0 else FREE_AT - death - BEFORE for n, death in enumerate(line.deaths)
+        f"w{n}": inf if death < 0 else FREE_AT - death - BEFORE
+        for n, death in enumerate(line.deaths)
     }
     calls: list[tuple[float, int, Command]] = []
     ttl = FREE_AT if line.expires else 100.0

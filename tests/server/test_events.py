@@ -355,25 +355,3 @@ def test_a_store_that_cant_be_read_ends_it(world: World, monkeypatch: pytest.Mon
     monkeypatch.setattr(world.server.service.runtime, "call", away)
     with following(world.client(), f"/v1/watch/locks/{b64('x')}") as news:
         assert [(name, data) for _, name, data in news] == [("bye", "unavailable")]
-
-
-def test_contention_is_told_by_families(world: World) -> None:
-    client = world.client()
-    held = acquire(client, "jobs/1", ttl=20)
-    assert client.post(f"/v1/locks/{b64('jobs/1')}", params={"ttl": 20}).status_code == 409
-    release(client, "jobs/1", held["id"])
-    acquire(client, "report-7")
-    told = client.get("/v1/contention").json()
-    jobs, reports = told["families"]
-    assert [each["name"] for each in (jobs, reports)] == [
-        b64(name).removeprefix("base64:") for name in ("jobs/", "report-#")
-    ]
-    assert (jobs["kind"], jobs["grants"], jobs["refused"], jobs["expired"]) == ("lock", 1, 1, 0)
-    assert jobs["ttl"] == 20
-    assert 0 < jobs["closest"] < 1
-    assert (jobs["held"]["count"], sum(jobs["held"]["counts"])) == (1, 1)
-    assert len(told["bounds"]) + 1 == len(jobs["held"]["counts"])
-    inside = world.client("read", prefixes=[b"jobs/"]).get("/v1/contention").json()
-    assert [each["name"] for each in inside["families"]] == [jobs["name"]]
-    deeper = world.client("read", prefixes=[b"jobs/deeper/"]).get("/v1/contention").json()
-    assert deeper["families"] == []

@@ -118,8 +118,8 @@ class SqlFence(_Statements):
         One statement a slot. From here on others with that key and slot wait until the transaction
         ends. Raises `StaleToken` if a higher token was seen: roll back then. Raises `DibsError` for a
         connection without a transaction, and `TypeError` for one that doesn't tell; nothing was written
-        then. Raises `NotConfigured` if the table is not there. At stricter isolation than READ COMMITTED the loser of a race gets the database's own
-        serialization error.
+        then. Raises `NotConfigured` if the table is not there. At stricter isolation than READ
+        COMMITTED the loser of a race gets the database's own serialization error.
         """
         stamp = stamp_of(by)
         self._refuse_outside(connection, stamp)

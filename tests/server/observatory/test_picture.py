@@ -290,35 +290,6 @@ def _everything() -> list[Callable[[], Command]]:
     ]
 
 
-def test_families_learn_how_long_is_waited_and_held(seen: Watched) -> None:
-    seen.here(acquire("a", ttl=10))
-    seen.here(acquire("b", ttl=10))
-    seen.here(acquire("c", queue=False))
-    seen.now += 9
-    seen.here(renew("a", 10))
-    seen.now += 1
-    seen.here(release("a"))
-    seen.here(renew("b", 10))
-    family = seen.picture.families.of(KEY)
-    assert (family.kind, family.name, family.grants, family.refused) == ("lock", b"jobs/", 2, 1)
-    assert (family.held.count, family.held.longest, family.waited.longest) == (1, 10.0, 10.0)
-    assert family.ttl == 10.0
-    assert family.closest == pytest.approx(0.9)
-
-
-def test_what_is_held_all_along_is_no_family(seen: Watched) -> None:
-    seen.elsewhere(acquire("a"))
-    seen.elsewhere(acquire("b"))
-    late = Watched(seen.now + 1, books=seen.books)
-    late.walk()
-    late.here(renew("a"))  # how long it went without one nobody knows
-    assert late.take() == ["renewed a"]
-    assert list(late.picture.families) == []
-    late.here(release("a"))
-    (family,) = late.picture.families
-    assert (family.name, family.held.count) == (b"jobs/", 1)
-
-
 def test_a_grant_without_a_ledgers_word_is_taken_as_it_is(seen: Watched) -> None:
     """Of a long poll only the end passes by."""
     seen.picture.saw(acquire("a"), Granted(7, (0,), 30.0))

@@ -95,12 +95,12 @@ def go(page: Page, where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["now", "queues", "pools", "leaders", "contention", "timeline", "events", "audit"]
+    "place", ["now", "queues", "pools", "leaders", "timeline", "events", "audit"]
 )
 def test_a_view_shows_them_as_texts(inside: Visit, place: str) -> None:
     go(inside.page, place)
     expect(inside.page.locator(f"nav [aria-current=page][href*={place}]")).to_be_visible()
-    if place not in ("contention", "events"):
+    if place != "events":
         expect(inside.page.locator("#main")).to_contain_text("<img src=x onerror=")
     check_nothing_ran(inside)
 

@@ -163,14 +163,6 @@ def test_leaders_are_shown_with_who_is_next(page: Page) -> None:
     expect(card.get_by_role("listitem")).to_contain_text(["node-b"])
 
 
-def test_contention_is_told_in_words_and_drawn(page: Page) -> None:
-    go(page, "contention")
-    card = page.get_by_role("article").filter(has_text="jobs/")
-    expect(card).to_contain_text("99 % of holds take at most")
-    expect(card.locator("line.ttl")).to_have_count(1)
-    expect(card.locator("rect.column")).not_to_have_count(0)
-
-
 def test_the_timeline_has_a_lane_for_each_lock_or_slot(page: Page, held: Held) -> None:
     lease = held.take("lock:short", "too slow", ttl=1.0)
     go(page, "timeline")
@@ -312,7 +304,6 @@ def test_a_phone_is_wide_enough(world: World, browser: Browser, held: Held) -> N
         "queues": ".card",
         "pools": ".card",
         "leaders": ".card",
-        "contention": ".card .column",
         "timeline": ".block",
         "events": ".event",
         "audit": "tbody tr",

@@ -112,7 +112,7 @@ class _Plain:
     def opened(self, found: "Opened") -> None:
         self._began = time.monotonic()
         print(
-            f"Started a lock service, and {found.workers} workers in {found.processes} processes of their own.\n\n"
+            f"Started a lock service, and {found.workers} workers in {found.processes} processes.\n\n"
             "Open this link in your browser within 10 minutes (it works once):\n\n"
             f"  {found.sign_in_url}\n\n"
             "Or watch in another shell:\n\n"

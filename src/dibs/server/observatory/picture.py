@@ -13,7 +13,6 @@ from dibs.model import (
     Granted,
     Lost,
     Queued,
-    Refused,
     Release,
     Released,
     Renew,
@@ -61,8 +60,6 @@ class Picture(Sketch):
         if hold is None or hold.token != reply.token:
             note = command.note
             hold = self._grant(seen, lease, command.owner, note, command.units, reply)
-            family = seen.family or self._family(seen)
-            family.ttl = reply.ttl
             self._extend(hold, reply.ttl)
         else:
             self._renew(seen, lease, hold, reply.ttl)
@@ -73,9 +70,6 @@ class Picture(Sketch):
             place = Place(command.owner, command.note, command.units, self._now())
             seen.places[lease] = place
             self._tell_of(seen, "queued", lease, place)
-
-    def _refused(self, command: Acquire, reply: Refused) -> None:
-        self.families.of(command.key).refused += 1
 
     def _renewed(self, command: Renew, reply: Renewed | Granted) -> None:
         seen = self._seen.get(command.key)
@@ -224,7 +218,6 @@ class Picture(Sketch):
 _TAKEN: dict[tuple[type, type], Callable[..., None]] = {
     (Acquire, Granted): Picture._acquired,
     (Acquire, Queued): Picture._queued,
-    (Acquire, Refused): Picture._refused,
     (Renew, Renewed): Picture._renewed,
     (Renew, Granted): Picture._renewed,
     (Renew, Lost): Picture._lost,

@@ -1,7 +1,6 @@
 """What a picture has of one key."""
 
 from dibs.model import Holder, Waiter
-from dibs.server.observatory.families import Family
 
 
 class Hold:
@@ -9,7 +8,6 @@ class Hold:
 
     __slots__ = (
         "ends",
-        "fresh",
         "note",
         "owner",
         "renewals",
@@ -34,8 +32,6 @@ class Hold:
         """When it ends, unless it is renewed."""
         self.ttl = 0.0
         """0 where it is not known."""
-        self.fresh = since
-        """When it was granted, or renewed last."""
         self.renewals = 0
         self.revoked = False
 
@@ -73,7 +69,6 @@ class Seen:
         "capacity",
         "changed",
         "ended",
-        "family",
         "holds",
         "key",
         "newest",
@@ -85,8 +80,6 @@ class Seen:
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        self.family: Family | None = None
-        """Once it has counted anything of this key: only so many are told apart, and most keys are idle."""
         self.holds: dict[str, Hold] = {}
         """By the fingerprints of their leases' ids."""
         self.places: dict[str, Place] = {}

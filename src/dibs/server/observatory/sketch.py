@@ -5,7 +5,6 @@ from math import inf
 
 from dibs.model import Granted, Wakeup
 from dibs.server.observatory.events import Event, What
-from dibs.server.observatory.families import Families, Family
 from dibs.server.observatory.seen import Hold, Place, Seen
 
 type Tell = Callable[[Event], None]
@@ -21,7 +20,6 @@ class Sketch:
     """Keys in use. `now` is a clock that only runs forwards, `wall` the time of day."""
 
     def __init__(self, tell: Tell, now: Callable[[], float], wall: Callable[[], float]) -> None:
-        self.families = Families()
         self._tell = tell
         self._now = now
         self._wall = wall
@@ -59,11 +57,6 @@ class Sketch:
         seen = self._seen[key] = Seen(key)
         seen.ended = self._ended.pop(key, seen.ended)
         return seen
-
-    def _family(self, seen: Seen) -> Family:
-        """Its family, once there is something to count; `seen.family or` before it makes that cheap."""
-        family = seen.family = self.families.of(seen.key)
-        return family
 
     def _drop_if_idle(self, seen: Seen) -> None:
         if seen.is_idle and self._seen.pop(seen.key, None) is not None:
@@ -113,23 +106,15 @@ class Sketch:
     def _tell_granted(
         self, seen: Seen, lease: str, hold: Hold, waited: float | None, *, found: bool = False
     ) -> None:
-        family = seen.family or self._family(seen)
-        family.grants += 1
-        if waited is not None:
-            family.waited.add(waited)
         self._tell_of(seen, "granted", lease, hold, waited=waited, found=found, at=hold.since)
 
     def _renew(self, seen: Seen, lease: str, hold: Hold, ttl: float) -> None:
-        if hold.ttl:  # else there is nothing to count
-            family = seen.family or self._family(seen)
-            family.stretched(self._now() - hold.fresh, hold.ttl)
         self._extend(hold, ttl)
         hold.renewals += 1
         self._tell_of(seen, "renewed", lease, hold)
 
     def _extend(self, hold: Hold, ttl: float) -> None:
-        hold.fresh = self._now()
-        hold.ends = hold.fresh + ttl
+        hold.ends = self._now() + ttl
         hold.ttl = ttl
 
     def _end(
@@ -149,12 +134,6 @@ class Sketch:
             at = min(at, hold.ends)
         at = max(at, hold.since)
         seen.ended.update(dict.fromkeys(hold.slots, at))
-        family = seen.family or self._family(seen)
-        if what == "expired":
-            family.expired += 1
-        elif not found:
-            family.stretched(at - hold.fresh, hold.ttl)
-        family.held.add(at - hold.since)
         self._tell_of(seen, what, lease, hold, reason=reason, found=found, at=at)
 
     def _tell_of(

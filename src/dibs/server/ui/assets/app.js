@@ -9,7 +9,6 @@ import * as session from "./session.js";
 import { shell } from "./shell.js";
 import { signInForm } from "./sign_in.js";
 import { auditView } from "./views/audit.js";
-import { contentionView } from "./views/contention.js";
 import { eventsView } from "./views/events.js";
 import { leadersView } from "./views/leaders.js";
 import { lockView } from "./views/lock.js";
@@ -24,7 +23,6 @@ const VIEWS = {
   queues: queuesView,
   pools: poolsView,
   leaders: leadersView,
-  contention: contentionView,
   timeline: timelineView,
   events: eventsView,
   audit: auditView,

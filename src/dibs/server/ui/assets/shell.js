@@ -11,7 +11,6 @@ const PLACES = [
   ["queues", "Queues"],
   ["pools", "Pools"],
   ["leaders", "Leaders"],
-  ["contention", "Contention"],
   ["timeline", "Timeline"],
   ["events", "Events"],
   ["audit", "Audit"],
