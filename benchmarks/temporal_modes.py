@@ -47,7 +47,7 @@ from benchmarks.temporal_flows import (
     Timed,
 )
 from benchmarks.temporal_world import World, world
-from dibs.backends.temporal.protocol.ids import broker_id, permit_id
+from dibs.backends.temporal.protocol.ids import broker_id, permit_workflow_id
 from dibs.temporal.slot.probing import PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 
@@ -159,7 +159,7 @@ def _lock_of(way: str, resource: str) -> str:
     if way in (FAIR, FAIR_LOCK):
         kind = "lock" if way == FAIR_LOCK else "semaphore"
         return broker_id(f"{kind}:{resource}".encode())
-    return permit_id(resource, "0")
+    return permit_workflow_id(resource, "0")
 
 
 def _actions(events: Sequence[int]) -> int:

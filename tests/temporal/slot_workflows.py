@@ -129,7 +129,7 @@ class Gated:
 
 
 def _held(got: Permit | str, entered: float, left: float) -> Held:
-    if isinstance(got, str):
+    if not isinstance(got, Permit):
         return Held(got, entered, left)
     return Held(got.slot, entered, left, got.token, got.run_id)
 

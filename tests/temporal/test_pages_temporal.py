@@ -17,7 +17,7 @@ from tests.servers.temporal import TemporalServer
 from tests.temporal.test_examples_temporal import QUEUE
 
 PAGE = "temporal.md"
-GATE, PLAIN, ACTIVITY, RELAY = range(4)
+GATE, ACTIVITY, PLAIN, RELAY = range(4)
 
 RUNS_RELAY = """
 import asyncio

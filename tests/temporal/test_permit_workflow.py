@@ -35,7 +35,7 @@ class Permits:
         handle: Handle = await self.client.start_workflow(
             ids.PERMIT,
             PermitSlotInput(resource, "0", lease, **more),
-            id=ids.permit_id(resource, "0"),
+            id=ids.permit_workflow_id(resource, "0"),
             task_queue=self.queue,
             result_type=str,
         )
@@ -147,7 +147,7 @@ async def test_what_a_later_release_adds_to_its_input_is_ignored(permits: Permit
     permit: Handle = await permits.client.start_workflow(
         ids.PERMIT,
         {"resource": resource, "slot": "0", "lease_seconds": 30.0, "colour": "blue"},
-        id=ids.permit_id(resource, "0"),
+        id=ids.permit_workflow_id(resource, "0"),
         task_queue=permits.queue,
         result_type=str,
     )

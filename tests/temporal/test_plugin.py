@@ -1,16 +1,15 @@
-"""The plugin: what it sets up, that twice is once, and that it says when nobody serves permits."""
+"""The plugin: what it sets up, and that twice is once."""
 
 import asyncio
-import logging
 import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio import activity
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
-from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
@@ -24,7 +23,6 @@ from dibs.temporal import (
     TemporalWorker,
 )
 from dibs.temporal.worker.beside import ServedBeside, _running
-from dibs.temporal.worker.selfcheck import warn_if_unserved
 from dibs.temporal.worker.served import WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Raises
@@ -58,11 +56,11 @@ def test_all_three_are_served() -> None:
 
 
 async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
-    """It needs our interceptor, errors and sandbox, and does not serve permits."""
+    """It needs our interceptor, errors and sandbox, and serves its permits, but no brokers."""
     client = await with_plugin(temporal_server)
     worker = Worker(client, task_queue=unique("queue"), workflows=[Holds])
     config = worker.config(active_config=True)
-    assert types_of(worker) == [Holds]
+    assert types_of(worker) == [Holds, PermitSlotWorkflow]
     assert len(ours_in(worker)) == 1
     assert DibsError in config["workflow_failure_exception_types"]
     runner = config["workflow_runner"]
@@ -131,6 +129,17 @@ async def test_it_takes_what_activities_are_locked_with(temporal_server: Tempora
 def test_a_replayer_knows_our_workflows() -> None:
     config = Replayer(workflows=[Holds], plugins=[DibsPlugin()]).config(active_config=True)
     assert list(config["workflows"]) == [Holds, *WORKFLOWS]
+
+
+async def test_a_worker_without_workflows_gets_none(temporal_server: TemporalServer) -> None:
+    """Else it would take workflow tasks that it can't do from another worker of its queue."""
+    client = await with_plugin(temporal_server)
+
+    @activity.defn
+    async def work() -> None: ...
+
+    worker = Worker(client, task_queue=unique("queue"), activities=[work])
+    assert not types_of(worker)
 
 
 # -- what that does -------------------------------------------------------------------------------
@@ -222,15 +231,20 @@ async def test_who_is_cancelled_while_it_starts_stops_it_for_nobody_else(
         assert _running[client][queue].worker is not None
 
 
-async def test_one_that_serves_already_is_enough(
-    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_one_that_serves_already_is_enough(temporal_server: TemporalServer) -> None:
     permits = unique("permits")
     client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits, serve=True))
     async with TemporalWorker(client, task_queue=permits):
-        async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
-            pass
-    assert "nobody serves" not in caplog.text
+        queue = unique("queue")
+        async with Worker(client, task_queue=queue, workflows=[Holds]):
+            slot, _ = await client.execute_workflow(
+                Holds.run,
+                args=[unique("r"), permits],
+                id=unique("holds"),
+                task_queue=queue,
+                execution_timeout=timedelta(seconds=PATIENCE),
+            )
+    assert slot == "0"
 
 
 async def test_an_error_of_ours_fails_the_workflow(temporal_server: TemporalServer) -> None:
@@ -253,46 +267,16 @@ async def test_an_error_of_ours_fails_the_workflow(temporal_server: TemporalServ
 # -- nobody serves --------------------------------------------------------------------------------
 
 
-async def test_it_says_that_nobody_serves(
+async def test_no_start_says_that_nobody_serves_what_nobody_may_want(
     temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    permits = unique("permits")
-    client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits))
-    async with Worker(client, task_queue=unique("queue"), workflows=[Holds]):
-
-        async def warned() -> bool:
-            return permits in caplog.text
-
-        await until(warned)
-    [record] = [each for each in caplog.records if each.name == "dibs.temporal"]
-    assert record.levelno == logging.WARNING
-    assert f"run `dibs temporal worker --task-queue {permits}`" in record.getMessage()
-
-
-async def test_it_says_nothing_where_somebody_does(
-    temporal_server: TemporalServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    permits = unique("permits")
-    client = await connected(temporal_server)
-    async with TemporalWorker(client, task_queue=permits):
-        await warn_if_unserved(client, permits)
-    assert permits not in caplog.text
-
-
-async def test_the_check_never_fails(
-    temporal_server: TemporalServer,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Also where one may not ask: the worker has its own way to tell of an outage."""
-
-    async def refused(*about: Any, **more: Any) -> Any:
-        raise RPCError("not for you", RPCStatusCode.PERMISSION_DENIED, b"")
-
-    client = await connected(temporal_server)
-    monkeypatch.setattr(client.workflow_service, "describe_task_queue", refused)
-    await warn_if_unserved(client, unique("permits"))
-    assert "nobody serves" not in caplog.text
+    """As where activities keep their locks in Redis; who wants a broker is told by an error."""
+    plugin = DibsPlugin(task_queue=unique("permits"), backend="memory://")
+    client, queue = await with_plugin(temporal_server, plugin), unique("queue")
+    async with Worker(client, task_queue=queue, workflows=[Raises]):
+        with pytest.raises(WorkflowFailureError):
+            await client.execute_workflow(Raises.run, id=unique("raises"), task_queue=queue)
+    assert not [each for each in caplog.records if each.name.startswith("dibs")]
 
 
 # -- the worker, in this process ------------------------------------------------------------------

@@ -157,7 +157,7 @@ async def test_a_renewal_that_hangs_ends_with_the_deadline(
     with pytest.raises(WorkflowFailureError) as caught:
         await handle.result()
     assert "no renewal came in time" in str(caught.value.cause)
-    assert await world.permit(spec).result() == "released"
+    assert await world.permit(spec).result() == "lease_expired"
 
 
 def report_late(monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -111,7 +111,7 @@ async def test_an_hour_on_a_server_that_skips_time() -> None:
             await real.start_workflow(
                 PermitSlotWorkflow.run,
                 PermitSlotInput(resource, slot, 20_000.0),
-                id=ids.permit_id(resource, slot),
+                id=ids.permit_workflow_id(resource, slot),
                 task_queue=queue,
             )
         spec = Spec(resource, queue, capacity=2)

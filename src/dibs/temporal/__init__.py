@@ -5,6 +5,8 @@
 * `DibsPlugin` sets up a client's workers for both.
 * `TemporalWorker` serves permits and brokers (`PermitSlotWorkflow`, `DibsBroker`, `DibsMailbox`),
   as does `dibs temporal worker`; `serve` is that as a coroutine.
+* `permit_workflow_id`, `connect_temporal_client` and the constants are what Temporal's guide to distributed
+  locks calls so.
 * `Handoff` is what a permit's `detach()` gives; what goes wrong is a `DibsError`, as everywhere.
 """
 
@@ -13,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dibs.backends.temporal.broker.mailbox import DibsMailbox as DibsMailbox
     from dibs.backends.temporal.broker.workflow import DibsBroker as DibsBroker
+    from dibs.backends.temporal.protocol.ids import permit_workflow_id as permit_workflow_id
+    from dibs.backends.temporal.protocol.permits import PermitSlotInput as PermitSlotInput
     from dibs.errors import AcquireTimeout as AcquireTimeout
     from dibs.errors import BackendUnavailable as BackendUnavailable
     from dibs.errors import DibsError as DibsError
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
     from dibs.temporal.activity.interceptor import LockInterceptor as LockInterceptor
     from dibs.temporal.activity.lock import ActivityLock as ActivityLock
     from dibs.temporal.activity.lock import current_lock as current_lock
+    from dibs.temporal.defaults import DEFAULT_BACKOFF as DEFAULT_BACKOFF
+    from dibs.temporal.defaults import DEFAULT_LEASE as DEFAULT_LEASE
+    from dibs.temporal.defaults import MAX_BACKOFF as MAX_BACKOFF
     from dibs.temporal.failures import Misused as Misused
     from dibs.temporal.lock import Lock as Lock
     from dibs.temporal.permits.handoff import Handoff as Handoff
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
     from dibs.temporal.plugin import DibsPlugin as DibsPlugin
     from dibs.temporal.semaphore import Semaphore as Semaphore
     from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow as PermitSlotWorkflow
+    from dibs.temporal.worker.joining import TEMPORAL_TASK_QUEUE as TEMPORAL_TASK_QUEUE
+    from dibs.temporal.worker.joining import connect_temporal_client as connect_temporal_client
     from dibs.temporal.worker.serving import serve as serve
     from dibs.temporal.worker.worker import TemporalWorker as TemporalWorker
 
@@ -52,6 +61,10 @@ else:
                 "Reentrant",
             ),
             "dibs.temporal.activity.lock": ("ActivityLock", "current_lock"),
+            "dibs.backends.temporal.protocol.permits": ("PermitSlotInput",),
+            "dibs.backends.temporal.protocol.ids": ("permit_workflow_id",),
+            "dibs.temporal.defaults": ("DEFAULT_BACKOFF", "DEFAULT_LEASE", "MAX_BACKOFF"),
+            "dibs.temporal.worker.joining": ("TEMPORAL_TASK_QUEUE", "connect_temporal_client"),
             "dibs.temporal.failures": ("Misused",),
             "dibs.temporal.permits.handoff": ("Handoff",),
             "dibs.temporal.activity.interceptor": ("LockInterceptor",),

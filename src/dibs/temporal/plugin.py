@@ -1,6 +1,5 @@
 """The plugin that sets up a client and its workers: `Client.connect(…, plugins=[DibsPlugin()])`."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, override
 from weakref import WeakSet
@@ -8,28 +7,27 @@ from weakref import WeakSet
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig
 
+from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.config import Duration
 from dibs.errors import DibsError
 from dibs.temporal.activity.backend import LockBackend
 from dibs.temporal.activity.decorator import refuse_locked_workflows
 from dibs.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
-from dibs.temporal.defaults import task_queue as queue_of
 from dibs.temporal.worker.beside import ServedBeside
 from dibs.temporal.worker.quiet_end import end_quietly
 from dibs.temporal.worker.sandbox import passing_ours
-from dibs.temporal.worker.selfcheck import warn_if_unserved
-from dibs.temporal.worker.served import with_our_activities, with_our_workflows
+from dibs.temporal.worker.served import with_our_activities, with_our_workflows, with_permits
 
 
 class DibsPlugin(SimplePlugin):
     """Sets up workers for Dibs: all of a client, or one (`Worker(…, plugins=[DibsPlugin()])`).
 
     `@needs_lock` works on each, our modules pass through its sandbox, and our errors fail a workflow instead
-    of its task. A worker of the permit queue (`task_queue`, else TEMPORAL_TASK_QUEUE, else
-    `distributed-lock-tq`) also serves permits and brokers. On other queues it doesn't, as an application's
-    backlog would keep locks from being passed on: run `dibs temporal worker`, or say `serve=True` to
-    have a worker of the permit queue run beside each, in its process. Where nobody serves that
-    queue when a worker starts, a warning says so. Given twice, it counts once.
+    of its task. A worker that runs workflows also runs the permits that they take (`PermitSlotWorkflow`).
+    Brokers have a queue of their own (`task_queue`, else TEMPORAL_TASK_QUEUE, else `distributed-lock-tq`),
+    so that no application's backlog keeps a lock from being passed on. Run `dibs temporal worker` for
+    it, or give `serve=True` to have a worker of that queue run beside each of yours, in its process.
+    Given twice, the plugin counts once.
 
     `application`, `backend` and `wait_in_slot` are for `@needs_lock`: see `LockInterceptor`. A worker whose
     activities need locks that nobody has said where to keep isn't made: that raises `NotConfigured`.
@@ -69,6 +67,8 @@ class DibsPlugin(SimplePlugin):
         if config.get("task_queue") == self.task_queue:
             config["workflows"] = with_our_workflows(config.get("workflows"))
             config["activities"] = with_our_activities(config.get("activities"))
+        elif config.get("workflows"):
+            config["workflows"] = with_permits(config["workflows"])
         return config
 
     @override
@@ -93,18 +93,11 @@ class DibsPlugin(SimplePlugin):
         elif self.serve and _first(worker, _served_beside):
             async with ServedBeside(worker.client, self.task_queue):
                 await next(worker)
-        elif not self.serve and _first(worker, _checked):
-            checking = asyncio.create_task(warn_if_unserved(worker.client, self.task_queue))
-            try:
-                await next(worker)
-            finally:
-                checking.cancel()
         else:
             await next(worker)
 
 
 _served_beside: "WeakSet[Worker]" = WeakSet()
-_checked: "WeakSet[Worker]" = WeakSet()
 """A worker may have a plugin of ours from its client, and another one of its own."""
 
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Unpack
 from temporalio import workflow
 
 from dibs.backends.temporal.protocol.bounds import MOST_SLOTS
-from dibs.backends.temporal.protocol.ids import permit_id
+from dibs.backends.temporal.protocol.ids import permit_workflow_id
 from dibs.config import Duration, seconds
 from dibs.core.names import key_of
-from dibs.temporal.defaults import task_queue as resolved
+from dibs.temporal.defaults import named_queue
 from dibs.temporal.failures import AcquireTimedOut, Misused, checked
 from dibs.temporal.fair.acquiring import acquire_fair, reattach_fair
 from dibs.temporal.permits.acquiring import Acquiring
@@ -26,9 +26,10 @@ from dibs.temporal.slot.reattaching import reattach_slot
 class Semaphore:
     """At most `capacity` workflows at a time hold a permit on a resource.
 
-    Each permit is a workflow of its own, `permit:{resource}:{slot}`, on the task queue that
-    `dibs temporal worker` serves. Without `fair` whoever tries at the right moment gets a slot, and
-    a waiter's history grows, if slowly; with `fair=True` a broker keeps the order.
+    Without `fair`, each permit is a workflow of its own, `permit:{resource}:{slot}`. It runs on
+    `task_queue`, else on TEMPORAL_TASK_QUEUE, else on the caller's own queue, where the worker has to know
+    `PermitSlotWorkflow`; `DibsPlugin` registers it. Waiters try again and again, in no order. With
+    `fair=True` a broker keeps the order. It runs on `distributed-lock-tq` unless another queue is named.
 
     `on_holder_close` is what becomes of a permit whose holder ends without having released it, as when it
     is terminated. "safe": it stays until its lease ends, since activities of that holder may still run.
@@ -59,7 +60,7 @@ class Semaphore:
         self.on_holder_close: OnHolderClose = on_holder_close
         self.armed = armed
         with checked():
-            self.task_queue = resolved(task_queue)
+            self.task_queue = named_queue(task_queue)
             self.quarantine = seconds(quarantine, "quarantine")
             _check_mode(self)
             _check_pool(self)
@@ -69,13 +70,14 @@ class Semaphore:
     def acquire(self, **asked: Unpack[Asked]) -> Acquiring:
         """A slot: `async with semaphore.acquire() as permit:`, or `permit = await semaphore.acquire()`.
 
-        It may be told `ttl`, `wait`, `backoff`, `max_backoff`, `units`, `priority`, `note`, `auto_renew`,
-        `max_hold`; `lease` and `timeout` are other words for `ttl` and `wait`. Taken slots are tried again
-        after `backoff` seconds, then ever more rarely up to `max_backoff`, and never at more than some 900
-        events of history an hour. Raises `AcquireTimeout` after `wait` seconds, `Reentrant` where this
-        task would wait for itself, `BackendUnavailable` where no worker serves the permits. It stands for
-        `ttl` seconds and is renewed for `max_hold` at most. A cancellation while waiting leaves nothing
-        behind.
+        Options: `ttl`, `wait`, `backoff`, `max_backoff`, `units`, `priority`, `note`, `auto_renew`,
+        `max_hold`; `timeout` is another word for `wait`. It stands for `ttl` seconds, and is renewed for
+        at most `max_hold`. With `lease=` instead of `ttl=` it is not renewed. Taken slots are tried again
+        after `backoff` seconds, then ever more rarely up to `max_backoff`, and never at more than some
+        900 events of history an hour. A cancellation while waiting leaves nothing behind.
+
+        Raises `AcquireTimeout` after `wait` seconds, `Reentrant` where this task would wait for itself,
+        `BackendUnavailable` where no worker serves the permits.
         """
         found = terms(**asked)
         with checked():
@@ -170,7 +172,7 @@ def _check_pool(asked: Semaphore) -> None:
             f"capacity is {asked.capacity}: slot mode has at most {MOST_SLOTS} slots, as each is a workflow "
             "ID; use fair=True for more"
         )
-    permit_id(asked.resource, str(asked.capacity - 1))
+    permit_workflow_id(asked.resource, str(asked.capacity - 1))
 
 
 def _check_terms(asked: Semaphore, given: Mapping[str, Any], found: Terms) -> None:

@@ -43,7 +43,7 @@ async def test_doctor_tells_of_what_is_on_a_queue_that_nobody_serves(
     stray = await client.start_workflow(
         ids.PERMIT,
         PermitSlotInput("stray", "0", 60.0),
-        id=ids.permit_id(nowhere, "0"),
+        id=ids.permit_workflow_id(nowhere, "0"),
         task_queue=nowhere,
     )
     async with dibs.connect(url) as store:

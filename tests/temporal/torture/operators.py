@@ -40,7 +40,7 @@ class Operator:
         slots = [(name, slot) for name, many in resources.items() for slot in range(many)]
         self._draw.shuffle(slots)
         for name, slot in slots:
-            permit = self._client.get_workflow_handle(ids.permit_id(name, str(slot)))
+            permit = self._client.get_workflow_handle(ids.permit_workflow_id(name, str(slot)))
             described = await found(permit.describe)
             if described is None or described.status != WorkflowExecutionStatus.RUNNING:
                 continue

@@ -5,6 +5,7 @@ from base64 import urlsafe_b64encode
 from temporalio import workflow
 
 from dibs.backends.temporal.protocol.bounds import AGES
+from dibs.backends.temporal.protocol.ids import QUEUE
 from dibs.core.names import key_of
 from dibs.errors import DibsError
 from dibs.model import Acquire, Failed, Gone, Refused
@@ -107,7 +108,7 @@ def _lease_of(handoff: Handoff) -> BrokeredLease:
 def _broker(pool: Pool) -> Broker:
     with checked():
         key = key_of("lock" if pool.kind == "lock" else "semaphore", pool.resource)
-    return Broker(key, pool.task_queue)
+    return Broker(key, pool.task_queue or QUEUE)
 
 
 def _fast(pool: Pool) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from math import inf
+from typing import Any, Self
 
 from temporalio import workflow
 
@@ -33,6 +34,11 @@ class FairPermit(Permit):
     `run_id` is the fingerprint of its lease, by which `dibs show` and `revoke` name it: there is no
     run that would be this permit.
     """
+
+    def __new__(
+        cls, line: Line, broker: Broker, lease: BrokeredLease, *_: Any, **about: Any
+    ) -> Self:
+        return str.__new__(cls, lease.slots[0])
 
     def __init__(
         self,

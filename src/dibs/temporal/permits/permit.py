@@ -12,8 +12,10 @@ from dibs.temporal.failures import NotHolding, PermitLost
 from dibs.temporal.permits.handoff import Handoff
 
 
-class Permit(ABC):
+class Permit(str, ABC):
     """A slot of a resource, held. Made by `acquire()` only; times are the workflow's own.
+
+    It is also the name of its slot, a `str` that activities can be given. Of several slots, the first.
 
     It ends with `release()`, which leaving the block does as well; by `detach()` it stays and may be
     taken up by the next run. `lost` is true once it has ended otherwise, or its deadline has passed.
@@ -141,6 +143,10 @@ class Permit(ABC):
     def __repr__(self) -> str:
         state = f"lost: {self.reason}" if self.lost else self._over or "held"
         return f"<Permit {self._named()}, {state}>"
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """A copy is only the name, as in a dataclass that becomes an argument."""
+        return str, (self.slot,)
 
     def __int__(self) -> int:
         return self.slot_index

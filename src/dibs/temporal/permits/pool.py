@@ -11,7 +11,7 @@ class Pool(Protocol):
     kind: ClassVar[str]
     resource: str
     capacity: int
-    task_queue: str
+    task_queue: str | None
     armed: bool
     quarantine: float
     on_holder_close: OnHolderClose

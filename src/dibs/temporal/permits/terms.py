@@ -34,7 +34,7 @@ class Terms:
 
 
 class Tried(TypedDict, total=False):
-    """What `try_acquire()` may be told; `lease` is another word for `ttl`."""
+    """What `try_acquire()` may be told; `lease` is a ttl that is not renewed."""
 
     ttl: Duration | None
     units: int
@@ -67,13 +67,16 @@ def terms(**asked: Unpack[Asked]) -> Terms:
         unknown = sorted(asked.keys() - Asked.__optional_keys__)
         if unknown:
             raise TypeError(f"acquire() takes no {unknown[0]}=")
-        auto_renew, note = asked.get("auto_renew", True), asked.get("note", "")
+        fixed = asked.get("lease") is not None
+        auto_renew, note = asked.get("auto_renew", not fixed), asked.get("note", "")
         if not isinstance(auto_renew, bool):
             raise TypeError(f"auto_renew is {auto_renew!r}: give True or False")
         if not isinstance(note, str):
             raise TypeError(f"note is {note!r}: give a text")
         ttl = _ttl(asked, auto_renew=auto_renew)
         max_hold = _max_hold(asked.get("max_hold"), ttl, auto_renew=auto_renew)
+        if fixed and not auto_renew and asked.get("max_hold") is None:
+            max_hold = ttl
         backoff, max_backoff = _pauses(asked)
         units = asked.get("units", 1)
         if type(units) is not int or units < 1:
@@ -96,9 +99,9 @@ def terms(**asked: Unpack[Asked]) -> Terms:
 def _ttl(asked: Asked, *, auto_renew: bool) -> float:
     ttl, lease = asked.get("ttl"), asked.get("lease")
     if ttl is not None and lease is not None:
-        raise ValueError("ttl= and lease= are the same thing: give one of them")
+        raise ValueError("lease= is a ttl that is not renewed: give ttl= or lease=")
     given = ttl if ttl is not None else lease
-    found = safe_ttl(defaults.LEASE if given is None else given)
+    found = safe_ttl(defaults.DEFAULT_LEASE if given is None else given)
     if auto_renew and found < defaults.SHORTEST_RENEWED:
         raise UnsafeTiming(
             f"ttl is {found:g} s: Temporal's timers come up to a second late, so renewals need a ttl of "
@@ -117,11 +120,11 @@ def _wait(asked: Asked) -> float | None:
 def _pauses(asked: Asked) -> tuple[float, float]:
     """The first pause after a round of tries in vain, and the longest."""
     backoff, longest = asked.get("backoff"), asked.get("max_backoff")
-    first = seconds(defaults.BACKOFF if backoff is None else backoff, "backoff")
+    first = seconds(defaults.DEFAULT_BACKOFF if backoff is None else backoff, "backoff")
     if first <= 0:
         raise ValueError("backoff is 0: a waiter that never pauses fills its history at once")
     if longest is None:
-        return first, max(defaults.MAX_BACKOFF, first)
+        return first, max(defaults.MAX_BACKOFF.total_seconds(), first)
     most = seconds(longest, "max_backoff")
     if most <= 0 or (backoff is not None and most < first):
         raise ValueError(

@@ -16,7 +16,7 @@ from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, NotServed
 from dibs.temporal.permits.ending import settle
 from dibs.temporal.permits.pool import Pool
 from dibs.temporal.permits.terms import Terms
-from dibs.temporal.slot.arming import wait_until_armed
+from dibs.temporal.slot.arming import queue_of, wait_until_armed
 from dibs.temporal.slot.here import here
 from dibs.temporal.slot.permit import SlotPermit
 from dibs.temporal.slot.probing import Prober
@@ -163,15 +163,15 @@ class _Attempt:
             )
             stands = permit.armed and not permit.ended and await permit.stands()
         except BaseException:
-            await permit.release()
+            await permit.give_back()
             raise
         if stands:
             return True
-        await permit.release()
+        await permit.give_back()
         if permit.failure is not None:
             raise NotServed(
-                f"the worker of task queue {self._pool.task_queue!r} can't serve "
-                f"{ids.permit_id(self._resource, permit.slot)}; see its cause"
+                f"the worker of task queue {queue_of(self._pool)!r} can't serve "
+                f"{ids.permit_workflow_id(self._resource, permit.slot)}; see its cause"
             ) from permit.failure
         return False
 
@@ -187,7 +187,7 @@ class _Attempt:
         )
 
     def _timed_out(self) -> AcquireTimedOut:
-        first, last = (ids.permit_id(self._resource, self._slots[at]) for at in (0, -1))
+        first, last = (ids.permit_workflow_id(self._resource, self._slots[at]) for at in (0, -1))
         where = first if first == last else f"{first} … {last}"
         ours = len(self._here.taken(self._resource))
         here = f" ({ours} of them this workflow itself)" if ours else ""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any, Self
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, ChildWorkflowError
@@ -26,6 +27,9 @@ type Telling = Callable[[], Awaitable[bool]]
 
 class SlotPermit(RenewedSlot):
     """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
+
+    def __new__(cls, *, slot: str, **about: Any) -> Self:
+        return str.__new__(cls, slot)
 
     def __init__(
         self,
@@ -68,6 +72,13 @@ class SlotPermit(RenewedSlot):
             child.add_done_callback(self._child_closed)
 
     async def release(self) -> bool:
+        if self.reason in ("expired", "max_hold"):
+            # it ends by itself within a moment, and its result says why
+            return await self._give_up(_nothing_said, 0.0)
+        return await self.give_back()
+
+    async def give_back(self) -> bool:
+        """End it now, whatever this run knows of its lease."""
         return await self._give_up(self._run.release, defaults.CONFIRMED)
 
     async def leave_unserved(self) -> None:
@@ -176,3 +187,7 @@ class SlotPermit(RenewedSlot):
             self._keeping.cancel()
         self._here.unlisten(self._run_id)
         self._here.give_back(self._resource, self.slot)
+
+
+async def _nothing_said() -> bool:
+    return False

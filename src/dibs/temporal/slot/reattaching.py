@@ -64,5 +64,5 @@ async def _adopt(handoff: Handoff) -> bool:
     """Have it report to this run; False if it has ended."""
     info = workflow.info()
     adoption = Adoption(info.workflow_id, info.run_id, handoff.ttl)
-    permit_id = ids.permit_id(handoff.resource, handoff.slots[0])
-    return await PermitRun(permit_id, handoff.run_id).adopt(adoption)
+    permit_workflow_id = ids.permit_workflow_id(handoff.resource, handoff.slots[0])
+    return await PermitRun(permit_workflow_id, handoff.run_id).adopt(adoption)

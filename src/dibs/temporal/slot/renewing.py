@@ -7,7 +7,7 @@ from math import inf
 from temporalio import workflow
 from temporalio.exceptions import FailureError
 
-from dibs.backends.temporal.protocol.ids import permit_id
+from dibs.backends.temporal.protocol.ids import permit_workflow_id
 from dibs.backends.temporal.workflows.permit_runs import PermitRun
 from dibs.config import Duration, safe_ttl
 from dibs.temporal.failures import checked
@@ -40,7 +40,7 @@ class RenewedSlot(Permit):
             deadline=trusted(began, ttl, until),
             acquired_at=began if acquired_at is None else acquired_at,
         )
-        self._run = PermitRun(permit_id(resource, slot), run_id)
+        self._run = PermitRun(permit_workflow_id(resource, slot), run_id)
         self._renewed_at = began
         self._until = until
         self._renews = renews

@@ -6,7 +6,6 @@ from weakref import WeakKeyDictionary
 
 from temporalio.client import Client
 
-from dibs.temporal.worker.selfcheck import warn_if_unserved
 from dibs.temporal.worker.worker import TemporalWorker
 
 
@@ -14,8 +13,7 @@ class ServedBeside:
     """A block in which permits are served in this process.
 
     Temporal has one worker for each queue and client, so the first to enter starts it, all wait until it is
-    ready, and the last to leave stops it. One that others have started by themselves serves as well; where it
-    has stopped meanwhile, it is said that nobody does.
+    ready, and the last to leave stops it. One that others have started by themselves serves as well.
     """
 
     def __init__(self, client: Client, queue: str) -> None:
@@ -67,8 +65,6 @@ class _Shared:
         self.ending: asyncio.Future[None] | None = None
         """The last has left: who comes now has to wait for the end."""
         self.worker: TemporalWorker | None = None
-        self._client = client
-        self._queue = queue
         self._starting: asyncio.Future[TemporalWorker] | None = None
         try:
             self.worker = TemporalWorker(client, task_queue=queue)
@@ -79,7 +75,7 @@ class _Shared:
     async def started(self) -> None:
         """Until it is ready. Raises why it can't be."""
         if self.worker is None:
-            return await warn_if_unserved(self._client, self._queue)
+            return
         if self._starting is None:
             self._starting = asyncio.ensure_future(self.worker.__aenter__())
         await asyncio.shield(self._starting)

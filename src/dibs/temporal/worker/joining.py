@@ -7,6 +7,7 @@ from typing import Any
 
 from temporalio.client import Client
 from temporalio.converter import DataConverter
+from temporalio.envconfig import ClientConfig
 from temporalio.runtime import (
     LogForwardingConfig,
     LoggingConfig,
@@ -18,15 +19,24 @@ from temporalio.runtime import (
 from temporalio.service import RPCError
 
 from dibs.backends.temporal.client.pollers import pollers
-from dibs.backends.temporal.client.settings import Settings, Target
+from dibs.backends.temporal.client.settings import ADDRESS, Settings, Target
 from dibs.backends.temporal.client.trouble import explain, explain_text
 from dibs.backends.temporal.client.url import read_url
+from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
-from dibs.temporal.defaults import task_queue as queue_of
 from dibs.temporal.worker.health import host_port
+
+TEMPORAL_TASK_QUEUE = queue_of()
+"""The task queue of `dibs temporal worker`: the variable of that name, else `distributed-lock-tq`."""
 
 CONNECT_TIMEOUT = 10.0
 """How long connecting may take, in seconds."""
+
+
+async def connect_temporal_client() -> Client:
+    """Connect as Temporal's own settings say: the environment, else a profile, else localhost:7233."""
+    settings = {"target_host": ADDRESS} | ClientConfig.load_client_connect_config()
+    return await Client.connect(**settings)
 
 
 def settings(

@@ -18,6 +18,11 @@ def with_our_workflows(given: Sequence[type] | None) -> list[type]:
     return _joined(given or (), WORKFLOWS, workflow_name)
 
 
+def with_permits(given: Sequence[type]) -> list[type]:
+    """These and `PermitSlotWorkflow`, unless one of theirs has its name."""
+    return _joined(given, WORKFLOWS[:1], workflow_name)
+
+
 def with_our_activities(given: Sequence[Callable[..., Any]] | None) -> list[Callable[..., Any]]:
     """Likewise."""
     return _joined(given or (), ACTIVITIES, activity_name)

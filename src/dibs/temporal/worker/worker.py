@@ -14,9 +14,9 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from dibs.backends.temporal.client.pollers import pollers
+from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.config import Duration, seconds
 from dibs.errors import DibsError
-from dibs.temporal.defaults import task_queue as queue_of
 from dibs.temporal.worker.joining import explain_fatal
 from dibs.temporal.worker.quiet_end import end_quietly
 from dibs.temporal.worker.sandbox import passing_ours

@@ -33,7 +33,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 
 
-def permit_id(resource: str, slot: str) -> str:
+def permit_workflow_id(resource: str, slot: str) -> str:
     """The workflow ID that is the lock on a slot. Raises `InvalidName` for one that is too long.
 
     A name must leave room for three digits, whatever the slot: else it would do for some slots only.

@@ -34,7 +34,7 @@ async def start_permit(
         return await workflow.start_child_workflow(
             ids.PERMIT,
             given,
-            id=ids.permit_id(given.resource, given.slot),
+            id=ids.permit_workflow_id(given.resource, given.slot),
             task_queue=task_queue,
             execution_timeout=timeout,
             result_type=str,
