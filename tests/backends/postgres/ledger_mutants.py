@@ -61,7 +61,23 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "(t.book).waiting > 0 THEN\n        t := dibs.settle",
         "false THEN\n        t := dibs.settle",
     ),
-    "slots are dealt twice": ("AS s WHERE s <> ALL (taken)", "AS s WHERE true"),
+    "slots are dealt twice": ("get_bit(book.taken, slot) = 0 AND", ""),
+    "slots are never free again": (
+        "set_bit(taken, slot, is_taken::integer)",
+        "set_bit(taken, slot, 1)",
+    ),
+    "a resize marks no slots": (
+        "t.book.taken := dibs.mark_slots((t.book).taken, hold.slots, true);",
+        "",
+    ),
+    "slots are marked once more": (
+        "IF book.holds = 0 THEN\n        book.taken",
+        "IF false THEN\n        book.taken",
+    ),
+    "those are listed that end last": (
+        "ORDER BY h.expires, h.id LIMIT amount",
+        "ORDER BY h.expires DESC, h.id LIMIT amount",
+    ),
     "one key's order in a batch is lost": (
         "ORDER BY x.key, x.n LOOP",
         "ORDER BY x.key, x.n DESC LOOP",

@@ -81,6 +81,14 @@ MUTANTS = {
         "is_taken and bit.bor(byte, mask) or bit.band(byte, bit.bnot(mask))",
         "bit.bor(byte, mask)",
     ),
+    "those listed that end last": (
+        "return one.expires < other.expires",
+        "return one.expires > other.expires",
+    ),
+    "what changed in the batch listed twice": (
+        "if self.stored[id] == nil then\n        found",
+        "if true then\n        found",
+    ),
     "a slot that nobody notes": ("self:mark_slots(entry, true)", ""),
     "written too late": ("local waits = more and book", "local waits = book"),
     "a newcomer out of turn": ("if newcomer and (not place or", "if newcomer and nil and ("),

@@ -315,7 +315,7 @@ BEGIN
     IF book IS DISTINCT FROM was THEN
         UPDATE dibs.keys AS k SET last = book.last, capacity = book.capacity,
             arrivals = book.arrivals, used = book.used, waiting = book.waiting, holds = book.holds,
-            tombs = book.tombs, due = book.due, doubt = book.doubt, taken = book.taken, touched = now,
+            tombs = book.tombs, due = book.due, taken = book.taken, doubt = book.doubt, touched = now,
             id = book.id, owner = book.owner,
             token = book.token, units = book.units, slots = book.slots, ttl = book.ttl,
             expires = book.expires, state = book.state, seq = book.seq,
