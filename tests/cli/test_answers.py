@@ -235,8 +235,11 @@ def test_of_a_crowd_some_are_listed_and_all_are_counted(cli: Cli) -> None:
         pool = client.semaphore("pool", 200)
         leases = [pool.acquire(units=1) for _ in range(105)]
         shown, listed = cli("show", "pool").stdout, cli("list", "pool", "--json").stdout
+        table, ended = cli("list", "pool").stdout, cli("revoke", "pool", "--reason", "so").stdout
         for lease in leases:
             lease.release()
+    assert "; and 102 more\t> " in table
+    assert ended == "revoked 105 leases of pool: free when the last of them ends\n"
     assert shown.endswith("  and 5 more holding\n")
     assert len(shown.splitlines()) == 102
     told = json.loads(listed)

@@ -11,7 +11,7 @@ from dibs.cli import options
 from dibs.cli.drawing import draws
 from dibs.cli.naming import base64_name, bytes_of, decode, written
 from dibs.cli.options import Kind
-from dibs.cli.wording import kind_of, span, state
+from dibs.cli.wording import kind_of, last_end, state
 from dibs.model import Status
 
 type Row = tuple[str, ...]
@@ -120,14 +120,12 @@ def is_finished_tick(status: Status) -> bool:
 
 
 def _row(status: Status, is_decoded: bool | None = None) -> Row:
-    expires = max((holder.expires_in for holder in status.holders), default=None)
     waiting = max(status.waiting, len(status.waiters))
-    left = "" if expires is None else span(expires)
     return (
         kind_of(status.key),
         written(status.key, is_decoded),
         state(status),
-        left,
+        last_end(status),
         str(waiting) if waiting else "",
     )
 

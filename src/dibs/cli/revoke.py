@@ -37,14 +37,18 @@ def revoke(
         found = next(each for each in KINDS if each == kind_of(status.key))
         count = client.revoke(name, reason=reason, now=at_once, kind=found)
     ends_in = 0.0 if at_once else max((hold.expires_in for hold in status.holders), default=0.0)
+    is_known = at_once or status.holding <= len(status.holders)
     if at_once and count:
         Voice(as_json).say("warning", _danger(status))
     if as_json:
         from dibs.cli.output import emit, name_shape
 
-        emit(name_shape(status.key) | {"revoked": count, "ends_in": round(ends_in, 3)})
+        emit(
+            name_shape(status.key)
+            | {"revoked": count, "ends_in": round(ends_in, 3) if is_known else None}
+        )
     else:
-        print(_told(status, count, ends_in))
+        print(_told(status, count, ends_in if is_known else None))
     return 0 if count else FREE
 
 
@@ -55,10 +59,12 @@ def _danger(status: Status) -> str:
     )
 
 
-def _told(status: Status, count: int, ends_in: float) -> str:
+def _told(status: Status, count: int, ends_in: float | None) -> str:
     name = shown(status.key)
     if not count:
         return f"{name} is not held"
     leases = counted(count, "lease")
+    if ends_in is None:
+        return f"revoked {leases} of {name}: free when the last of them ends"
     until = f"free within {span(ends_in)}" if ends_in else "free now"
     return f"revoked {leases} of {name}: {until}"

@@ -13,7 +13,7 @@ from dibs.cli.naming import find
 from dibs.cli.needing import needing
 from dibs.cli.options import KINDS, Kind
 from dibs.cli.voice import Voice
-from dibs.cli.wording import kind_of, shown, span, state
+from dibs.cli.wording import kind_of, last_end, shown, state
 from dibs.errors import BackendUnavailable
 from dibs.model import Status
 
@@ -138,8 +138,7 @@ def _aged(status: Status, seconds: float) -> Status:
 def line(status: Status) -> str:
     """A status in a line."""
     said = f"{kind_of(status.key)} {shown(status.key)}: {state(status)}"
-    ends = [each.expires_in for each in status.holders]
-    if ends:
-        said += f", expires in {span(max(ends))}"
+    if status.holders:
+        said += f", expires in {last_end(status)}"
     waiting = max(status.waiting, len(status.waiters))
     return f"{said}; {waiting} waiting" if waiting else said

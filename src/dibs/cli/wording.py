@@ -66,6 +66,13 @@ def taken(status: Status) -> str:
     return f"{status.used} of {status.capacity}: "
 
 
+def last_end(status: Status) -> str:
+    """When the last lease ends; more than that if not all holders are listed; empty if it is free."""
+    ends = [each.expires_in for each in status.holders]
+    more = "> " if status.holding > len(ends) else ""
+    return f"{more}{span(max(ends))}" if ends else ""
+
+
 def held_by(holders: Sequence[Holder], count: int = 0) -> str:
     """Holders in one phrase; `count` is how many there are, if not all are listed."""
     if not holders:
