@@ -1,4 +1,4 @@
-"""`python -m tests.torture simulate | processes`: the full runs; the test suite does small ones."""
+"""`python -m tests.torture simulate | processes | churn`: the full runs; the test suite does small ones."""
 
 import argparse
 import signal
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dibs.testing import Torture, TorturePlan, TortureProgress, Violation
 from tests.torture.bugs import BUGS
+from tests.torture.churn import run_churn
 from tests.torture.simulate import RUN, Result, simulate
 
 
@@ -32,6 +33,12 @@ def main() -> None:
     real.add_argument("--ttl", type=float, default=0.6)
     real.add_argument("--seed", type=int, default=1)
     real.set_defaults(run=run_processes)
+    churn = verbs.add_parser("churn", help="kills and pauses on Redis, beside redis-py's lock")
+    churn.add_argument("--seconds", type=float, default=60)
+    churn.add_argument("--workers", type=int, default=8)
+    churn.add_argument("--ttl", type=float, default=1.5)
+    churn.add_argument("--seed", type=int, default=1)
+    churn.set_defaults(run=run_churn)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # workers are stopped on every way out
     raise SystemExit(arguments.run(arguments))

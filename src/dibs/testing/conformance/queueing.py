@@ -182,6 +182,17 @@ class Queueing(Suite):
         assert await world.waiters(store, "silent") == ["silent"]
 
     @case
+    async def test_one_unclaimed_grant_passes_over_all_the_dead(self, world: World) -> None:
+        store = await world.connect()
+        await world.take(store, "a", ttl=60)
+        for number in range(20):
+            await world.queue(store, f"dead{number}", patience=60)
+        await world.queue(store, "living", patience=60)
+        await world.release(store, "a")
+        await world.outlast(claim_window(30 * world.second), by=store)
+        assert isinstance(await world.renew(store, "living"), Granted)
+
+    @case
     async def test_a_greater_capacity_lets_the_queue_in_first(self, world: World) -> None:
         store = await world.connect()
         await world.take(store, "a", capacity=1)
