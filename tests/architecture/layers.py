@@ -58,6 +58,7 @@ RULES: Mapping[str, Rule] = {
     "clock": Rule(BASE),
     "fork": Rule(BASE),
     "gate": Rule(),
+    "sigterm": Rule(),
     "lazy": Rule(),
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
@@ -122,14 +123,18 @@ RULES: Mapping[str, Rule] = {
     "stores": Rule(BELOW | names("hub overrides settings_file settings_stores store_names")),
     "faces.*": Rule(
         BELOW
-        | names("hub defaults lazy overrides settings store_names stores runtime.* primitives.*"),
+        | names(
+            "hub defaults lazy overrides settings sigterm store_names stores runtime.* primitives.*"
+        ),
         siblings=True,
     ),
     "": Rule(BASE | names("lazy config faces.*")),
     "sync": Rule(BASE | names("lazy config faces.*")),
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
-    "tasks.*": Rule(PUBLIC | names("config store_names"), siblings=True, theirs=names("cronsim")),
+    "tasks.*": Rule(
+        PUBLIC | names("config sigterm store_names"), siblings=True, theirs=names("cronsim")
+    ),
     "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(

@@ -69,6 +69,46 @@ def test_who_is_killed_is_followed_within_a_ttl(tmp_path: Path) -> None:
         assert second.wait(30) == 0
 
 
+RUNS = {
+    "async": """
+async def main():
+    async with dibs.connect(sys.argv[1]) as client:
+        async def lead(term):
+            print("leads", flush=True)
+            await asyncio.sleep(60)
+
+        print(await client.leader_election("main").run(lead), flush=True)
+
+asyncio.run(main())
+""",
+    "sync": """
+def lead(term):
+    print("leads", flush=True)
+    time.sleep(60)
+
+with dibs.sync.connect(sys.argv[1]) as client:
+    print(client.leader_election("main").run(lead), flush=True)
+""",
+}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("world", RUNS)
+def test_sigterm_hands_over_and_ends_run(world: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'leases.db'}"
+    script = "import asyncio, sys, time\nimport dibs, dibs.sync\n" + RUNS[world]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, url], stdout=subprocess.PIPE, text=True
+    ) as leader:
+        assert leader.stdout is not None
+        assert leader.stdout.readline() == "leads\n"
+        leader.terminate()
+        assert leader.stdout.read() == "None\n"
+        assert leader.wait(30) == 0
+    with dibs.sync.connect(url) as client:
+        assert client.leader_election("main").who() is None, "it has handed over"
+
+
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_a_forked_child_leads_nothing_and_ends_nothing(store: str, tmp_path: Path) -> None:

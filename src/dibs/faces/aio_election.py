@@ -1,5 +1,6 @@
 """The asyncio faces of leader elections."""
 
+import asyncio
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +12,7 @@ from dibs.primitives.campaign import CampaignBase
 from dibs.primitives.election import ElectionBase, until_lost
 from dibs.primitives.guarded import GuardedBase
 from dibs.primitives.term import TermBase
+from dibs.sigterm import on_sigterm
 
 
 class Term(TermBase, Lease):
@@ -98,6 +100,21 @@ class LeaderElection(ElectionBase[Term], Resource[Term]):
         tells it, and raises. When `func` returns by itself it hands over, and what it returned is the
         result; so is what it raises. Without `func` it leads until it is cancelled or interrupted:
         something for a task manager. `ready` (a function, an event or a future) is told that it has begun
-        to stand. An outage is waited for.
+        to stand. An outage is waited for. In the main thread SIGTERM, unless the program handles it, ends
+        `func`, hands over and returns None.
         """
-        return await self._run(until_lost if func is None else func, ready)
+        task, terminated = asyncio.current_task(), False
+
+        def end() -> None:
+            nonlocal terminated
+            assert task is not None
+            terminated = task.cancel()
+
+        try:
+            with on_sigterm(end):
+                return await self._run(until_lost if func is None else func, ready)
+        except asyncio.CancelledError:
+            assert task is not None
+            if not terminated or task.uncancel():
+                raise
+            return None

@@ -14,6 +14,7 @@ from dibs.primitives.election import ElectionBase, until_lost
 from dibs.primitives.guarded import GuardedBase
 from dibs.primitives.term import TermBase
 from dibs.runtime.step import step
+from dibs.sigterm import Terminated, raising_on_sigterm
 
 
 class Term(TermBase, Lease):
@@ -102,18 +103,21 @@ class LeaderElection(ElectionBase[Term], Resource[Term]):
         tells it, and raises. When `func` returns by itself it hands over, and what it returned is the
         result; so is what it raises. Without `func` it leads until it is cancelled or interrupted:
         something for a task manager. `ready` (a function, an event or a future) is told that it has begun
-        to stand. An outage is waited for.
+        to stand. An outage is waited for. In the main thread SIGTERM, unless the program handles it, ends
+        `func`, hands over and returns None.
         """
         refuse_in_loop(self)
-        if func is None:
-            return step(self._run(until_lost, ready))
         if iscoroutinefunction(func):
             raise TypeError(f"{func!r} is a coroutine function: use LeaderElection of dibs")
 
         async def body(term: Term) -> Any:
-            return func(term)
+            return await until_lost(term) if func is None else func(term)
 
-        return step(self._run(body, ready))
+        try:
+            with raising_on_sigterm():
+                return step(self._run(body, ready))
+        except Terminated:
+            return None
 
     def _refuse_callback(self, name: str, callback: object) -> None:
         super()._refuse_callback(name, callback)

@@ -7,6 +7,7 @@ from typing import Self
 
 from dibs import Client, connect
 from dibs.config import Duration, seconds
+from dibs.sigterm import on_sigterm
 from dibs.store_names import store_name
 from dibs.tasks.claim import Claimant
 from dibs.tasks.clock import Clock, Timekeeper, WallClock
@@ -15,7 +16,6 @@ from dibs.tasks.definition import Definition, Led, Scheduled
 from dibs.tasks.report import OnError
 from dibs.tasks.router import Registry
 from dibs.tasks.session import Session
-from dibs.tasks.signals import on_sigterm
 from dibs.tasks.status import Tally, TaskStatus
 
 
