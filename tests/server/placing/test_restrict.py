@@ -39,6 +39,24 @@ def path(directory: str, api: str = "locks") -> str:
     return f"/v1/restrict/{api}/{b64(directory)}/"
 
 
+SDK = {
+    "User-Agent": "python-requests/2.28.1",
+    "Accept": "application/json",
+    "Content-Type": "application/json",
+}
+"""What Seaplane's Python SDK sends."""
+
+
+def test_seaplanes_sdk_gets_what_it_takes_for_success(admin: httpx2.Client) -> None:
+    set_ = admin.put(path("sdk"), json={"providers_denied": ["digitalocean"]}, headers=SDK)
+    assert (set_.status_code, set_.json()) == (200, "Ok")
+    seen = admin.get(path("sdk"), headers=SDK).json()
+    assert seen["details"]["providers_denied"] == ["DIGITALOCEAN"]
+    listed = admin.get("/v1/restrict/locks", headers=SDK)
+    assert listed.json()["restrictions"] == [seen]
+    assert admin.delete(path("sdk"), headers=SDK).json() == "Ok"
+
+
 def test_a_restriction_is_set_seen_and_deleted(admin: httpx2.Client) -> None:
     made = admin.put(path("a"), json={"regions_allowed": ["europe"], "providers_denied": ["gcp"]})
     assert (made.status_code, made.json()) == (200, {"status": 200, "title": "Ok"})

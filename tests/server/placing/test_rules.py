@@ -17,7 +17,7 @@ from dibs.server.placing.rules import Rule
 from dibs.server.placing.table import Table
 
 REGIONS = ["XA", "XE", "XN", "DE", "FR", "US", "JP"]
-PROVIDERS = ["AWS", "GCP", "Azure"]
+PROVIDERS = ["AWS", "GCP", "AZURE"]
 
 some = st.lists(st.sampled_from(REGIONS), max_size=2).map(tuple)
 whose = st.lists(st.sampled_from(PROVIDERS), max_size=2).map(tuple)
@@ -59,7 +59,7 @@ def test_what_is_no_region_is_told_all_that_are() -> None:
 
 
 def test_providers_have_one_spelling_and_placements_may_have_their_own() -> None:
-    assert words.provider("digitalocean") == words.provider("Digital Ocean") == "DigitalOcean"
+    assert words.provider("digitalocean") == words.provider("Digital Ocean") == "DIGITALOCEAN"
     assert words.provider("our-CELLAR", ["Our-Cellar"]) == "Our-Cellar"
     with pytest.raises(ValueError, match="unknown provider"):
         words.provider("our-cellar")

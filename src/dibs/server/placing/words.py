@@ -26,7 +26,8 @@ COUNTRIES = {
 }
 """Which countries lie in which part."""
 
-PROVIDERS = ("AWS", "Azure", "DigitalOcean", "Equinix", "GCP")
+PROVIDERS = ("AWS", "AZURE", "DIGITALOCEAN", "EQUINIX", "GCP")
+"""As Seaplane's SDK spells them; it raises for any other spelling."""
 
 _PART_OF = {country: part for part, those in COUNTRIES.items() for country in those.split()}
 _REGION = {

@@ -7,8 +7,8 @@ from dibs.server.call import Call
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.routes.acquiring import acquire
-from dibs.server.routes.old_sdk import OK, is_old_sdk
 from dibs.server.routes.releasing import release
+from dibs.server.routes.seaplane_compat import done, is_seaplane_sdk
 from dibs.server.routes.shapes import (
     AcquireQuery,
     Done,
@@ -44,8 +44,8 @@ async def renew(call: Call) -> Answer:
     if type(reply) is not Renewed and type(reply) is not Granted:
         raise _not_renewed(reply, asked.kind)
     left = service.left(reply.ttl, answer.sent)
-    if is_old_sdk(call):
-        return OK
+    if is_seaplane_sdk(call):
+        return done(call)
     return json(Extended(200, "Ok", asked.ttl, round(left, 3), moment(left)))
 
 

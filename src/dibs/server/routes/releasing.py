@@ -5,7 +5,7 @@ from dibs.model import Failed, Inspect, Release, Released, Reply, Revoke, Revoke
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.problems import Problem, too_often
-from dibs.server.routes.old_sdk import done
+from dibs.server.routes.seaplane_compat import done
 from dibs.server.routes.shapes import Forced, ReleaseQuery
 from dibs.server.routes.telling import check_text, failure, no_such_lease, not_held
 

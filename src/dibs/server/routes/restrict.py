@@ -11,8 +11,8 @@ from dibs.server.placing.desk import Restricted
 from dibs.server.placing.rules import Rule
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem
-from dibs.server.routes.old_sdk import done
 from dibs.server.routes.placing import desk_of, refusals
+from dibs.server.routes.seaplane_compat import done
 from dibs.server.routes.shapes import Done, Nothing, Strict
 from dibs.server.routing import SEEING, SIGNED_IN, Route, on_path
 
@@ -68,7 +68,7 @@ async def put(call: Call) -> Answer:
             await desk_of(call).restrict(call.principal, call.name, rule)
     except ValueError as error:
         raise Problem("malformed", str(error)) from None
-    return done(call)
+    return done(call, "Ok")
 
 
 async def delete(call: Call) -> Answer:
@@ -77,7 +77,7 @@ async def delete(call: Call) -> Answer:
     _check_api(call)
     with refusals(_none_there()):
         await desk_of(call).unrestrict(call.principal, call.name)
-    return done(call)
+    return done(call, "Ok")
 
 
 async def listing(call: Call) -> Answer:
@@ -178,6 +178,6 @@ ROUTES = (
             query=PageQuery,
             answers=_LISTED,
         )
-        for path in ("/v1/restrict", "/v1/restrict/", "/v1/restrict/{word}/")
+        for path in ("/v1/restrict", "/v1/restrict/", "/v1/restrict/{word}", "/v1/restrict/{word}/")
     ),
 )
