@@ -44,6 +44,12 @@ def sync(self: Any, user_id: int, seconds: float) -> int:
 
 
 @app.task
+@locked("brief", client=client)
+def brief() -> str:
+    return "done"
+
+
+@app.task
 @locked("long", ttl=1, client=client)
 def outlives_its_ttl() -> tuple[int, str]:
     time.sleep(1.5)

@@ -72,6 +72,13 @@ def test_tasks_of_one_key_run_one_after_the_other(worker: Worker) -> None:
     assert retries == [0] * 4, "waiting used up no retries: the task has none"
 
 
+def test_it_is_tried_again_soon_not_when_the_lease_would_end(worker: Worker) -> None:
+    with worker.client.lock("brief", ttl="10m"):
+        task = worker.tasks.brief.delay()
+        wait_until(lambda: task.state == "RETRY", "it is tried again")
+    assert task.get(timeout=20) == "done"
+
+
 def test_a_task_that_expires_is_not_sent_again_for_ever(worker: Worker) -> None:
     with worker.client.lock("sync:9"):
         task = worker.tasks.sync.apply_async((9, 0), expires=0.5)

@@ -27,7 +27,7 @@ except ModuleNotFoundError as _error:
 type OnBusy = Literal["retry", "skip", "raise"]
 
 _LONGEST = 60.0
-"""Whoever holds it may be done at any moment, long before its lease could expire."""
+"""Seconds between two tries at most."""
 
 
 def locked[F: Callable[..., Any]](
@@ -45,14 +45,13 @@ def locked[F: Callable[..., Any]](
     `"sync:{user_id}"` takes the argument `user_id`. With `capacity` it is one unit of a semaphore. Other
     options are the constructor's, with `wait` 0 unless it is given; `current_lease()` inside is the lease.
 
-    Contention: with `retry` the task is sent again, for `countdown` seconds later (unset: when
-    the first holder's lease would end, at most 60 s, less a random part so that not all come at once), as
-    often as it takes; its own `max_retries` is left alone, and its `expires` bounds it. With
-    `skip` it succeeds with `default`; with `raise`, and where nobody could send it again (a direct call,
-    eager mode), it fails with `AcquireTimeout`. Expiry: the lease is renewed while the task runs; a lost one
-    interrupts nobody, as no thread can be, but fails the task with `LeaseLost` at its end, and at each
-    `current_lease().ensure()`. A worker that is killed is waited for as long as the ttl. Raises
-    `ValueError` at decoration for a field that is no parameter.
+    Contention: with `retry`, the default, Celery sends the task again after `countdown` seconds, as often as
+    needed. Without `countdown` it waits about as long as the holder has held the lock so far, 1 to 60 s. The
+    task's `max_retries` is not used up; its `expires` bounds the retries. With `skip` the task succeeds with
+    `default`. With `raise`, and in a direct call or eager mode, it fails with `AcquireTimeout`.
+    Expiry: the lease is renewed while the task runs. If it is lost, the task fails with `LeaseLost` at its
+    end and at each `current_lease().ensure()`; it is not interrupted. After a worker is killed, the lock is
+    free when the ttl is over. Raises `ValueError` at decoration for a field that is no parameter.
     """
     if on_busy not in get_args(OnBusy.__value__):
         raise ValueError(f"on_busy is {on_busy!r}: write 'retry', 'skip' or 'raise'")
@@ -113,8 +112,9 @@ def _send_again(busy: AcquireTimeout, countdown: float | None) -> None:
     if request is None or request.called_directly or request.is_eager:
         return
     if countdown is None:
-        longest = min(max(busy.retry_after or 0.0, 1.0), _LONGEST)
-        countdown = uniform(0.5, 1.0) * longest  # noqa: S311  # spreads those who wait
+        held_for = min((holder.held_for for holder in busy.holders), default=0.0)
+        longest = min(max(held_for, 1.0), _LONGEST)
+        countdown = uniform(0.5, 1.0) * longest  # noqa: S311  # spreads the tries of several tasks
     request.retries -= 1  # waiting for its turn uses up none of the task's own retries
     try:
         current_task.retry(exc=busy, countdown=countdown)

@@ -21,27 +21,28 @@ type Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 _STATUS = "dibs.status"
 
 _KINDS: dict[type[DibsError], tuple[str, str, int]] = {
-    AcquireTimeout: ("busy", "It is in use", 409),
-    BackendUnavailable: ("unavailable", "It can't be told whether it is in use", 503),
+    AcquireTimeout: ("busy", "The resource is in use", 409),
+    BackendUnavailable: ("unavailable", "The lock store is unavailable", 503),
     LeaseLost: ("lost", "The lease was lost while the request was served", 500),
-    InvalidName: ("name", "It can't be named after this request", 400),
+    InvalidName: ("name", "The request makes no valid lock name", 400),
 }
 """The end of the problem's type, its title, and its status."""
 
 _PASSING = frozenset({"busy", "unavailable"})
-"""What may be better after a while."""
+"""Problems that get a `Retry-After`."""
+
+_LONGEST = 5.0
+"""Seconds of `Retry-After` at most: a hold usually ends long before its lease would."""
 
 
 def problems(*, status: int = 409, disclose: bool = False) -> dict[int | type[Exception], Handler]:
     """Exception handlers: `FastAPI(exception_handlers=problems())`.
 
-    Raises `ValueError` for a status that tells no failure.
-
-    `AcquireTimeout` is answered with `status` and `Retry-After`, `BackendUnavailable` with 503 and
-    `Retry-After`, `LeaseLost` with 500, as nobody knows what the handler had done by then,
-    and `InvalidName`, for what a client of yours put into a path, with 400. The body is
-    `application/problem+json`: what is wrong, how many are ahead, when to try again. With `disclose=True`,
-    for those who may know, it tells the key, and who holds it: hosts, processes, notes (never a lease's id).
+    `AcquireTimeout` becomes `status` with `Retry-After` (5 s at most), `BackendUnavailable` 503 with
+    `Retry-After`, `LeaseLost` 500, as the handler may have done part of its work, and `InvalidName` 400.
+    The body is `application/problem+json`: what is wrong, the queue position, when to try again. With
+    `disclose=True` it also names the key and its holders (hosts, processes and notes; never a lease id).
+    Raises `ValueError` for a status that is no error.
     """
     check_status(status)
 
@@ -76,8 +77,8 @@ def answer_with(connection: HTTPConnection, status: int) -> None:
 
 
 def _patience(error: DibsError) -> int:
-    """Whole seconds after which to try again."""
-    return max(1, ceil(error.retry_after or 0))
+    """`Retry-After`, in whole seconds."""
+    return max(1, ceil(min(error.retry_after or 0, _LONGEST)))
 
 
 def _about(error: DibsError, disclose: bool) -> dict[str, Any]:
@@ -90,7 +91,7 @@ def _about(error: DibsError, disclose: bool) -> dict[str, Any]:
     if error.position is not None:
         known["position"] = error.position
     if error.retry_after is not None:
-        known["retry_after"] = error.retry_after
+        known["retry_after"] = min(error.retry_after, _LONGEST)
     if isinstance(error, LeaseLost):
         known["reason"] = error.reason
     return known
