@@ -285,7 +285,7 @@ type Event = Literal["granted", "head", "revoked", "refused"]
 
 @record
 class Wakeup:
-    """A hint to one client: may be late, doubled or lost, and is never needed for safety."""
+    """A hint to one client: may be late, doubled, lost or forged, and is never needed for safety."""
 
     key: bytes
     lease: str
@@ -299,6 +299,8 @@ class Wakeup:
     window: float = 0.0
     """How long an unclaimed grant stands."""
     detail: str = ""
+    proof: str = ""
+    """Of a grant: that the store has sent it (see `core/proof.py`)."""
 
 
 @record

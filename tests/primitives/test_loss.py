@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from dibs import Client, Lease, LeaseLost
+from dibs.model import Wakeup
+from dibs.runtime.mail import PassingMail
 from dibs.testing import ManualClock
 
 FOR_EVER = 3600
@@ -21,9 +23,22 @@ def cancelling() -> int:
 type Lose = Callable[..., asyncio.Task[None]]
 
 
+class InTheSameTurn(PassingMail):
+    """The keeper has asked the store of a revocation before the loop goes on."""
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client.hub.loop_runtime().letterbox)
+        self._keeper = client.hub.keeper
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        super().deliver(wakeup)
+        assert self._keeper.flush(10)
+
+
 @pytest.fixture
 async def lose(client: Client) -> Lose:
     """Lose locks as soon as their holder waits in its body."""
+    client.hub.loop_runtime().letterbox = InTheSameTurn(client)
 
     async def revoke(*names: str) -> None:
         for name in names:
@@ -216,5 +231,7 @@ async def test_on_lost_runs_in_the_loop_and_its_failure_harms_nobody(
             task = lose("a")
             await asyncio.sleep(FOR_EVER)
     await task
-    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        while not told:
+            await asyncio.sleep(0)
     assert told == [(lease, asyncio.get_running_loop())]

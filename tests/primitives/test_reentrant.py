@@ -23,6 +23,7 @@ NEVER_ASKED_FOR = frozenset(
         "_asked",
         "_bucket",
         "_claim_by",
+        "_doubted",
         "_doubtful",
         "_handed_back",
         "_renew_at",

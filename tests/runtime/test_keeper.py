@@ -11,7 +11,7 @@ import pytest
 
 from dibs import BackendUnavailable, Forbidden, LeaseLost
 from dibs.hub import Hub
-from dibs.model import Command, Release, Renew
+from dibs.model import Command, Release, Renew, Wakeup
 from dibs.sync import Client
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
@@ -169,6 +169,26 @@ def test_a_revoked_lease_is_told_at_once_by_a_push(site: Site) -> None:
     assert told.wait(10)
     assert lease.reason == "revoked"
     assert lease.wait_lost(0)
+
+
+@pytest.mark.parametrize("auto_renew", [True, False])
+def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
+    site: Site, auto_renew: bool
+) -> None:
+    lease = site.client.lock("a", ttl=TTL, auto_renew=auto_renew).acquire()
+    (holder,) = site.client.status("a").holders
+    site.clock.advance(TTL / 5)
+    began, before = lease.remaining, len(site.times(lease))
+    site.client.hub.keeper.mail.deliver(Wakeup(lease.key, holder.lease, "", "revoked"))
+    assert site.client.hub.keeper.flush(10)
+    assert len(site.times(lease)) == before + 1
+    assert not lease.lost
+    assert (lease.remaining > began + TTL / 10) == auto_renew
+    site.clock.advance(TTL / 5)
+    assert len(site.times(lease)) == before + 1
+    site.clock.advance(TTL)
+    assert lease.lost != auto_renew
+    lease.release()
 
 
 def test_revoked_now_the_units_are_free_at_once(site: Site) -> None:

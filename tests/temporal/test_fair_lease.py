@@ -1,7 +1,10 @@
 """What a workflow makes of a broker's words, without a server."""
 
+from dataclasses import replace
+
 import pytest
 
+from dibs.core.proof import proof_of
 from dibs.core.timing import trusted
 from dibs.model import Gone, Granted, Lost, Queued, Refused, Renewed, Wakeup
 from dibs.temporal.fair.lease import BrokeredLease, pause
@@ -10,7 +13,8 @@ KEY = b"lock:x"
 
 
 def granted(at: float, window: float) -> Wakeup:
-    return Wakeup(KEY, "", "wf:a:b", "granted", 7, (1,), at, window)
+    proof = proof_of("id", 7, (1,), at, window)
+    return Wakeup(KEY, "", "wf:a:b", "granted", 7, (1,), at, window, proof=proof)
 
 
 def test_an_answer_counts_from_when_it_was_asked_for() -> None:
@@ -28,6 +32,12 @@ def test_a_push_counts_from_its_grant_by_our_own_clock() -> None:
     lease.hear(Queued(0, 1.0, now=5000.0), 100.0)  # the broker's clock is far ahead
     lease.hear_push(granted(5100.0, 10.0), 203.0)
     assert lease.deadline == pytest.approx(199.0 + trusted(10.0))
+
+
+def test_a_grant_without_proof_is_not_believed() -> None:
+    lease = BrokeredLease("id", 10.0)
+    lease.hear_push(replace(granted(5100.0, 10.0), token=8), 203.0)
+    assert not lease.granted
 
 
 def test_a_push_never_counts_from_later_than_it_came() -> None:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from dibs.core.book import Book, Entry, Hold, Place, Tomb, first_release
 from dibs.core.names import fingerprint
+from dibs.core.proof import proof_of
 from dibs.core.timing import (
     BURIAL,
     FRONT,
@@ -281,8 +282,7 @@ class Turn:
     ) -> None:
         if entry.id == self.caller:
             return
-        token, slots, window = (hold.token, hold.slots, hold.ttl) if hold else (0, (), 0.0)
+        grant = (hold.token, hold.slots, self.now, hold.ttl) if hold else (0, (), self.now, 0.0)
+        proof = proof_of(entry.id, *grant) if hold else ""
         lease = fingerprint(entry.id)
-        self.wakeups.append(
-            Wakeup(self.key, lease, entry.inbox, event, token, slots, self.now, window, detail)
-        )
+        self.wakeups.append(Wakeup(self.key, lease, entry.inbox, event, *grant, detail, proof))

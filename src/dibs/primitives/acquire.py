@@ -9,6 +9,7 @@ from contextlib import suppress
 from math import inf
 
 from dibs.core.names import fingerprint
+from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, trusted
 from dibs.errors import BackendUnavailable, Deadlock, DibsError
 from dibs.model import Failed, Gone, Granted, Queued, Refused, Reply, Wakeup
@@ -201,13 +202,15 @@ class Acquiring(Asking):
         return Grant(self._id, reply.token, reply.slots, sent, deadline, None, self._doubtful)
 
     def _pushed(self, push: Wakeup, sent: float, store_now: float) -> Grant | None:
-        """A pushed grant, if it can be trusted to stand for a while; else None: confirm it.
+        """A pushed grant, if it is proven and stands for a while yet; else None: ask the store.
 
         The store granted at `granted_at`, and answered our last message, sent at `sent`, at
         `store_now`; so by our clock, which may run slower, it granted no earlier than `sent` plus
         nearly the difference.
         """
-        if not self._rt.capabilities.clock or push.granted_at < store_now or push.token < 1:
+        if not self._rt.capabilities.clock or push.granted_at < store_now:
+            return None
+        if not is_proven(push, self._id):
             return None
         granted = sent + (1 - DRIFT) * (push.granted_at - store_now)
         granted = min(granted, self._rt.now())  # should the store's clock have been stepped

@@ -4,7 +4,7 @@ import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from dibs.core.timing import burial, renew_after, trusted
+from dibs.core.timing import MIN_TTL, burial, renew_after, trusted
 from dibs.errors import DibsError, LeaseLost
 from dibs.fork import generation
 from dibs.model import Command, Granted, Lost, Release, Renew, Renewed
@@ -37,6 +37,7 @@ class KeptLease:
         "_claim_by",
         "_deadline",
         "_detail",
+        "_doubted",
         "_doubtful",
         "_end",
         "_generation",
@@ -77,6 +78,8 @@ class KeptLease:
         self._claim_by = claim_by
         self._hold_until: float | None = None
         self._renewing = False
+        self._doubted: float | None = None
+        """Since when the store must be asked whether it stands."""
         self._handed_back = False
         self._guard: Guard | None = None
         self._detail = ""
@@ -140,9 +143,8 @@ class KeptLease:
     @property
     def _wants_renewal(self) -> bool:
         """The keeper renews it, or asks once whether it stands."""
-        return (
-            self._terms.auto_renew or self._claim_by is not None or self._uncommitted_at is not None
-        )
+        asked_once = self._claim_by is not None or self._uncommitted_at is not None
+        return self._terms.auto_renew or asked_once or self._doubted is not None
 
     # -- what the keeper asks -----------------------------------------------------------------------
 
@@ -167,8 +169,11 @@ class KeptLease:
         return Care(renew=due, again_at=self._deadline)
 
     def _renewal(self) -> Command:
-        """What asks the store for more time."""
-        return Renew(self.key, self._id, self._terms.ttl, self._rt.inbox)
+        """What asks the store for more time, or only whether it stands."""
+        ttl = self._terms.ttl
+        if self._doubted is not None and not self._terms.auto_renew:
+            ttl = max(self._deadline - self._rt.now(), MIN_TTL)
+        return Renew(self.key, self._id, ttl, self._rt.inbox)
 
     def _renewed(self, answer: Answer) -> None:
         """The store's word on a renewal; of no interest any more once the lease has ended."""
@@ -198,6 +203,16 @@ class KeptLease:
                 min(ttl / 20, 1.0) if self._uncommitted_at is None else ttl / 10
             )
             self._watch_from(now, 0.0)
+
+    def _doubt(self) -> bool:
+        """A notification says that it was revoked: tell whether to renew it now, to go by the answer."""
+        if self._end is not None:
+            return False
+        self._doubted = self._rt.now()
+        if self._renewing:
+            return False  # it is renewed again once that answer is there
+        self._renewing = True
+        return True
 
     def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up: tell everybody who wants to know."""
@@ -233,12 +248,24 @@ class KeptLease:
         acquired_at = self._uncommitted_at  # once, as the keeper may be here too
         if acquired_at is not None and sent > acquired_at:
             self._uncommitted_at = None
-        deadline = max(self._deadline, sent + trusted(ttl))
+        deadline = max(self._deadline, sent + self._trusted(ttl))
         self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
-        self._renew_at = sent + renew_after(self._terms.ttl)
-        self._watch_from(self._rt.now(), renew_after(self._terms.ttl))
+        if self._doubted is not None and sent >= self._doubted:
+            self._doubted = None
+        lead = 0.0 if self._doubted is not None else self._lead
+        self._renew_at = sent + lead
+        self._watch_from(self._rt.now(), lead)
         if self._seen is not None:
             self._seen.renewed()
+
+    @property
+    def _lead(self) -> float:
+        """Seconds from one renewal to the next."""
+        return renew_after(self._terms.ttl)
+
+    def _trusted(self, ttl: float) -> float:
+        """Seconds that its holder trusts it, of the `ttl` that the store has promised."""
+        return trusted(ttl)
 
     def _watch_from(self, now: float, lead: float) -> None:
         at = self._renew_at

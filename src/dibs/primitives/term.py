@@ -67,13 +67,15 @@ class TermBase(LeaseBase):
             self._renew_at = min(self._renew_at, grant.since + more.retry)
             self._watch_from(rt.now(), more.retry)
 
-    def _extend(self, sent: float, ttl: float) -> None:
-        """Confirmed: believed in until the election's deadline or the store's, whichever is first."""
+    @property
+    def _lead(self) -> float:
         more: LeaderTerms = self._terms.more
-        self._claim_by = None
-        self._deadline = max(self._deadline, sent + min(trusted(ttl), more.renew_deadline))
-        self._renew_at = sent + more.retry
-        self._watch_from(self._rt.now(), more.retry)
+        return more.retry
+
+    def _trusted(self, ttl: float) -> float:
+        """Until the election's deadline or the store's, whichever is first."""
+        more: LeaderTerms = self._terms.more
+        return min(trusted(ttl), more.renew_deadline)
 
     # -- its beginning and its end ------------------------------------------------------------------
 

@@ -184,10 +184,11 @@ class StoreKeeper:
                 self.flush(10 * DRAIN)
 
     def _revoked(self, wakeup: Wakeup) -> None:
-        """A push says that one of our leases was revoked."""
+        """A notification says that one of our leases was revoked: the store has the last word."""
         for lease in self._timetable.leases():
-            if lease.key == wakeup.key and fingerprint(lease._id) == wakeup.lease:
-                lease._lose("revoked", wakeup.detail)
+            is_it = lease.key == wakeup.key and fingerprint(lease._id) == wakeup.lease
+            if is_it and lease._doubt():
+                self._post(lease)
 
     # -- its own thread -----------------------------------------------------------------------------
 

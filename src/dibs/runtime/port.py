@@ -89,6 +89,9 @@ class Watched(Protocol):
     def _not_renewed(self, error: Exception) -> None:
         """A renewal's fate is unknown: it will be tried again until the deadline."""
 
+    def _doubt(self) -> bool:
+        """A notification says that it was revoked: tell whether to renew it now, to go by the answer."""
+
     def _lose(self, reason: str, detail: str = "") -> None:
         """It has ended before its holder gave it up."""
 

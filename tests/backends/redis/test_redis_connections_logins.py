@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import redis
 
 from dibs.backends.redis.trouble import RIGHTS
 from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
@@ -13,6 +14,7 @@ from tests.servers.redis import RedisServer
 
 PASSWORD = "s3:cr/et@#?&"
 QUOTED = "s3%3Acr%2Fet%40%23%3F%26"
+NEEDED = RIGHTS.replace("NAME", "app")
 
 
 @pytest.fixture(params=["async", "blocking"])
@@ -75,7 +77,7 @@ def test_a_server_that_repeats_what_it_does_not_know(side: Side, tmp_path: Path)
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_user_who_may_do_just_what_is_needed(side: Side, tmp_path: Path, protocol: int) -> None:
     async def case() -> None:
-        users = [f"app on >{PASSWORD} -@all {RIGHTS}"]
+        users = [f"app on >{PASSWORD} -@all {NEEDED}"]
         if protocol == 3:
             users = [users[0] + " +hello"]
         with RedisServer(tmp_path, users=users) as server:
@@ -85,12 +87,35 @@ def test_a_user_who_may_do_just_what_is_needed(side: Side, tmp_path: Path, proto
     side.run(case)
 
 
+def test_users_have_channels_of_their_own(side: Side, tmp_path: Path) -> None:
+    """With the rights that are recommended none can overhear another's notifications, or forge any."""
+
+    async def case() -> None:
+        users = [f"{name} on >pw -@all {RIGHTS.replace('NAME', name)}" for name in ("app", "other")]
+        with RedisServer(tmp_path, users=users) as server:
+            backend = await side.open(f"redis://app:pw@127.0.0.1:{server.port}")
+            with redis.Redis(
+                port=server.port, username="other", password="pw", protocol=2
+            ) as other:
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    other.publish(backend.inbox, b"")
+                for pattern in ("dibs:*", "dibs:inbox:*", "dibs:inbox:app:*"):
+                    with (
+                        other.pubsub() as channel,
+                        pytest.raises(redis.exceptions.NoPermissionError),
+                    ):
+                        channel.psubscribe(pattern)
+                        channel.get_message(timeout=10)
+
+    side.run(case)
+
+
 @pytest.mark.parametrize(
     ("missing", "listen"), [("+evalsha", False), ("+subscribe", True), ("~dibs:*", False)]
 )
 def test_a_user_who_lacks_a_right(side: Side, tmp_path: Path, missing: str, listen: bool) -> None:
     async def case() -> None:
-        user = f"app on >{PASSWORD} -@all {RIGHTS}".replace(missing, "")
+        user = f"app on >{PASSWORD} -@all {NEEDED}".replace(missing, "")
         with RedisServer(tmp_path, users=[user]) as server:
             url = f"redis://app:{QUOTED}@127.0.0.1:{server.port}"
             with pytest.raises(Forbidden, match=r"ACL does not allow it.*NOPERM"):
@@ -102,7 +127,7 @@ def test_a_user_who_lacks_a_right(side: Side, tmp_path: Path, missing: str, list
 
 def test_keys_that_a_user_may_not_touch_cost_the_others_nothing(side: Side, tmp_path: Path) -> None:
     async def case() -> None:
-        rights = RIGHTS.replace("~dibs:*", "~dibs:{lock:mine/*")
+        rights = NEEDED.replace("~dibs:*", "~dibs:{lock:mine/*")
         user = f"app on >{PASSWORD} -@all {rights}"
         with RedisServer(tmp_path, users=[user]) as server:
             backend = await side.open(f"redis://app:{QUOTED}@127.0.0.1:{server.port}")

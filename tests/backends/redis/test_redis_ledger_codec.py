@@ -1,5 +1,6 @@
 """What is said to the script and what it answers: any bytes, any numbers, and garbage from others."""
 
+from dataclasses import replace
 from math import inf, nan
 from typing import Any
 
@@ -10,6 +11,7 @@ from redis.crc import key_slot
 
 from dibs.backends.redis import script
 from dibs.core.names import fingerprint
+from dibs.core.proof import is_proven
 from dibs.model import Acquire, Failed, Granted, Inspect, Queued, Release, Resize, Status
 from tests.backends.redis.ledger_scripted import AT, NOW, STAMP, Scripted
 
@@ -174,7 +176,15 @@ def test_texts_that_others_wrote_are_no_hindrance(scripted: Scripted) -> None:
 
 def push() -> bytes:
     """As the script writes it."""
-    texts = (b"dibs:{lock:x}", b"lease", b"there", b"granted", b"\0\0\0\0\1\0\0\0", b"why")
+    texts = (
+        b"dibs:{lock:x}",
+        b"lease",
+        b"there",
+        b"granted",
+        b"\0\0\0\0\1\0\0\0",
+        b"why",
+        b"f" * 40,
+    )
     body = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
     return b"DI\1" + bytes(24) + body
 
@@ -204,3 +214,5 @@ def test_a_push_carries_what_a_wakeup_does(scripted: Scripted) -> None:
     assert (granted.event, granted.granted_at, granted.window) == ("granted", NOW + 1.0, 5.0)
     assert (granted.lease, granted.slots) == (fingerprint("b"), (0,))
     assert granted.token == STAMP + 9
+    assert is_proven(granted, "b")
+    assert not is_proven(replace(granted, token=granted.token + 1), "b")

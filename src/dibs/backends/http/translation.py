@@ -214,6 +214,7 @@ def push_to_wire(it: model.Wakeup) -> wire.Push:
         it.granted_at,
         it.window,
         it.detail,
+        it.proof,
     )
 
 
@@ -229,4 +230,5 @@ def push_to_model(it: wire.Push, inbox: str) -> model.Wakeup:
         it.granted_at,
         it.window,
         it.detail,
+        it.proof,
     )

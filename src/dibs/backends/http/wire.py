@@ -240,3 +240,4 @@ class Push(Struct, omit_defaults=True, frozen=True):
     granted_at: float = 0.0
     window: float = 0.0
     detail: str = ""
+    proof: str = ""

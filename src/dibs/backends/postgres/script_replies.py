@@ -31,7 +31,7 @@ def reply_of(said: list[Any], key: bytes) -> Reply:
 
 def wakeup_of(said: list[Any], inbox: str) -> Wakeup:
     """A wakeup, from its fields; raises what goes wrong with one that isn't ours."""
-    key, lease, event, token, slots, granted_at, window, detail = said
+    key, lease, event, token, slots, granted_at, window, detail, proof = said
     return Wakeup(
         bytes.fromhex(key),
         lease,
@@ -42,6 +42,7 @@ def wakeup_of(said: list[Any], inbox: str) -> Wakeup:
         float(granted_at),
         float(window),
         detail,
+        proof,
     )
 
 

@@ -51,7 +51,7 @@ class BlockingBackend:
         self._patience.seconds = self._settings.timeout
         await self._router.open()
         if listen and self._bell is None:
-            inbox = new_inbox()
+            inbox = new_inbox(self._settings)
             await self._subscribe(inbox)
             self._bell = Bell()
             self.inbox = self._terms.inbox = inbox

@@ -50,7 +50,7 @@ class LoopBackend:
         self._dial.part(parting=False)
         await self._router.open()
         if listen and not self.inbox:
-            inbox = new_inbox()
+            inbox = new_inbox(self._settings)
             await self._subscribe(inbox)
             self.inbox = self._terms.inbox = inbox
 

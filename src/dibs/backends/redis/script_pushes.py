@@ -31,19 +31,18 @@ def _read_one(raw: bytes, at: int, found: list[Wakeup]) -> int:
     mark, token, granted_at, window = _HEAD.unpack_from(raw, at)
     at += _HEAD.size
     fields: list[bytes] = []
-    for _ in range(6):
+    for _ in range(7):
         start = at + 4
         at = start + _LENGTH.unpack_from(raw, at)[0]
         fields.append(raw[start:at])
     if at > len(raw):
         raise IndexError("cut off")
-    name, lease, inbox, kind, slots, detail = fields
+    name, lease, inbox, kind, slots, detail, proof = fields
     key, event = ledger_key(name), _EVENTS.get(kind)
     if mark != _MARK or key is None or event is None:
         raise ValueError("no wakeup of this format")
-    whose, to, told = _text(lease), _text(inbox), _text(detail)
-    taken = slots_of(slots)
-    found.append(Wakeup(key, whose, to, event, int(token), taken, granted_at, window, told))
+    told = granted_at, window, _text(detail), _text(proof)
+    found.append(Wakeup(key, _text(lease), _text(inbox), event, int(token), slots_of(slots), *told))
     return at
 
 

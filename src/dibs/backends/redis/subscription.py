@@ -2,10 +2,11 @@
 
 import secrets
 from typing import Any
+from urllib.parse import quote
 
 from dibs.backends.redis.link import ReplyError, pack
 from dibs.backends.redis.script import read_pushes
-from dibs.backends.redis.settings import Endpoint
+from dibs.backends.redis.settings import Endpoint, Settings
 from dibs.backends.redis.trouble import explain
 from dibs.model import Wakeup
 
@@ -15,9 +16,10 @@ PING_EVERY = 15.0
 PING = pack((b"PING",))
 
 
-def new_inbox() -> str:
-    """A channel that nobody can guess: whoever may publish to it can only wake us in vain."""
-    return f"dibs:inbox:{secrets.token_urlsafe(16)}"
+def new_inbox(settings: Settings) -> str:
+    """A new channel among those of the Redis user, so that an ACL can keep users apart."""
+    user = quote(settings.login[0] or "default", safe="")
+    return f"dibs:inbox:{user}:{secrets.token_urlsafe(16)}"
 
 
 class Ear:

@@ -12,10 +12,10 @@ from dibs.errors import (
 )
 
 RIGHTS = (
-    "~dibs:* &dibs:* +evalsha +eval +time +get +set +mget +del +pexpire +hget +hmget +hgetall +hset +hdel"
-    " +zadd +zrem +zrange +zrangebyscore +zrank +zcount +publish +subscribe +ping +scan"
+    "~dibs:* &dibs:inbox:NAME:* +evalsha +eval +time +get +set +mget +del +pexpire +hget +hmget +hgetall"
+    " +hset +hdel +zadd +zrem +zrange +zrangebyscore +zrank +zcount +publish +subscribe +ping +scan"
 )
-"""All that a user of an ACL needs; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`."""
+"""All that the user NAME needs in an ACL; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`."""
 
 type Kind = Callable[[str], DibsError]
 
@@ -30,7 +30,7 @@ _MEANINGS: dict[str, tuple[Kind, str]] = {
     ),
     "NOPERM": (
         Forbidden,
-        f"this user's ACL does not allow it; what is needed: {RIGHTS}",
+        f"this user's ACL does not allow it; a user NAME needs: {RIGHTS}",
     ),
     "DENIED": (
         Forbidden,

@@ -30,7 +30,6 @@ class Connection:
         self.lock = threading.Lock()
         self.work = 0
         """Commands applied since the last upkeep."""
-        self.secret = b""
         """What datagrams of this file's users are signed with."""
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
@@ -98,7 +97,6 @@ class Connection:
             if site.settled:
                 raise schema.two_boots(site.path)
             schema.adopt(execute, site.boot, site.clock.now())
-        self.secret = execute("SELECT secret FROM lease_meta").fetchone()[0]
         execute("COMMIT")
         site.settled = True
         return Transactions(site, cursor, identity, floor)

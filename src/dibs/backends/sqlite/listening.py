@@ -9,7 +9,7 @@ def begin_to_listen(connection: Connection) -> tuple[Post | None, Watch | None]:
     """A socket of our own, or, where there can be none, a watch over what we queue for."""
     if connection.site.datagrams:
         try:
-            return Post(lambda: connection.secret), None
+            return Post(), None
         except OSError:
             return None, Watch(connection)
     return None, Watch(connection)
@@ -20,6 +20,6 @@ def sender(connection: Connection) -> Post | None:
     if not connection.site.datagrams:
         return None
     try:
-        return Post(lambda: connection.secret, listening=False)
+        return Post(listening=False)
     except OSError:
         return None

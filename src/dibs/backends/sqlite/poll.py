@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dibs.backends.sqlite.connection import Connection
 from dibs.core.book import Entry, Hold, Place
 from dibs.core.names import fingerprint
+from dibs.core.proof import proof_of
 from dibs.model import Acquire, Command, Queued, Renew, Reply, Wakeup
 
 PACE = 0.05
@@ -63,6 +64,6 @@ class Watch:
 def _told(entry: Entry | None, key: bytes, lease: str) -> Wakeup:
     """It was granted, or it should ask and be told."""
     if isinstance(entry, Hold) and entry.state == "unclaimed":
-        granted_at = entry.expires - entry.ttl
-        return Wakeup(key, lease, "", "granted", entry.token, entry.slots, granted_at, entry.ttl)
+        grant = entry.token, entry.slots, entry.expires - entry.ttl, entry.ttl
+        return Wakeup(key, lease, "", "granted", *grant, proof=proof_of(entry.id, *grant))
     return Wakeup(key, lease, "", "head")

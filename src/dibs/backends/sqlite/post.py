@@ -10,7 +10,7 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,10 +24,9 @@ AT_ONCE = 64
 class Post:
     """A non-blocking datagram socket, its address, and how wakeups go through it."""
 
-    def __init__(self, secret: Callable[[], bytes], *, listening: bool = True) -> None:
-        """`secret` tells the file's own. Raises `OSError` where such sockets aren't to be had."""
+    def __init__(self, *, listening: bool = True) -> None:
+        """Raises `OSError` where such sockets aren't to be had."""
         self.inbox = _new_address() if listening else ""
-        self._secret = secret
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.settimeout(0)
         if not listening:
@@ -50,7 +49,7 @@ class Post:
 
     def _send_to(self, inbox: str, wakeups: Sequence[Wakeup]) -> None:
         try:
-            for letter in letters.write(wakeups, self._secret()):
+            for letter in letters.write(wakeups):
                 self.socket.sendto(letter, _name(inbox))
         except (OSError, ValueError, struct.error):
             pass  # it has gone, its queue is full, it is no address
@@ -63,7 +62,7 @@ class Post:
                 letter = self.socket.recv(letters.MAX_SIZE)
             except OSError:
                 break
-            found += letters.read(letter, self._secret(), self.inbox)
+            found += letters.read(letter, self.inbox)
         return found
 
     def close(self) -> None:

@@ -4,7 +4,6 @@
 nobody else wants is one row of one table. Further holds, places and tombs are rows of their own.
 """
 
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ _HOLD = """
 TABLES = (
     """CREATE TABLE lease_meta (
         one INTEGER PRIMARY KEY CHECK (one = 1), format INTEGER NOT NULL, boot TEXT NOT NULL,
-        floor INTEGER NOT NULL, secret BLOB NOT NULL)""",
+        floor INTEGER NOT NULL)""",
     f"""CREATE TABLE lease_keys (
         key BLOB PRIMARY KEY, version INTEGER NOT NULL, last INTEGER NOT NULL, capacity INTEGER NOT NULL,
         arrivals INTEGER NOT NULL, used INTEGER NOT NULL, waiting INTEGER NOT NULL,
@@ -61,8 +60,7 @@ def create(execute: Execute, boot: str) -> None:
     if found is None:
         for table in TABLES:
             execute(table)
-        values = (FORMAT, boot, os.urandom(16))
-        execute("INSERT INTO lease_meta VALUES (1, ?, ?, 0, ?)", values)
+        execute("INSERT INTO lease_meta VALUES (1, ?, ?, 0)", (FORMAT, boot))
 
 
 def read_meta(execute: Execute, path: str) -> tuple[str, int]:

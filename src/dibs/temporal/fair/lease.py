@@ -9,6 +9,7 @@ from math import inf
 from typing import Self
 
 from dibs.core.names import fingerprint
+from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, renew_after, trusted
 from dibs.model import (
     Failed,
@@ -105,7 +106,7 @@ class BrokeredLease:
     def hear_push(self, push: Wakeup, now: float) -> None:
         """What the broker tells without being asked."""
         match push.event:
-            case "granted" if not self.granted:
+            case "granted" if not self.granted and is_proven(push, self.id):
                 begun = self._begun(push.granted_at, now)
                 self._grant(push.token, push.slots, begun, push.window)
             case "revoked":

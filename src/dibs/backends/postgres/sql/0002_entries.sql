@@ -18,7 +18,7 @@ CREATE TYPE dibs.entry AS (
 
 CREATE TYPE dibs.wakeup AS (
     lease text, inbox text, event text, token bigint, slots integer[], granted_at double precision,
-    wait double precision, detail text
+    wait double precision, detail text, proof text
 );
 
 -- `core/turn.py`'s Turn, with room for what its methods return beside the changed turn.

@@ -1,10 +1,22 @@
 -- One command's turn at a book: `core/turn.py`, method by method, and `core/timing.py`.
 
--- Of an id as it really is: a NUL in it is stored as \x10 and 0, and a \x10 as \x10 and 1.
-CREATE FUNCTION dibs.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT left(encode(sha256(CASE WHEN strpos(lease_id, E'\x10') = 0 THEN convert_to(lease_id, 'UTF8')
+-- An id as it really is: a NUL in it is stored as \x10 and 0, and a \x10 as \x10 and 1.
+CREATE FUNCTION dibs.bytes_of(lease_id text) RETURNS bytea LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN strpos(lease_id, E'\x10') = 0 THEN convert_to(lease_id, 'UTF8')
         ELSE decode(replace(replace(replace(lease_id, E'\\', E'\\\\'), E'\x10' || '0', '\000'),
-            E'\x10' || '1', E'\x10'), 'escape') END), 'hex'), 24)
+            E'\x10' || '1', E'\x10'), 'escape') END
+$$;
+
+CREATE FUNCTION dibs.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT left(encode(sha256(dibs.bytes_of(lease_id)), 'hex'), 24)
+$$;
+
+-- `core/proof.py`, by SHA-256.
+CREATE FUNCTION dibs.proof(
+    lease_id text, token bigint, slots integer[], granted_at double precision, wait double precision
+) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT encode(sha256(float8send(token) || float8send(granted_at) || float8send(wait)
+        || convert_to(array_to_string(slots, ','), 'UTF8') || dibs.bytes_of(lease_id)), 'hex')
 $$;
 
 -- The largest capacity, and the largest one whose units are numbered.
@@ -389,6 +401,7 @@ BEGIN
     t.wakeups := t.wakeups || ROW(
         dibs.fingerprint(e.id), e.inbox, event, CASE WHEN is_grant THEN e.token ELSE 0 END,
         CASE WHEN is_grant THEN e.slots ELSE '{}' END, t.now, CASE WHEN is_grant THEN e.ttl ELSE 0 END,
-        detail)::dibs.wakeup;
+        detail, CASE WHEN is_grant THEN dibs.proof(e.id, e.token, e.slots, t.now, e.ttl) ELSE '' END
+        )::dibs.wakeup;
     RETURN t;
 END $$;

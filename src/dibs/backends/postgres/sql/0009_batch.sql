@@ -168,6 +168,7 @@ BEGIN
                 w.detail := left(w.detail, 200);
                 w.token := 0;
                 w.slots := '{}';
+                w.proof := '';
                 push := dibs.push((t.book).key, w);
             END IF;
             IF octet_length(push) < 8000 THEN
@@ -180,5 +181,5 @@ END $$;
 
 CREATE FUNCTION dibs.push(key bytea, w dibs.wakeup) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT json_build_array(encode(key, 'hex'), w.lease, w.event, w.token, w.slots, w.granted_at,
-        w.wait, w.detail)::text
+        w.wait, w.detail, w.proof)::text
 $$;

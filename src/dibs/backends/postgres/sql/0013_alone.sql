@@ -173,11 +173,12 @@ BEGIN
     t.book := was;
     IF head.inbox <> '' THEN
         t.wakeups := ARRAY[ROW(dibs.fingerprint(head.id), head.inbox, 'granted', new_token,
-            new_slots, t.now, claim_by, '')::dibs.wakeup];
+            new_slots, t.now, claim_by, '',
+            dibs.proof(head.id, new_token, new_slots, t.now, claim_by))::dibs.wakeup];
     END IF;
     IF was.waiting > 1 AND next.inbox <> '' THEN
         t.wakeups := t.wakeups || ROW(dibs.fingerprint(next.id), next.inbox, 'head', 0, '{}',
-            t.now, 0, '')::dibs.wakeup;
+            t.now, 0, '', '')::dibs.wakeup;
     END IF;
     RETURN dibs.letter(ARRAY[dibs.answer(1, '["Released"]')], own_inbox,
         dibs.post(t, own_inbox));

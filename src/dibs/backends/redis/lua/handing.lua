@@ -55,11 +55,12 @@ local function strike_out(key, place)
 end
 
 local function wakeup_of(event, place, token, now)
-  local _, lease, _, _, inbox = struct.unpack(TEXTS, place.texts)
+  local id, lease, _, _, inbox = struct.unpack(TEXTS, place.texts)
   local is_grant = event == 'granted'
   return {
     inbox = inbox, lease = lease, event = event, token = token, slots = is_grant and SLOT_0 or '',
     granted_at = now, window = is_grant and place.window or 0, detail = '',
+    proof = is_grant and proof_of(id, token, SLOT_0, now, place.window) or '',
   }
 end
 

@@ -15,3 +15,12 @@ end
 local function sign_of_life_after(window)
   return window / 3
 end
+
+-- core/proof.py, by SHA-1.
+local function proof_of(id, token, slots, granted_at, window)
+  local numbers = {}
+  for at = 1, #slots, 4 do
+    numbers[#numbers + 1] = struct.unpack('<I', slots, at)
+  end
+  return redis.sha1hex(struct.pack('>ddd', token, granted_at, window) .. table.concat(numbers, ',') .. id)
+end

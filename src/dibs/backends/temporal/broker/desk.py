@@ -17,6 +17,7 @@ from dibs.backends.temporal.protocol.owners import Owner, owner_of
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
 from dibs.core.names import fingerprint
+from dibs.core.proof import proof_of
 from dibs.core.turn import Turn
 from dibs.model import (
     Acquire,
@@ -134,15 +135,15 @@ class Desk:
         Either the signal is delivered, and then it is in the history of a running workflow, which heeds it;
         or that has closed, and its grant is taken back. However late that is known, the grant stands.
         """
-        stands: dict[str, float] = {}
+        stands: dict[str, tuple[str, float]] = {}
         for entry_id in ids:
             hold = self.book.get(entry_id)
             if isinstance(hold, Hold) and hold.state == "unclaimed":
                 ttl = self._asked.pop(entry_id, hold.ttl)
                 ledger.apply(self.book, Renew(self.key, entry_id, ttl), now, stamp)
-                stands[fingerprint(entry_id)] = ttl
+                stands[fingerprint(entry_id)] = entry_id, ttl
         return [
-            replace(each, window=stands[each.lease]) if each.lease in stands else each
+            _standing(each, *stands[each.lease]) if each.lease in stands else each
             for each in wakeups
         ]
 
@@ -196,3 +197,9 @@ def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
     if isinstance(entry, Hold):
         return entry.state == "unclaimed" or entry.id in unheard
     return isinstance(entry, Place)
+
+
+def _standing(push: Wakeup, lease_id: str, ttl: float) -> Wakeup:
+    """A grant's notification, of a grant that stands for its whole ttl."""
+    proof = proof_of(lease_id, push.token, push.slots, push.granted_at, ttl)
+    return replace(push, window=ttl, proof=proof)

@@ -1,0 +1,237 @@
+"""Notifications that the store has not sent: whoever may publish wakes us, and no more."""
+
+import asyncio
+import json
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+import dibs
+from dibs import Client
+from dibs.backends.sqlite import letters
+from dibs.clock import SystemClock
+from dibs.hub import Hub
+from dibs.model import Event, Wakeup
+from dibs.runtime.mail import Letterbox, PassingMail
+from tests.runtime.real_stores import SHARED, url_of
+from tests.runtime.stores import TappedStore
+
+OUT_OF_REACH = 2**52
+"""A token above all real ones for decades: believed once, it poisons fencing for good."""
+
+type Forge = Callable[[Wakeup], None]
+
+
+class Overheard(PassingMail):
+    """What arrives; with `keep` it goes no further."""
+
+    def __init__(self, letterbox: Letterbox) -> None:
+        super().__init__(letterbox)
+        self.arrived: asyncio.Queue[Wakeup] = asyncio.Queue()
+        self.keep = False
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        self.arrived.put_nowait(wakeup)
+        if not self.keep:
+            super().deliver(wakeup)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        self.arrived.put_nowait(wakeup)
+        super().remind(wakeup)
+
+
+def by_redis(url: str) -> Iterator[Forge]:
+    """A user who may publish and subscribe, and read no key."""
+    rights = ("on", ">pw", "resetkeys", "allchannels", "-@all", "+@pubsub", "+auth", "+client")
+    with redis.Redis.from_url(url) as admin:
+        admin.execute_command("ACL", "SETUSER", "chat", *rights)
+        where = admin.connection_pool.connection_kwargs
+        with redis.Redis(where["host"], where["port"], username="chat", password="pw") as chat:
+            with pytest.raises(redis.exceptions.NoPermissionError):
+                chat.get("dibs:{lock:x}")
+
+            def forge(it: Wakeup) -> None:
+                texts: tuple[bytes, ...] = (
+                    b"dibs:{%b}" % it.key,
+                    it.lease.encode(),
+                    it.inbox.encode(),
+                )
+                slots = struct.pack(f"<{len(it.slots)}I", *it.slots)
+                texts += (it.event.encode(), slots, it.detail.encode(), it.proof.encode())
+                numbers = struct.pack("<3d", it.token, it.granted_at, it.window)
+                fields = b"".join(struct.pack("<I", len(text)) + text for text in texts)
+                assert chat.publish(it.inbox, b"DI\1" + numbers + fields) == 1
+
+            yield forge
+        admin.execute_command("ACL", "DELUSER", "chat")
+
+
+def by_postgres(url: str) -> Iterator[Forge]:
+    """Anybody who may connect: `NOTIFY` needs no right."""
+    with psycopg.connect(url, autocommit=True) as stranger:
+
+        def forge(it: Wakeup) -> None:
+            said = [it.key.hex(), it.lease, it.event, it.token, it.slots, it.granted_at, it.window]
+            payload = json.dumps([*said, it.detail, it.proof])
+            stranger.execute("SELECT pg_notify(%s, %s)", (it.inbox, payload))
+
+        yield forge
+
+
+def by_sqlite(url: str) -> Iterator[Forge]:
+    """Any user of the machine."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
+
+        def forge(it: Wakeup) -> None:
+            for letter in letters.write([it]):
+                stranger.sendto(letter, "\0" + it.inbox)
+
+        yield forge
+
+
+FORGERS: dict[str, Callable[[str], Iterator[Forge]]] = {
+    "redis": by_redis,
+    "postgres": by_postgres,
+    "sqlite": by_sqlite,
+}
+
+
+@pytest.fixture(params=SHARED)
+def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Forge]]:
+    url = url_of(request.param, request, tmp_path)
+    for forge in FORGERS[request.param](url):
+        yield url, forge
+
+
+async def overheard(client: Client) -> Overheard:
+    await client.status("connected")
+    runtime = client.hub.loop_runtime()
+    runtime.letterbox = heard = Overheard(runtime.letterbox)
+    return heard
+
+
+async def waiter_of(client: Client, name: str) -> str:
+    """The fingerprint of the one that waits, which anybody may see."""
+    while not (waiters := (await client.status(name)).waiters):
+        await asyncio.sleep(0)
+    return waiters[0].lease
+
+
+def clock_of(url: str) -> float:
+    """The store's clock, nearly."""
+    return SystemClock().now() if url.startswith("sqlite") else time.time()
+
+
+async def test_a_forged_grant_lets_nobody_in(forged: tuple[str, Forge]) -> None:
+    url, forge = forged
+    async with dibs.connect(url) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        held = await client.lock("x").acquire()
+        waiting = asyncio.create_task(client.lock("x").acquire())
+        lease = await waiter_of(client, "x")
+        inbox = client.hub.loop_runtime().inbox
+        event: Event = "granted"
+        now = clock_of(url) + 1
+        proof = "f" * 40
+        forge(Wakeup(b"lock:x", lease, inbox, event, OUT_OF_REACH, (0,), now, 5.0, "", proof))
+        while (await heard.arrived.get()).token != OUT_OF_REACH:
+            pass
+        await client.status("x")
+        assert not waiting.done()
+        await held.release()
+        granted = await waiting
+        assert held.token < granted.token < OUT_OF_REACH
+        await granted.release()
+
+
+async def test_a_forged_revocation_ends_no_lease(forged: tuple[str, Forge]) -> None:
+    url, forge = forged
+    async with dibs.connect(url) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        held = await client.lock("x").acquire()
+        (holder,) = (await client.status("x")).holders
+        inbox = client.hub.loop_runtime().inbox
+        forge(Wakeup(b"lock:x", holder.lease, inbox, "revoked", detail="so there"))
+        assert (await heard.arrived.get()).event == "revoked"
+        await client.status("x")
+        assert not held.lost
+        await held.release()
+
+
+@pytest.mark.parametrize("event", ["refused", "head"])
+async def test_other_forgeries_only_make_a_waiter_ask(
+    forged: tuple[str, Forge], event: Event
+) -> None:
+    url, forge = forged
+    async with dibs.connect(url) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        held = await client.lock("x").acquire()
+        waiting = asyncio.create_task(client.lock("x").acquire())
+        lease = await waiter_of(client, "x")
+        forge(Wakeup(b"lock:x", lease, client.hub.loop_runtime().inbox, event, detail="go away"))
+        assert (await heard.arrived.get()).event == event
+        await client.status("x")
+        assert not waiting.done()
+        await held.release()
+        await (await waiting).release()
+
+
+@pytest.fixture
+async def queued() -> AsyncIterator[Any]:
+    """A waiter that has been granted a lock, and the notification that it has not seen yet."""
+    store = TappedStore()
+    async with Client(Hub(store)) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        held = await client.lock("x").acquire()
+        waiting = asyncio.create_task(client.lock("x").acquire())
+        await waiter_of(client, "x")
+        heard.keep = True
+        await held.release()
+        push = await heard.arrived.get()
+        heard.keep = False
+        store.batches.clear()
+
+        async def hear(wakeup: Wakeup) -> tuple[Any, bool]:
+            """The lease, and whether its waiter asked before it believed the grant."""
+            client.hub.loop_runtime().mail.deliver(wakeup)
+            return await waiting, bool(store.batches)
+
+        async def run(change: Callable[[Wakeup], Wakeup]) -> tuple[Any, bool]:
+            lease, asked = await hear(change(push))
+            assert (lease.token, lease.slots) == (push.token, push.slots)
+            await lease.release()
+            return lease, asked
+
+        yield run
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda it: replace(it, token=it.token + 1),
+        lambda it: replace(it, slots=(1,)),
+        lambda it: replace(it, granted_at=it.granted_at + 10),
+        lambda it: replace(it, window=1000.0),
+        lambda it: replace(it, proof=""),
+        lambda it: replace(it, proof="0" * 40),
+    ],
+    ids=["token", "slots", "time", "window", "no proof", "another proof"],
+)
+async def test_a_grant_that_was_changed_or_repeated_later_is_not_believed(
+    queued: Any, change: Callable[[Wakeup], Wakeup]
+) -> None:
+    _, asked = await queued(change)
+    assert asked
+
+
+async def test_the_stores_own_grant_is_believed_without_asking(queued: Any) -> None:
+    _, asked = await queued(lambda it: it)
+    assert not asked
