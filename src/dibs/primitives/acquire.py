@@ -57,10 +57,10 @@ class Acquiring(Asking):
             if wait is not None:
                 until = self._rt.now() + wait
                 enough, patience = max(until, self._rt.now() + BRIEFLY), max(wait, BRIEFLY)
-            self._in_flight = True
             try:
                 if not self._rt.is_ready:
                     await self._rt.ready()
+                self._in_flight, self._over = True, False
                 answer = await self._rt.call(self._command(wait != 0), patience)
                 if wait != 0:
                     not_busy(answer, self._ask.key)

@@ -26,7 +26,7 @@ class Asking:
         self._in_flight = False
         self._inbox = ""
         """Where the store was told to push."""
-        self._over = False
+        self._over = True
         """There is nothing to be given up."""
 
     async def _send(self, *, queue: bool, until: float, bounded: bool = True) -> Answer:
@@ -37,7 +37,7 @@ class Asking:
             try:
                 if not rt.is_ready:
                     await rt.ready()
-                self._in_flight = True
+                self._in_flight, self._over = True, False
                 patience = max(until - rt.now(), BRIEFLY) if bounded else None
                 answer = not_busy(await rt.call(self._command(queue), patience), self._ask.key)
                 self._in_flight = False

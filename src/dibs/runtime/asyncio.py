@@ -162,6 +162,7 @@ class AsyncRuntime:
         self._scanning = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
+        self._closed = False
         deliver_to = getattr(self.backend, "deliver_to", None)
         if deliver_to is not None:
             deliver_to(_while_it_lives(self._deliver))
@@ -187,10 +188,15 @@ class AsyncRuntime:
         """Connect once, however many tasks come first."""
         if self.is_ready:
             return
-        if self._opening is None or self._opening.done():
+        if not self._closed and (self._opening is None or self._opening.done()):
             self._opening = self._loop.create_task(self._open())
             self._opening._log_destroy_pending = False  # type: ignore[attr-defined]
-        await asyncio.shield(self._opening)
+        opening = self._opening
+        if opening is not None:
+            await asyncio.wait((opening,))
+        if opening is None or opening.cancelled() or self._closed:
+            raise DibsError("the client was closed while it was asked for something")
+        opening.result()
 
     async def _open(self) -> None:
         await self.backend.open()
@@ -201,7 +207,7 @@ class AsyncRuntime:
     async def _listen(self) -> None:
         """Deliver pushes; when they may have been missed, everybody asks again."""
         pause = 0.05
-        while True:
+        while not self._closed:
             try:
                 self._deliver(await self.backend.wakeups(None))
                 pause = 0.05
@@ -279,8 +285,12 @@ class AsyncRuntime:
             self._loop.call_soon_threadsafe(callback)
 
     async def close(self) -> None:
-        """Let what is on its way land, and disconnect."""
-        self.is_ready = False
+        """Give up connecting, let what is on its way land, and disconnect for good."""
+        self._closed, self.is_ready = True, False
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait((self._opening,))
+            self.is_ready = False
         await self._batcher.drain()
         await self._reads.drain()
         if self._listener is not None:

@@ -56,6 +56,8 @@ class LoopBackend:
 
     async def close(self) -> None:
         connection = self._connection
+        if self._worker.is_running:  # it may still connect for somebody who was cancelled
+            await self._in_thread(_nothing)
         if connection.ready:
             if upkeep.is_due_at_parting(connection):
                 self._deliver(await self._in_thread(lambda: upkeep.run(connection), alone=False))
@@ -182,6 +184,10 @@ class LoopBackend:
         self.inbox = ""
         self._flying = 0
         self._worker = Worker(self._connection)
+
+
+def _nothing() -> None:
+    """What has to be done first has been done."""
 
 
 def _tidy(site: Site, mailbox: Mailbox) -> None:

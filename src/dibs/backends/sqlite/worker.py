@@ -65,6 +65,11 @@ class Worker:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """It has a thread, which may have something to do."""
+        return self._thread is not None
+
     def submit(self, job: Job) -> None:
         """Have a job done; its future tells how it went."""
         self._jobs.put(job)
