@@ -11,7 +11,7 @@ import pytest
 
 from dibs import BackendUnavailable, Forbidden, LeaseLost
 from dibs.hub import Hub
-from dibs.model import Command, Release, Renew, Wakeup
+from dibs.model import Acquire, Command, Release, Renew, Wakeup
 from dibs.sync import Client
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
@@ -189,6 +189,45 @@ def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
     site.clock.advance(TTL)
     assert lease.lost != auto_renew
     lease.release()
+
+
+@pytest.mark.parametrize("by", ["the keeper", "renew()"])
+@pytest.mark.parametrize("now", ["waits", "holds by another grant"])
+def test_a_lease_that_the_store_has_only_in_its_queue_or_with_another_token_is_lost_at_once(
+    site: Site, now: str, by: str
+) -> None:
+    """As after a failover to a server that knows its position in the queue, and not its grant."""
+    lease = site.client.lock("a", ttl=TTL).acquire()
+    key, own = lease.key, lease._id
+    behind = site.store.inner.backend(blocking=True)
+    behind.apply_now([Release(key, own), Acquire(key, "other", "they", TTL)])
+    behind.apply_now([Acquire(key, own, "me", TTL, queue=True)])
+    if now == "holds by another grant":
+        behind.apply_now([Release(key, "other")])
+    if by == "renew()":
+        with pytest.raises(LeaseLost, match="the store has no such lease any more"):
+            lease.renew()
+    else:
+        site.clock.advance(1.5)  # its first renewal comes after a second
+    assert lease.lost
+    assert lease.reason == "expired"
+
+
+def test_a_term_is_in_no_trouble_any_more_after_a_good_renewal(site: Site) -> None:
+    election = site.client.leader_election("a", ttl=TTL, renew_deadline=20, retry=2)
+    with election as term:
+        note = site.store.before
+
+        def fail(commands: Sequence[Command]) -> None:
+            raise BackendUnavailable("no route")
+
+        site.store.before = fail
+        site.clock.advance(5)
+        assert "no route" in str(term.trouble)
+        site.store.before = note
+        site.clock.advance(5)
+        assert not term.lost
+        assert term.trouble is None
 
 
 def test_revoked_now_the_units_are_free_at_once(site: Site) -> None:

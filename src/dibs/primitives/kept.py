@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dibs.core.timing import MIN_TTL, burial, renew_after, trusted
 from dibs.errors import DibsError, LeaseLost
 from dibs.fork import generation
-from dibs.model import Command, Granted, Lost, Release, Renew, Renewed
+from dibs.model import Command, Granted, Lost, Queued, Release, Renew, Renewed
 from dibs.primitives import observing
 from dibs.primitives.ask import Grant
 from dibs.primitives.losses import FORGOTTEN, LOSSES, NEVER_WAS, LossReason, loss_of
@@ -180,15 +180,23 @@ class KeptLease:
         self._renewing = False
         if self._end is not None:
             return
-        reply = answer.reply
         if self._rt.now() >= self._deadline:
             self._lose(self._why_over())  # past its deadline it stays lost, whatever the store says
-        elif isinstance(reply, Renewed | Granted):
+        elif not self._follow(answer):
+            self._not_renewed(DibsError(f"the store answered a renewal with {answer.reply!r}"))
+
+    def _follow(self, answer: Answer) -> bool:
+        """Go by the store's answer to a renewal; False if it says nothing about the lease."""
+        reply = answer.reply
+        if isinstance(reply, Renewed) or (isinstance(reply, Granted) and reply.token == self.token):
             self._extend(answer.sent, reply.ttl)
         elif isinstance(reply, Lost):
             self._lose(reply.reason, self._told_by(reply))
+        elif isinstance(reply, Queued | Granted):  # it waits there, or holds by another grant
+            self._lose("expired", FORGOTTEN)
         else:
-            self._not_renewed(DibsError(f"the store answered a renewal with {reply!r}"))
+            return False
+        return True
 
     def _not_renewed(self, error: Exception) -> None:
         """A renewal's fate is unknown: it is tried again until the deadline."""

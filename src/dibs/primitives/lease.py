@@ -6,7 +6,7 @@ from typing import Any, Self
 from dibs.config import Duration, safe_ttl, seconds
 from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
 from dibs.fork import generation
-from dibs.model import Failed, Granted, Lost, Released, Renew, Renewed
+from dibs.model import Failed, Granted, Released, Renew, Renewed
 from dibs.primitives.handle import Handle, pack
 from dibs.primitives.kept import KeptLease
 from dibs.primitives.losses import LOSSES
@@ -121,16 +121,11 @@ class LeaseBase(KeptLease):
         self.ensure()
         wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
         answer = await self._rt.call(Renew(self.key, self._id, wanted))
-        reply = answer.reply
         self.ensure()  # past its deadline it stays lost, whatever the store says
-        if isinstance(reply, Renewed | Granted):
-            if ttl is not None:
-                self._terms = self._terms._replace(ttl=wanted)
-            self._extend(answer.sent, reply.ttl)
-        elif isinstance(reply, Lost):
-            self._lose(reply.reason, self._told_by(reply))
-        else:
-            raise unexpected(reply, self.key)
+        if ttl is not None and isinstance(answer.reply, Renewed | Granted):
+            self._terms = self._terms._replace(ttl=wanted)
+        if not self._follow(answer):
+            raise unexpected(answer.reply, self.key)
         self.ensure()
 
     async def _confirm(self) -> None:
