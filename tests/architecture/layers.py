@@ -148,7 +148,7 @@ RULES: Mapping[str, Rule] = {
             "errors lazy backends.temporal.broker.* temporal.semaphore temporal.lock temporal.plugin"
         )
         | names("temporal.failures temporal.permits.* temporal.slot.* temporal.activity.*")
-        | names("temporal.worker.*")
+        | names("temporal.worker.* temporal.defaults backends.temporal.protocol.*")
     ),
     "temporal.sdk": Rule(theirs=names("temporalio")),
     "temporal.failures": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
@@ -179,19 +179,22 @@ RULES: Mapping[str, Rule] = {
     ),
     "temporal.lock": Rule(names("config temporal.semaphore temporal.permits.*")),
     "temporal.activity.*": Rule(
-        PUBLIC | names("config core.* defaults backends temporal.sdk"),
+        PUBLIC
+        | names("config settings core.* defaults backends temporal.sdk")
+        # an acquire that goes on in the next attempt
+        | names("primitives.acquire primitives.ask primitives.watching runtime.port"),
         siblings=True,
         theirs=names("temporalio"),
     ),
     "temporal.worker.*": Rule(
         BASE
         | names("config backends.temporal.protocol.* backends.temporal.broker.*")
-        | names("backends.temporal.client.* temporal.sdk temporal.defaults temporal.slot.*"),
+        | names("backends.temporal.client.* temporal.sdk temporal.slot.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),
     "temporal.plugin": Rule(
-        BASE | names("config temporal.defaults temporal.activity.* temporal.worker.*"),
+        BASE | names("config backends.temporal.protocol.* temporal.activity.* temporal.worker.*"),
         theirs=names("temporalio"),
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names
