@@ -148,7 +148,7 @@ TOLD: list[list[Any]] = [
     [[wish("w0", ttl=3.0), *crowd(30)[1:]], 4.0, [beat(30), beat(29)], 3.0, [beat(30)]],
     [[wish("w0", ttl=3.0, lock_delay=4.0), *crowd(30)[1:]], 4.0, [beat(30)], 3.0, [beat(30)]],
     [
-        [wish("a"), wish("b", ttl=1.5), *(wish(lease) for lease in "cefdg")],
+        [wish("a"), wish("b", ttl=3.0), *(wish(lease) for lease in "cefdg")],
         1.0,
         [leave("a")],
         1.0,

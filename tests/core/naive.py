@@ -180,7 +180,7 @@ class Naive:
                 continue
             if self.used() + wish.units > self.capacity:
                 return False
-            self.replace(line, self.hold(wish, "unclaimed", min(5.0, wish.ttl)))
+            self.replace(line, self.hold(wish, "unclaimed", claim_timeout(wish.ttl)))
             self.pushed.append((line.id, "granted"))
             return True
         return False
@@ -273,7 +273,7 @@ class Naive:
         if _wish(line).units > self.capacity:
             self.replace(line, self.ended(line.id, 60.0, "too_large"))
             return Refused("too_large")
-        window = min(5.0, _wish(line).ttl)
+        window = claim_timeout(_wish(line).ttl)
         before = self.queue()[: self.queue().index(line)]
         living = len(before)
         for other in before[:64]:
@@ -432,3 +432,7 @@ class Watched(Naive):
 def _wish(line: Line) -> Acquire:
     assert line.wish is not None
     return line.wish
+
+
+def claim_timeout(ttl: float) -> float:
+    return 5.0 if ttl >= 10 else ttl / 2 if ttl >= 1 else min(ttl, 0.5)

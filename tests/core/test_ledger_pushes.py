@@ -40,7 +40,7 @@ def test_a_claim_window_is_shorter_for_short_ttls(story: Story) -> None:
     story.acquire("a")
     story.wait("b", ttl=2)
     story.release("a")
-    assert story.woken[0].window == 2
+    assert story.woken[0].window == 1
 
 
 def test_a_pushed_grant_stands_for_its_window(story: Story) -> None:

@@ -48,8 +48,8 @@ def test_two_renewals_are_due_before_the_deadline(ttl: float) -> None:
 
 
 @given(ttls)
-def test_a_claim_window_is_five_seconds_or_the_ttl(ttl: float) -> None:
-    assert claim_window(ttl) == min(WINDOW, ttl)
+def test_a_claim_window_is_five_seconds_or_half_of_the_ttl(ttl: float) -> None:
+    assert claim_window(ttl) == min(WINDOW, ttl if ttl < 0.5 else max(ttl / 2, 0.5))
     assert 2 * sign_of_life_after(claim_window(ttl)) < claim_window(ttl)
 
 

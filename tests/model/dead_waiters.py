@@ -20,7 +20,8 @@ from dibs.model import Acquire, Command, Granted, Queued, Release, Renew
 
 KEY = b"lock:k"
 WINDOW = 3.0
-"""The claim timeout, in seconds: that of this ttl."""
+"""The claim timeout, in seconds."""
+TTL = 2 * WINDOW
 BEFORE = 1e-9
 FREE_AT = 23.0
 
@@ -79,7 +80,7 @@ def _granted(line: Line) -> dict[str, float]:
     _tell(book, Acquire(KEY, "holder", "o", ttl), 0.0, granted)
     last = len(line.deaths) - 1
     for n in range(len(line.deaths)):
-        wish = Acquire(KEY, f"w{n}", "o", WINDOW, queue=True, patience=90.0)
+        wish = Acquire(KEY, f"w{n}", "o", TTL, queue=True, patience=90.0)
         calls.append((line.phase if n == last else 0.0, n, wish))
     if not line.expires:
         calls.append((FREE_AT, -1, Release(KEY, "holder")))
@@ -91,7 +92,7 @@ def _granted(line: Line) -> dict[str, float]:
         recheck = _tell(book, command, now, granted)
         for lease in [each for each in granted if granted[each] == now and ends[each] == inf]:
             _tell(book, Renew(KEY, lease, 100.0), now, granted)
-        again = Renew(KEY, f"w{n}", WINDOW)
+        again = Renew(KEY, f"w{n}", TTL)
         if recheck is not None and now + recheck < ends[f"w{n}"]:
             heappush(calls, (now + recheck, n, again))
     return granted

@@ -33,8 +33,11 @@ def trusted(ttl: float) -> float:
 
 
 def claim_window(ttl: float) -> float:
-    """How long a pushed grant of that ttl stands until its owner's first renewal."""
-    return min(WINDOW, ttl)
+    """How long a pushed grant of that ttl stands until its owner's first renewal.
+
+    While it stands unclaimed everybody waits, so it is half of a short ttl, unless that would be all margin.
+    """
+    return min(WINDOW, max(ttl / 2, min(ttl, 0.5)))
 
 
 def renew_after(ttl: float) -> float:

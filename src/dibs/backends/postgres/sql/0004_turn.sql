@@ -31,7 +31,7 @@ CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 16
 CREATE FUNCTION dibs.sight() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 64::bigint';
 
 CREATE FUNCTION dibs.claim_window(ttl double precision) RETURNS double precision
-LANGUAGE sql IMMUTABLE AS 'SELECT least(5.0::double precision, ttl)';
+LANGUAGE sql IMMUTABLE AS 'SELECT least(5.0::double precision, greatest(ttl / 2, least(ttl, 0.5)))';
 
 CREATE FUNCTION dibs.sign_of_life_after(wait double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE AS 'SELECT wait / 3';

@@ -9,7 +9,7 @@ local MANY = 1048576 -- model.py: the largest capacity
 local MAX_SLOTS = 1024 -- model.py: the largest capacity whose units are numbered
 
 local function claim_window(ttl)
-  return math.min(WINDOW, ttl)
+  return math.min(WINDOW, math.max(ttl / 2, math.min(ttl, 0.5)))
 end
 
 local function sign_of_life_after(window)
