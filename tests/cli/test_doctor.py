@@ -32,7 +32,7 @@ def test_a_file(tmp_path: Path) -> None:
     code, found = findings(f"sqlite:///{tmp_path}/leases.db")
     assert code == 0
     assert {each["level"] for each in found.values()} == {"ok"}
-    assert {"latency", "promises", "file", "disk", "log", "pushes"} == set(found)
+    assert {"latency", "promises", "file", "disk", "log", "permissions", "pushes"} == set(found)
 
 
 def test_in_words(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import httpx2
 import pytest
 
 from dibs.model import Command, Release
-from dibs.server import accounts, audit
+from dibs.server import accounts, audit, keys_desk
 from dibs.server.limits import Limits
+from dibs.server.placing import desk
 from tests.server.world import World, b64
 
 
@@ -100,3 +101,28 @@ def test_a_key_forces_only_so_often(world: World, monkeypatch: pytest.MonkeyPatc
     revoke = {"op": "revoke", "key": key_of("y"), "lease": None, "reason": "a test", "now": True}
     assert batch(admin, revoke)[0]["is"] == "failed"
     assert admin.get(f"/v1/locks/{b64('y')}").status_code == 200
+
+
+def test_an_administrator_of_a_directory_has_only_so_many_keys_and_restrictions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys_desk, "KEYS_EACH", 3)
+    monkeypatch.setattr(desk, "RULES_EACH", 2)
+    theirs, admin = world.client("admin", prefixes=[b"shop/"]), world.client()
+
+    def made(client: httpx2.Client, prefix: str) -> int:
+        new = {"name": "a", "scopes": ["read"], "prefixes": [prefix]}
+        answer = client.post("/v1/keys", json=new)
+        if answer.status_code == 201:
+            client.delete(f"/v1/keys/{answer.json()['id']}")
+        return answer.status_code
+
+    assert [made(theirs, "shop/") for _ in range(3)] == [201, 201, 429]
+    assert [made(admin, "shop/") for _ in range(2)] == [201, 201]
+
+    def restricted(client: httpx2.Client, directory: str) -> int:
+        return client.put(f"/v1/restrict/locks/{b64(directory)}/", json={}).status_code
+
+    assert restricted(admin, "elsewhere") == 200
+    assert [restricted(theirs, f"shop/{each}") for each in "abca"] == [200, 200, 429, 200]
+    assert restricted(admin, "shop/c") == 200

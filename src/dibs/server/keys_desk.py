@@ -8,8 +8,11 @@ from dibs.server.audit import Audit, What, common_directory
 from dibs.server.keys import KeyRing, UnknownKey
 from dibs.server.keys_document import Key
 from dibs.server.keys_shapes import KeyMade, NewKey, made, prefixes_of, scopes_of
-from dibs.server.principal import Principal
+from dibs.server.principal import Principal, Scope
 from dibs.server.scopes import covers, read_prefix, reduced
+
+KEYS_EACH = 1_000
+"""Keys within the directories of an administrator who is not one of everything."""
 
 
 class Beyond(Exception):
@@ -20,6 +23,10 @@ class Beyond(Exception):
         self.prefix = prefix
 
 
+class TooMany(Exception):
+    """There are as many keys in an administrator's directories as they may have."""
+
+
 class Desk:
     """Gives keys out and takes them back, for administrators of everything or of a directory."""
 
@@ -28,11 +35,20 @@ class Desk:
         self._audit = audit
 
     async def create(self, who: Principal, new: NewKey) -> KeyMade:
-        """Make a key. Raises `ValueError` for one that can't be, `Beyond` for one that `who` may not make."""
+        """Make a key.
+
+        Raises `ValueError` for one that can't be, `Beyond` for one that `who` may not make, `TooMany`.
+        """
         prefixes = reduced(map(read_prefix, new.prefixes))
         for prefix in prefixes:
             if not covers(who, (prefix,)):
                 raise Beyond(prefix)
+        if not who.may_everywhere(Scope.ADMIN):
+            theirs = sum(covers(who, key.principal.prefixes) for key in self._keys.list())
+            if theirs >= KEYS_EACH:
+                raise TooMany(
+                    f"there are {theirs} keys in your directories, with those that ended lately"
+                )
         principal, text = await self._keys.create(
             new.name, new.scopes, prefixes, expires_in=new.expires_in, by=who.name
         )

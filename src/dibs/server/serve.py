@@ -25,7 +25,7 @@ from dibs.server.placing.listing import Own, check_each_once
 from dibs.server.placing.signs import Signs
 from dibs.server.placing.starting import join, own_of, placing, runtime_over
 from dibs.server.records import records_for
-from dibs.server.records.folders import missing_folders
+from dibs.server.records.folders import missing_folders, open_to_others
 from dibs.server.records.port import Records
 from dibs.server.repeating import repeat
 from dibs.server.secrets import SHORTEST
@@ -142,6 +142,10 @@ class Server:
                 "refuse them: set DIBS_SERVER_SECRET to the same %d random characters on all",
                 SHORTEST,
             )
+        for told in open_to_others(
+            (self.config.records_url, *(each.url for each in self.config.stores))
+        ):
+            log.warning("%s", told)
         for worry in await records.worries():
             log.warning("records = %s: %s", redacted(self.config.records_url), worry)
 

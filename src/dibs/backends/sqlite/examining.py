@@ -4,6 +4,7 @@ import shutil
 import sqlite3
 
 from dibs.backends.sqlite.connection import Connection
+from dibs.backends.sqlite.file import open_to_others
 from dibs.backends.sqlite.patience import always, persist
 from dibs.backends.sqlite.schema import FORMAT
 from dibs.model import Finding
@@ -25,11 +26,20 @@ def examine(connection: Connection, *, pushes: bool) -> list[Finding]:
         Finding("file", "ok", f"SQLite {sqlite3.sqlite_version}, format {FORMAT}, {keys} keys"),
         room,
         Finding("log", "ok", f"the write-ahead log has {site.log_size() >> 10} kB"),
+        _permissions(site.path),
         _pushes(pushes),
     ]
 
 
 _COUNT = "SELECT count(*) FROM lease_keys"
+
+
+def _permissions(path: str) -> Finding:
+    told = open_to_others(path)
+    if told:
+        what, _, advice = told.rpartition("; ")
+        return Finding("permissions", "warning", what, advice)
+    return Finding("permissions", "ok", "other users of this machine cannot use the file")
 
 
 def _pushes(pushes: bool) -> Finding:

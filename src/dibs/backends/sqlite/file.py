@@ -4,6 +4,7 @@ import errno
 import os
 from contextlib import suppress
 from pathlib import Path
+from stat import S_IMODE, S_ISVTX
 
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
 
@@ -28,6 +29,11 @@ def prepare(path: str, *, unsafe_network_fs: bool = False) -> None:
         if not unsafe_network_fs:
             _refuse_network(path)
         if not Path(path).exists():
+            if Path(path).is_symlink():
+                raise NotConfigured(
+                    f"{path} is a symbolic link to {Path(path).readlink()}, where no file is: make that "
+                    "file, or remove the link"
+                )
             _make(path)
     except PermissionError as error:
         raise Forbidden(f"{path} can't be made: {error.strerror}; choose another place") from error
@@ -52,6 +58,22 @@ def _make(path: str) -> None:
             os.link(unnamed, path)
     finally:
         Path(unnamed).unlink()
+
+
+def open_to_others(path: str) -> str:
+    """Why other users of this machine can use or replace a file; empty if they can't, or it is missing."""
+    try:
+        file, folder = Path(path).stat().st_mode, Path(path).resolve().parent.stat().st_mode
+    except OSError:
+        return ""
+    if file & 0o007:
+        return f"{path} has mode {S_IMODE(file):04o}: every user of this machine can use it; chmod 600 it"
+    if folder & 0o002 and not folder & S_ISVTX:
+        return (
+            f"the folder of {path} has mode {S_IMODE(folder):04o}: every user of this machine can put "
+            "another file in its place; chmod 700 it"
+        )
+    return ""
 
 
 def _refuse_network(path: str) -> None:

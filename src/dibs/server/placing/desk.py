@@ -26,8 +26,11 @@ from dibs.server.placing.mover import Mover
 from dibs.server.placing.placement import Place
 from dibs.server.placing.rules import Rule
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.principal import Principal
+from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Records
+
+RULES_EACH = 500
+"""Restrictions within the directories of an administrator who is not one of everything."""
 
 COUNTED = 1000
 """Names in use that a look at a pending move counts at most."""
@@ -37,6 +40,10 @@ type State = Literal["Pending", "Enforced"]
 
 class Unknown(Exception):
     """There is no such restriction, or no such placement."""
+
+
+class TooMany(Exception):
+    """There are as many restrictions in an administrator's directories as they may have."""
 
 
 class Restricted(Struct, frozen=True):
@@ -91,10 +98,14 @@ class Desk:
         return self._restricted(found, directory)
 
     async def restrict(self, who: Principal, directory: bytes, rule: Rule) -> None:
-        """Set one. Raises `ValueError`, `Unsatisfiable`, `Conflict`."""
+        """Set one. Raises `ValueError`, `Unsatisfiable`, `Conflict`, `TooMany`."""
         rule = rule.spelt(self.places)
         found = await read_all(self._records)
         rules = {**found.rules, directory: rule}
+        if not who.may_everywhere(Scope.ADMIN) and directory not in found.rules:
+            theirs = sum(who.may(Scope.ADMIN, each) for each in found.rules)
+            if theirs >= RULES_EACH:
+                raise TooMany(f"there are {theirs} restrictions in your directories")
         self._check(found, directory, rules)
         await self._audit.write(who, "restriction set", directory, {"rule": rule})
         version = found.versions.get((RULE, directory), 0)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from dibs.server.call import Call
 from dibs.server.placing.choice import Unsatisfiable
-from dibs.server.placing.desk import Desk, Unknown
+from dibs.server.placing.desk import Desk, TooMany, Unknown
 from dibs.server.problems import Problem
 from dibs.server.records.port import Conflict
 
@@ -26,5 +26,7 @@ def refusals(unknown: Problem | None = None) -> Generator[None]:
         raise unknown or Problem("malformed", str(error)) from None
     except Unsatisfiable as error:
         raise Problem("unsatisfiable", str(error)) from None
+    except TooMany as error:
+        raise Problem("limit", str(error)) from None
     except Conflict:
         raise Problem("conflict", "another request changed it at the same time") from None
