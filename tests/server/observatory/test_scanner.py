@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import pytest
 
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, Forbidden
 from dibs.hub import hub_for
 from dibs.model import Acquire, Page
-from dibs.server.observatory import scanner
+from dibs.server.observatory import picture, scanner, sketch
 from dibs.server.observatory.observatory import Observatory
 from dibs.server.placing.runtime import PlacedRuntime
 from tests.server.alone import alone
@@ -81,3 +81,39 @@ async def test_nobody_watches_any_more(runtime: PlacedRuntime) -> None:
         assert observatory.scanner.is_close(b"lock:x")
     assert not observatory.scanner.is_watched
     assert not observatory.scanner.is_close(b"lock:x")
+
+
+async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
+    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def forbidden(*_: object) -> Page:
+        raise Forbidden("no SCAN for this user")
+
+    monkeypatch.setattr(scanner, "WATCHED", 0.01)
+    monkeypatch.setattr(picture, "LATE", 0.0)
+    monkeypatch.setattr(picture, "SILENT", 0.2)
+    monkeypatch.setattr(runtime.backend, "scan", forbidden)
+    observatory, bell = Observatory(runtime), asyncio.Event()
+    for number in range(20):
+        for who in ("a", "b"):
+            wish = Acquire(b"lock:%d" % number, who * 22, "me", 0.2, queue=True)
+            observatory.picture.saw(wish, (await runtime.call(wish)).reply)
+    kept = Acquire(b"lock:kept", "k" * 22, "me", 60.0)
+    observatory.picture.saw(kept, (await runtime.call(kept)).reply)
+    assert len(observatory.picture) == 21
+    async with observatory.at_work(), asyncio.timeout(LONG):
+        with observatory.watched(bell):
+            while len(observatory.picture) > 1:
+                await asyncio.sleep(0.01)
+    assert observatory.picture.keys() == [b"lock:kept"]
+
+
+async def test_of_many_keys_the_oldest_are_forgotten(
+    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sketch, "MOST", 3)
+    observatory = Observatory(runtime)
+    for number in range(5):
+        wish = Acquire(b"lock:%d" % number, f"{number:022}", "me", 60.0)
+        observatory.picture.saw(wish, (await runtime.call(wish)).reply)
+    assert observatory.picture.keys() == [b"lock:2", b"lock:3", b"lock:4"]

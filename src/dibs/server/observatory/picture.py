@@ -26,13 +26,16 @@ from dibs.model import (
 )
 from dibs.server.observatory.events import What
 from dibs.server.observatory.seen import Hold, Place, Seen
-from dibs.server.observatory.sketch import PUNCTUAL, Sketch
+from dibs.server.observatory.sketch import MOST, PUNCTUAL, Sketch
 
 RENEWED = 0.05
 """A lease whose end has moved by more than that and a look takes, in seconds, was renewed."""
 
-MOST = 250_000
-"""Of more keys than that looks tell nothing; commands do."""
+LATE = 1.0
+"""Seconds after its end for which a hold may have been renewed unseen."""
+
+SILENT = 150.0
+"""Seconds without a command about a key after which nobody waits for it any more."""
 
 
 class Picture(Sketch):
@@ -203,6 +206,17 @@ class Picture(Sketch):
     def _is_news(self, since: float) -> bool:
         """What was so before we began has not happened."""
         return self._walks > 0 or since >= self._begun
+
+    def lapse(self) -> None:
+        """Forget what is over by its own time, where the store shows nothing (an ACL without SCAN)."""
+        now = self._now()
+        for seen in self.all():
+            for lease in [each for each, hold in seen.holds.items() if hold.ends + LATE < now]:
+                self._end(seen, lease, "expired", found=True)
+            if seen.changed + SILENT < now:
+                for lease in list(seen.places):
+                    self._tell_of(seen, "left", lease, seen.places.pop(lease), found=True)
+            self._drop_if_idle(seen)
 
     def begin_walk(self) -> int:
         """A walk through all keys begins; its number goes with what it finds."""

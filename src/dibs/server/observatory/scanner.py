@@ -81,6 +81,7 @@ class Scanner:
             begun = self._runtime.now()
             self._hurry.clear()
             with _logged():
+                self._picture.lapse()
                 await self._walk(begun)
             until = begun + (WATCHED if self._watching else UNWATCHED)
             await self._rest(max(until - self._runtime.now(), 0.05))

@@ -12,6 +12,9 @@ type Tell = Callable[[Event], None]
 PUNCTUAL = 0.25
 """Seconds: a hold that is gone no earlier than this before its expiry has expired."""
 
+MOST = 250_000
+"""Keys in use that are known; for another one the oldest is forgotten."""
+
 MOST_ENDED = 4096
 """Keys out of use, of which it is remembered when their last holds ended."""
 
@@ -54,6 +57,8 @@ class Sketch:
 
     def _begin(self, key: bytes) -> Seen:
         """A key that comes into use."""
+        if len(self._seen) >= MOST:
+            del self._seen[next(iter(self._seen))]
         seen = self._seen[key] = Seen(key)
         seen.ended = self._ended.pop(key, seen.ended)
         return seen
