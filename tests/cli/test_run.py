@@ -256,9 +256,9 @@ def test_quiet_prints_nothing_for_cron(cli: Cli) -> None:
     for options in (["--no-wait"], ["--wait", "1s"]):
         done = cli("run", "x", "-q", *options, "--", "echo", "never")
         assert (done.returncode, done.stdout, done.stderr) == (75, "", "")
-    without = {name: value for name, value in cli.environment.items() if name != "DIBS_URL"}
-    without["HOME"] = str(cli.folder)
-    done = cli("run", "y", "--quiet", "--", "echo", "out", env=without)
+    nested = cli.environment | {"LEASE_NAME": "y"}
+    assert "same name" in cli("run", "y", "--", "true", env=nested).stderr
+    done = cli("run", "y", "--quiet", "--", "echo", "out", env=nested)
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
     broken = cli("run", "y", "-q", "--url", "nonsense://", "--", "true")
     assert (broken.returncode, "nonsense" in broken.stderr) == (64, True)
