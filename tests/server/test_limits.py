@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from secrets import token_urlsafe
 
 import httpx2
 import pytest
@@ -157,6 +158,37 @@ def test_so_many_leases_for_a_key(world: World) -> None:
     assert acquire(client, "leases/3").status_code == 200
 
 
+@pytest.mark.parametrize("how", ["one by one", "in a batch"])
+def test_one_id_on_several_names_counts_for_each(world: World, how: str) -> None:
+    client, mine = world.client("acquire"), token_urlsafe(16)
+    names = [f"same/{how}/{number}" for number in range(5)]
+    if how == "one by one":
+        got = [acquire(client, name, id=mine).status_code == 200 for name in names]
+    else:
+        wish = {"op": "acquire", "id": mine, "owner": "x", "ttl": 60}
+        got = []
+        for name in names:
+            one = wish | {"key": encoded(f"lock:{name}".encode())}
+            told = client.post("/v1/batch", json={"commands": [one]}).json()["replies"]
+            got.append(told[0]["is"] == "granted")
+    assert got == [True] * 3 + [False] * 2
+    client.delete(f"/v1/locks/{b64(names[0])}", params={"id": mine})
+    assert acquire(client, names[3], id=mine).status_code == 200
+    assert acquire(client, names[4], id=mine).status_code == 429
+
+
+def test_one_id_in_several_queues_counts_for_each(world: World) -> None:
+    holder, names = world.client("acquire"), [f"queued/{number}" for number in range(3)]
+    client, mine = world.client("acquire"), token_urlsafe(16)
+    told = []
+    for name in names:
+        acquired(holder, name)
+        wish = {"op": "acquire", "id": mine, "owner": "x", "ttl": 60, "queue": True}
+        one = wish | {"key": encoded(f"lock:{name}".encode())}
+        told += client.post("/v1/batch", json={"commands": [one]}).json()["replies"]
+    assert [each["is"] for each in told] == ["queued", "queued", "failed"]
+
+
 def test_so_many_waiters_for_a_key(world: World) -> None:
     acquired(world.client(), "crowded")
     key = world.key("acquire")
@@ -232,10 +264,10 @@ def test_many_leases_are_counted_once_in_a_while(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Tally, "counted", counting)
     accounts = Accounts(Limits(), lambda: time_now[0])
-    accounts.leased("a key", "first", 60.0)
+    accounts.leased("a key", (b"lock:x", "first"), 60.0)
     assert accounts.census() == (1, 0)
     for number in range(FEW):
-        accounts.leased("another key", str(number), 60.0)
+        accounts.leased("another key", (b"lock:x", str(number)), 60.0)
     assert accounts.census().leases == 1, "it was counted a moment ago"
     time_now[0] = CENSUS_EVERY
     del counts[:]

@@ -1,10 +1,11 @@
 """What each key has in use at a server, and whether it may have more: the bounds are those of `limits`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import NamedTuple
 
 from dibs.model import Release
+from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
 from dibs.server.problems import Problem
 
@@ -32,11 +33,6 @@ class Budget:
         self._what = what
         self.busy = 0
 
-    @property
-    def is_full(self) -> bool:
-        """There is no room."""
-        return self.busy >= self._most
-
     def __enter__(self) -> None:
         """One more. Raises `Problem`, 503, if there is no room."""
         if self.busy >= self._most:
@@ -51,25 +47,29 @@ class Budget:
         self.busy -= 1
 
 
+type Which = tuple[bytes, str]
+"""A key and a lease id: one id may hold many keys, and each counts."""
+
+
 class Tally:
-    """Ids, each until its time is over."""
+    """What counts, each until its time is over."""
 
     __slots__ = ("_ends", "_swept_at")
 
     def __init__(self) -> None:
-        self._ends: dict[str, float] = {}
+        self._ends: dict[Hashable, float] = {}
         self._swept_at = 0.0
         """When those whose time was over were struck out."""
 
-    def put(self, each: str, end: float) -> None:
+    def put(self, each: Hashable, end: float) -> None:
         """One that counts until then."""
         self._ends[each] = end
 
-    def drop(self, each: str) -> None:
+    def drop(self, each: Hashable) -> None:
         """One that counts no more."""
         self._ends.pop(each, None)
 
-    def has_room(self, each: str, most: int, now: float) -> bool:
+    def has_room(self, each: Hashable, most: int, now: float) -> bool:
         """Whether it counts already, or one more may."""
         if len(self._ends) < most or each in self._ends:
             return True
@@ -134,9 +134,15 @@ class Accounts:
 
     def __init__(self, limits: Limits, now: Callable[[], float]) -> None:
         self.limits = limits
-        self.acquiring = Budget(limits.acquires_at_once, "acquires")
-        self.renewing = Budget(limits.renewals_at_once, "renewals and releases")
-        self.reading = Budget(limits.reads_at_once, "lists")
+        self.acquiring = FairQueue("acquires", limits.acquires_at_once, limits.acquires_per_key)
+        self.renewing = FairQueue("renewals and releases", limits.renewals_at_once)
+        self.reading = FairQueue("reads of keys", limits.reads_at_once, limits.reads_per_key)
+        self.changing = FairQueue(
+            "changes of keys and restrictions", 4 * limits.changes_per_key, limits.changes_per_key
+        )
+        self.bodies = FairQueue(
+            "bytes of bodies", 8 * limits.body_bytes_per_key, limits.body_bytes_per_key
+        )
         self.waiting = Budget(limits.waiters, "waiting requests")
         self._now = now
         self._each: dict[str, Account] = {}
@@ -152,24 +158,24 @@ class Accounts:
             account = self._each[key_id] = Account()
         return account
 
-    def check_lease(self, key_id: str, lease_id: str) -> None:
+    def check_lease(self, key_id: str, which: Which) -> None:
         """Raises `Problem`, 429, if a key may have no other lease."""
         account, most = self._each.get(key_id), self.limits.leases_per_key
-        if account is not None and not account.leases.has_room(lease_id, most, self._now()):
+        if account is not None and not account.leases.has_room(which, most, self._now()):
             raise _enough(most, "leases")
 
-    def check_place(self, key_id: str, lease_id: str) -> None:
+    def check_place(self, key_id: str, which: Which) -> None:
         """Raises `Problem`, 429, if a key may have no other place in line."""
         account, most = self._each.get(key_id), self.limits.waiters_per_key
-        if account is not None and not account.places.has_room(lease_id, most, self._now()):
+        if account is not None and not account.places.has_room(which, most, self._now()):
             raise _enough(most, "queue positions")
 
     def buried(self, key_id: str, command: Release) -> Release:
         """A release whose tombstone is within bounds: in time, and in number for each key."""
         tombstones, now = self.of(key_id).tombstones, self._now()
-        bury, each = min(command.bury, MAX_BURY), f"{command.key!r} {command.id}"
-        if tombstones.has_room(each, self.limits.tombstones_per_key, now):
-            tombstones.put(each, now + bury)
+        bury, which = min(command.bury, MAX_BURY), (command.key, command.id)
+        if tombstones.has_room(which, self.limits.tombstones_per_key, now):
+            tombstones.put(which, now + bury)
         else:
             bury = 0.0  # a late copy of its Acquire costs this key alone, for one ttl
         return replace(command, bury=bury)
@@ -183,22 +189,22 @@ class Accounts:
             )
         account.sign_ins.put(session, now + 60)
 
-    def leased(self, key_id: str, lease_id: str, ttl: float) -> None:
+    def leased(self, key_id: str, which: Which, ttl: float) -> None:
         """A key's lease stands for so long."""
         account = self.of(key_id)
-        account.leases.put(lease_id, self._now() + ttl)
-        account.places.drop(lease_id)
+        account.leases.put(which, self._now() + ttl)
+        account.places.drop(which)
 
-    def queued(self, key_id: str, lease_id: str, patience: float) -> None:
+    def queued(self, key_id: str, which: Which, patience: float) -> None:
         """A key's place in line lives for so long."""
-        self.of(key_id).places.put(lease_id, self._now() + patience)
+        self.of(key_id).places.put(which, self._now() + patience)
 
-    def ended(self, key_id: str, lease_id: str) -> None:
+    def ended(self, key_id: str, which: Which) -> None:
         """A lease or a place has ended."""
         account = self._each.get(key_id)
         if account is not None:
-            account.leases.drop(lease_id)
-            account.places.drop(lease_id)
+            account.leases.drop(which)
+            account.places.drop(which)
 
     def census(self) -> Census:
         """What all keys have together, as far as this server knows; of many, some seconds ago."""

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 type Header = tuple[bytes, bytes]
 
-_JSON: Header = (b"content-type", b"application/json")
+JSON: Header = (b"content-type", b"application/json")
 
 encode = msgspec.json.Encoder().encode
 
@@ -37,7 +37,7 @@ class Answer:
 
 def json(value: Any, status: int = 200, *headers: Header) -> Answer:
     """A value as JSON."""
-    return Answer(status, encode(value), [_JSON, *headers])
+    return Answer(status, encode(value), [JSON, *headers])
 
 
 def text(value: str, status: int = 200, media: bytes = b"text/plain; charset=utf-8") -> Answer:

@@ -114,8 +114,12 @@ class Call:
         if declared is not None and (not declared.isdigit() or int(declared) > most):
             raise self._too_large(most)
         seconds = self.service.limits.request_time
+        length = most if declared is None else int(declared)
         try:
-            async with asyncio.timeout(seconds):
+            async with (
+                self.service.accounts.bodies.turn(self.principal.key_id, length),
+                asyncio.timeout(seconds),
+            ):
                 return await self._read(most)
         except TimeoutError:
             raise Problem(

@@ -49,10 +49,18 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     sign_ins_per_key: int = 100
     """At the dashboard, within a minute."""
     acquires_at_once: int = 512
-    """So many are under way to the store at a time; more are refused at once."""
+    """Acquires that are on their way to the store; API keys take turns for more."""
+    acquires_per_key: int = 2_048
+    """Acquires that are on their way or wait for their turn."""
     renewals_at_once: int = 4_096
-    """Likewise for renewals and releases, which acquires can't use up."""
+    """Likewise for renewals and releases, which never wait behind acquires and reads."""
     reads_at_once: int = 256
+    """Likewise for reads: an inspect counts as one, a page as its `limit`."""
+    reads_per_key: int = 10_000
+    changes_per_key: int = 8
+    """Changes of API keys and restrictions."""
+    body_bytes_per_key: int = 8 << 20
+    """Bytes of request bodies that are being read."""
     request_time: float = 20.0
     """Within which a body must have arrived."""
     idle_time: float = 75.0

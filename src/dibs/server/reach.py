@@ -1,11 +1,15 @@
 """Reading keys in their order, page by page, as far as somebody may see them."""
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec import Struct
 
 from dibs.backends.http.names import MARK, decoded
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Status
+from dibs.server.answers import JSON, Answer, encode
 from dibs.server.principal import Principal, Scope
 from dibs.server.problems import Problem
 from dibs.server.scopes import reduced
@@ -14,7 +18,31 @@ if TYPE_CHECKING:
     from dibs.server.service import Service
 
 LOOKS = 16
-"""So many pages of a store are read for one of ours at most: one may be empty, and not the last."""
+"""Pages of a store that are read for one of ours at most: one may be empty, and not the last."""
+
+AT_ONCE = 100
+"""Keys that are read or encoded before others have their turn."""
+
+PAGE_BYTES = 1 << 20
+"""A page ends with the key that brings it above about this size."""
+
+
+def _size_of(status: Status) -> int:
+    """About how many bytes it has as JSON."""
+    holders = sum(250 + len(each.owner) + len(each.note) for each in status.holders)
+    return 200 + holders + sum(250 + len(each.owner) + len(each.note) for each in status.waiters)
+
+
+async def page_json[T](
+    name: str, items: Sequence[T], shape: Callable[[T], object], rest: Struct
+) -> Answer:
+    """An object with `items` as `name` and the fields of `rest`. Others have their turn meanwhile."""
+    parts: list[bytes] = []
+    for at in range(0, len(items), AT_ONCE):
+        parts += [encode(shape(each)) for each in items[at : at + AT_ONCE]]
+        await asyncio.sleep(0)
+    head = b'{"%b":[%b],' % (name.encode(), b",".join(parts))
+    return Answer(200, head + encode(rest)[1:], [JSON])
 
 
 class Found(NamedTuple):
@@ -85,17 +113,22 @@ async def read(
     `prefixes`, in their order: what they begin with; each has its kind.
     """
     items: list[Status] = []
-    looks = 0
-    with service.accounts.reading:
+    looks = size = 0
+    async with service.accounts.reading.turn(principal.key_id, limit):
         for stretch in stretches(principal, prefixes):
             if after is not None and after >= stretch and not after.startswith(stretch):
                 continue  # it lies behind us
             cursor = after if after is not None and after.startswith(stretch) else None
             while True:
-                page = await service.runtime.backend.scan(stretch, cursor, limit - len(items))
-                items += page.items
+                few = min(limit - len(items), AT_ONCE)
+                page = await service.runtime.backend.scan(stretch, cursor, few)
                 looks += 1
                 cursor = page.cursor
+                for item in page.items:
+                    items.append(item)
+                    size += _size_of(item)
+                    if size >= PAGE_BYTES:
+                        return Found(items, item.key)
                 if cursor is None:
                     break
                 if len(items) >= limit or looks >= LOOKS:

@@ -183,22 +183,22 @@ class Service:
 
 def _acquired(accounts: Accounts, key_id: str, command: Acquire, reply: Reply) -> None:
     if type(reply) is Granted:
-        accounts.leased(key_id, command.id, reply.ttl)
+        accounts.leased(key_id, (command.key, command.id), reply.ttl)
     elif type(reply) is Queued:
-        accounts.queued(key_id, command.id, command.patience)
+        accounts.queued(key_id, (command.key, command.id), command.patience)
 
 
 def _renewed(accounts: Accounts, key_id: str, command: Renew, reply: Reply) -> None:
     if type(reply) is Renewed or type(reply) is Granted:
-        accounts.leased(key_id, command.id, reply.ttl)
+        accounts.leased(key_id, (command.key, command.id), reply.ttl)
     elif type(reply) is Queued:
-        accounts.queued(key_id, command.id, max(command.ttl, PATIENCE))
+        accounts.queued(key_id, (command.key, command.id), max(command.ttl, PATIENCE))
     elif type(reply) is Lost:
-        accounts.ended(key_id, command.id)
+        accounts.ended(key_id, (command.key, command.id))
 
 
 def _released(accounts: Accounts, key_id: str, command: Release, _: Reply) -> None:
-    accounts.ended(key_id, command.id)
+    accounts.ended(key_id, (command.key, command.id))
 
 
 _KEPT: dict[type, Callable[..., None]] = {

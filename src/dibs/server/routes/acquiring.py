@@ -20,7 +20,7 @@ async def acquire(call: Call) -> Answer:
     asked = call.query(AcquireQuery)
     service, command = call.service, _command(call, asked)
     brought = asked.id is not None
-    service.accounts.check_lease(call.principal.key_id, command.id)
+    service.accounts.check_lease(call.principal.key_id, (command.key, command.id))
     if asked.wait:
         had = await _in_line(call, command, asked.wait, brought=brought)
     else:
@@ -105,7 +105,7 @@ async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) 
 async def _try(call: Call, command: Acquire, *, brought: bool) -> Had:
     """Take it if it is free."""
     service = call.service
-    with service.accounts.acquiring:
+    async with service.accounts.acquiring.turn(call.principal.key_id):
         try:
             answer = await service.ask(call.principal, command)
             reply = answer.reply

@@ -33,9 +33,10 @@ from dibs.model import (
 )
 from dibs.runtime.port import Answer as StoreAnswer
 from dibs.runtime.port import Told
-from dibs.server.accounts import Accounts, Budget
+from dibs.server.accounts import Accounts
 from dibs.server.answers import Answer
 from dibs.server.call import Call
+from dibs.server.fairness import FairQueue
 from dibs.server.problems import Problem, too_often
 from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
@@ -54,17 +55,43 @@ _encoders: dict[bytes, Callable[[object], bytes]] = {
 
 async def batch(call: Call) -> Answer:
     """Have all of them applied; they travel together."""
-    service = call.service
     ops = await _ops(call)
+    accounts, key_id, kinds = call.service.accounts, call.principal.key_id, set(map(type, ops))
+    queue, busy, cost = _queue(accounts, kinds), "", max(len(ops), 1)
+    try:
+        await queue.begin(key_id, cost)
+    except Problem as problem:
+        if kinds <= _PUT_OFF:
+            raise
+        queue, busy = accounts.renewing, problem.detail  # renewals and releases go on
+        await queue.begin(key_id, cost)
+    try:
+        return await _apply(call, ops, busy)
+    finally:
+        queue.end(key_id, cost)
+
+
+def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
+    """Where a batch of these commands waits for its turn."""
+    if wire.Acquire in kinds:
+        return accounts.acquiring
+    return accounts.reading if wire.Inspect in kinds else accounts.renewing
+
+
+async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
+    """Apply all of them. `busy`: why acquires and reads are refused; empty if they are not."""
+    service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
-    vetted = [_vetted(call, op, trace) for op in ops]
+    vetted = [
+        wire.Failed("busy", busy) if busy and type(op) in _PUT_OFF else _vetted(call, op, trace)
+        for op in ops
+    ]
     await _audit_refusals(call, ops, vetted)
     await _write_down(call, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
     told: Sequence[Told] = ()
     if commands:
-        with _budget(service.accounts, {type(command) for command in commands}):
-            told = await _ask(call, commands)
+        told = await _ask(call, commands)
         if service.spans is not None:
             await service.spans.look_ahead()
         _check_any(told)
@@ -90,13 +117,6 @@ async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[Told]:
             looks[command.key] = place
     told = await call.service.ask_all(call.principal, sent)
     return [told[place] for place in places]
-
-
-def _budget(accounts: Accounts, kinds: set[type]) -> Budget:
-    """What they count for. Acquires for which there was no room are not among them."""
-    if Acquire in kinds:
-        return accounts.acquiring
-    return accounts.reading if kinds == {Inspect} else accounts.renewing
 
 
 async def _ops(call: Call) -> Sequence[wire.Command]:
@@ -126,12 +146,10 @@ def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
     if reply is not None:
         return reply_to_wire(reply)
     if type(command) is Acquire:
-        if service.accounts.acquiring.is_full:
-            return wire.Failed("busy", "the server is handling too many acquires: try again")
         try:
-            service.accounts.check_lease(who.key_id, command.id)
+            service.accounts.check_lease(who.key_id, (command.key, command.id))
             if command.queue:
-                service.accounts.check_place(who.key_id, command.id)
+                service.accounts.check_place(who.key_id, (command.key, command.id))
         except Problem as problem:
             return wire.Failed("busy", problem.detail)
         command.address = call.ip  # type: ignore[misc]
@@ -216,6 +234,8 @@ def _answer(call: Call, replies: Sequence[wire.Reply]) -> Answer:
 
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
+
+_PUT_OFF = frozenset({wire.Acquire, wire.Inspect})
 
 _BY_ID = frozenset({Acquire, Renew, Release, Resize})
 

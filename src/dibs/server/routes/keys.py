@@ -33,7 +33,8 @@ async def create(call: Call) -> Answer:
     call.query(Nothing)
     new: NewKey = call.decoded(await call.body(MAX_BODY), NewKey)
     try:
-        made = await _desk(call).create(call.principal, new)
+        async with call.service.accounts.changing.turn(call.principal.key_id):
+            made = await _desk(call).create(call.principal, new)
     except ValueError as error:
         raise Problem("malformed", str(error)) from None
     except TooMany as error:
@@ -55,7 +56,8 @@ async def revoke(call: Call) -> Answer:
     """End a key, and with it its tokens and streams."""
     call.query(Nothing)
     try:
-        key = await _desk(call).revoke(call.principal, call.params["word"])
+        async with call.service.accounts.changing.turn(call.principal.key_id):
+            key = await _desk(call).revoke(call.principal, call.params["word"])
     except UnknownKey:
         raise Problem("no-such-key", "no API key has this id, or you may not see it") from None
     return json(shown(key, call.service.keys.now()))

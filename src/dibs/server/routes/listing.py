@@ -1,15 +1,18 @@
 """`/v1/locks` and `/v1/locks/base64:{dir}/`: what is held, in a directory and below it."""
 
 from collections.abc import Sequence
+from functools import partial
+
+from msgspec import Struct
 
 from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
-from dibs.server.answers import Answer, json
+from dibs.server.answers import Answer
 from dibs.server.call import Call
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem
-from dibs.server.reach import Found, heads_of, read
+from dibs.server.reach import Found, heads_of, page_json, read
 from dibs.server.routes.shapes import ListQuery, LockPage
 from dibs.server.routes.telling import lock_shown
 from dibs.server.routing import SEEING, SIGNED_IN, Route
@@ -33,7 +36,11 @@ async def listing(call: Call) -> Answer:
     items = [each for each in found.items if each.holders]
     # a key that begins so, and ends in a zero, is the very next one after the last
     following = None if found.cursor is None else encoded(found.cursor[len(kind) :] + b"\0")
-    return json(LockPage(tuple(lock_shown(call, each) for each in items), following))
+    return await page_json("locks", items, partial(lock_shown, call), _Rest(following))
+
+
+class _Rest(Struct, frozen=True):
+    next: str | None
 
 
 async def _from(call: Call, prefixes: Sequence[bytes], start: bytes | None, limit: int) -> Found:

@@ -38,7 +38,7 @@ async def renew(call: Call) -> Answer:
     service = call.service
     check_ttl(service, asked.ttl)
     command = Renew(call.key(asked.kind), asked.id, asked.ttl)
-    with service.accounts.renewing:
+    async with service.accounts.renewing.turn(call.principal.key_id):
         answer = await service.ask(call.principal, command)
     reply = answer.reply
     if type(reply) is not Renewed and type(reply) is not Granted:
@@ -68,7 +68,8 @@ async def look(call: Call) -> Answer:
     status = Status(b"", 1)
     if call.allowed:
         inspect = Inspect(call.key(asked.kind))
-        reply = (await service.ask(call.principal, inspect)).reply
+        async with service.accounts.reading.turn(call.principal.key_id):
+            reply = (await service.ask(call.principal, inspect)).reply
         if not isinstance(reply, Status):
             raise failure(reply)
         status = reply

@@ -39,7 +39,7 @@ async def outline(call: Call) -> Answer:
     asked = call.query(OutlineQuery)
     names = names_of(asked.names)
     begins = stretches(call.principal, (head + names for head in heads_of(asked.kind)))
-    with call.service.accounts.reading:
+    async with call.service.accounts.reading.turn(call.principal.key_id):
         keys = await call.service.observatory.survey.keys()
     count, told = _cut(keys, begins, asked.every)
     return json(Outline(count, tuple(map(encoded, told))))

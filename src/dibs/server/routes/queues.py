@@ -41,7 +41,7 @@ async def queues(call: Call) -> Answer:
     asked = call.query(QueuesQuery)
     names = names_of(asked.names)
     service, who = call.service, call.principal
-    with service.accounts.reading:
+    async with service.accounts.reading.turn(who.key_id, asked.limit):
         lines = await _lines(call, names)
         asks = [Inspect(key) for key in lines[: asked.limit]]
         told = await service.ask_all(who, asks) if asks else ()

@@ -22,7 +22,7 @@ async def release(call: Call) -> Answer:
         )
     if asked.reason or asked.now or asked.lease:
         raise Problem("malformed", "`lease`, `reason` and `now` need force=true")
-    with call.service.accounts.renewing:
+    async with call.service.accounts.renewing.turn(call.principal.key_id):
         reply = await _given_up(call, asked.kind, asked.id)
     if isinstance(reply, Failed):
         raise failure(reply)
@@ -58,7 +58,7 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
         {"kind": asked.kind, "reason": asked.reason, "now": asked.now, "lease": lease},
     )
     command = Revoke(key, lease, asked.reason, asked.now)
-    with service.accounts.renewing:
+    async with service.accounts.renewing.turn(call.principal.key_id):
         reply = (await service.ask(call.principal, command)).reply
     if not isinstance(reply, Revoked):
         raise failure(reply)

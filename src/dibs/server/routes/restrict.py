@@ -65,7 +65,8 @@ async def put(call: Call) -> Answer:
     rule: Rule = call.decoded(await call.body(MAX_BODY), Rule)
     try:
         with refusals():
-            await desk_of(call).restrict(call.principal, call.name, rule)
+            async with call.service.accounts.changing.turn(call.principal.key_id):
+                await desk_of(call).restrict(call.principal, call.name, rule)
     except ValueError as error:
         raise Problem("malformed", str(error)) from None
     return done(call, "Ok")
@@ -76,7 +77,8 @@ async def delete(call: Call) -> Answer:
     call.query(Nothing)
     _check_api(call)
     with refusals(_none_there()):
-        await desk_of(call).unrestrict(call.principal, call.name)
+        async with call.service.accounts.changing.turn(call.principal.key_id):
+            await desk_of(call).unrestrict(call.principal, call.name)
     return done(call, "Ok")
 
 

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from dibs.backends.http.names import decoded, encoded
 from dibs.backends.http.translation import status_to_wire
 from dibs.backends.http.wire_service import StatusPage
 from dibs.model import Status
-from dibs.server.answers import Answer, json
+from dibs.server.answers import Answer
 from dibs.server.call import Call
 from dibs.server.problems import Problem
-from dibs.server.reach import HEADS, names_of, prefixes_of, read
+from dibs.server.reach import HEADS, names_of, page_json, prefixes_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
 
@@ -55,10 +55,13 @@ async def scan(call: Call) -> Answer:
     limit = min(asked.limit, call.service.limits.max_page)
     found = await read(call.service, call.principal, prefixes, cursor, limit)
     following = None if found.cursor is None else encoded(found.cursor)
-    items = tuple(map(status_to_wire, found.items))
-    if not asked.observed:
-        return json(StatusPage(items, following))
-    return json(ObservedPage(items, following, _observed(call, found.items)))
+    observed = _observed(call, found.items) if asked.observed else UNSET
+    return await page_json("items", found.items, status_to_wire, _Rest(following, observed))
+
+
+class _Rest(Struct, frozen=True):
+    cursor: str | None
+    leases: dict[str, Observed] | UnsetType
 
 
 def _prefixes(asked: ScanQuery) -> Sequence[bytes]:

@@ -1,0 +1,199 @@
+"""API keys take turns: a flood by one delays another by a few turns, and costs nobody a renewal."""
+
+import asyncio
+import socket
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from dibs.model import Acquire, Command
+from dibs.runtime.port import Answer
+from dibs.server.limits import Limits
+from tests.server.test_api_locks import acquire, acquired
+from tests.server.test_limits import connected
+from tests.server.world import LONG, World, b64
+from tests.servers.waiting import wait_until
+
+MANY = 20
+
+
+@contextmanager
+def served(**limits: Any) -> Generator[World]:
+    world = World.over(limits=Limits(**limits))
+    try:
+        yield world
+    finally:
+        world.close()
+
+
+class Gate:
+    """Lets what goes to the store through one by one."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._world = world
+        self._room = asyncio.Semaphore(0)
+        self.order: list[str] = []
+        """Whose acquires went to the store."""
+        self.reads = 0
+        runtime = world.server.service.runtime
+        call, scan = runtime.call, runtime.backend.scan
+
+        async def slow_call(command: Command, patience: float | None = None) -> Answer:
+            if type(command) is Acquire:
+                self.order.append(command.owner)
+                await self._room.acquire()
+            return await call(command, patience)
+
+        async def slow_scan(*given: Any) -> Any:
+            self.reads += 1
+            await self._room.acquire()
+            return await scan(*given)
+
+        monkeypatch.setattr(runtime, "call", slow_call)
+        monkeypatch.setattr(runtime.backend, "scan", slow_scan)
+
+    def open(self, number: int) -> None:
+        def release() -> None:
+            for _ in range(number):
+                self._room.release()
+
+        self._world.do(release)
+
+
+def total(world: World, key: str, sort: str) -> int:
+    """What a key has under way and waiting."""
+    share = getattr(world.server.service.accounts, sort)._shares.get(key.split("_")[1])
+    return 0 if share is None else int(share.total)
+
+
+def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with served(acquires_at_once=1, acquires_per_key=MANY) as world, ThreadPoolExecutor(30) as pool:
+        gate = Gate(world, monkeypatch)
+        flood, other = world.key("acquire", name="flood"), world.key("acquire", name="other")
+        clients = {key: world.client(key=key) for key in (flood, other)}
+        asked: list[Future[httpx2.Response]] = []
+
+        def ask(key: str, name: str) -> None:
+            owner = {"client-id": key[-4:]}
+            asked.append(pool.submit(lambda: acquire(clients[key], name, **owner)))
+
+        for number in range(MANY):
+            ask(flood, f"flood/{number}")
+        wait_until(lambda: total(world, flood, "acquiring") == MANY, "the flood")
+        refused = acquire(clients[flood], "too many")
+        assert (refused.status_code, refused.json()["type"]) == (429, "/problems/limit")
+        assert refused.headers["retry-after"] == "1"
+        ask(other, "other")
+        wait_until(lambda: total(world, other, "acquiring") == 1, "the other one")
+        gate.open(MANY + 1)
+        assert [each.result(LONG).status_code for each in asked] == [200] * (MANY + 1)
+        assert len(gate.order) == MANY + 1
+        assert gate.order.index(other[-4:]) <= 2
+        assert not world.server.service.accounts.acquiring._shares
+
+
+def test_renewals_and_releases_go_past_reads_and_acquires(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = {"acquires_at_once": 1, "reads_at_once": 1, "reads_per_key": 100}
+    with served(**limits) as world, ThreadPoolExecutor(4) as pool:
+        holder = world.client("acquire")
+        held = acquired(holder, "precious")
+        gate, key = Gate(world, monkeypatch), world.key("acquire", name="flood")
+        flood = [
+            pool.submit(world.client(key=key).get, "/v1/scan?limit=100"),
+            pool.submit(acquire, world.client(key=key), "x"),
+        ]
+        wait_until(lambda: bool(gate.reads and gate.order), "both are under way")
+        refused = world.client(key=key).get("/v1/locks")
+        assert (refused.status_code, refused.json()["type"]) == (429, "/problems/limit")
+        path, own = f"/v1/locks/{b64('precious')}", {"id": held["id"]}
+        assert holder.patch(path, params=own).status_code == 200
+        assert holder.delete(path, params=own).status_code == 200
+        gate.open(100)
+        assert [each.result(LONG).status_code for each in flood] == [200, 200]
+
+
+def test_work_that_waits_for_its_turn_may_be_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(acquires_at_once=1) as world:
+        gate, key = Gate(world, monkeypatch), world.key("acquire")
+        host, port = world.url.removeprefix("http://").split(":")
+        lines = [socket.create_connection((host, int(port)), LONG) for _ in range(3)]
+        for number, line in enumerate(lines):
+            line.sendall(
+                f"POST /v1/locks/{b64(str(number))} HTTP/1.1\r\nHost: x\r\n"
+                f"Authorization: Bearer {key}\r\n\r\n".encode()
+            )
+        wait_until(lambda: total(world, key, "acquiring") == 3, "all are there")
+        for line in lines:
+            line.close()
+        gate.open(3)
+        queue = world.server.service.accounts.acquiring
+        wait_until(lambda: not queue._shares, "nothing is left")
+        assert queue.busy == 0
+
+
+def test_so_many_changes_of_keys_for_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(changes_per_key=1) as world, ThreadPoolExecutor(1) as pool:
+        keys, goes_on = world.server.service.keys, asyncio.Event()
+        create = keys.create
+
+        async def slow(*given: Any, **more: Any) -> Any:
+            await goes_on.wait()
+            return await create(*given, **more)
+
+        key = world.admin_key
+        monkeypatch.setattr(keys, "create", slow)
+        new = {"name": "x", "scopes": ["read"], "prefixes": []}
+        first = pool.submit(world.client(key=key).post, "/v1/keys", json=new)
+        wait_until(lambda: total(world, key, "changing") == 1, "it is under way")
+        second = world.client(key=key).post("/v1/keys", json=new)
+        assert (second.status_code, second.json()["type"]) == (429, "/problems/limit")
+        world.do(goes_on.set)
+        assert first.result(LONG).status_code == 201
+
+
+def test_so_many_bytes_of_bodies_for_a_key() -> None:
+    with served(body_bytes_per_key=70_000, max_body=65_536) as world:
+        key = world.key("acquire")
+        with connected(world) as line:
+            head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            line.sendall(head.encode() + b"Content-Length: 60000\r\n\r\n")
+            wait_until(lambda: total(world, key, "bodies") == 60_000, "its body is awaited")
+            padding = b'{"commands":[]}' + b" " * 20_000
+            refused = world.client(key=key).post("/v1/batch", content=padding)
+            assert (refused.status_code, refused.json()["type"]) == (429, "/problems/limit")
+            other = world.client("acquire").post("/v1/batch", content=padding)
+            assert other.status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/scan", "/v1/locks"])
+def test_a_page_is_bounded_by_bytes_and_nothing_is_left_out(path: str) -> None:
+    with served() as world:
+        client = world.client()
+        for at in range(0, 600, 100):
+            wishes = [
+                {"op": "acquire", "key": b64(f"lock:{number:04}").removeprefix("base64:"),
+                 "id": f"id{number}", "owner": "x", "ttl": 60, "note": "x" * 4000}
+                for number in range(at, at + 100)
+            ]  # fmt: skip
+            told = client.post("/v1/batch", json={"commands": wishes}).json()["replies"]
+            assert {each["is"] for each in told} == {"granted"}
+        query: dict[str, Any] = {"limit": 1000}
+        sizes, seen = list[int](), list[str]()
+        while True:
+            answer = client.get(path, params=query)
+            sizes.append(len(answer.content))
+            page = answer.json()
+            seen += [each.get("key") or each["name"] for each in page.get("items") or page["locks"]]
+            following = page.get("cursor") or page.get("next")
+            if not following:
+                break
+            query["cursor" if path == "/v1/scan" else "from"] = following
+        assert len(seen) == len(set(seen)) == 600
+        assert max(sizes) < 2 << 20
+        assert len(sizes) > 2
