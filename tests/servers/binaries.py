@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -127,6 +128,16 @@ def pgbouncer_program() -> Program:
         if program is not None:
             return program
     raise MissingServer("no pgbouncer: install it, or run `make env` on Debian or Ubuntu")
+
+
+def nginx_program() -> Path:
+    """The nginx that is here."""
+    installed = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    for path in [Path(installed)] if installed else sorted(FETCHED.glob("nginx-*/bin/nginx")):
+        with suppress(OSError):
+            if subprocess.run([path, "-v"], capture_output=True, check=False).returncode == 0:
+                return path
+    raise MissingServer("no nginx: install it, or run `make env` on Debian or Ubuntu")
 
 
 def temporal_program() -> Program:
