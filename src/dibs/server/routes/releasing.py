@@ -45,7 +45,7 @@ async def _force(call: Call, asked: ReleaseQuery) -> Answer:
     check_text("reason", asked.reason)
     lease = asked.lease if asked.id is None else fingerprint(asked.id)
     service, key = call.service, call.key(asked.kind)
-    with service.accounts.reading:
+    async with service.accounts.reading.turn(call.principal.key_id):
         status = (await service.runtime.call(Inspect(key))).reply
     if isinstance(status, Status) and not status.holders:
         raise not_held(asked.kind)  # and nothing is written
