@@ -1,4 +1,4 @@
-"""Settings: what may be set, in which units, and how a text is read."""
+"""Options of locks, their units, and how they are read from text."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -79,28 +79,28 @@ def safe_ttl(value: Duration) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LockConfig:
-    """How a lock is acquired and held; give it to `Lock.from_config`, which reads no environment."""
+    """Options of a lock, for `Lock.from_config`, which reads no environment. Durations are in seconds."""
 
     ttl: Duration = 30.0
-    """How long the store keeps the lease without a renewal."""
+    """Seconds that the store keeps the lease without renewal."""
     wait: Duration | None = None
-    """How long to queue: None for ever, 0 for one try."""
+    """Seconds to wait in the queue; None: no limit, 0: one try."""
     priority: int = 0
-    """Higher comes first in the queue."""
+    """Higher goes first in the queue."""
     note: str = ""
-    """Why; for people."""
+    """A note for people, shown to waiters."""
     label: str = ""
-    """What to add to the owner's name; for people."""
+    """Added to the owner's name, for people."""
     auto_renew: bool = True
-    """Renew in the background while it is held."""
+    """Renew in the background while held."""
     max_hold: Duration | None = None
-    """Stop renewing after so long, whatever the body does."""
+    """Seconds after which renewal stops, whatever the body does."""
     reentrant: bool = False
-    """Whoever holds it may acquire it again; it is given up with the last of these leases."""
+    """The holder can acquire again; the last release gives it up."""
     lock_delay: Duration = 0.0
-    """A hold that ended by expiry, not by a release, keeps it closed for so long."""
+    """Seconds that it stays closed after a lease expired (not after a release)."""
     detect_deadlocks: bool = True
-    """Whoever holds something else and waits looks for a circle of waiters, and may get `Deadlock`."""
+    """Look for circles of waiters, and raise `Deadlock`."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

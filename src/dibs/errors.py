@@ -1,4 +1,4 @@
-"""What can go wrong, who holds what you wanted, and what to do next."""
+"""The exceptions that Dibs raises, and its warnings."""
 
 from typing import Any
 
@@ -6,10 +6,10 @@ from dibs.model import Holder
 
 
 class DibsError(Exception):
-    """The root of all errors that Dibs raises.
+    """Base class of all errors that Dibs raises.
 
-    `key` is the key it is about, `holders` those who held it, `position` how many were ahead in the
-    queue, `retry_after` the seconds after which trying again can help; None where it isn't known.
+    `key` is the key, `holders` are its last known holders, `position` is the number of waiters ahead in the
+    queue, and `retry_after` the seconds after which another try can succeed; None if unknown.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ def _rebuild(cls: type[DibsError], args: tuple[Any, ...], state: dict[str, Any])
 
 
 class AcquireTimeout(DibsError, TimeoutError):
-    """The units were not to be had within `wait`: wait longer, or ask the holder it names."""
+    """The units did not become free within `wait` seconds. The message names the holders."""
 
 
 class LeaseLost(DibsError):
-    """The lease ended before its holder gave it up: what it protects may be another's by now.
+    """The lease ended before its release, so another holder may use the resource now.
 
     `reason` is `expired` (no renewal got through in time), `revoked`, `max_hold`, `closed` (the
     client was closed, or the process forked) or `resigned` (of a leader).
@@ -55,62 +55,62 @@ class LeaseLost(DibsError):
 
 
 class NotHeld(DibsError):
-    """The operation needs a lease that is held, and this one was released or detached."""
+    """The lease was released or detached, so the operation is not possible."""
 
 
 class Reentrant(DibsError):
-    """The caller already holds this key, so waiting for it would never end.
+    """This task or thread already holds the key, so waiting for it would never end.
 
-    Or it holds it more than once (`reentrant=True`), so that it can't be handed on or changed.
+    Also raised if it holds the key more than once (`reentrant=True`) and tries to detach or change it.
     """
 
 
 class Deadlock(DibsError):
-    """Those who wait for each other would wait for ever: give up what you hold, and begin again."""
+    """Waiters wait for each other in a circle. Release what you hold, and start again."""
 
 
 class BackendUnavailable(DibsError, ConnectionError):
-    """The store could not be reached or could not answer; whether it applied the last command is unknown."""
+    """The store did not answer. It may or may not have applied the last command."""
 
     busy: bool = False
-    """The store is well: a transaction that has not ended keeps this key."""
+    """True if the store is well, and an open transaction blocks this key."""
 
 
 class Forbidden(DibsError, PermissionError):
-    """The store is there, and refuses this user."""
+    """The store denies access to this user."""
 
 
 class InvalidName(DibsError, ValueError):
-    """A name is 1..512 bytes long."""
+    """The name is not 1 to 512 bytes long."""
 
 
 class InvalidRequest(DibsError, ValueError):
-    """The store is well, and never does what was asked, such as a ttl beyond its limits: mend the call."""
+    """The store never accepts this request, such as a ttl beyond its limits. Correct the call."""
 
 
 class UnsafeTiming(DibsError, ValueError):
-    """Durations with which exclusion could not be kept."""
+    """These durations cannot keep exclusion, such as a ttl that is too short."""
 
 
 class MissingCapability(DibsError):
-    """The store can't promise what `require=` asks for."""
+    """The store lacks a capability that `require=` names."""
 
 
 class NotConfigured(DibsError):
-    """No store is named, or none of that name; or the settings file can't be read."""
+    """No usable store is configured, or the settings cannot be read."""
 
 
 class IncompatibleVersion(DibsError):
-    """The store holds a format that this release does not read."""
+    """The data in the store has a format that this version cannot read."""
 
 
 class Corrupt(DibsError):
-    """What lies in the store can't be read; nothing is granted from it."""
+    """The data in the store is damaged; nothing is granted from it."""
 
 
 class CapacityWarning(UserWarning):
-    """A semaphore is in use with another capacity than it is declared with here."""
+    """Other users of this semaphore declare another capacity."""
 
 
 class ImplicitStoreWarning(UserWarning):
-    """No store was named, so the lock excludes only this user on this host."""
+    """No store is configured, so the lock only excludes processes of this user on this host."""

@@ -18,32 +18,32 @@ type Member = Acquirable[Any] | tuple[Semaphore, int] | AllOf
 class Leases(LeasesBase[Lease], HeldByTask):
     """The leases of an `AllOf`, in the order of its arguments, held by an asyncio task.
 
-    A sequence: `leases[0]` is the lease of the first argument. As a context manager all are released on
-    leaving, in one round trip; if one is lost meanwhile the task that entered is cancelled, and `LeaseLost`,
-    which names the one, raised in the stead of that cancellation.
+    A sequence: `leases[0]` is the lease of the first argument. `async with` releases all of them at the end,
+    in one round trip. If one is lost inside the block, the task is cancelled, and the block raises
+    `LeaseLost`, which names the lost one, instead of `CancelledError`.
     """
 
     __slots__ = ()
     _are = "these leases are"
 
     async def release(self) -> bool:
-        """Give all of them up, in one round trip; True if each was held until now. May be called again."""
+        """Release all, in one round trip; True if each was held until now. Can be called again."""
         return await self._release()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until one is lost (True), all are given up, or `timeout` seconds have passed (False)."""
+        """Wait until one is lost (True), or all are released, or for `timeout` seconds (False)."""
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
 
 class AllOf(Enterable[Leases], AllOfBase[Leases]):
     """Several resources at once, all or nothing, for asyncio.
 
-    `AllOf(lock, (semaphore, 2), rwlock.read())`; the leases come in that order. Contention: all are tried in
-    one round trip; where that fails they are taken in the order of their keys, waiting for one at a
-    time, so that no two wait for each other, in whatever order they name the same. Expiry: each is
-    an ordinary lease, and to lose one is to lose them all. Cancellation: a cancelled acquire leaves nothing
-    behind. `ttl` is for each (unset: its own), `wait` for all together (unset: the shortest of theirs).
-    Durations are seconds, or texts such as "30s".
+    `AllOf(lock, (semaphore, 2), rwlock.read())`; the leases come in this order. Contention: the first try
+    takes all in one round trip. If that fails, it acquires them one after the other in the order of their
+    keys, so that two `AllOf`s never wait for each other. Expiry: each is an ordinary lease; if one is lost,
+    all are. Cancellation: a cancelled acquire leaves nothing behind. `ttl` applies to each (unset: its
+    own), `wait` to all together (unset: the shortest of theirs). Durations are seconds, or texts such as
+    "30s".
     """
 
     _leases_type = Leases
@@ -69,14 +69,13 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         on_wait: Callable[[Waiting], object] | None = None,
         **others: Unpack[NoOptions],
     ) -> Acquisition[Leases]:
-        """Acquire all, or none: await it, or enter it with `async with`.
+        """Acquire all, or none: await it, or use it with `async with`.
 
-        Waits for at most `wait` seconds in all (None: for ever; 0: one try; unset: as constructed). While
-        it waits for one it may hold others, which nobody else can have then; they are renewed.
-        `on_wait` is as for a `Lock`, about the one that it waits for. Cancelled meanwhile, it leaves nothing
-        behind. Raises `AcquireTimeout`, `Reentrant` (before anything is acquired), `Deadlock`,
-        `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`, and `ValueError` if they are not all of
-        one client.
+        It waits for at most `wait` seconds in all (None: no limit; 0: one try; unset: as constructed).
+        While it waits for one, it may hold and renew others. `on_wait` is called as for a `Lock`, about the
+        one that it waits for. A cancelled acquire leaves nothing behind. Raises `AcquireTimeout`,
+        `Reentrant` (before anything is acquired), `Deadlock`, `BackendUnavailable`, `Forbidden`,
+        `IncompatibleVersion`, and `ValueError` if they are not all of one client.
         """
         if others:
             refuse_options("acquire()", others, AllOf.acquire)
@@ -85,7 +84,7 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
     async def try_acquire(
         self, *, priority: int | None = None, note: str | None = None
     ) -> Leases | None:
-        """Acquire all at once or not at all; None if others hold one of them or wait for it."""
+        """Acquire all without waiting; None if others hold one of them or wait for it."""
         return await self._try(priority, note)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time

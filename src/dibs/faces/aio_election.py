@@ -16,17 +16,17 @@ from dibs.sigterm import on_sigterm
 
 
 class Term(TermBase, Lease):
-    """A term of leadership by an asyncio task: a lease, held until its leader dies, resigns or can't renew.
+    """A term of leadership of an asyncio task: a lease that lasts until the leader dies, resigns or loses it.
 
-    `token` rises from term to term, whoever leads: give it to whatever is written to. `number` counts this
-    candidate's own.
+    `token` rises with every term of any candidate: pass it on with each write. `number` counts the terms of
+    this candidate.
     """
 
     __slots__ = ()
 
 
 class Guarded(GuardedBase[Term]):
-    """A block that only a leader may enter, and is cancelled in when the term ends."""
+    """A block that only the leader can enter; it is cancelled when the term ends."""
 
     async def __aenter__(self) -> Term:
         return self._begin()
@@ -41,17 +41,17 @@ class Guarded(GuardedBase[Term]):
 
 
 class Campaign(CampaignBase[Term]):
-    """A candidate in the background: a task that leads when elected, and stands again after each loss.
+    """A candidate in a background task: it leads when elected, and stands again after each loss.
 
-    On leaving it steps down, and others may lead at once.
+    At the end of its block it steps down, and another candidate can lead at once.
     """
 
     async def wait(self, timeout: Duration | None = None) -> bool:
-        """Wait until it leads (True), or `timeout` seconds have passed (False)."""
+        """Wait until it leads (True), or for `timeout` seconds (False)."""
         return await self._wait(optional_seconds(timeout, "timeout"))
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until it doesn't lead (True), or `timeout` seconds have passed (False)."""
+        """Wait until it does not lead (True), or for `timeout` seconds (False)."""
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
     async def __aenter__(self) -> Self:
@@ -62,11 +62,11 @@ class Campaign(CampaignBase[Term]):
         await self._finish()
 
     def guard(self) -> Guarded:
-        """A block for the leader only: raises `NotHeld` on entering where this candidate doesn't lead.
+        """A block for the leader only; entering it raises `NotHeld` if this candidate does not lead.
 
-        When the term ends the body is cancelled, and `LeaseLost` raised in the stead of that; nothing
-        interrupts a thread, which is told by `term.ensure()` and on leaving. Nobody else leads before the
-        body has ended, or before the store lets go.
+        When the term ends, the body is cancelled and `LeaseLost` raised instead. A thread is not interrupted:
+        `term.ensure()` and the end of the block raise. No other candidate leads before the body has ended or
+        the lease has run out.
         """
         return Guarded(self)
 
@@ -74,34 +74,33 @@ class Campaign(CampaignBase[Term]):
 class LeaderElection(ElectionBase[Term], Resource[Term]):
     """One leader at a time among all candidates of that name, for asyncio.
 
-    As a context manager it stands, leads, and hands over on leaving; the body is
-    cancelled, and `LeaseLost` raised, when the term ends before that.
-    Contention: candidates queue by priority, then arrival. Expiry: a leader renews every `retry`; one that
-    could not for `renew_deadline` steps down by itself, a margin before the store lets go (`ttl`), so that
-    terms don't overlap. `on_started` and `on_stopped` are called with each term, and may be coroutine
-    functions; the second only after the first, and before anybody else leads. Durations are seconds, or
-    texts.
+    `async with` waits until it leads, and hands over at the end of the block. If the term ends earlier, the
+    body is cancelled and `LeaseLost` raised.
+    Contention: candidates queue by priority, then arrival. Expiry: a leader renews every `retry` seconds. If
+    that fails for `renew_deadline` seconds, it steps down before the ttl is over, so that terms do not
+    overlap. `on_started` and `on_stopped` are called with each term, in this order, before anyone else
+    leads; they can be coroutine functions. Durations are seconds, or texts such as "30s".
     """
 
     _lease_type = Term
 
     def campaign(self) -> Campaign:
-        """A candidate in the background, for as long as the block that it is entered with."""
+        """Return a candidate that runs in the background while its block lasts."""
         return Campaign(self)
 
     async def who(self) -> Holder | None:
-        """Who leads, for observers; None for nobody."""
+        """Return the leader, for observers; None if there is none."""
         return await self._who()
 
     async def run(self, func: Callable[[Term], Any] | None = None, *, ready: object = None) -> Any:
         """Stand, and call `func` with the term when elected; again after each loss.
 
-        When the term ends a coroutine function is cancelled; nothing interrupts a thread: `term.ensure()`
-        tells it, and raises. When `func` returns by itself it hands over, and what it returned is the
-        result; so is what it raises. Without `func` it leads until it is cancelled or interrupted:
-        something for a task manager. `ready` (a function, an event or a future) is told that it has begun
-        to stand. An outage is waited for. In the main thread SIGTERM, unless the program handles it, ends
-        `func`, hands over and returns None.
+        When the term ends, a coroutine function is cancelled; a thread is not interrupted, and
+        `term.ensure()` raises. When `func` returns or raises by itself, the leader hands over and `run`
+        does the same. Without `func` it leads until it is cancelled or interrupted. `ready` (a function, an
+        event or a future) is called or set when it begins to stand. It waits through an outage.
+        In the main thread SIGTERM ends `func` and hands over, unless the program handles it; `run` then
+        returns None.
         """
         task, terminated = asyncio.current_task(), False
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TaskLease(TaskLeaseBase, Lease):
-    """The lease of a task lock: never renewed, and once given up it stays closed until `min_hold` is over."""
+    """The lease of a task lock: never renewed, and retained after its release until `min_hold` is over."""
 
     __slots__ = ()
 
@@ -21,10 +21,10 @@ class TaskLease(TaskLeaseBase, Lease):
 class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     """One start of a task at a time, and none within `min_hold` of the one before, for asyncio.
 
-    Contention: one try, which raises `AcquireTimeout` and names who runs it, or how long it stays closed.
-    Expiry: nothing is renewed, so whatever becomes of the holder others may start after `max_hold`. A body
-    that takes longer is told when it ends; with `cancel` it is cancelled in time, and `LeaseLost`
-    raised in the stead of that.
+    Contention: one try. It raises `AcquireTimeout`, which names the holder, or the time until it is free.
+    Expiry: nothing is renewed, so others can start after `max_hold`, whatever happens to the holder. A body
+    that takes longer is reported at its end; with `cancel=True` it is cancelled in time, and `LeaseLost`
+    is raised.
     Durations are seconds, or texts such as "30s".
     """
 
@@ -47,7 +47,7 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         env_prefix: str | None = None,
         env_load: bool = True,
     ) -> Callable[[F], F]:
-        """As `Lock.wraps`, with a task lock: with `on_busy="skip"` a call that may not start is skipped."""
+        """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         from dibs.faces.wraps_task import wraps_task
 
         hold = {
@@ -66,5 +66,5 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         return Acquisition(self._acquire(1, 0, None, note))
 
     async def try_acquire(self, *, note: str | None = None) -> TaskLease | None:
-        """Start, if it may; None if others run it, or did too lately."""
+        """Start if possible; None if it is running, or ran too recently."""
         return await self._try(1, None, note)

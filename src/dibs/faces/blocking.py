@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 class Lease(LeaseBase, HeldByThread):
     """A lease that is held by a thread.
 
-    As a context manager it is released on leaving, which raises `LeaseLost` if it was lost meanwhile.
-    Nothing interrupts a thread: between steps call `ensure()`, which raises once the lease is lost.
+    `with lease` releases it at the end of the block, and raises `LeaseLost` there if it was lost. A thread
+    cannot be interrupted: call `ensure()` between steps, which raises once the lease is lost.
     """
 
     __slots__ = ()
 
     def renew(self, ttl: Duration | None = None) -> None:
-        """Ask the store for `ttl` seconds from now (None: what it was acquired with); never shortens.
+        """Renew the lease for `ttl` seconds from now; None means the ttl of the acquire. Never shortens it.
 
-        Raises `LeaseLost` if it is lost, `NotHeld` if it was given up, `BackendUnavailable`.
+        Raises `LeaseLost` if it is lost, `NotHeld` if it was released, and `BackendUnavailable`.
         """
         step(self._renew(ttl))
 
     def release(self) -> bool:
-        """Give it up; True if it was held until now. May be called again."""
+        """Release the lease; True if it was held until now. Can be called again."""
         return step(self._release())
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until it is lost (True), given up, or `timeout` seconds have passed (False)."""
+        """Wait until the lease is lost (True), or released, or for `timeout` seconds (False)."""
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
 class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
-    """What all blocking primitives share: they can be looked at, and entered."""
+    """Base of all blocking primitives: status, revocation and `with`."""
 
     _join = staticmethod(by_thread)
     _may_await = False
@@ -61,27 +61,28 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
         return (default_hub() if client is None else client.hub).thread_runtime()
 
     def status(self) -> Status:
-        """Who holds it, who waits for it; what is this client's own is told by `mine`."""
+        """Return the holders and waiters. `mine` tells which leases belong to this client."""
         refuse_in_loop(self)
         return step(self._status())
 
     def locked(self) -> bool:
-        """Nothing of it is free at this moment."""
+        """Return whether nothing is free at this moment."""
         refuse_in_loop(self)
         return step(self._locked())
 
     def revoke(self, *, reason: str, now: bool = False) -> int:
-        """Refuse further renewals to all holders, and tell them; return how many there were.
+        """End the leases of all holders; return how many there were.
 
-        With `now` the units are free at once, though their holders may still be at work: that gives up
-        exclusion, and only fencing protects.
+        The holders get a notification with `reason` and cannot renew any more; the units are free when the
+        leases run out. With `now=True` they are free at once, although the holders may still be working.
+        This gives up exclusion: then only fencing protects the resource.
         """
         refuse_in_loop(self)
         return step(self._revoke(reason, now))
 
 
 class Acquirable[LeaseT: Lease](Resource[LeaseT]):
-    """What the blocking primitives share, whatever their leases can do."""
+    """Base of the blocking primitives that queue."""
 
     def acquire(
         self,
@@ -94,20 +95,20 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         on_wait: Callable[[Waiting], object] | None = None,
         **others: Unpack[NoOptions],
     ) -> LeaseT:
-        """Acquire `units`, in turn: a lease, which is a context manager.
+        """Acquire `units` and return the lease, a context manager.
 
-        Waits for at most `wait` seconds (None: for ever; 0: one try; unset: as constructed), first come
-        first served within a priority. Interrupted meanwhile, it leaves nothing behind. Raises
-        `AcquireTimeout`, `Reentrant`, `Deadlock`, `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`.
+        If it is held, wait in the queue for at most `wait` seconds (None: no limit; 0: one try; unset: as
+        constructed). The queue is ordered by priority, then arrival. An interrupted acquire leaves nothing
+        behind. Raises `AcquireTimeout`, `Reentrant`, `Deadlock`, `BackendUnavailable`, `Forbidden`,
+        `IncompatibleVersion`.
 
-        While it has to wait, `on_wait` (unset: the constructor's) is called with a `Waiting`, at once and
-        then every second. It is called in the waiter's own thread, so it
-        should be quick; what it raises is logged, and ends nothing.
+        While it waits, `on_wait` (unset: the constructor's) is called with a `Waiting`, at once and then
+        every second. It runs in the waiting thread, so it must be quick. Its exceptions are only logged.
 
-        With `within`, a connection of the user's own to the database that keeps the leases (PostgreSQL),
-        it is one try, and part of the transaction there: the lease stands once that commits, and until then
-        others are told that the key is busy. The ttl has to be longer than the transaction. Raises
-        `NotConfigured` for a store that can't do that, and for a connection to another one.
+        `within` takes your own connection to the PostgreSQL database that keeps the leases. Then the
+        acquire is one try, and part of your transaction: the lease exists once the transaction commits, and
+        until then the key is busy for others. The ttl must be longer than the transaction. Raises
+        `NotConfigured` for a store without transactions, and for a connection to another database.
         """
         if others:
             refuse_options("acquire()", others, Acquirable.acquire)
@@ -117,7 +118,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
     def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None
     ) -> LeaseT | None:
-        """Acquire at once or not at all; None if others hold it or wait for it."""
+        """Acquire without waiting; None if others hold it or wait for it."""
         refuse_in_loop(self)
         return step(self._try(units, priority, note))
 
@@ -129,7 +130,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
 
 
 class Primitive(Acquirable[Lease]):
-    """What most blocking primitives share: a lease of theirs is a `Lease`."""
+    """Base of the blocking primitives whose leases are plain `Lease`s."""
 
     _lease_type = Lease
 
@@ -137,9 +138,9 @@ class Primitive(Acquirable[Lease]):
 class Lock(LockBase[Lease], Primitive):
     """One holder at a time, across threads, processes and machines.
 
-    Contention: waiters queue by priority, then arrival. Expiry: the keeper renews at a third of the
-    ttl; a holder that can't is told before the store lets go. Interrupts: an interrupted acquire leaves
-    nothing behind. Durations are seconds, or texts such as "30s".
+    Contention: waiters queue by priority, then arrival. Expiry: the lease is renewed in the background at a
+    third of the ttl; if that fails, the holder learns of the loss before the store lets others in.
+    Interrupts: an interrupted acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
 
     @staticmethod
@@ -153,11 +154,11 @@ class Lock(LockBase[Lease], Primitive):
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
 
-        `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its loop, a plain
-        one blocks. With `on_busy="skip"` a call that can't have the lock within `wait` (unset: one try)
-        returns `default` instead of raising `AcquireTimeout`. Inside, `current_lease()` is the lease.
-        Other options are the constructor's. Raises `ValueError` at decoration for a field that is no
-        parameter, `TypeError` for a generator function.
+        `"report:{day}"` takes the parameter `day`. A coroutine function acquires in its event loop; a plain
+        function blocks. With `on_busy="skip"` the call returns `default` if it cannot acquire within `wait`
+        (unset: one try); otherwise it raises `AcquireTimeout`. Inside, `current_lease()` returns the lease.
+        The other options are the constructor's. At decoration a field without a parameter raises
+        `ValueError`, and a generator function `TypeError`.
         """
         wrapping: Callable[[F], F] = imported("dibs.faces.wraps").wraps(
             template, on_busy=on_busy, default=default, client=client, **options
@@ -166,12 +167,11 @@ class Lock(LockBase[Lease], Primitive):
 
 
 class Semaphore(SemaphoreBase[Lease], Primitive):
-    """At most `capacity` units at a time; each unit is a numbered slot, told by `lease.slots`.
+    """At most `capacity` units at a time; each unit is a numbered slot, in `lease.slots`.
 
-    Contention: waiters queue by priority, then arrival, and strictly: a large request at the head is
-    not overtaken by small ones. The capacity is the newest that anybody asked with: what no longer fits
-    it is refused, and what is held runs on. Expiry: the units of a lease end together, each free for
-    others no sooner than the store lets go, of which the holder is told before. Interrupts: an
-    interrupted acquire leaves nothing behind, and keeps no unit. Durations are seconds, or texts such as
-    "30s".
+    Contention: waiters queue by priority, then arrival. The queue is strict: a large request at the head is
+    not overtaken. The newest declared capacity applies; holders beyond it keep their units until they
+    release. Expiry: the units of a lease end together, and the holder learns of the loss before the store
+    lets others in. Interrupts: an interrupted acquire leaves nothing behind. Durations are seconds, or texts
+    such as "30s".
     """

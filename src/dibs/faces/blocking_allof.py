@@ -20,32 +20,31 @@ type Member = Acquirable[Any] | tuple[Semaphore, int] | AllOf
 class Leases(LeasesBase[Lease], HeldByThread):
     """The leases of an `AllOf`, in the order of its arguments, held by a thread.
 
-    A sequence: `leases[0]` is the lease of the first argument. As a context manager all are released on
-    leaving, in one round trip, which raises `LeaseLost` if one was lost meanwhile, and names it. Nothing
-    interrupts a thread: between steps call `ensure()`, which raises once one is lost.
+    A sequence: `leases[0]` is the lease of the first argument. `with leases` releases all at the end, in one
+    round trip, and raises `LeaseLost` there if one was lost. A thread cannot be interrupted: call `ensure()`
+    between steps, which raises once one is lost.
     """
 
     __slots__ = ()
     _are = "these leases are"
 
     def release(self) -> bool:
-        """Give all of them up, in one round trip; True if each was held until now. May be called again."""
+        """Release all, in one round trip; True if each was held until now. Can be called again."""
         return step(self._release())
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until one is lost (True), all are given up, or `timeout` seconds have passed (False)."""
+        """Wait until one is lost (True), or all are released, or for `timeout` seconds (False)."""
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
 class AllOf(Enterable[Leases], AllOfBase[Leases]):
     """Several resources at once, all or nothing.
 
-    `AllOf(lock, (semaphore, 2), rwlock.read())`; the leases come in that order. Contention: all are tried in
-    one round trip; where that fails they are taken in the order of their keys, waiting for one at a
-    time, so that no two wait for each other, in whatever order they name the same. Expiry: each is
-    an ordinary lease, and to lose one is to lose them all. Interrupts: an interrupted acquire leaves nothing
-    behind. `ttl` is for each (unset: its own), `wait` for all together (unset: the shortest of theirs).
-    Durations are seconds, or texts such as "30s".
+    `AllOf(lock, (semaphore, 2), rwlock.read())`; the leases come in this order. Contention: the first try
+    takes all in one round trip. If that fails, it acquires them one after the other in the order of their
+    keys, so that two `AllOf`s never wait for each other. Expiry: each is an ordinary lease; if one is lost,
+    all are. Interrupts: an interrupted acquire leaves nothing behind. `ttl` applies to each (unset: its own),
+    `wait` to all together (unset: the shortest of theirs). Durations are seconds, or texts such as "30s".
     """
 
     _leases_type = Leases
@@ -72,14 +71,13 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         on_wait: Callable[[Waiting], object] | None = None,
         **others: Unpack[NoOptions],
     ) -> Leases:
-        """Acquire all, or none: leases, which are a context manager.
+        """Acquire all, or none, and return the leases, a context manager.
 
-        Waits for at most `wait` seconds in all (None: for ever; 0: one try; unset: as constructed). While
-        it waits for one it may hold others, which nobody else can have then; they are renewed.
-        `on_wait` is as for a `Lock`, about the one that it waits for. Interrupted meanwhile, it leaves
-        nothing behind. Raises `AcquireTimeout`, `Reentrant` (before anything is acquired), `Deadlock`,
-        `BackendUnavailable`, `Forbidden`, `IncompatibleVersion`, and `ValueError` if they are not all of
-        one client.
+        It waits for at most `wait` seconds in all (None: no limit; 0: one try; unset: as constructed).
+        While it waits for one, it may hold and renew others. `on_wait` is called as for a `Lock`, about the
+        one that it waits for. An interrupted acquire leaves nothing behind. Raises `AcquireTimeout`,
+        `Reentrant` (before anything is acquired), `Deadlock`, `BackendUnavailable`, `Forbidden`,
+        `IncompatibleVersion`, and `ValueError` if they are not all of one client.
         """
         if others:
             refuse_options("acquire()", others, AllOf.acquire)
@@ -87,7 +85,7 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
         return step(self._acquire(wait, priority, note, on_wait))
 
     def try_acquire(self, *, priority: int | None = None, note: str | None = None) -> Leases | None:
-        """Acquire all at once or not at all; None if others hold one of them or wait for it."""
+        """Acquire all without waiting; None if others hold one of them or wait for it."""
         refuse_in_loop(self)
         return step(self._try(priority, note))
 

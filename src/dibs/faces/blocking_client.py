@@ -32,7 +32,7 @@ def _lease_type(kind: str) -> type[Lease]:
 
 
 class Client:
-    """A store in use, by threads: connects when it is first needed."""
+    """A blocking client of a store, for threads. It connects on first use."""
 
     def __init__(self, hub: Hub, *, opened: Opened | None = None) -> None:
         self.hub = hub
@@ -40,9 +40,9 @@ class Client:
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """A client of a store that settings name; closing it leaves the store open.
+        """Return a client of a store that the settings name. Closing it leaves the store open.
 
-        Raises `NotConfigured` for a name that no setting gives.
+        Raises `NotConfigured` for an unknown name.
         """
         found = named(name)
         return cls(found.hub, opened=found)
@@ -94,16 +94,16 @@ class Client:
         return LeaderElection(name, client=self, **options)
 
     def status(self, name: str | bytes | Status, kind: Kind | None = None) -> Status:
-        """Who holds a resource and who waits for it.
+        """Return the holders and waiters of a resource.
 
-        Named by kind (unset: a lock) and name, or by a `Status` of it, such as `list()` gives. Raises
-        `ValueError` for an unknown kind.
+        Give its name and kind (unset: a lock), or a `Status`, such as from `list()`. Raises `ValueError` for
+        an unknown kind.
         """
         refuse_in_loop(self)
         return step(admin.status(self.hub.thread_runtime(), resource_key(name, kind)))
 
     def list(self, prefix: str | bytes = b"", kind: Kind | None = None) -> Iterator[Status]:
-        """All resources in use whose names begin with `prefix`, kind by kind in byte order."""
+        """Yield all resources in use whose names begin with `prefix`, by kind and name."""
         refuse_in_loop(self)
         for each in kinds_asked(kind):
             yield from self.hub.thread_runtime().scan(admin.scan_prefix(each, prefix))
@@ -116,28 +116,28 @@ class Client:
         now: bool = False,
         kind: Kind | None = None,
     ) -> int:
-        """As `Lock.revoke`, for any kind; the resource is named as for `status`."""
+        """Like `Lock.revoke`, for any kind; the resource is given as for `status`."""
         refuse_in_loop(self)
         return step(admin.revoke(self.hub.thread_runtime(), resource_key(name, kind), reason, now))
 
     def examine(self) -> Sequence[Finding]:
-        """Look at the store: how far away it is, what it promises, and what is wrong with it.
+        """Check the store's latency, promises and configuration; `dibs doctor` prints the findings.
 
-        For people: `dibs doctor` prints the same. Raises `BackendUnavailable`, `Forbidden`.
+        Raises `BackendUnavailable`, `Forbidden`.
         """
         refuse_in_loop(self)
         return step(admin.examine(self.hub.thread_runtime()))
 
     def attach(self, handle: str) -> Lease:
-        """Take over a lease that another process detached. Raises `LeaseLost` if it came too late."""
+        """Take over a lease that another process detached. Raises `LeaseLost` if it has ended."""
         refuse_in_loop(self)
         return step(admin.attach(self.hub.thread_runtime(), handle, _lease_type))
 
     def close(self) -> None:
-        """Give up what is held here (its holders see `LeaseLost`, reason `closed`) and disconnect.
+        """Release all leases of this client and disconnect.
 
-        Used again, it connects again. A client of the default store (`connect()` without a URL) leaves that
-        store open, as others use it.
+        Their holders get `LeaseLost` with reason `closed`. A later use connects again. A client of the
+        default store (`connect()` without a URL) leaves that store open.
         """
         if not self._opened.end():
             return

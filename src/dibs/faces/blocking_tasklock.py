@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TaskLease(TaskLeaseBase, Lease):
-    """The lease of a task lock: never renewed, and once given up it stays closed until `min_hold` is over."""
+    """The lease of a task lock: never renewed, and retained after its release until `min_hold` is over."""
 
     __slots__ = ()
 
@@ -23,11 +23,10 @@ class TaskLease(TaskLeaseBase, Lease):
 class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     """One start of a task at a time, and none within `min_hold` of the one before.
 
-    Contention: one try, which raises `AcquireTimeout` and names who runs it, or how long it stays closed.
-    Expiry: nothing is renewed, so whatever becomes of the holder others may start after `max_hold`. A body
-    that takes longer is told when it ends; nothing interrupts a thread, but with `cancel`
-    it gets `LeaseLost` then.
-    Durations are seconds, or texts such as "30s".
+    Contention: one try. It raises `AcquireTimeout`, which names the holder, or the time until it is free.
+    Expiry: nothing is renewed, so others can start after `max_hold`, whatever happens to the holder. A body
+    that takes longer is reported at its end, as a thread cannot be interrupted; with `cancel=True` the end
+    raises `LeaseLost`. Durations are seconds, or texts such as "30s".
     """
 
     _lease_type = TaskLease
@@ -49,7 +48,7 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         env_prefix: str | None = None,
         env_load: bool = True,
     ) -> Callable[[F], F]:
-        """As `Lock.wraps`, with a task lock: with `on_busy="skip"` a call that may not start is skipped."""
+        """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         from dibs.faces.wraps_task import wraps_task
 
         hold = {
@@ -69,6 +68,6 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         return step(self._acquire(1, 0, None, note))
 
     def try_acquire(self, *, note: str | None = None) -> TaskLease | None:
-        """Start, if it may; None if others run it, or did too lately."""
+        """Start if possible; None if it is running, or ran too recently."""
         refuse_in_loop(self)
         return step(self._try(1, None, note))
