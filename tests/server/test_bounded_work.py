@@ -91,6 +91,14 @@ def test_a_look_behind_a_change_is_another_look(world: World) -> None:
     assert other.key == key("a/1", "lock")
 
 
+def test_a_batch_has_few_revocations(world: World) -> None:
+    """Each of them reads all holders."""
+    client = world.client()
+    post(client, wire.Acquire(key("a/r", "lock"), ID, "me", 60.0))
+    replies = post(client, *[wire.Revoke(key("a/r", "lock"), None, "so")] * 9)
+    assert [type(each) for each in replies] == [wire.Revoked] * 4 + [wire.Failed] * 5
+
+
 def test_texts_are_bounded_in_bytes(world: World) -> None:
     client = world.client()
     big = "\N{LOCK}"  # four bytes

@@ -43,6 +43,9 @@ from dibs.server.vetting import refused
 
 JSON, MSGPACK = b"application/json", b"application/msgpack"
 
+MAX_REVOKES = 4
+"""In a batch. A revocation is the one command that reads all holders of its key."""
+
 _decoders: dict[bytes, Callable[[bytes], wire.Batch]] = {
     JSON: msgspec.json.Decoder(wire.Batch).decode,
     MSGPACK: msgspec.msgpack.Decoder(wire.Batch).decode,
@@ -86,6 +89,8 @@ async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
         wire.Failed("busy", busy) if busy and type(op) in _PUT_OFF else _vetted(call, op, trace)
         for op in ops
     ]
+    for n in [n for n, each in enumerate(vetted) if type(each) is Revoke][MAX_REVOKES:]:
+        vetted[n] = wire.Failed("busy", f"at most {MAX_REVOKES} revocations fit into a batch")
     await _audit_refusals(call, ops, vetted)
     await _write_down(call, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
