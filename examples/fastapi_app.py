@@ -3,7 +3,7 @@
 Serve it with `uvicorn --workers 4 fastapi_app:app` in this folder. Run as it stands, it asks itself.
 
 Prints: paid order 42 with token …
-Prints: 409 application/problem+json: It is in use.
+Prints: 409 application/problem+json: The resource is in use.
 Prints: paid order 42 with token …
 """
 
