@@ -100,8 +100,11 @@ bench: ## measure, beside the peers, in one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: torture
-torture: env ## the long run: faults, kills, pauses, a million cycles
-	$(PYTHON) -m tests.torture $(ARGS)
+torture: env env-servers ## the long runs: a million cycles, kills and pauses, churn beside redis-py, hostile tenants
+	$(PYTHON) -m tests.torture simulate
+	$(PYTHON) -m tests.torture processes
+	$(PYTHON) -m tests.torture churn
+	$(PYTHON) -m tests.server.torture.hostile $(ARGS)
 
 MODES := slot fair
 
