@@ -80,8 +80,7 @@ class TorturePlan:
     def bound(self) -> float:
         """Seconds within which a free lock must reach a waiter once nobody is disturbed any more.
 
-        A dead holder's ttl, a paused waiter's claim window, and slack. Each waiter that was killed in line
-        may take another claim window.
+        A dead holder's ttl, two claim timeouts for dead and paused waiters, and slack.
         """
         return 2 * self.ttl + SLACK
 

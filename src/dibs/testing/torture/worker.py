@@ -30,8 +30,7 @@ from dibs.testing.torture.turns.turns import Turns
 from dibs.testing.torture.worlds import Stopped, Tasks, Threads, World
 
 TOGETHER = 2
-"""So many hands of a process at most want the same: else all would gather in the queue that moves slowest,
-and a kill would leave one full of the dead, of whom each holds up the living for a claim window."""
+"""So many hands of a process at most want the same: else all would gather in the queue that moves slowest."""
 
 
 class Worker:
