@@ -50,13 +50,6 @@ def test_many_share_letters_that_can_be_read() -> None:
     assert found == sent
 
 
-@pytest.mark.parametrize("slots", [letters.MAX_SLOTS + 1, 70_000])
-def test_whoever_is_granted_more_slots_than_fit_is_told_to_ask(slots: int) -> None:
-    [letter] = letters.write([replace(WAKEUP, slots=tuple(range(slots)))])
-    [told] = letters.read(letter, "me")
-    assert (told.event, told.slots, told.lease) == ("head", (), WAKEUP.lease)
-
-
 @given(st.binary(max_size=300))
 def test_garbage_is_dropped(garbage: bytes) -> None:
     assert letters.read(garbage, "me") == ()

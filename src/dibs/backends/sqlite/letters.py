@@ -6,7 +6,6 @@ carries its proof (see `core/proof.py`), and all else only makes its reader ask.
 
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import get_args
 
 from dibs.model import Event, Wakeup
@@ -19,9 +18,6 @@ FULL = 8192
 """Wakeups share a datagram up to this size: a socket's queue holds few datagrams, not few bytes."""
 
 MAX_DETAIL = 200
-
-MAX_SLOTS = 1024
-"""Whoever is granted more than that is told to ask, as a datagram can't carry them."""
 
 _RECORD = struct.Struct("<BqddHHHHH")
 """Event, token, time of the grant, window; then how long the key, the lease, the detail and the proof are,
@@ -55,8 +51,6 @@ def read(letter: bytes, inbox: str) -> Sequence[Wakeup]:
 
 
 def _record(wakeup: Wakeup) -> bytes:
-    if len(wakeup.slots) > MAX_SLOTS:
-        wakeup = replace(wakeup, event="head", slots=())
     detail = wakeup.detail[:MAX_DETAIL].encode(errors="replace")
     texts = wakeup.key, wakeup.lease.encode(), detail, wakeup.proof.encode()
     about = wakeup.token, wakeup.granted_at, wakeup.window
