@@ -203,7 +203,7 @@ def test_what_is_counted(world: World, anybody: httpx2.Client) -> None:
 
 def test_batches_streams_and_those_who_wait(world: World, anybody: httpx2.Client) -> None:
     client, path = world.client(), f"/v1/locks/{b64('x')}"
-    looks = wire.Batch((wire.Inspect(encoded(b"lock:x")),) * 3)
+    looks = wire.Batch(tuple(wire.Inspect(encoded(b"lock:%d" % n)) for n in range(3)))
     answer = client.post("/v1/batch", content=msgspec.json.encode(looks))
     assert answer.status_code == 200, answer.text
     found = Measured(anybody)
