@@ -92,7 +92,7 @@ def test_every_limit_is_told() -> None:
 
 
 def test_every_option_of_the_demo_is_told() -> None:
-    told = {option for cell, _ in rows("To look at first") for option in re.findall(r"--\w+", cell)}
+    told = {option for cell, _ in rows("Try it") for option in re.findall(r"--\w+", cell)}
     assert told == options(demo)
     assert f"1 to {MOST};" in (DOCS / PAGE).read_text("utf-8")
 
