@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def dibs_clock() -> "ManualClock":
-    """A clock that stands still until the test advances it."""
+    """A clock that only moves when the test advances it."""
     from dibs.testing.clock import ManualClock
 
     return ManualClock()
@@ -40,7 +40,7 @@ def dibs_clock() -> "ManualClock":
 
 @pytest.fixture
 def dibs_client(dibs_clock: "ManualClock") -> Iterator["dibs.Client"]:
-    """A client of a fresh store in memory; bare `Lock("x")` of both worlds uses it too."""
+    """A client of a fresh memory store; bare `Lock("x")` for asyncio and threads uses it too."""
     import dibs
 
     client = dibs.connect("memory://", clock=dibs_clock)
@@ -69,7 +69,7 @@ def dibs_steal(dibs_client: "dibs.Client") -> "Callable[[Keyed], int]":
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Fail a test that passed and left something held."""
+    """Fail a test that passed but left leases held."""
     result = yield
     client = getattr(item, "funcargs", {}).get(CLIENT)
     if client is not None and item.get_closest_marker(MAY_LEAK) is None:
