@@ -49,7 +49,7 @@ def test_in_the_file(tmp_path: Path, text: str, told: str) -> None:
         ("STOER", "STORE"),
         ("store", "STORE"),
         ("PORT", "LISTEN"),
-        ("LIMITS", None),
+        ("LIMITS", "LIMITS__MAX_ID"),
         ("LIMIT__MAX_TTL", "LIMITS__MAX_TTL"),
         ("LIMITS__MAX_TLL", "LIMITS__MAX_TTL"),
         ("LIMITS_MAX_TTL", "LIMITS__MAX_TTL"),
