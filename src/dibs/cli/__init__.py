@@ -7,6 +7,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `docs/cli.md` says what each code means."""
     try:
         import click as click
+        import rich as rich
     except ModuleNotFoundError:
         import sys
 

@@ -1,12 +1,12 @@
 """`dibs keys …`: who may use the lock service, and for what."""
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 
 from dibs.cli import options
-from dibs.cli.drawing import draws
 from dibs.cli.exits import FREE
 from dibs.cli.keys_unseen import take_back
 from dibs.cli.needing import needing
@@ -150,7 +150,7 @@ def listing(
 
         for key in found:
             emit(key)
-    elif draws():
+    elif sys.stdout.isatty():
         _draw(found, office.place, headless=headless)
     else:
         rows = map(_row, found)

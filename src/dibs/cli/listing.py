@@ -1,6 +1,7 @@
 """`dibs list`: resources with holders or waiters."""
 
 import re
+import sys
 from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 import click
 
 from dibs.cli import options
-from dibs.cli.drawing import draws
 from dibs.cli.naming import base64_name, bytes_of, decode, written
 from dibs.cli.options import Kind
 from dibs.cli.wording import kind_of, last_end, state
@@ -132,7 +132,7 @@ def _row(status: Status, is_decoded: bool | None = None) -> Row:
 
 def _print(head: Row, rows: Iterable[Row], headless: bool) -> None:
     """A table on a terminal, else tab-separated lines, printed as they arrive."""
-    if draws():
+    if sys.stdout.isatty():
         _draw(head, rows, headless)
         return
     rest = iter(rows)

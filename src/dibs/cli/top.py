@@ -6,7 +6,6 @@ from collections.abc import Callable
 import click
 
 from dibs.cli import options
-from dibs.cli.needing import needing
 from dibs.cli.options import Kind
 from dibs.cli.wording import kind_of, printable, shown, span, taken
 from dibs.model import Status
@@ -83,8 +82,8 @@ def top(
 
 
 def _watch(prefix: bytes, kind: Kind | None, sort: str, every: float, url: str | None) -> None:
-    with needing("cli"):
-        from dibs.cli.top_screen import Screen
+    from dibs.cli.top_screen import Screen
+
     with options.open_client(url) as client:
         Screen(lambda: client.list(prefix, kind), sort, every).run()
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dibs.cli.drawing import has_rich
 from dibs.cli.voice import Voice
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ type Watch = Callable[["TortureProgress"], None]
 @contextmanager
 def watching(voice: Voice) -> Iterator[Watch]:
     """Yields the function that shows progress."""
-    if voice.is_live and has_rich():
+    if voice.is_live:
         with _bar() as watch:
             yield watch
     else:
