@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,11 +13,9 @@ import pytest
 
 from dibs import sync
 from dibs.cli import main
-from dibs.cli.demo.crew import MOST_ALONE, TOGETHER, shared
-from dibs.cli.demo.roles import TTL, TURNS, workers
-from dibs.cli.demo.story import Story, process_of, worker_of
-from dibs.model import Holder
-from dibs.server.observatory.events import Event
+from dibs.cli.demo.show import ALONE, processes
+from dibs.cli.demo.worker import TTL, TURNS
+from dibs.cli.exits import UNAVAILABLE
 from tests.cli.processes import Cli, alive
 from tests.servers.waiting import wait_until
 
@@ -107,20 +104,11 @@ def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Dem
 @pytest.mark.multiprocess
 def test_its_workers_die_with_it(cli: Cli, tmp_path: Path, demos: list[Demo]) -> None:
     (place := tmp_path / "tmp").mkdir()
-    folder = tmp_path / "new" / "kept here %41?#"
-    demos.append(demo := Demo(cli, place, "--workers", "4", "--folder", str(folder)))
+    demos.append(demo := Demo(cli, place, "--workers", "4"))
     children = demo.children
     demo.process.kill()
     demo.ended()
     wait_until(lambda: not any(map(alive, children)), "none is left")
-    assert (folder / "leases.db").exists()
-    demos.append(
-        again := Demo(cli, place, "--workers", "1", "--folder", str(folder), "--for", "0s")
-    )
-    assert again.opened["key"] != demo.opened["key"], "the first key was shown once"
-    assert again.ended() == (0, "")
-    assert (folder / "leases.db").exists()
-    assert list(place.iterdir()) == []
 
 
 def test_without_its_extra(
@@ -136,9 +124,8 @@ def test_without_its_extra(
 def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert main(["demo", "--port", str(port)]) == 64
-    told = capsys.readouterr().err
-    assert f"cannot listen on port {port}: Address already in use; without --port" in told
+        assert main(["demo", "--port", str(port)]) == UNAVAILABLE
+    assert f"127.0.0.1:{port}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -146,7 +133,6 @@ def test_a_port_that_is_taken(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--for", "soon"], "--for is 'soon'"),
         (["--workers", "0"], "1<=x<=200"),
-        (["--folder", "/dev/null/x"], "cannot create --folder /dev/null/x: Not a directory"),
     ],
 )
 def test_what_it_refuses(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,58 +140,11 @@ def test_what_it_refuses(options: list[str], told: str, capsys: pytest.CaptureFi
     assert told in capsys.readouterr().err
 
 
-def test_who_takes_part() -> None:
-    twenty = workers(20)
-    assert len(set(twenty)) == 20
-    assert {each.partition("-")[0] for each in twenty} == set(TURNS)
-    assert twenty[:8] == workers(8)
-    assert len(set(workers(200))) == 200
-
-
 @pytest.mark.parametrize("number", [1, 8, 20, 200])
-def test_who_has_a_process_alone(number: int) -> None:
-    parts = shared(workers(number))
-    assert Counter(each for part in parts for each in part) == Counter(workers(number))
-    assert all(len(part) <= TOGETHER for part in parts)
-    alone = [each for each in workers(number) if each.startswith(("printer", "candidate"))]
-    assert [[each] for each in alone[:MOST_ALONE]] == parts[: min(len(alone), MOST_ALONE)]
-
-
-KEY = b"lock:jobs/printer"
-
-
-def holder(lease: str, token: int) -> Holder:
-    owner = "h/7/printer-1"
-    return Holder(lease, owner, token, 1, (0,), held_for=1.0, expires_in=4.25)
-
-
-def test_what_is_told_of_a_death() -> None:
-    story = Story()
-    told = story.killed(KEY, holder("a", 10))
-    assert told == "kill -9 7: printer-1 dies while holding jobs/printer, for 4.2 s more"
-    next_one = Event("granted", KEY, 0.0, "b", "h/8/printer-2", token=1015, waited=2.5)
-    late = Event("expired", KEY, 0.0, "a", "h/7/printer-1", token=10)
-    passed = "jobs/printer passes from printer-1, which is dead, to printer-2"
-    assert [story.heard(each) for each in (late, next_one, late)] == ["", passed, ""]
-    assert story.heard(next_one) == "", "to be granted is nothing special"
-    assert story.summed_up(20.0) == "2 grants in 20 s; the longest wait was 2.5 s"
-    assert story.summed_up(20.0) == "0 grants in 20 s; the longest wait was 0.0 s"
-    assert story.closed() == "2 grants and 1 kill in total; all processes have ended"
-
-
-def test_what_is_told_of_others() -> None:
-    story = Story()
-    leads = Event("granted", b"leader:jobs/planner", 0.0, "c", "h/9/candidate-1", token=5)
-    assert story.heard(leads) == "jobs/planner: candidate-1 is the leader now"
-    late = Event("expired", b"lock:shop/scales", 0.0, "d", "h/9/forgetful-1", token=5)
-    assert story.heard(late) == ("shop/scales: forgetful-1 did not renew its lease, so it expired")
-    assert story.heard(late) == "", "once"
-    assert story.heard(Event("released", KEY, 0.0)) == ""
-
-
-@pytest.mark.parametrize(
-    ("owner", "process", "worker"),
-    [("host/7/a-1", 7, "a-1"), ("x", 0, "x"), ("host/x/y", 0, "y"), ("", 0, "")],
-)
-def test_what_an_owner_says(owner: str, process: int, worker: str) -> None:
-    assert (process_of(owner), worker_of(owner)) == (process, worker)
+def test_who_takes_part(number: int) -> None:
+    parts = list(processes(number))
+    names = [each for part in parts for each in part]
+    assert len(set(names)) == len(names) == number
+    assert len(parts) <= ALONE + 1
+    assert all(len(part) == 1 for part in parts[:-1])
+    assert number < 20 or {each.partition("-")[0] for each in names} == set(TURNS)

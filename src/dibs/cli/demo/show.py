@@ -1,151 +1,219 @@
-"""The demo itself: a server, the workers that use it, one of whom is killed now and then."""
+"""The demo itself: a server, workers that use it, and a `kill -9` now and then."""
 
 import asyncio
+import json
+import os
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import cycle
-from typing import NamedTuple
 
-from dibs.cli.demo.crew import Crew, Dead
-from dibs.cli.demo.roles import DIRECTORIES, PLANNER, PRINTER, workers
-from dibs.cli.demo.story import Story, process_of
-from dibs.model import Inspect, Status
+from dibs.cli.wording import counted, shown, span
+from dibs.model import Holder, Inspect, Status
 from dibs.server.config import ServerConfig
+from dibs.server.observatory.events import Event
 from dibs.server.principal import Scope
 from dibs.server.serve import Server
 
 KILLED_EVERY = 15.0
-"""Seconds between two deaths; the first comes a little sooner."""
+"""Seconds between two kills."""
 
 REPLACED_AFTER = 8.0
-"""So long nobody takes the place of one that was killed, in seconds: its lease is to be seen running out."""
+"""Seconds until a killed process is started again. Its lease runs out before that."""
 
 SUMMED_UP_EVERY = 20.0
+"""Seconds between two lines with numbers."""
 
 GLANCE = 0.5
-"""Seconds between two looks at what is due."""
+"""Seconds between two looks at what has happened."""
 
-KEY_LASTS = 86400.0
-"""The keys of a demo whose folder is kept end some time, in seconds."""
+VICTIMS = (b"lock:jobs/printer", b"leader:jobs/planner")
+"""Keys whose holders are killed in turn."""
 
-VICTIMS = (b"lock:" + PRINTER.encode(), b"leader:" + PLANNER.encode())
-"""Of these in turn the holder is killed."""
+ALONE = 5
+"""Most printers and candidates with a process each, so that they can be killed one at a time."""
 
-EVENTS = 1000
-"""So many at most are read at a time."""
+_ORDER = (
+    *("printer", "cashier", "candidate", "trainer", "reader", "forgetful", "cashier", "printer"),
+    *("candidate", "editor", "trainer", "reporter", "cashier", "reader", "trainer", "candidate"),
+    *("cashier", "reader", "reporter", "trainer"),
+)
+"""The first twenty workers; more repeat them."""
 
-
-class Opened(NamedTuple):
-    """What whoever watches has to know."""
-
-    url: str
-    sign_in_url: str
-    """Good once, for the dashboard."""
-    key: str
-    """An administrator's."""
-    workers: int
-    processes: int
-
-
-type Tell = Callable[[str], None]
+type Tell = Callable[..., None]
+"""Takes an event's name, its line, and its fields in JSON."""
 
 
 class Show:
     """One demo, from its start to its end."""
 
-    def __init__(self, config: ServerConfig, number: int, tell: Tell) -> None:
-        self._number = number
+    def __init__(self, config: ServerConfig, tell: Tell) -> None:
         self._tell = tell
         self._server = Server(config)
-        self._story = Story()
         self._stopping = asyncio.Event()
-        self._due: list[tuple[float, list[str]]] = []
-        """Workers that are to come back, and when."""
+        self._running: dict[int, tuple[subprocess.Popen[bytes], list[str]]] = {}
+        """Processes by pid, and their workers."""
+        self._left: dict[bytes, str] = {}
+        """Keys whose holder was killed, until the next worker holds them."""
+        self._ended: set[str] = set()
+        """Leases of killed workers, and leases whose expiry was reported."""
+        self._count: Counter[str] = Counter()
+        self._longest = 0.0
 
-    async def run(self, opened: Callable[[Opened], None], lasts: float | None) -> None:
-        """Play until a signal comes, or for so long, in seconds; nothing is left running."""
+    async def run(self, number: int, lasts: float | None) -> None:
+        """Run until a signal, or for so many seconds. Leaves no process running."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._stopping.set)
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(each, self._stopping.set)
         await self._server.start()
         serving = asyncio.create_task(self._server.run())
         try:
-            key, theirs = await self._keys()
-            host = self._server.url.removeprefix("http://")
-            with Crew(f"http://{theirs}@{host}", workers(self._number)) as crew:
-                opened(self._opened(key, len(crew.processes)))
-                if lasts is not None:
-                    loop.call_later(lasts, self._stopping.set)
-                await self._play(crew)
+            scopes, directories = {Scope.ACQUIRE}, (b"shop/", b"pool/", b"jobs/")
+            _, key = await self._server.service.keys.create("workers", scopes, directories)
+            url = self._server.url.replace("//", f"//{key}@")
+            for each in processes(number):
+                self._start(url, each)
+            self._open(number)
+            if lasts is not None:
+                loop.call_later(lasts, self._stopping.set)
+            await self._play(url)
         finally:
+            for pid in list(self._running):
+                self._kill(pid)
             self._server.stop()
             await serving
-        self._tell(self._story.closed())
+        grants, kills = counted(self._count["all"], "grant"), counted(self._count["kills"], "kill")
+        self._tell("told", f"{grants} and {kills} in total; all processes have ended")
 
-    def _opened(self, key: str, processes: int) -> Opened:
-        server = self._server
-        return Opened(server.url, server.sign_in_url or server.url, key, self._number, processes)
-
-    async def _keys(self) -> tuple[str, str]:
-        """An administrator's key, and the workers' own, which is good for what they do."""
-        keys = self._server.service.keys
-        theirs = await keys.create(
-            "demo workers", {Scope.ACQUIRE}, DIRECTORIES, expires_in=KEY_LASTS
+    def _open(self, number: int) -> None:
+        server, count = self._server, len(self._running)
+        self._tell(
+            "listening",
+            f"Started a lock service, and {number} workers in {count} processes.\n\n"
+            "Open this link in your browser within 10 minutes (it works once):\n\n"
+            f"  {server.sign_in_url}\n\n"
+            "Or watch in another shell:\n\n"
+            f"  export DIBS_URL={server.url} DIBS_API_KEY={server.first_key}\n"
+            "  dibs top\n\n"
+            "Press Ctrl-C to stop.\n",
+            url=server.url,
+            sign_in_url=server.sign_in_url,
+            key=server.first_key,
+            workers=number,
+            processes=count,
         )
-        if self._server.first_key:
-            return self._server.first_key, theirs[1]
-        again = await keys.create("demo", {Scope.ADMIN}, (), expires_in=KEY_LASTS)
-        return again[1], theirs[1]
 
-    async def _play(self, crew: Crew) -> None:
-        """Tell what happens, and see to it that something does."""
+    def _start(self, url: str, workers: list[str]) -> None:
+        clean = {name: value for name, value in os.environ.items() if name[:5] != "DIBS_"}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "dibs.cli.demo.worker"],
+            env=clean | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C is for the demo alone
+        )
+        self._running[process.pid] = process, workers
+        assert process.stdin is not None
+        orders = {"url": url, "workers": workers, "parent": os.getpid()}
+        with suppress(BrokenPipeError):  # it has died already, and is started again
+            process.stdin.write(json.dumps(orders).encode() + b"\n")
+            process.stdin.flush()
+
+    def _kill(self, pid: int) -> list[str]:
+        """Kill a process, and return its workers."""
+        process, workers = self._running.pop(pid)
+        process.kill()
+        process.wait()
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.close()
+        return workers
+
+    async def _play(self, url: str) -> None:
+        """Report what happens, kill, and start again what was killed."""
         loop, ring = asyncio.get_running_loop(), self._server.service.observatory.ring
-        now = loop.time()
-        kill_at, sum_up_at, read = now + KILLED_EVERY / 2, now + SUMMED_UP_EVERY, ring.last
-        victims = cycle(VICTIMS)
+        kill_at, sum_up_at = loop.time() + KILLED_EVERY / 2, loop.time() + SUMMED_UP_EVERY
+        victims, read = cycle(VICTIMS), ring.last
         while not self._stopping.is_set():
-            events = ring.after(read, EVENTS)
+            events = ring.after(read, 1000)
             read += len(events)
             for event in events:
-                if told := self._story.heard(event):
-                    self._tell(told)
-            self._replace(crew, now := loop.time())
-            if now >= kill_at and await self._kill(crew, next(victims)):
-                kill_at = now + KILLED_EVERY
-            if now >= sum_up_at:
-                self._tell(self._story.summed_up(SUMMED_UP_EVERY))
-                sum_up_at = now + SUMMED_UP_EVERY
-            await self._pause()
+                if line := self._line(event):
+                    self._tell("told", line)
+            for pid in [pid for pid, (process, _) in self._running.items() if process.poll() is not None]:
+                loop.call_later(REPLACED_AFTER, self._again, url, self._kill(pid))
+            if loop.time() >= kill_at and (killed := await self._strike(next(victims))):
+                loop.call_later(REPLACED_AFTER, self._again, url, killed)
+                kill_at = loop.time() + KILLED_EVERY
+            if loop.time() >= sum_up_at:
+                sum_up_at += SUMMED_UP_EVERY
+                grants = counted(self._count.pop("grants", 0), "grant")
+                longest, self._longest = self._longest, 0.0
+                self._tell(
+                    "told",
+                    f"{grants} in {span(SUMMED_UP_EVERY)}; the longest wait was {longest:.1f} s",
+                )
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GLANCE):
+                    await self._stopping.wait()
 
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(GLANCE):
-                await self._stopping.wait()
-        except TimeoutError:
-            pass  # on with it
+    def _again(self, url: str, workers: list[str]) -> None:
+        if not self._stopping.is_set():
+            self._start(url, workers)
 
-    async def _kill(self, crew: Crew, key: bytes) -> bool:
-        """Kill whoever holds it; False if nobody does whom we could kill."""
+    async def _strike(self, key: bytes) -> list[str]:
+        """Kill the process that holds it; empty if none of ours does that has one worker."""
         answer = await self._server.service.runtime.call(Inspect(key))
-        status = answer.reply
-        for holder in status.holders if isinstance(status, Status) else ():
-            if dead := crew.kill(process_of(holder.owner)):
-                self._tell(self._story.killed(key, holder))
-                self._come_back(dead)
-                return True
-        return False
+        for holder in answer.reply.holders if isinstance(answer.reply, Status) else ():
+            pid = next((pid for pid, (_, each) in self._running.items() if each == [_who(holder)]), 0)
+            if pid:
+                killed = self._kill(pid)
+                self._left[key] = killed[0]
+                self._ended.add(holder.lease)
+                self._count["kills"] += 1
+                self._tell(
+                    "told",
+                    f"kill -9 {pid}: {killed[0]} dies while holding {shown(key)}, "
+                    f"for {holder.expires_in:.1f} s more",
+                )
+                return killed
+        return []
 
-    def _replace(self, crew: Crew, now: float) -> None:
-        """Start those anew whose time has come, or who have ended by themselves."""
-        for dead in crew.ended():
-            self._tell(f"process {dead.pid} ended by itself, with {', '.join(dead.workers)}")
-            self._come_back(dead)
-        for at, those in list(self._due):
-            if now >= at:
-                self._due.remove((at, those))
-                crew.start(those)
+    def _line(self, event: Event) -> str:
+        """The line about an event; empty for most."""
+        name, who = shown(event.key), _who(event)
+        if event.what == "expired" and event.lease not in self._ended:
+            self._ended.add(event.lease)
+            return f"{name}: {who} did not renew its lease, so it expired"
+        if event.what != "granted":
+            return ""
+        self._count.update(("grants", "all"))
+        self._longest = max(self._longest, event.waited or 0.0)
+        if dead := self._left.pop(event.key, ""):
+            return f"{name} passes from {dead}, which is dead, to {who}"
+        return f"{name}: {who} is the leader now" if event.kind == "leader" else ""
 
-    def _come_back(self, dead: Dead) -> None:
-        """A while from now others take their place."""
-        at = asyncio.get_running_loop().time() + REPLACED_AFTER
-        self._due.append((at, dead.workers))
+
+def processes(number: int) -> Iterable[list[str]]:
+    """So many workers, such as `cashier-2`, in the groups that share a process."""
+    seen: Counter[str] = Counter()
+    shared: list[str] = []
+    alone = 0
+    for at in range(number):
+        role = _ORDER[at % len(_ORDER)]
+        seen[role] += 1
+        if role in ("printer", "candidate") and alone < ALONE:
+            alone += 1
+            yield [f"{role}-{seen[role]}"]
+        else:
+            shared.append(f"{role}-{seen[role]}")
+    if shared:
+        yield shared
+
+
+def _who(holder: Holder | Event) -> str:
+    """The worker's name in the owner, `host/pid/name`."""
+    return holder.owner.rpartition("/")[2]
