@@ -88,7 +88,7 @@ def test_it_is_real_and_leaves_nothing(cli: Cli, tmp_path: Path, demos: list[Dem
     assert not alive(pid)
     assert 0 < float(killed.rsplit(maxsplit=3)[1]) <= TTL, "its lease outlives it"
     with sync.connect(opened["url"].replace("//", f"//{opened['key']}@")) as client:
-        assert client.status("jobs/printer").last_token
+        wait_until(lambda: client.status("jobs/printer").last_token, "the printer works")
     wait_until(
         lambda: pid not in demo.children and len(demo.children) == 4, "somebody takes its place"
     )

@@ -58,7 +58,7 @@ def test_how_long_a_session_lasts(path: str) -> None:
     [
         "docs/dashboard.md",
         "docs/serve.md",
-        "src/dibs/cli/demo/verb.py",
+        "src/dibs/cli/demo/show.py",
         "src/dibs/cli/serve.py",
         "src/dibs/server/ui/sessions.py",
     ],

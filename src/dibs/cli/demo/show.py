@@ -74,8 +74,8 @@ class Show:
             scopes, directories = {Scope.ACQUIRE}, (b"shop/", b"pool/", b"jobs/")
             _, key = await self._server.service.keys.create("workers", scopes, directories)
             url = self._server.url.replace("//", f"//{key}@")
-            for each in processes(number):
-                self._start(url, each)
+            for group in processes(number):
+                self._start(url, group)
             self._open(number)
             if lasts is not None:
                 loop.call_later(lasts, self._stopping.set)
@@ -143,7 +143,9 @@ class Show:
             for event in events:
                 if line := self._line(event):
                     self._tell("told", line)
-            for pid in [pid for pid, (process, _) in self._running.items() if process.poll() is not None]:
+            for pid in [
+                pid for pid, (process, _) in self._running.items() if process.poll() is not None
+            ]:
                 loop.call_later(REPLACED_AFTER, self._again, url, self._kill(pid))
             if loop.time() >= kill_at and (killed := await self._strike(next(victims))):
                 loop.call_later(REPLACED_AFTER, self._again, url, killed)
@@ -168,7 +170,9 @@ class Show:
         """Kill the process that holds it; empty if none of ours does that has one worker."""
         answer = await self._server.service.runtime.call(Inspect(key))
         for holder in answer.reply.holders if isinstance(answer.reply, Status) else ():
-            pid = next((pid for pid, (_, each) in self._running.items() if each == [_who(holder)]), 0)
+            pid = next(
+                (pid for pid, (_, each) in self._running.items() if each == [_who(holder)]), 0
+            )
             if pid:
                 killed = self._kill(pid)
                 self._left[key] = killed[0]
