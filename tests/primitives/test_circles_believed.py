@@ -7,9 +7,9 @@ import pytest
 
 from dibs import Deadlock
 from dibs.core.names import fingerprint, wait_key
-from dibs.core.waits import Wait, written
+from dibs.core.waits import Wait
 from dibs.model import MANY, Holder, Inspect, Status, Waiter
-from dibs.primitives.circles import Detective, _advert, _in_the_way
+from dibs.primitives.circles import Detective, _in_the_way
 from tests.primitives.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
 from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
 from tests.primitives.worlds import World, in_both_worlds
@@ -133,38 +133,6 @@ def test_who_is_no_longer_in_the_queue_waits_for_nobody() -> None:
     assert not _in_the_way(few, gone, is_ours=True)
     assert not _in_the_way(many, gone, is_ours=False), "it may have left its advert behind"
     assert _in_the_way(many, gone, is_ours=True), "behind those who are named"
-
-
-def test_an_advert_is_read_as_it_was_written() -> None:
-    wait = Wait(b"lock:\x00\xff a", 3, "place")
-
-    def told(token: int, note: str) -> Holder:
-        return Holder(f"fp{token}", "they", token, 1, (), 1.0, 1.0, note)
-
-    first = _advert(Status(b"k", MANY, (told(5, written(wait, 0)),)))
-    assert first is not None
-    assert (first.lease, first.began, first.wait) == ("fp5", 5, wait)
-    again = _advert(Status(b"k", MANY, (told(5, written(wait, 0)), told(9, written(wait, 5)))))
-    assert again is not None
-    assert (again.lease, again.began) == ("fp9", 5), "the newest, which began with the first"
-    late = _advert(Status(b"k", MANY, (told(5_000_000, written(wait, -1_000_000)),)))
-    assert late is not None
-    assert late.began == 4_000_000, "it had waited for a second"
-    assert _advert(Status(b"k", MANY, (told(5, "what a later release may write"),))) is None
-    assert _advert(Status(b"k", MANY)) is None
-
-
-async def acquire_and_release(lock: Any) -> None:
-    async with lock:
-        pass
-
-
-def test_an_acquire_tells_by_default_and_only_then() -> None:
-    w = World("async")
-    assert w.client.lock("a")._describe_here()[0].detects
-    assert not w.client.lock("a", detect_deadlocks=False)._describe_here()[0].detects
-    with pytest.raises(TypeError, match="detect_deadlocks is 1: give True or False"):
-        w.client.lock("a", detect_deadlocks=1)
 
 
 @in_both_worlds

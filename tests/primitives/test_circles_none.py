@@ -95,19 +95,6 @@ async def test_a_cancelled_wait_withdraws_what_was_told() -> None:
     await end.release()
 
 
-async def test_the_adverts_of_a_dead_process_end_by_themselves() -> None:
-    w = World("async")
-    rt = w.client.hub.loop_runtime()
-    held = await w.client.lock("a", ttl=10).acquire()
-    detective = Detective(rt, w.client.lock("b", ttl=10)._describe_here()[0], w.clock.now())
-    await detective.look("place")  # and then it is never heard of again
-    advert = wait_key(fingerprint(held._id))
-    assert len((await ask(w.client, Inspect(advert))).holders) == 1
-    w.clock.advance(10)
-    assert (await ask(w.client, Inspect(advert))).holders == ()
-    await held.release()
-
-
 async def test_nobody_who_waits_briefly_or_holds_nothing_asks_anything_more() -> None:
     w = World("async")
     store = TappedStore(store=w.store)

@@ -9,33 +9,12 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import LeaderConfig, LeaseLost, NotHeld, Reentrant, UnsafeTiming
+from dibs import LeaderConfig, LeaseLost, Reentrant, UnsafeTiming
 from dibs.core.timing import trusted
 from dibs.model import Command, Renew
-from dibs.primitives.complaints import Complaints
 from dibs.testing import ManualClock
 from tests.primitives.elections import Diary, away, eventually, moving, outage, site, who_leads
 from tests.primitives.worlds import World, in_both_worlds
-
-
-@in_both_worlds
-async def test_it_leads_within_the_block_and_is_seen_from_elsewhere(w: World) -> None:
-    leader = w.client.leader_election("main", note="why", label="web")
-    observer = w.another().leader_election("main")
-    assert not leader.is_leader()
-    assert await w.get(observer.who()) is None
-    term = await w.enter(leader)
-    assert leader.is_leader()
-    assert not observer.is_leader()
-    seen = await w.get(observer.who())
-    assert (seen.token, seen.note, seen.state) == (term.token, "why", "held")
-    assert seen.owner.endswith("/web")
-    assert (term.number, term.key, term.lost) == (1, b"leader:main", False)
-    await w.leave(leader)
-    assert not leader.is_leader()
-    assert await w.get(observer.who()) is None
-    with pytest.raises(NotHeld):
-        term.ensure()
 
 
 @in_both_worlds
@@ -116,19 +95,6 @@ async def test_a_lost_term_is_not_revived_by_a_late_answer(w: World) -> None:
     assert not leader.is_leader()
     with pytest.raises(LeaseLost):
         await w.leave(leader)
-
-
-@in_both_worlds
-async def test_a_clean_exit_hands_over_at_once(w: World) -> None:
-    """No time passes at all: the clock stands still."""
-    leader, other = w.client.leader_election("main"), w.another().leader_election("main")
-    began = w.clock.now()
-    first = await w.enter(leader)
-    await w.leave(leader)
-    second = await w.enter(other)
-    assert second.token > first.token
-    assert w.clock.now() == began
-    await w.leave(other)
 
 
 @in_both_worlds
@@ -464,20 +430,6 @@ def test_settings_come_from_its_own_variables(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "5s")
     with pytest.raises(UnsafeTiming, match=r"^DIBS_LEADER__MAIN__TTL is '5s'; DIBS_L"):
         dibs.LeaderElection("main")
-
-
-def test_what_goes_on_failing_is_told_again_every_so_often(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    clock = ManualClock()
-    complaints = Complaints("leader main", clock.now)
-    for _ in range(40):
-        complaints.tell(RuntimeError("away"))
-        clock.advance(2)
-    assert len(caplog.records) == 3, "at 0, 30 and 60 s"
-    complaints.clear()
-    complaints.tell(RuntimeError("away"))
-    assert len(caplog.records) == 4
 
 
 @in_both_worlds

@@ -3,13 +3,14 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from dibs import AcquireTimeout, Client
+from dibs import AcquireTimeout, AllOf, Client
 from dibs.backends import store_for
 from dibs.hub import Hub
 from dibs.model import Status
@@ -70,34 +71,65 @@ async def cancel_after(coroutine: Any, turns: int) -> bool:
     return not over
 
 
-async def test_at_every_point_of_an_acquire_that_succeeds(site: Site) -> None:
-    turns = points = 0
-    while True:
-        name = next(site.names)
-        cancelled = await cancel_after(site.mine.lock(name).acquire(), turns)
-        await site.nothing_is_left(name)
+def one_or_three(client: Any, name: str, *, several: bool) -> tuple[list[str], Any]:
+    """Names of a test's own, and what acquires them: several in another order than that of their keys."""
+    if not several:
+        return [name], client.lock(name)
+    names = [f"{name}-{letter}" for letter in "abc"]
+    return names, AllOf(*(client.lock(each) for each in reversed(names)))
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["lock", "AllOf"])
+async def test_at_every_point_of_an_acquire_that_succeeds(site: Site, several: bool) -> None:
+    points = 0
+    for turns in count():
+        names, lock = one_or_three(site.mine, next(site.names), several=several)
+        cancelled = await cancel_after(lock.acquire(), turns)
+        for name in names:
+            await site.nothing_is_left(name)
+        points += cancelled
         if not cancelled and turns > 20:
             break
-        turns += 1
-        points += cancelled
         assert turns < 10_000
     assert points > 1
 
 
-async def test_at_every_point_of_a_wait_in_the_queue(site: Site) -> None:
-    """The holder leaves at some turn, too, so that grants are pushed to whoever is cancelled."""
-    for turns in range(60):
-        name = next(site.names)
-        held = await site.others.lock(name).acquire()
-        waiting = asyncio.ensure_future(site.mine.lock(name).acquire())
+@pytest.mark.parametrize(("several", "taken"), [(False, 0), (True, 0), (True, 1), (True, 2)])
+async def test_at_every_point_of_a_wait_in_the_queue(site: Site, several: bool, taken: int) -> None:
+    """The holder of one leaves at some turn, so that grants are pushed to whoever is cancelled."""
+    for turns in range(0, 60, 2 if several else 1):
+        names, lock = one_or_three(site.mine, next(site.names), several=several)
+        held = await site.others.lock(names[taken]).acquire()
+        waiting = asyncio.ensure_future(lock.acquire())
         for turn in range(turns):
             if turn == turns // 2:
                 await held.release()
             await asyncio.sleep(0)
-        if not held._end:
-            await held.release()
+        await held.release()
         await cancel_after(waiting, 0)
-        await site.nothing_is_left(name)
+        for name in names:
+            await site.nothing_is_left(name)
+
+
+class Nothing:
+    """What is left to release of leases that were released."""
+
+    async def release(self) -> None: ...
+
+
+async def released(leases: Any) -> Nothing:
+    await leases.release()
+    return Nothing()
+
+
+async def test_at_every_point_of_a_release_of_several(site: Site) -> None:
+    points = 0
+    for turns in range(1, 20):  # at 0 the task would never begin
+        names, lock = one_or_three(site.mine, next(site.names), several=True)
+        points += await cancel_after(released(await lock.acquire()), turns)
+        for name in names:
+            await site.nothing_is_left(name)
+    assert points > 1
 
 
 async def test_a_thousand_cancellations_at_random_times_under_contention(site: Site) -> None:

@@ -46,16 +46,6 @@ async def test_leaving_the_block_releases_also_by_an_exception(w: World) -> None
 
 
 @in_both_worlds
-async def test_one_primitive_serves_block_after_block(w: World) -> None:
-    lock = w.client.lock("a")
-    tokens = []
-    for _ in range(3):
-        tokens.append((await w.enter(lock)).token)
-        await w.leave(lock)
-    assert tokens == sorted(set(tokens))
-
-
-@in_both_worlds
 async def test_the_message_of_a_time_out_names_the_holder(w: World) -> None:
     holder = await w.get(
         w.client.lock("order:42", label="web", note="paying", auto_renew=False).acquire()
@@ -219,14 +209,6 @@ async def test_require_is_checked_before_anything_is_acquired(w: World) -> None:
         w.client.lock("a", require={"durable"})
     lease = await w.get(w.client.lock("a", require="process").acquire())
     await w.get(lease.release())
-
-
-@in_both_worlds
-async def test_units_beyond_the_capacity_are_refused(w: World) -> None:
-    with pytest.raises(ValueError, match="units is 2"):
-        await w.get(w.client.lock("a").acquire(units=2))
-    with pytest.raises(ValueError, match="units is 0"):
-        await w.get(w.client.semaphore("s", 3).acquire(units=0))
 
 
 @in_both_worlds

@@ -19,42 +19,6 @@ async def queued(client: Client, name: str, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def line_up(client: Client, priorities: list[int]) -> list[int]:
-    """Let several wait, one after the other, and tell in which order they were served."""
-    served: list[int] = []
-    held = await client.lock("a").acquire()
-
-    async def wait(number: int, priority: int) -> None:
-        async with client.lock("a").acquire(priority=priority):
-            served.append(number)
-
-    tasks = []
-    for number, priority in enumerate(priorities):
-        tasks.append(asyncio.create_task(wait(number, priority)))
-        await queued(client, "a", number + 1)
-    await held.release()
-    await asyncio.gather(*tasks)
-    return served
-
-
-async def test_first_come_first_served(client: Client) -> None:
-    assert await line_up(client, [0] * 8) == list(range(8))
-
-
-async def test_within_a_priority_and_the_higher_first(client: Client) -> None:
-    assert await line_up(client, [0, 5, 0, 5, -1, 9]) == [5, 1, 3, 0, 2, 4]
-
-
-async def test_a_try_never_passes_the_queue(client: Client) -> None:
-    held = await client.lock("a").acquire()
-    waiting = asyncio.create_task(client.lock("a").acquire())
-    await queued(client, "a", 1)
-    await held.release()
-    assert await client.lock("a").try_acquire() is None
-    lease = await waiting
-    await lease.release()
-
-
 async def test_a_time_out_tells_the_holder_and_who_is_ahead(
     client: Client, clock: ManualClock
 ) -> None:
@@ -90,23 +54,6 @@ async def test_wait_takes_durations_of_every_kind(client: Client, clock: ManualC
         with pytest.raises((TypeError, ValueError)):
             await client.lock("a").acquire(wait=wrong)  # type: ignore[arg-type]
     await held.release()
-
-
-async def test_a_waiter_of_a_dead_holder_comes_next_after_its_ttl(
-    client: Client, clock: ManualClock
-) -> None:
-    dead = await client.lock("a", ttl=10, auto_renew=False).acquire()
-    task = asyncio.create_task(client.lock("a", ttl=30).acquire())
-    await queued(client, "a", 1)
-    for _ in range(4):
-        clock.advance(2.4)
-        await asyncio.sleep(0.001)
-        assert not task.done()
-    clock.advance(0.5)
-    async with asyncio.timeout(10):
-        lease = await task
-    assert dead.lost
-    await lease.release()
 
 
 async def test_a_waiter_whose_request_grew_too_large_is_told(client: Client) -> None:

@@ -1,8 +1,6 @@
 """Readers and writers: who comes next, and what helps users."""
 
 import asyncio
-import gc
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,81 +8,14 @@ import pytest
 from dibs import (
     AcquireTimeout,
     Client,
-    Deadlock,
     LockConfig,
     Reentrant,
 )
-from dibs.backends.memory import MemoryBackend
-from dibs.model import MANY, Command, Failed
+from dibs.model import MANY
 from dibs.testing import ManualClock, expire, steal
-from tests.primitives.rwlocks import resizes, units
 from tests.primitives.worlds import World, in_both_worlds
 
 # ---- who comes next -------------------------------------------------------------------------------
-
-
-async def line_up(client: Client, wanted: str) -> list[str]:
-    """Let these readers and writers queue behind a writer; who is inside together, turn by turn."""
-    inside: dict[str, asyncio.Event] = {}
-    lock = client.rwlock("a")
-    held = await lock.write().acquire()
-
-    async def come(which: str) -> None:
-        async with lock.read() if which.islower() else lock.write():
-            leave = inside[which] = asyncio.Event()
-            await leave.wait()
-
-    tasks = []
-    for number, which in enumerate(wanted):
-        tasks.append(asyncio.create_task(come(which)))
-        while (await lock.status()).waiting <= number:
-            await asyncio.sleep(0)
-    await held.release()
-    together: list[str] = []
-    while not all(task.done() for task in tasks):
-        for _ in range(50):
-            await asyncio.sleep(0)
-        together.append("".join(sorted(inside)))
-        for leave in inside.values():
-            leave.set()
-        inside.clear()
-    return [turn for turn in together if turn]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "turns"),
-    [
-        ("abc", ["abc"]),
-        ("ABC", ["A", "B", "C"]),
-        ("abCde", ["ab", "C", "de"]),  # readers that come later do not pass a writer
-        ("AbcDeF", ["A", "bc", "D", "e", "F"]),  # writers that come later pass no reader
-    ],
-)
-async def test_readers_together_and_writers_alone_in_order_of_arrival(
-    client: Client, wanted: str, turns: list[str]
-) -> None:
-    assert await line_up(client, wanted) == turns
-
-
-async def test_readers_without_end_do_not_starve_a_writer(client: Client) -> None:
-    lock, over, served = client.rwlock("a"), asyncio.Event(), 0
-
-    async def read() -> None:
-        nonlocal served
-        while not over.is_set():
-            async with lock.read():
-                served += 1
-                await asyncio.sleep(0)
-
-    readers = [asyncio.create_task(read()) for _ in range(5)]
-    async with asyncio.timeout(10):
-        for _ in range(20):
-            async with lock.write():
-                assert (await lock.status()).holders[0].units == MANY
-                await asyncio.sleep(0)
-    over.set()
-    await asyncio.gather(*readers)
-    assert served >= 20
 
 
 async def test_readers_without_end_do_not_starve_an_upgrade(
@@ -191,50 +122,3 @@ def test_the_lock_itself_is_not_entered() -> None:
             w.module.RWLock("a").__enter__()
         with pytest.raises(TypeError, match=r"`async with RWLock\('a'\).read\(\)` or"):
             asyncio.run(w.module.RWLock("a").__aenter__())
-
-
-async def test_the_second_upgrade_names_the_other(client: Client, clock: ManualClock) -> None:
-    first = await asyncio.create_task(client.rwlock("a", label="one").read().acquire())
-    second = await client.rwlock("a", label="two").read().acquire()
-    waiting = asyncio.create_task(first.upgrade())
-    while not (await client.status("a", "rwlock")).waiting:
-        await asyncio.sleep(0)
-    with pytest.raises(Deadlock) as caught:
-        await second.upgrade()
-    assert [holder.owner.rpartition("/")[2] for holder in caught.value.holders] == ["one"]
-    assert caught.value.key == b"rwlock:a"
-    assert (await client.status("a", "rwlock")).waiting == 1, "the first goes on"
-    await second.release()
-    while not waiting.done():
-        clock.advance(0.1)
-        await asyncio.sleep(0)
-    await waiting
-    assert first.mode == "write"
-    await first.release()
-
-
-@in_both_worlds
-async def test_a_downgrade_of_a_busy_key_is_made_later(
-    w: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As while a transaction of somebody's own keeps the key."""
-    lease = await w.get(w.client.rwlock("a").write().acquire())
-    shelf, honest = w.store._shelf, w.store._shelf.apply
-
-    def busy(commands: Sequence[Command]) -> list[Any]:
-        return [
-            Failed("busy", "planted") if resizes(command) else honest([command])[0]
-            for command in commands
-        ]
-
-    for backend in [b for b in gc.get_objects() if type(b) is MemoryBackend and b._shelf is shelf]:
-        monkeypatch.setattr(backend, "apply_now", busy)
-    monkeypatch.setattr(shelf, "apply", busy)
-    await w.get(lease.downgrade())
-    assert lease.mode == "read"
-    w.clock.advance(2)
-    assert await units(w) == [MANY]
-    monkeypatch.undo()
-    w.clock.advance(2)
-    assert await units(w) == [1]
-    await w.get(lease.release())

@@ -1,7 +1,6 @@
 """Whatever readers and writers do, in whatever order: as the naive reference says, and safe under faults."""
 
 import random
-from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -12,10 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dibs.backends.memory import MemoryStore
 from dibs.core.names import fingerprint
-from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError, LeaseLost
+from dibs.errors import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.hub import Hub
-from dibs.model import MANY, Resize
-from dibs.primitives.resizing import ResizableLease
+from dibs.model import MANY
 from dibs.sync import Client
 from dibs.testing import Faults, FaultyStore, ManualClock
 
@@ -249,60 +247,3 @@ def test_a_writer_is_alone_whatever_gets_lost(seed: int) -> None:
     storm = weather(seed)
     assert storm.upgrades >= 3
     assert storm.in_doubt > 20
-
-
-# ---- and both would find a bug --------------------------------------------------------------------
-
-
-def never_settles(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ResizableLease, "_settle", lambda self, change: None)
-
-
-def believes_in_refusals(patch: pytest.MonkeyPatch) -> None:
-    honest: Callable[..., Any] = ResizableLease._grow
-
-    async def grow(self: Any) -> None:
-        await honest(self)
-        self._written = self._number
-
-    patch.setattr(ResizableLease, "_grow", grow)
-
-
-def takes_back_with_an_old_number(patch: pytest.MonkeyPatch) -> None:
-    def change_to(self: Any, units: int) -> Resize:
-        self._number += units == MANY
-        self._settling = None
-        return Resize(self.key, self._id, units, self._number)
-
-    patch.setattr(ResizableLease, "_change_to", change_to)
-
-
-def keeps_the_old_token(patch: pytest.MonkeyPatch) -> None:
-    honest: Callable[..., Any] = ResizableLease._grow
-
-    async def grow(self: Any) -> Any:
-        token = self.token
-        refused = await honest(self)
-        self.token = token
-        return refused
-
-    patch.setattr(ResizableLease, "_grow", grow)
-
-
-@pytest.mark.parametrize(
-    "bug", [never_settles, believes_in_refusals, takes_back_with_an_old_number, keeps_the_old_token]
-)
-def test_a_planted_bug_is_found(
-    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bug(monkeypatch)
-
-    def try_all() -> None:
-        for seed in range(12):
-            try:
-                weather(seed)
-            except DibsError as error:  # told, which is a bug found, too
-                raise AssertionError(str(error)) from error
-
-    with pytest.raises(AssertionError):
-        try_all()

@@ -1,12 +1,11 @@
 """Semaphores: several units in one block, slots that nobody else has, a capacity that changes."""
 
-import asyncio
 import warnings
 from typing import Any
 
 import pytest
 
-from dibs import AcquireTimeout, CapacityWarning, Client
+from dibs import AcquireTimeout, CapacityWarning
 from tests.primitives.worlds import World, in_both_worlds
 
 
@@ -33,46 +32,6 @@ async def test_more_units_than_there_are(w: World) -> None:
     for units in (0, 5):
         with pytest.raises(ValueError, match="has 1 to 4"):
             await w.get(gpus.acquire(units=units))
-
-
-async def test_a_large_request_is_served_in_its_turn(client: Client) -> None:
-    gpus, served = client.semaphore("gpu", 3), []
-    held = [await gpus.acquire() for _ in range(3)]
-
-    async def come(units: int) -> None:
-        async with gpus.acquire(units=units):
-            served.append(units)
-            await asyncio.sleep(0)
-
-    tasks = []
-    for units in (3, 1, 1):
-        tasks.append(asyncio.create_task(come(units)))
-        while (await gpus.status()).waiting < len(tasks):
-            await asyncio.sleep(0)
-    await held[0].release()
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert served == [], "small requests do not pass it, though they would fit"
-    for lease in held[1:]:
-        await lease.release()
-    await asyncio.gather(*tasks)
-    assert served == [3, 1, 1]
-
-
-@in_both_worlds
-async def test_slots_are_never_shared_while_holders_come_and_go(w: World) -> None:
-    gpus, held = w.client.semaphore("gpu", 5), []
-    for number in range(60):
-        lease = await w.get(gpus.try_acquire(units=number % 3 + 1))
-        if lease is not None:
-            held.append(lease)
-        if lease is None or number % 4 == 0:
-            await w.get(held.pop(number % len(held)).release())
-        slots = [slot for each in held for slot in each.slots]
-        assert len(slots) == len(set(slots))
-        assert set(slots) <= set(range(5))
-    for lease in held:
-        await w.get(lease.release())
 
 
 @in_both_worlds

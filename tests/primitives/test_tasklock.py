@@ -54,23 +54,6 @@ async def test_it_stays_closed_until_min_hold_is_over(w: World) -> None:
 
 
 @in_both_worlds
-async def test_it_stays_closed_after_a_failure_too(w: World) -> None:
-    lock, error = lock_of(w), LookupError("mine")
-    await w.enter(lock)
-    assert not await w.leave(lock, error)
-    await fails_to_start(w, lock, "retained after its release, free in 10 s")
-
-
-@in_both_worlds
-async def test_after_min_hold_it_is_free_with_the_end_of_the_body(w: World) -> None:
-    lock = lock_of(w)
-    await w.enter(lock)
-    w.clock.advance(11)
-    await w.leave(lock)
-    await starts(w, lock)
-
-
-@in_both_worlds
 async def test_nothing_is_renewed_and_nobody_kept_out_beyond_max_hold(w: World) -> None:
     lock = lock_of(w)
     lease = await w.get(lock.acquire())
@@ -96,17 +79,6 @@ async def test_an_overrun_is_told_at_its_end_and_hides_nothing(
     (told,) = [record for record in caplog.records if "longer than" in record.getMessage()]
     assert "held for 63 s, 3 s longer than its max_hold of 60 s" in told.getMessage()
     assert told.levelno == logging.WARNING
-
-
-@in_both_worlds
-async def test_what_ends_in_time_is_told_nothing(
-    w: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    lock = lock_of(w)
-    await w.enter(lock)
-    w.clock.advance(50)
-    await w.leave(lock)
-    assert not caplog.records
 
 
 @in_both_worlds

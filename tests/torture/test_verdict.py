@@ -75,34 +75,6 @@ def test_a_trial_that_could_not_have_shown_anything_shows_nothing(
     assert "3/n" not in str(verdict)
 
 
-@pytest.mark.parametrize(
-    ("trials", "rate"),
-    [
-        (1, "100 %"),
-        (3, "100 %"),
-        (4, "75 %"),
-        (50, "6 %"),
-        (200, "1.5 %"),
-        (3_000, "0.1 %"),
-        (200_000, "1.5e-05"),
-    ],
-)
-def test_rates_are_written_as_people_write_them(trials: int, rate: str) -> None:
-    told = str(clean(cycles=200_000, hit=Counter({"kill": trials})))
-    assert f"none in {trials:,} faults that struck a holder: {rate} of such" in told
-
-
-def test_it_says_how_many_cycles_and_faults_there_were() -> None:
-    many = {"lock": 48, "semaphore": 8}
-    told = str(clean(processes=6, threads=3, tasks=8, resources=many, cycles=212_345))
-    assert "212,345 cycles" in told
-    assert "100 faults, of which 50 struck a holder" in told
-    assert "6 processes on this machine (3 with threads, 3 with asyncio, 8 in each)" in told
-    assert "on 48 locks, 8 semaphores of 3" in told
-    assert "in each" not in str(clean(processes=6))
-    assert "on 6 locks, 1 semaphore of 3" in str(clean())
-
-
 def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
     found = Violation("slot", "semaphore:s", "slots [0] have two holders", ())
     verdict = clean(violations=[found] * 5, stale=0, trouble="something")
@@ -112,14 +84,6 @@ def test_a_violation_is_one_whatever_else_is_in_doubt() -> None:
     assert told.startswith("VIOLATED: x:// broke 5 promises.")
     assert "two held the same slot at once" in told
     assert "and 2 more" in told
-
-
-def test_many_of_one_rule_do_not_hide_another() -> None:
-    falls = [Violation("token", "lock:a", f"fell {n}", ()) for n in range(9)]
-    told = str(clean(violations=[*falls, Violation("overlap", "lock:a", "two at once", ())]))
-    assert told.index("fell 0") < told.index("fell 1") < told.index("two at once")
-    assert "and 7 more" in told, told
-    assert "exclusion: nobody" not in told
 
 
 def test_each_primitive_has_an_outcome_of_its_own() -> None:
@@ -151,11 +115,6 @@ def test_a_set_of_locks_is_told_from_locks() -> None:
     verdict = clean(violations=[found], resources={"lock": 1, "allof": 1})
     assert verdict.broken("allof") == [found]
     assert verdict.broken("lock") == []
-
-
-def test_without_calm_it_says_that_waiting_was_not_tried() -> None:
-    assert "whether everybody is served once faults end" in str(clean())
-    assert "whether everybody is served once faults end" not in str(clean(calm=9.0))
 
 
 def test_rounds_add_up() -> None:
