@@ -163,9 +163,3 @@ def test_wrong_usage(cli: Cli, words: tuple[str, ...], told: str) -> None:
     done = cli(*words)
     assert (done.returncode, done.stdout) == (64, "")
     assert told in done.stderr
-
-
-def test_that_nothing_renews_it_is_said(cli: Cli) -> None:
-    told = " ".join(cli("acquire", "--help").stdout.split())
-    assert "NOTHING RENEWS" in told
-    assert "`dibs run`" in told

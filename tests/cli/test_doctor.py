@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import dibs
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
@@ -164,10 +162,3 @@ def test_memory_has_little_to_say() -> None:
 
     with connect("memory://examined") as client:
         assert [finding.about for finding in client.examine()] == ["latency", "promises"]
-
-
-@pytest.mark.parametrize("level", ["ok", "note", "warning", "problem"])
-def test_every_level_has_a_mark(level: str) -> None:
-    from dibs.cli import doctor as verb
-
-    assert level in verb._MARKS

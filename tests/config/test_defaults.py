@@ -176,13 +176,6 @@ def test_what_was_the_default_before_a_client_is_it_again_after() -> None:
     assert url_in_use() == "memory://before"
 
 
-async def test_an_async_client_is_the_default_until_it_is_closed() -> None:
-    dibs.set_default("memory://before")
-    async with dibs.connect("memory://a", default=True):
-        assert url_in_use() == "memory://a"
-    assert url_in_use() == "memory://before"
-
-
 def test_of_two_that_overlap_either_may_end_first() -> None:
     dibs.set_default("memory://before")
     one = dibs.sync.connect("memory://1", default=True)

@@ -79,9 +79,6 @@ def test_a_ttl_that_is_all_margin_or_endless_is_unsafe(ttl: Any) -> None:
         {"wait": -1},
         {"max_hold": 0},
         {"max_hold": -3},
-        {"priority": "high"},
-        {"priority": True},
-        {"priority": 1.5},
     ],
 )
 def test_unsafe_or_senseless_options_are_refused_at_construction(options: Any) -> None:
@@ -95,8 +92,3 @@ def test_unsafe_or_senseless_options_are_refused_at_construction(options: Any) -
 def test_a_name_is_1_to_512_bytes(name: Any) -> None:
     with pytest.raises(ValueError, match=r"name|Unicode"):
         Lock(name)
-
-
-def test_timeout_is_refused_with_a_question() -> None:
-    with pytest.raises(TypeError, match=r"did you mean wait= .* or ttl="):
-        Lock("a", timeout=5)  # type: ignore[call-arg]

@@ -41,17 +41,6 @@ def test_closing_a_client_of_the_default_store_leaves_it_open(
     assert lease.reason is None
 
 
-async def test_closing_an_async_client_of_the_default_store_leaves_it_open() -> None:
-    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
-        with dibs.override(client):
-            async with dibs.Lock("a") as lease:
-                async with dibs.connect() as shared:
-                    assert (await shared.status("a")).holders[0].token == lease.token
-                await lease.renew()
-                async with dibs.Lock("b"):
-                    assert not lease.lost
-
-
 def test_closing_a_client_with_a_url_ends_its_leases() -> None:
     client = dibs.sync.connect(f"memory://{uuid.uuid4()}")
     lease = client.lock("a").acquire()
@@ -80,14 +69,6 @@ def test_a_status_names_its_resource(client: dibs.sync.Client) -> None:
         assert client.semaphore(found.name, 4).locked() is False
         assert client.revoke(found, reason="a test") == 1
         assert client.status(found).holders[0].state == "revoked"
-
-
-async def test_a_status_names_its_resource_to_tasks_too() -> None:
-    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
-        lease = await client.semaphore("gpu", 4).acquire()
-        (found,) = [each async for each in client.list()]
-        assert (await client.status(found)).holders[0].token == lease.token
-        assert await client.revoke(found, reason="a test") == 1
 
 
 def test_a_kind_that_is_none_is_told(client: dibs.sync.Client) -> None:
@@ -121,13 +102,6 @@ def test_a_semaphore_by_config_works(client: dibs.sync.Client) -> None:
         assert {*one.slots, *other.slots} == {0, 1}
         assert gpus.try_acquire() is None
         assert gpus.locked()
-
-
-async def test_a_semaphore_by_config_works_for_tasks() -> None:
-    async with dibs.connect(f"memory://{uuid.uuid4()}") as client:
-        gpus = dibs.Semaphore.from_config("gpu", 2, LockConfig(), client=client)
-        async with gpus.acquire(units=2) as lease:
-            assert lease.slots == (0, 1)
 
 
 @pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])

@@ -30,11 +30,6 @@ CLASSES = [
 LATER = {name: getattr(dibs, name) for name in NAMES}
 """What an annotation may name though its module loads it later."""
 
-ENTERING = {
-    "__aenter__": "__enter__",
-    "__aexit__": "__exit__",
-}
-
 
 def public_methods(cls: type) -> dict[str, Any]:
     """What a person may call, with the constructor."""
@@ -140,14 +135,6 @@ def test_methods_that_do_the_same_are_described_alike(name: str) -> None:
         if inspect.getdoc(function_of(ours[method])) != inspect.getdoc(function_of(theirs[method]))
     }
     assert differing <= {"acquire"}
-
-
-@pytest.mark.parametrize("name", ["AllOf", "Client", "Lease", "Leases", "Lock", "Semaphore"])
-def test_blocks_are_entered_with_one_word_in_each_world(name: str) -> None:
-    ours, theirs = getattr(dibs, name), getattr(dibs.sync, name)
-    for asynchronous, blocking in ENTERING.items():
-        assert hasattr(ours, asynchronous)
-        assert hasattr(theirs, blocking)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -54,14 +54,6 @@ async def test_async_with_on_the_blocking_kind(blocking: Any) -> None:
     lease.release()
 
 
-async def test_a_blocking_wait_inside_a_running_loop(blocking: Any) -> None:
-    lock = blocking.lock("a")
-    for attempt in (lock.acquire, lock.__enter__):
-        with pytest.raises(RuntimeError, match=r"`from dibs import Lock` and write `async w"):
-            attempt()
-    assert await asyncio.to_thread(lambda: blocking.lock("a").acquire().release())
-
-
 def test_releasing_the_primitive(aio: Any, blocking: Any) -> None:
     with pytest.raises(TypeError, match=r"release the lease: `lease = await lock.acquire\(\)`"):
         aio.lock("a").release()
@@ -72,15 +64,6 @@ def test_releasing_the_primitive(aio: Any, blocking: Any) -> None:
 def test_outside_of_any_loop(aio: Any) -> None:
     with pytest.raises(RuntimeError, match="no running event loop"):
         aio.lock("a").acquire().send(None)
-
-
-def test_the_slot_of_a_lease_on_several(blocking: Any) -> None:
-    with blocking.semaphore("s", 4).acquire(units=2) as lease:
-        assert lease.slots == (0, 1)
-        with pytest.raises(ValueError, match=r"use lease\.slots"):
-            _ = lease.slot
-    with blocking.lock("a") as lease:
-        assert lease.slot == 0
 
 
 async def test_an_acquisition_is_a_coroutine_to_everybody(aio: Any) -> None:
