@@ -20,9 +20,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     from dibs.cli.app import serve
 
-    code = serve(arguments)
-    if arguments is not None:
-        return code
-    from dibs.cli.leaving import leave
-
-    return leave(code)
+    return serve(arguments)
