@@ -7,7 +7,7 @@ import pytest
 from redis import Redis
 
 from dibs.backends.redis import script
-from dibs.model import Acquire, Command, Failed, Granted, Inspect, Queued, Release, Status
+from dibs.model import Acquire, Command, Failed, Inspect, Queued, Release, Status
 from tests.backends.redis.ledger_scripted import AT, Scripted
 from tests.servers.redis import RedisServer
 
@@ -57,18 +57,6 @@ def test_the_key_is_whole_where_one_of_two_is_forbidden(
     assert [type(reply) for reply in replies] == [Queued, Failed]
     status = scripted.ask(Inspect(KEY), **AT)
     assert [each.owner for each in status.waiters] == [f"leaver {number}", f"newcomer {number}"]
-
-
-def test_very_many_slots_are_marked_at_once(scripted: Scripted) -> None:
-    count = 50_000
-    granted = scripted.ask(wish("a", units=count, capacity=2 * count), **AT)
-    assert isinstance(granted, Granted)
-    assert granted.slots == tuple(range(count))
-    again = scripted.ask(wish("b", units=count, capacity=2 * count), **AT)
-    assert again.slots == tuple(range(count, 2 * count))
-    scripted.ask(Release(KEY, "a"), **AT)
-    third = scripted.ask(wish("c", units=3, capacity=2 * count), **AT)
-    assert third.slots == (0, 1, 2)
 
 
 def test_what_is_struck_out_and_begun_anew_still_ends_by_itself(scripted: Scripted) -> None:
