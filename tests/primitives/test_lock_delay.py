@@ -24,7 +24,7 @@ def unrenewed(w: World, **options: Any) -> Any:
 
 
 async def closed_for(w: World, lock: Any) -> float:
-    with pytest.raises(AcquireTimeout, match="retained after its release, free in") as refusal:
+    with pytest.raises(AcquireTimeout, match="retained after its last hold, free in") as refusal:
         await w.get(lock.acquire(wait=0))
     (holder,) = refusal.value.holders
     assert holder.state == "kept"
@@ -193,4 +193,4 @@ def test_a_command_that_was_killed_leaves_it_closed(tmp_path: Path) -> None:
     )
     assert done.returncode == 75
     told = [json.loads(line) for line in done.stderr.splitlines()]
-    assert "retained after its release, free in 10 min" in told[-1]["message"]
+    assert "retained after its last hold, free in 10 min" in told[-1]["message"]

@@ -46,7 +46,7 @@ async def test_it_stays_closed_until_min_hold_is_over(w: World) -> None:
     await w.enter(lock)
     w.clock.advance(3)
     await w.leave(lock)
-    await fails_to_start(w, lock, "retained after its release, free in 7 s")
+    await fails_to_start(w, lock, "retained after its last hold, free in 7 s")
     w.clock.advance(6.9)
     await fails_to_start(w, lock, "retained")
     w.clock.advance(0.2)

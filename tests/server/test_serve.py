@@ -18,6 +18,7 @@ import pytest
 
 from dibs.cli import main
 from dibs.cli.serve import _tell, _tell_json
+from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.listening import CannotListen
@@ -87,7 +88,7 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
     told = json.loads(again.line())
     assert set(told) == {"event", "url"}, "the first key is shown once, and so is the link"
     with httpx2.Client(base_url=told["url"], headers=headers) as client:
-        assert client.get(f"/v1/locks/{b64('x')}").json()["id"] == held["id"]
+        assert client.get(f"/v1/locks/{b64('x')}").json()["id"] == fingerprint(held["id"])
     assert again.end(signal.SIGINT)[0] == 0
 
 
@@ -287,7 +288,7 @@ def test_the_end_comes_gracefully(tmp_path: Path) -> None:
     try:
         after = again.client(key=client.headers["authorization"].removeprefix("Bearer "))
         shown = after.get(f"/v1/locks/{b64('x')}").json()
-        assert (shown["id"], shown["waiting"]) == (held["id"], 0)
+        assert (shown["id"], shown["waiting"]) == (fingerprint(held["id"]), 0)
     finally:
         again.close()
 

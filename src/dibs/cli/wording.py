@@ -43,7 +43,7 @@ def counted(count: int, thing: str) -> str:
 def holding(holder: Holder) -> str:
     """Who holds, what for, since when."""
     if holder.state == "kept":
-        return f"retained after its release, free in {span(holder.expires_in)}"
+        return f"retained after its last hold, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     revoked = ", revoked" if holder.state == "revoked" else ""
     return f"held by {printable(holder.owner)}{note} for {span(holder.held_for)}{revoked}"

@@ -24,7 +24,7 @@ def span(duration: float) -> str:
 def holder_shown(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
     if holder.state == "kept":
-        return f"retained after its release, free in {span(holder.expires_in)}"
+        return f"retained after its last hold, free in {span(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     return (
         f"held by {printable(holder.owner)}{note} for {span(holder.held_for)} "

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from dibs.core.names import fingerprint
 from tests.backends.http.serving import Served
 from tests.server.world import b64
 
@@ -60,7 +61,7 @@ def test_a_key_that_is_none(served: Served, key: str, code: int, told: str) -> N
 def test_a_directory_of_others(served: Served) -> None:
     done = cli(served, served.world.key("acquire", prefixes=[b"cli/"]), "run", "x/a", "--", "true")
     assert done.returncode == 77
-    assert "the scope acquire for the directory x/" in done.stderr
+    assert "scope acquire for the directory x/" in done.stderr
 
 
 def test_acquire_renew_release(served: Served) -> None:
@@ -70,7 +71,7 @@ def test_acquire_renew_release(served: Served) -> None:
     lock_id = json.loads(took.stdout)["lock_id"]
     admin = served.world.client()
     shown = admin.get(f"/v1/locks/{b64('cli/a')}").json()
-    assert (shown["id"], shown["info"]["client-id"]) == (lock_id, "me")
+    assert (shown["id"], shown["info"]["client-id"]) == (fingerprint(lock_id), "me")
     assert cli(served, key, "renew", "cli/a", "-L", lock_id, "-T", "600").returncode == 0
     assert admin.get(f"/v1/locks/{b64('cli/a')}").json()["remaining"] > 500
     assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 0

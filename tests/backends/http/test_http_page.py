@@ -41,7 +41,7 @@ def test_what_curl_is_answered(served: Served, tmp_path: Path) -> None:
     (lines,) = blocks(PAGE, "sh")
     (problem,) = blocks(PAGE, "json")
     acquiring, rest = lines.split("# acquire\n")
-    other = 'ask -X POST "$lock"\n'
+    other = 'curl -sS -w "\\n" -H "Authorization: Bearer $DIBS_API_KEY" -X POST "$lock"\n'
     done = subprocess.run(
         ["/bin/sh", "-eu"],
         input=f"{acquiring}\n{other}{rest}",

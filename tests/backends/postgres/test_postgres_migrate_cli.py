@@ -98,7 +98,7 @@ def test_whoever_may_not_is_told(postgres_server: PostgresServer, postgres_url: 
     assert "permission denied" in done.stderr
     assert dry.returncode == 77
     assert dry.stdout.startswith("would apply 0001 ")
-    assert dry.stderr == "dibs: this role may not do that\n"
+    assert dry.stderr.startswith("dibs: this role may not ")
     assert not is_there(postgres_url)
 
 

@@ -87,7 +87,7 @@ class NestingClients(Suite):
         first = await now(mine.acquire())
         await world.outlast(10 * second, by=await world.connect())
         assert first.reason == "expired"
-        with pytest.raises(AcquireTimeout, match="kept closed") as refusal:
+        with pytest.raises(AcquireTimeout, match="retained") as refusal:
             await now(theirs.acquire(wait=0))
         assert 0 < (refusal.value.retry_after or 0) <= 20 * second
         await world.outlast(20 * second, by=await world.connect())
