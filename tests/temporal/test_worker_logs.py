@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dibs.cli.temporal_logs import LOGGERS, TimedVoice, tell_logs
+from dibs.cli.temporal import LOGGERS, TimedVoice, tell_logs
 
 pytestmark = pytest.mark.once
 

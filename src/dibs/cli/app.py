@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 _VERBS = {
     "run": "dibs.cli.run:run",
     "acquire": "dibs.cli.acquire:acquire",
-    "renew": "dibs.cli.renew:renew",
-    "release": "dibs.cli.release:release",
+    "renew": "dibs.cli.by_id:renew",
+    "release": "dibs.cli.by_id:release",
     "list": "dibs.cli.listing:listing",
     "show": "dibs.cli.show:show",
     "watch": "dibs.cli.watch:watch",

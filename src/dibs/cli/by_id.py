@@ -1,4 +1,4 @@
-"""Shared by `acquire`, `renew` and `release`: leases known by their id, which nothing renews."""
+"""`dibs renew` and `dibs release`: leases that `acquire` made, by their id."""
 
 import re
 import sys
@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from dibs.cli import options
+from dibs.cli.naming import base64_name, bytes_of
 from dibs.cli.options import Kind
+from dibs.cli.wording import shown, span
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import LeaseLost
 from dibs.primitives.by_id import Unattended
@@ -79,3 +82,65 @@ def with_id[T](
         except LeaseLost as error:
             lost.append(error)
     raise lost[0]
+
+
+@click.command()
+@click.argument("name", type=options.Spelt())
+@lock_id
+@click.option(
+    "-T", "--ttl", required=True, metavar="TIME", help="The lease ends this time from now."
+)
+@base64_name
+@options.kind
+@options.store
+@options.as_json
+def renew(
+    name: bytes,
+    lock_id: str,
+    ttl: str,
+    is_base64: bool,
+    kind: Kind | None,
+    url: str | None,
+    as_json: bool,
+) -> int:
+    """Renew the lease on NAME with this id, for --ttl from now.
+
+    A renewal never shortens a lease. Nothing renews it again: repeat the command in time. Exits with 76 if
+    the lease has ended. Then stop your work: another holder may have NAME.
+    """
+    wanted, lease_id, plain = ttl_of(ttl), id_of(lock_id), bytes_of(name, is_base64)
+    with options.open_client(url) as client:
+        key, left = with_id(client, kind, plain, lambda leases: leases.renew(lease_id, wanted))
+    if as_json:
+        from dibs.cli.output import emit, name_shape
+
+        emit(name_shape(key) | {"renewed": True, "ttl": wanted, "expires_in": round(left, 3)})
+    else:
+        print(f"renewed {shown(key)}: you hold it for {span(left)}")
+    return 0
+
+
+@click.command()
+@click.argument("name", type=options.Spelt())
+@lock_id
+@base64_name
+@options.kind
+@options.store
+@options.as_json
+def release(
+    name: bytes, lock_id: str, is_base64: bool, kind: Kind | None, url: str | None, as_json: bool
+) -> int:
+    """Release the lease on NAME with this id, or leave the queue.
+
+    Exits with 76 if the lease has already ended. To end another holder's lease, use `dibs revoke`.
+    """
+    lease_id, plain = id_of(lock_id), bytes_of(name, is_base64)
+    with options.open_client(url) as client:
+        key, _ = with_id(client, kind, plain, lambda leases: leases.release(lease_id))
+    if as_json:
+        from dibs.cli.output import emit, name_shape
+
+        emit(name_shape(key) | {"released": True})
+    else:
+        print(f"released {shown(key)}")
+    return 0

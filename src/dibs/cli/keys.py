@@ -8,12 +8,12 @@ import click
 
 from dibs.cli import options
 from dibs.cli.exits import FREE
-from dibs.cli.keys_unseen import take_back
 from dibs.cli.needing import needing
 from dibs.cli.output import Shape
 from dibs.cli.streams import needs_stdout
 from dibs.cli.voice import Voice
 from dibs.cli.wording import printable
+from dibs.errors import DibsError
 
 if TYPE_CHECKING:
     from dibs.cli.keys_office import Office
@@ -206,6 +206,17 @@ def rotate_secret(config: str | None, records: str | None) -> int:
     path = rotate(records, config)
     print(f"Replaced the secret in {path}")
     return 0
+
+
+def take_back(office: "Office", key_id: str, voice: Voice) -> None:
+    """Revoke the key, or warn that it still works."""
+    try:
+        office.revoke(key_id)
+    except DibsError as error:
+        told = f"it was not printed but still works: end it with `dibs keys revoke {key_id}`"
+        voice.say("warning", f"key {key_id}: {told} ({error})")
+    else:
+        voice.say("warning", f"key {key_id}: nobody has seen it, so it was revoked")
 
 
 def _id_of(key: str, known: list[Shape]) -> str | None:

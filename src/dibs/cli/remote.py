@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from contextlib import closing
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, cast
 
 import click
 
 from dibs.backends.http.reading import Answer
-from dibs.backends.http.settings import Key
+from dibs.backends.http.settings import Key, Settings
 from dibs.backends.http.trouble import (
     check_format,
     explain,
@@ -18,7 +18,6 @@ from dibs.backends.http.trouble import (
     unreadable,
 )
 from dibs.backends.http.url import read_url
-from dibs.cli.service_http import connection, head_of, headers
 from dibs.errors import DibsError, InvalidRequest
 
 MAX_ANSWER = 64 << 20
@@ -83,3 +82,23 @@ class Remote:
         if not isinstance(found, dict):
             raise unreadable(self._settings, ValueError("it is no object"))
         return cast("dict[str, Any]", found)
+
+
+def connection(settings: Settings) -> HTTPConnection:
+    """A connection of its own, which is made with the first request."""
+    host, port, timeout = settings.host, settings.port, settings.timeout
+    if settings.tls is None:
+        return HTTPConnection(host, port, timeout=timeout)
+    return HTTPSConnection(host, port, timeout=timeout, context=settings.tls())
+
+
+def headers(accept: str, key: Key | None) -> dict[str, str]:
+    """What is wanted, and who wants it."""
+    named = {} if key is None else {"Authorization": f"Bearer {key.secret}"}
+    return {"Accept": accept} | named
+
+
+def head_of(response: HTTPResponse) -> Answer:
+    """An answer whose body was not read yet."""
+    found = {name.lower(): value for name, value in response.getheaders()}
+    return Answer(response.status, found, b"", lasts=False)

@@ -94,8 +94,8 @@ def serve(config: str | None, as_json: bool, **given: Any) -> int:
 
 def _take_back(key: str, records_url: str, voice: Voice) -> None:
     """Revoke a first key that was not printed; the next start creates another."""
+    from dibs.cli.keys import take_back
     from dibs.cli.keys_local import LocalOffice
-    from dibs.cli.keys_unseen import take_back
     from dibs.server.secrets import id_of
 
     take_back(LocalOffice(records_url), id_of(key) or "", voice)

@@ -14,7 +14,7 @@ from dibs.backends.http.settings import Key, Settings
 from dibs.backends.http.stream import MISSED, SLACK
 from dibs.backends.http.trouble import broken, check_format, explain, is_ours, unreachable
 from dibs.backends.http.url import read_url
-from dibs.cli.service_http import connection, head_of, headers
+from dibs.cli.remote import connection, head_of, headers
 from dibs.errors import BackendUnavailable, DibsError
 
 BEAT = 15.0

@@ -1,8 +1,19 @@
-"""`dibs temporal …`: workers for Temporal workflows."""
+"""`dibs temporal worker`: serve the task queue on which permits and brokers run, and log."""
+
+import logging
+from datetime import UTC, datetime
+from importlib import import_module
+from typing import Any
 
 import click
 
-from dibs.cli.temporal_worker import worker
+from dibs.cli import options
+from dibs.cli.exits import code_of
+from dibs.cli.voice import Voice
+from dibs.errors import DibsError
+from dibs.settings_stores import configured_store
+
+SCHEME = "temporal://"
 
 
 @click.group()
@@ -10,4 +21,139 @@ def temporal() -> None:
     """Run workers for Temporal workflows."""
 
 
-temporal.add_command(worker)
+@temporal.command()
+@click.option("--address", metavar="HOST:PORT", help="The Temporal server [TEMPORAL_ADDRESS].")
+@click.option("--namespace", metavar="NAME", help="[TEMPORAL_NAMESPACE, else default].")
+@click.option("--profile", metavar="NAME", help="In Temporal's own settings [TEMPORAL_PROFILE].")
+@click.option("--url", metavar="URL", help="All in one: temporal://host:7233/namespace.")
+@click.option(
+    "--task-queue",
+    metavar="NAME",
+    help="The queue to serve [TEMPORAL_TASK_QUEUE, else distributed-lock-tq].",
+)
+@click.option("--health", metavar="HOST:PORT", help="Answer /livez and /readyz there.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve Prometheus there, at /metrics.")
+@click.option("--drain", metavar="TIME", default="10s", help="Time for activities to finish [10s].")
+@click.option(
+    "--data-converter",
+    metavar="MODULE:NAME",
+    help="The DataConverter of your workflows, if it is not Temporal's default.",
+)
+@options.as_json
+def worker(url: str | None, data_converter: str | None, as_json: bool, **given: Any) -> int:
+    """Run a worker for permits and brokers, on their own task queue, until SIGTERM or SIGINT.
+
+    The first signal lets running activities finish; a second one stops at once. Run two or more workers:
+    they take over from each other. While none runs, nothing is granted and nothing is lost.
+    """
+    if not (url or given["address"] or given["namespace"] or given["profile"]):
+        url = _configured_url()
+    converter = None if data_converter is None else _converter(data_converter)
+    voice = TimedVoice(as_json=as_json)
+    tell_logs(voice)
+    try:
+        _run(url, data_converter=converter, say=voice.say, **given)
+    except DibsError as error:
+        voice.fail(error, code_of(error))
+        return code_of(error)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "temporalio":
+            raise
+        raise click.UsageError(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    return 0
+
+
+def _run(url: str | None, **given: Any) -> None:
+    import asyncio
+
+    from dibs.temporal import serve
+
+    asyncio.run(serve(url, **given))
+
+
+def _configured_url() -> str | None:
+    """The store of `--store`, or the default one where that is Temporal too."""
+    name = options.store_asked()
+    found = configured_store(name)
+    if found is not None and found.url.startswith(SCHEME):
+        return found.url
+    if name is None:
+        return None
+    what = "is not in the settings" if found is None else f"is not a {SCHEME} store"
+    raise click.UsageError(f"the store {name!r} {what}")
+
+
+def _converter(text: str) -> Any:
+    """What `module:name` names; the working directory is looked in first, as by `python -m`."""
+    import sys
+
+    module, colon, name = text.partition(":")
+    if not (module and colon and name):
+        raise click.UsageError(f"--data-converter is {text!r}: write it as package.module:name")
+    sys.path.insert(0, "")
+    try:
+        return getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise click.UsageError(f"--data-converter {text}: {error}") from error
+
+
+LOGGERS = ("dibs", "temporalio", "asyncio")
+"""Whose warnings are told; `temporalio.core` is the SDK's own core."""
+
+
+_TRIED_AGAIN = "gRPC call "
+"""Dozens of lines a minute where the server is away, which is told once."""
+
+
+class TimedVoice(Voice):
+    """Begins each line with the time, in UTC, or has it as `time`."""
+
+    @property
+    def as_json(self) -> bool:
+        """Each line is an object."""
+        return self._as_json
+
+    def say(self, event: str, text: str, **fields: Any) -> None:
+        """Tell what happened."""
+        if self._as_json:
+            fields = {"time": _now(), **fields}
+        super().say(event, text, **fields)
+
+    def _write(self, text: str) -> None:
+        super()._write(text if self._as_json else f"{_now()} {text}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def tell_logs(voice: TimedVoice) -> None:
+    """Have warnings of the worker's told by the voice of the command line."""
+    handler = _Told(voice)
+    for name in LOGGERS:
+        logging.getLogger(name).addHandler(handler)
+
+
+class _Told(logging.Handler):
+    def __init__(self, voice: TimedVoice) -> None:
+        super().__init__(logging.WARNING)
+        self._voice = voice
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.getMessage().startswith(_TRIED_AGAIN):
+            return
+        trace = _trace(record)
+        about = {"traceback": trace} if trace else {}
+        text = record.getMessage()
+        if trace and not self._voice.as_json:
+            text = f"{text}\n{trace}"
+        self._voice.say(record.levelname.lower(), text, logger=record.name, **about)
+
+
+def _trace(record: logging.LogRecord) -> str:
+    """As Python writes it; empty without an exception."""
+    if not record.exc_info or record.exc_info[0] is None:
+        return ""
+    return logging.Formatter().formatException(record.exc_info)
