@@ -104,7 +104,7 @@ def test_a_generator_that_is_returned_is_refused(module: Any, client: Any) -> No
     assert list(made) == [], "it was closed"
 
 
-def test_hidden_generators_are_refused_at_decoration(module: Any) -> None:
+def test_generators_are_refused_at_decoration(module: Any) -> None:
     class Numbers:
         def __call__(self) -> Iterator[int]:
             yield 1
@@ -112,7 +112,10 @@ def test_hidden_generators_are_refused_at_decoration(module: Any) -> None:
     def numbers() -> Iterator[int]:
         yield 1
 
-    for function in (Numbers(), functools.partial(numbers)):
+    async def later() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (numbers, later, Numbers(), functools.partial(numbers)):
         with pytest.raises(TypeError, match="is a generator"):
             module.Lock.wraps("a")(function)
 

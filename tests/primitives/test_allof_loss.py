@@ -8,7 +8,6 @@ import pytest
 
 from dibs import AllOf, BackendUnavailable, Client, LeaseLost
 from dibs.model import Command, Release
-from dibs.testing import ManualClock
 from tests.primitives.crews import site, until
 from tests.primitives.worlds import World, in_both_worlds
 
@@ -57,19 +56,6 @@ async def test_one_that_is_lost_twice_over_is_one_interruption(client: Client) -
     await task
 
 
-async def test_by_the_first_deadline(client: Client, clock: ManualClock) -> None:
-    both = AllOf(
-        client.lock("a", ttl=100, auto_renew=False), client.lock("b", ttl=10, auto_renew=False)
-    )
-    with pytest.raises(LeaseLost, match="lease on b") as caught:
-        async with both as leases:
-            asyncio.get_running_loop().call_soon(clock.advance, 9)
-            await asyncio.sleep(FOR_EVER)
-    assert caught.value.reason == leases.reason == "expired"
-    assert cancelling() == 0
-    assert not await client.lock("a").locked()
-
-
 async def test_the_bodys_own_exception_passes_with_a_note(client: Client) -> None:
     with pytest.raises(LookupError, match="mine") as caught:
         async with AllOf(client.lock("a"), client.lock("b")):
@@ -100,14 +86,6 @@ async def test_somebody_elses_cancellation_passes(client: Client) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not await client.lock("b").locked()
-
-
-async def test_a_time_out_around_it_is_a_time_out(client: Client) -> None:
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01), AllOf(client.lock("a"), client.lock("b")):
-            await asyncio.sleep(FOR_EVER)
-    assert cancelling() == 0
-    assert not await client.lock("a").locked()
 
 
 @in_both_worlds
@@ -166,19 +144,6 @@ async def test_it_waits_for_the_first_loss(w: World) -> None:
     again = await w.get(both.acquire())
     await w.get(again.release())
     assert await w.get(again.wait_lost()) is False
-
-
-async def test_whoever_waits_for_a_loss_is_woken_by_each_end(client: Client) -> None:
-    leases = await AllOf(client.lock("a"), client.lock("b")).acquire()
-    waiting = asyncio.create_task(leases.wait_lost())
-    await asyncio.sleep(0)
-    await leases[0].release()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert not waiting.done()
-    await client.revoke("b", reason="a test")
-    assert await waiting is True
-    await leases.release()
 
 
 async def test_a_lease_that_another_task_adopted_interrupts_that_one(client: Client) -> None:

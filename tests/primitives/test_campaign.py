@@ -79,25 +79,6 @@ async def test_a_term_that_is_entered_has_started_only_once(w: World) -> None:
 
 
 @in_both_worlds
-async def test_the_next_leads_at_once_after_a_clean_exit(w: World) -> None:
-    """The clock stands still meanwhile: nothing has to run out."""
-    diary = Diary()
-    a = w.client.leader_election("main", **diary.of("a")).campaign()
-    other = w.another()
-    b = other.leader_election("main", **diary.of("b")).campaign()
-    await w.enter(a)
-    await w.get(a.wait())
-    await w.enter(b)
-    await until_queued(w, other)
-    assert not b.is_leader()
-    await w.leave(a)
-    assert await w.get(b.wait()) is True
-    await w.leave(b)
-    assert diary.told == ["a starts", "a stops", "b starts", "b stops"]
-    assert diary.tokens == sorted(set(diary.tokens))
-
-
-@in_both_worlds
 async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
     """Nobody tells the candidate that its turn has come: it asks in time, before its grant is over."""
     leader = w.client.leader_election("main")

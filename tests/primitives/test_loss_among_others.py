@@ -173,45 +173,6 @@ async def test_a_child_that_fails_while_a_group_is_wound_up_is_heard(
     assert cancelling() == 0
 
 
-async def test_a_child_that_loses_its_lease_fails_its_group(
-    client: Client, clock: ManualClock
-) -> None:
-    async def holder() -> None:
-        async with client.lock("a", ttl=10, auto_renew=False):
-            soon(lose, clock)
-            await asyncio.sleep(FOR_EVER)
-
-    async def sibling() -> None:
-        await asyncio.sleep(FOR_EVER)
-
-    with pytest.raises(BaseExceptionGroup) as caught:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(sibling())
-            group.create_task(holder())
-    assert caught.group_contains(LeaseLost)
-
-
-async def test_gather_and_wait_for_see_an_ordinary_exception(
-    client: Client, clock: ManualClock
-) -> None:
-    async def hold(name: str) -> str:
-        async with client.lock(name, ttl=10, auto_renew=False):
-            soon(lose, clock)
-            await asyncio.sleep(FOR_EVER)
-        return "never"
-
-    async def fine() -> str:
-        await asyncio.sleep(0)
-        return "fine"
-
-    lost, other = await asyncio.gather(hold("a"), fine(), return_exceptions=True)
-    assert isinstance(lost, LeaseLost)
-    assert other == "fine"
-    with pytest.raises(LeaseLost):
-        await asyncio.wait_for(hold("b"), FOR_EVER)
-    assert cancelling() == 0
-
-
 async def test_a_holder_that_was_adopted_is_the_one_interrupted(
     client: Client, clock: ManualClock
 ) -> None:

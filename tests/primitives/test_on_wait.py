@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dibs.sync
-from dibs import AcquireTimeout, Lock, LockConfig, Waiting
+from dibs import AcquireTimeout, Lock, Waiting
 from dibs.backends.memory import MemoryStore
 from dibs.model import Acquire, Inspect, Queued, Refused
 from dibs.primitives.watching import Pace
@@ -57,18 +57,6 @@ async def test_it_is_told_at_once_and_every_second(w: World) -> None:
 
 
 @in_both_worlds
-async def test_it_is_a_line_for_people(w: World) -> None:
-    held = await hold(w, w.client.lock("a", label="holder"))
-    told: list[Waiting] = []
-    waiting = waiter(w, w.another().lock("a"), on_wait=told.append)
-    await until(w, lambda: len(told) == 1)
-    assert str(told[0]).startswith("a is held by ")
-    assert "/holder for 0 ms (token " in str(told[0])
-    await release(w, held)
-    await waiting.result()
-
-
-@in_both_worlds
 async def test_nobody_is_told_who_does_not_wait(w: World) -> None:
     told: list[Waiting] = []
     lock = w.client.lock("a", on_wait=told.append)
@@ -110,23 +98,6 @@ async def test_every_primitive_that_queues_has_it(w: World) -> None:
         await release(w, lease)
     for each in waiting:
         await each.result()
-
-
-@in_both_worlds
-async def test_from_config_takes_it_too(w: World) -> None:
-    held = await hold(w, w.client.lock("a"))
-    told: list[Waiting] = []
-    module = w.module
-    described = [
-        module.Lock.from_config("a", LockConfig(), on_wait=told.append, client=w.another()),
-        module.Semaphore.from_config("b", 1, LockConfig(), on_wait=told.append, client=w.client),
-        module.RWLock.from_config("c", LockConfig(), on_wait=told.append, client=w.client).read(),
-    ]
-    assert [each._on_wait for each in described[1:]] == [told.append] * 2
-    waiting = waiter(w, described[0])
-    await until(w, lambda: len(told) == 1)
-    await release(w, held)
-    await waiting.result()
 
 
 @in_both_worlds

@@ -146,14 +146,6 @@ async def test_a_forgotten_or_closed_one_stays_closed_as_well(w: World) -> None:
 
 
 @in_both_worlds
-async def test_one_start_of_the_same_task_is_one_start(w: World) -> None:
-    lock = lock_of(w)
-    await w.enter(lock)
-    await fails_to_start(w, lock, "held by this very task or thread")
-    await w.leave(lock)
-
-
-@in_both_worlds
 async def test_what_a_task_lease_is_not_for_is_refused(w: World) -> None:
     lease = await w.get(lock_of(w).acquire())
     with pytest.raises(TypeError, match="never renewed: it ends after max_hold"):

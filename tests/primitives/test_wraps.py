@@ -6,7 +6,7 @@ import enum
 import inspect
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -141,18 +141,6 @@ def test_methods_and_threads(module: Any, client: Any) -> None:
     assert account.balance == 8
 
 
-def test_generators_are_refused_at_decoration(module: Any) -> None:
-    def plain() -> Iterator[int]:
-        yield 1
-
-    async def asynchronous() -> AsyncIterator[int]:
-        yield 1
-
-    for function in (plain, asynchronous):
-        with pytest.raises(TypeError, match="is a generator"):
-            module.Lock.wraps("a")(function)
-
-
 @pytest.mark.parametrize("template", ["{nobody}", "{day.year}", "{day!r}", "{day:%Y}", "{}", "{0}"])
 def test_fields_that_are_no_parameters_are_refused_at_decoration(
     module: Any, template: str
@@ -168,10 +156,6 @@ def test_senseless_options_are_refused_at_decoration(module: Any) -> None:
         module.Lock.wraps("a", on_busy="explode")
     with pytest.raises((TypeError, ValueError)):
         module.Lock.wraps("a", ttl=True)(lambda: None)
-    with pytest.raises(TypeError):
-        module.Lock.wraps("a", tll=3)(lambda: None)
-    with pytest.raises(TypeError, match="did you mean"):
-        module.Lock.wraps("a", timeout=3)(lambda: None)
 
 
 def named(template: str, value: Any) -> str | bytes:
@@ -206,8 +190,3 @@ def test_values_without_a_text_that_is_the_same_everywhere_are_refused(value: An
 def test_no_two_values_make_one_name() -> None:
     values = ["a:b", "a%3Ab", "a/b", "a%2Fb", "%", "%25", ""]
     assert len({named("{value}", value) for value in values}) == len(values)
-
-
-def test_braces_can_be_written() -> None:
-    assert named("{{a}}", 1) == "{a}"
-    assert named("{{{value}}}", 1) == "{1}"

@@ -305,15 +305,6 @@ def test_reset_after_counts_over_many_pieces_and_the_other_way(rig: Rig) -> None
     assert is_reset(server)
 
 
-def test_reset_after_nothing_resets_at_the_first_byte(rig: Rig) -> None:
-    rig.proxy.reset_after(0, times=2)
-    for _ in range(2):
-        client, server = rig.pair()
-        server.sendall(b"x")
-        assert is_reset(client)
-    assert rig.still_works()
-
-
 def test_healing_ends_every_fault(rig: Rig) -> None:
     proxy = rig.proxy
     proxy.refuse()
