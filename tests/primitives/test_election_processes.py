@@ -1,15 +1,8 @@
-"""Candidates of several processes on one SQLite file: whoever dies is followed, and forks lead nothing.
+"""Leaders in processes: SIGTERM hands over, forks lead nothing. Torture holds what follows a kill."""
 
-Run as a program it is one of those candidates: `CANDIDATE URL SECONDS`. That terms don't overlap, whoever is
-killed or paused, is held by `tests/testing/test_every_primitive.py`.
-"""
-
-import os
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,55 +12,6 @@ from tests.runtime.scripts import run_script
 from tests.runtime.test_forks import IN_CHILD
 
 pytestmark = pytest.mark.once  # these kill processes, and take long
-
-ROOT = Path(__file__).resolve().parents[2]
-TIMING: dict[str, Any] = {"ttl": 0.9, "renew_deadline": 0.6, "retry": 0.15}
-
-
-def stand(url: str, seconds: float) -> None:
-    """Be a candidate for so long."""
-    with dibs.sync.connect(url) as client:
-        with client.leader_election("main", **TIMING).campaign():
-            time.sleep(seconds)
-
-
-def start(folder: Path, seconds: float) -> "subprocess.Popen[bytes]":
-    url = f"sqlite:///{folder / 'leases.db'}"
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.primitives.test_election_processes", url, str(seconds)],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
-        start_new_session=True,
-    )
-
-
-@pytest.mark.multiprocess
-def test_who_is_killed_is_followed_within_a_ttl(tmp_path: Path) -> None:
-    """And a clean end is followed at once."""
-    url = f"sqlite:///{tmp_path / 'leases.db'}"
-    with dibs.sync.connect(url) as client:
-        leader = client.leader_election("main", ttl=4, renew_deadline=3, retry=0.5)
-        first = start(tmp_path, 60)
-        while leader.who() is None:
-            time.sleep(0.01)
-        with leader.campaign() as campaign:
-            assert not campaign.is_leader()
-            first.kill()
-            first.wait()
-            killed = time.monotonic()
-            assert campaign.wait(10)
-            assert time.monotonic() - killed < TIMING["ttl"] + 1
-            term = campaign.term
-            assert term is not None
-            second = start(tmp_path, 1.5)
-            while client.status("main", "leader").waiting == 0:
-                time.sleep(0.01)
-        left = time.monotonic()
-        while (seen := leader.who()) is None or seen.token <= term.token:
-            time.sleep(0.005)
-        assert time.monotonic() - left < 1.5, "long before a ttl of 4 s"
-        assert second.wait(30) == 0
-
 
 RUNS = {
     "async": """
@@ -165,7 +109,3 @@ client.close()
     assert lines[0] == repr(((False, False, False, False), "closed", refused, []))
     assert lines[1:3] == ["True True True", "True"]
     assert lines[3:] == ["'closed'", "True", "2"]
-
-
-if __name__ == "__main__":
-    stand(sys.argv[1], float(sys.argv[2]))
