@@ -212,3 +212,14 @@ async def test_a_reminder_costs_a_waiter_fourteen_events(
         assert (await world.status()).waiting == 1
         await holder.signal(Holding.leave)
         await waiter.result()
+
+
+async def test_13_a_broker_s_is_one_for_all(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        first = await world.holding(capacity=2)
+        second = await world.holding(capacity=2)
+        await first.signal(Holding.leave)
+        assert (await first.result()).slots == ["0"]
+        narrow = await world.waiting(capacity=1, hold=0)
+        await second.signal(Holding.leave)
+        assert (await second.result()).until <= (await narrow.result()).since

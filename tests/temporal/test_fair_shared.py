@@ -55,3 +55,17 @@ async def test_plain_python_revokes_what_a_workflow_holds(temporal_server: Tempo
             assert "maintenance" in str(failure.value.cause)
             async with semaphore.acquire(wait=30) as lease:
                 assert lease.token > held.token
+
+
+async def test_20_a_lease_released_late_is_nobody_else_s(temporal_server: TemporalServer) -> None:
+    async with fair_world(temporal_server) as world:
+        url = f"{temporal_server.url}?task_queue={world.queue}"
+        async with dibs.connect(url) as client:
+            lease = await client.semaphore(world.resource, 1, ttl="1s", auto_renew=False).acquire()
+            next_one = await world.holding()  # once its lease is over
+            assert lease.lost
+            await lease.release()
+            (holder,) = (await world.status()).holders
+            assert holder.owner.startswith(next_one.id)
+            await next_one.signal(Holding.leave)
+            await next_one.result()

@@ -233,9 +233,6 @@ async def test_an_argument_that_makes_no_name_fails_it_for_good(
     assert "InvalidName" in other
 
 
-# -- numbered defects of the document's way; more in test_needs_lock_defects.py -----------------------
-
-
 async def test_1_once_installed_at_the_client_it_is_on_in_its_workers(
     temporal_server: TemporalServer, store: dibs.Client
 ) -> None:
