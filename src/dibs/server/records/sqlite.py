@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -119,7 +120,7 @@ class SqliteRecords:
     def _settle(self, db: sqlite3.Connection) -> None:
         """Find or make the tables."""
         db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-        db.execute("PRAGMA journal_mode = WAL")
+        self._begin_wal(db)
         db.execute("PRAGMA synchronous = FULL")  # a key that was shown must not vanish
         if db.execute(_IS_THERE).fetchone() is None:
             with _transaction(db):
@@ -128,6 +129,18 @@ class SqliteRecords:
                         db.execute(statement)
                     db.execute(_FIRST, (FORMAT,))
         revision_of(db.execute(_REVISION).fetchone(), self._address.path)
+
+    def _begin_wal(self, db: sqlite3.Connection) -> None:
+        """SQLite does not wait for a busy file here, so this does."""
+        end = time.monotonic() + self._address.patience
+        while True:
+            try:
+                db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if not is_busy(error) or time.monotonic() >= end:
+                    raise
+            time.sleep(0.005)
 
     def _identity_now(self) -> tuple[int, int]:
         try:
