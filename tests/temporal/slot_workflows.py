@@ -177,18 +177,17 @@ class TwoTasks(Gated):
     async def _outstay(self, spec: Spec) -> float:
         async with block(spec):
             self.inside = True
-            overtaken = asyncio.create_task(self._until_overtaken(spec))
+            overtaken = asyncio.create_task(self._until_overtaken())
             try:
                 await asyncio.shield(overtaken)
             except asyncio.CancelledError:
                 await overtaken  # a body that takes its time to stop
         return workflow.time()
 
-    async def _until_overtaken(self, spec: Spec) -> None:
-        """Ours never is: the workflow's other tasks wait until it has left."""
+    async def _until_overtaken(self) -> None:
+        """It never is: the workflow's other tasks wait until it has left."""
         with suppress(TimeoutError):
-            limit = None if spec.way == "guide" else 3.0
-            await workflow.wait_condition(lambda: self.overtaken, timeout=limit)
+            await workflow.wait_condition(lambda: self.overtaken, timeout=3.0)
 
     async def _hold(self, spec: Spec, first: asyncio.Task[float]) -> float:
         """And on, after the first has left."""
@@ -313,28 +312,6 @@ class Relay(Gated):
                 workflow.continue_as_new(spec)
             left = workflow.time()
         return _held(permit, spec.entered, left)
-
-
-@workflow.defn
-class GuideRelay(Gated):
-    """The guide's block around a continue-as-new."""
-
-    @workflow.init
-    def __init__(self, spec: Spec) -> None:
-        super().__init__()
-
-    @workflow.run
-    async def run(self, spec: Spec) -> Held:
-        await self.gap(spec)
-        async with block(spec) as got:
-            spec.entered = spec.entered or workflow.time()
-            self.inside = True
-            await self.work(spec)
-            if spec.runs > 1:
-                spec.runs -= 1
-                workflow.continue_as_new(spec)
-            left = workflow.time()
-        return _held(got, spec.entered, left)
 
 
 @workflow.defn

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from tests.temporal.guide import GuidePermit
 from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import (
     Curious,
-    GuideRelay,
     Held,
     Holder,
     Interrupted,
@@ -30,7 +28,7 @@ from tests.temporal.workers import connected, unique, until, worker
 if TYPE_CHECKING:
     from tests.servers.temporal import TemporalServer
 
-HOLDERS = (Holder, TwoTasks, Interrupted, Relay, GuideRelay, Curious)
+HOLDERS = (Holder, TwoTasks, Interrupted, Relay, Curious)
 
 
 class Work:
@@ -39,7 +37,6 @@ class Work:
     def __init__(self) -> None:
         self.spans: list[tuple[str, float, float]] = []
         self.begun: set[str] = set()
-        self.enough: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
 
     @activity.defn
     async def busy(self, who: str, seconds: float) -> None:
@@ -53,20 +50,10 @@ class Work:
         if activity.info().attempt == 1:
             raise ApplicationError("once more")
 
-    @activity.defn
-    async def endless(self, who: str, seconds: float) -> None:
-        """Likewise, until the test says that it is enough."""
-        await asyncio.shield(self._span(who, None))
-
-    @activity.defn
-    async def flaky_endless(self, who: str, seconds: float) -> None:
-        """Its first attempt fails at its end, the next one is endless."""
-        await (self.flaky if activity.info().attempt == 1 else self.endless)(who, seconds)
-
-    async def _span(self, who: str, seconds: float | None) -> None:
+    async def _span(self, who: str, seconds: float) -> None:
         began = time.time()
         self.begun.add(who)
-        await (self.enough[who].wait() if seconds is None else asyncio.sleep(seconds))
+        await asyncio.sleep(seconds)
         self.spans.append((who, began, time.time()))
 
     async def spans_when_done(self, *who: str) -> list[tuple[float, float]]:
@@ -171,7 +158,7 @@ def _name(event: Any) -> str:
 async def slot_world(server: "TemporalServer") -> AsyncIterator[SlotWorld]:
     """Workers for the block; without a sandbox, in which each workflow imports everything anew."""
     client, work = await connected(server), Work()
-    acts = [work.busy, work.flaky, work.endless, work.flaky_endless]
+    acts = [work.busy, work.flaky]
     async with (
         worker(client, PermitSlotWorkflow, sandboxed=False) as permits,
         worker(client, GuidePermit, sandboxed=False) as guides,

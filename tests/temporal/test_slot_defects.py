@@ -1,8 +1,8 @@
-"""Each defect found in the guide's permits: its way fails, and ours passes. Numbers as in the notes."""
+"""What permits after Temporal's guide got wrong, and ours do not."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,16 +11,14 @@ import pytest_asyncio
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
-from dibs.temporal.slot.probing import AT_ONCE
+from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.histories import history_of, kinds
-from tests.temporal.slot_workflows import Curious, GuideRelay, Held, Interrupted, Relay, TwoTasks
+from tests.temporal.slot_workflows import Curious, Held, Interrupted, Relay, TwoTasks
 from tests.temporal.slot_world import SlotWorld, overlap, slot_world
-from tests.temporal.workers import PATIENCE, status_of, unique, until, until_closed, worker
+from tests.temporal.workers import status_of, unique, until, until_closed, worker
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
-
-WAYS = pytest.mark.parametrize("way", ["guide", "ours"])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -29,11 +27,8 @@ async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
         yield found
 
 
-@WAYS
-async def test_1_a_late_release_leaves_another_task_s_permit_alone(
-    world: SlotWorld, way: str
-) -> None:
-    spec = world.spec(way, acquire={"ttl": 1.0, "auto_renew": False, "backoff": 0.3})
+async def test_1_a_late_release_leaves_another_task_s_permit_alone(world: SlotWorld) -> None:
+    spec = world.spec(acquire={"ttl": 1.0, "auto_renew": False, "backoff": 0.3})
     handle = await world.start(TwoTasks, spec)
 
     async def first_has_left() -> bool:
@@ -41,37 +36,25 @@ async def test_1_a_late_release_leaves_another_task_s_permit_alone(
 
     await until(first_has_left)
     second = world.permit(spec)
-    assert (await world.was_told(second, "release")) == (way == "guide")
-    if way == "guide":  # though its holder is still inside
-        assert await until_closed(world.client, second.id) == "COMPLETED"
+    assert not await world.was_told(second, "release")
     await handle.signal("go")
     await handle.result()
     assert await second.result() == "released"
 
 
-async def test_2_an_expired_lease_and_a_permit_without_a_worker_are_told_apart(
-    world: SlotWorld,
-) -> None:
-    guide = world.spec("guide", hold=2.0, acquire={"ttl": 1.0})
-    ours = world.spec(hold=60.0, acquire={"ttl": 4.0})
-    holder, left_behind = await asyncio.gather(world.hold(guide), world.hold(ours))
-    await world.until_inside(left_behind)
-    await left_behind.terminate()  # so nobody renews or releases it
-    await holder.result()
-    assert await world.permit_status(guide) == "TIMED_OUT"
-    assert await world.permit(ours).result() == "lease_expired"
+async def test_2_an_expired_lease_ends_its_permit_as_such(world: SlotWorld) -> None:
+    spec = world.spec(hold=60.0, acquire={"ttl": 4.0})
+    holder = await world.hold(spec)
+    await world.until_inside(holder)
+    await holder.terminate()  # so nobody renews or releases it
+    assert await world.permit(spec).result() == "lease_expired"
 
 
-@WAYS
-async def test_3_a_released_permit_has_ended_as_released(world: SlotWorld, way: str) -> None:
+async def test_3_a_released_permit_has_ended_as_released(world: SlotWorld) -> None:
     """The permits' worker is away while the holder releases and returns."""
     queue = unique("queue")
-    from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
-    from tests.temporal.guide import GuidePermit
-
-    kind = GuidePermit if way == "guide" else PermitSlotWorkflow
-    spec = world.spec(way, queue=queue, work="gate", semaphore={"on_holder_close": "fast"})
-    async with worker(world.client, kind, queue=queue, sandboxed=False):
+    spec = world.spec(queue=queue, work="gate", semaphore={"on_holder_close": "fast"})
+    async with worker(world.client, PermitSlotWorkflow, queue=queue, sandboxed=False):
         handle = await world.hold(spec)
         await world.until_inside(handle)
     await handle.signal("go")
@@ -81,31 +64,18 @@ async def test_3_a_released_permit_has_ended_as_released(world: SlotWorld, way: 
         return "EXTERNAL_WORKFLOW_EXECUTION_SIGNALED" in found
 
     await until(released)
-    if way == "guide":  # its holder does not wait for the permit's end, and so ends it by its own
-        await handle.result()
-        assert await until_closed(world.client, world.permit(spec).id) == "TERMINATED"
-        return
-    async with worker(world.client, kind, queue=queue, sandboxed=False):
+    async with worker(world.client, PermitSlotWorkflow, queue=queue, sandboxed=False):
         await handle.result()
         assert await until_closed(world.client, world.permit(spec).id) == "COMPLETED"
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
-@WAYS
-async def test_4_a_holder_whose_permit_is_ended_learns_of_it(
-    world: SlotWorld, way: str, how: str
-) -> None:
-    spec = world.spec(way, work="gate")
+async def test_4_a_holder_whose_permit_is_ended_learns_of_it(world: SlotWorld, how: str) -> None:
+    spec = world.spec(work="gate")
     handle = await world.hold(spec)
     await world.until_inside(handle)
     await getattr(world.permit(spec), how)()
     await until_closed(world.client, world.permit(spec).id)
-    if way == "guide":
-        await asyncio.sleep(0.5)
-        assert await status_of(world.client, handle.id) == "RUNNING"
-        await handle.signal("go")
-        await handle.result()
-        return
     with pytest.raises(WorkflowFailureError) as caught:
         await handle.result()
     cause = caught.value.cause
@@ -126,41 +96,18 @@ async def test_4_a_holder_learns_that_its_lease_has_ended(world: SlotWorld) -> N
     assert await world.permit(spec).result() == "lease_expired"
 
 
-@WAYS
-async def test_5_work_of_a_terminated_holder_has_ended_before_the_next_begins(
-    world: SlotWorld, way: str
+@pytest.mark.parametrize("how", ["terminate", "cancel"])
+async def test_5_work_of_an_ended_holder_has_ended_before_the_next_begins(
+    world: SlotWorld, how: str
 ) -> None:
-    spans = await _ended_at_work(world, way, WorkflowHandle.terminate)
-    assert (overlap(spans) > 0) == (way == "guide")
-
-
-@WAYS
-async def test_5_work_of_a_cancelled_holder_has_ended_before_the_next_begins(
-    world: SlotWorld, way: str
-) -> None:
-    spans = await _ended_at_work(world, way, WorkflowHandle.cancel)
-    assert (overlap(spans) > 0) == (way == "guide")
-
-
-async def _ended_at_work(
-    world: SlotWorld, way: str, end: Callable[[WorkflowHandle[Any, Any]], Awaitable[None]]
-) -> list[tuple[float, float]]:
-    """A holder ends while its activity works on; when that did, and when the next one's.
-
-    The guide's works on until the next one does.
-    """
-    quarantine = {"quarantine": 3.0}
-    spec = world.spec(way, work="busy", hold=1.5, semaphore=quarantine)
-    first = await world.hold(spec if way == "ours" else replace(spec, work="endless"))
+    spec = world.spec(work="busy", hold=1.5, semaphore={"quarantine": 3.0})
+    first = await world.hold(spec)
     await world.until_inside(first)
     next_one = await world.hold(replace(spec, hold=0.1))
     await until(lambda: _begun(world, first.id))
-    await end(first)
-    if way == "guide":
-        await until(lambda: _begun(world, next_one.id))
-        world.work.enough[first.id].set()
+    await getattr(first, how)()
     await next_one.result()
-    return await world.work.spans_when_done(first.id, next_one.id)
+    assert overlap(await world.work.spans_when_done(first.id, next_one.id)) <= 0
 
 
 async def test_5_fast_frees_at_once_what_a_terminated_holder_had(world: SlotWorld) -> None:
@@ -184,21 +131,15 @@ async def test_6_a_holder_cancelled_while_it_acquires_leaves_nothing_behind(
         assert await _ended_or_never(world, spec)
 
 
-@WAYS
-async def test_7_a_second_cancellation_does_not_stop_the_release(
-    world: SlotWorld, way: str
-) -> None:
-    spec = world.spec(way, work="gate", acquire={"ttl": 30.0})
+async def test_7_a_second_cancellation_does_not_stop_the_release(world: SlotWorld) -> None:
+    spec = world.spec(work="gate", acquire={"ttl": 30.0})
     handle = await world.start(Interrupted, spec, "twice")
     seen = await handle.result()
     assert seen[0] == "cancelled"
     outcomes = await world.outcomes(handle)
-    if way == "guide":
-        assert "COMPLETED" not in outcomes  # nobody had told the permit when its holder ended
-    else:
-        assert outcomes == ["COMPLETED"]
-        assert seen[1] == "CancelledError"
-        assert await world.permit(spec).result() == "released"
+    assert outcomes == ["COMPLETED"]
+    assert seen[1] == "CancelledError"
+    assert await world.permit(spec).result() == "released"
 
 
 @pytest.mark.parametrize(
@@ -215,26 +156,18 @@ async def test_7_others_cancellations_pass_and_the_permit_is_released(
 
 
 async def test_8_a_permit_is_handed_over_a_continue_as_new(world: SlotWorld) -> None:
-    """The guide's is given up in between, so that somebody else holds it."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for way, kind in (("guide", GuideRelay), ("ours", Relay)):
-        often = {"backoff": 0.2, "max_backoff": 0.5, "ttl": 60.0}
-        spec = world.spec(way, runs=2, gap=True, work="gate", acquire=often)
-        relay = await world.start(kind, spec, result=Held)
-        await world.until_inside(relay)
-        other = await world.hold(world.spec(way, spec.resource, acquire=often))
-        await relay.signal("go")
-        await until(lambda relay=relay: _continued(relay))  # type: ignore[misc]
-        if way == "guide":
-            await world.until_inside(other)
-        else:
-            tried = await world.tries(other)
-            await until(lambda other=other, tried=tried: _has_tried(world, other, tried + 3))  # type: ignore[misc]
-        await relay.signal("go")
-        helds: list[Held] = await asyncio.gather(relay.result(), other.result())
-        found[way] = [(each.entered, each.left) for each in helds]
-    assert overlap(found["guide"]) > 0
-    assert overlap(found["ours"]) <= 0
+    often = {"backoff": 0.2, "max_backoff": 0.5, "ttl": 60.0}
+    spec = world.spec(runs=2, gap=True, work="gate", acquire=often)
+    relay = await world.start(Relay, spec, result=Held)
+    await world.until_inside(relay)
+    other = await world.hold(world.spec(resource=spec.resource, acquire=often))
+    await relay.signal("go")
+    await until(lambda: _continued(relay))
+    tried = await world.tries(other)
+    await until(lambda: _has_tried(world, other, tried + 3))
+    await relay.signal("go")
+    helds: list[Held] = await asyncio.gather(relay.result(), other.result())
+    assert overlap([(each.entered, each.left) for each in helds]) <= 0
 
 
 async def test_8_its_quarantine_does_not_begin_by_the_hand_over(world: SlotWorld) -> None:
@@ -271,25 +204,6 @@ async def test_8_a_fast_permit_can_t_be_handed_over_and_says_so(world: SlotWorld
     assert 'take on_holder_close="safe"' in str(caught.value.cause)
 
 
-async def test_9_a_waiter_that_asks_often_does_not_fill_its_history(world: SlotWorld) -> None:
-    """The guide's grows by as much with each round, until the server ends its workflow."""
-    held = world.spec(work="gate")
-    holder = await world.hold(held)
-    await world.until_inside(holder)
-    often = {"backoff": 0.02, "max_backoff": 0.02}
-    ours = await world.hold(world.spec(resource=held.resource, acquire=often))
-    guide = await world.hold(world.spec("guide", held.resource, acquire={"backoff": 0.02}))
-
-    async def many() -> bool:
-        return len((await history_of(world.client, guide.id)).events) > AT_ONCE + 60
-
-    await until(many)
-    took = (await ours.describe()).history_length
-    assert took < AT_ONCE + 50
-    for each in (ours, guide, holder):
-        await each.terminate()
-
-
 async def test_10_waiting_for_oneself_is_an_error_at_once(world: SlotWorld) -> None:
     handle = await world.start(Curious, world.spec(acquire={"ttl": 30.0}), "nested")
     kind, said, again = await handle.result()
@@ -315,8 +229,6 @@ async def test_10_an_acquire_ends_after_its_wait(world: SlotWorld) -> None:
 
 
 async def test_12_tokens_of_a_slot_grow(world: SlotWorld) -> None:
-    """The guide's holder learns its slot's name, and nothing that would tell it from the next."""
-    assert (await (await world.hold(world.spec("guide", hold=0.01))).result()).token is None
     spec = world.spec(hold=0.01)
     tokens = [(await (await world.hold(spec)).result()).token for _ in range(3)]
     assert all(token for token in tokens)
@@ -324,16 +236,14 @@ async def test_12_tokens_of_a_slot_grow(world: SlotWorld) -> None:
 
 
 async def test_14_nobody_serves_the_permits(world: SlotWorld) -> None:
-    """The guide's holder believes that it holds something."""
-    nowhere = unique("nowhere")
-    guide = world.spec("guide", queue=nowhere)
-    ours = world.spec(queue=nowhere, acquire={"wait": 0.1}, semaphore={"on_holder_close": "fast"})
+    ours = world.spec(
+        queue=unique("nowhere"), acquire={"wait": 0.1}, semaphore={"on_holder_close": "fast"}
+    )
     unknown = world.spec(  # a worker is there, and does not know the type
         queue=world.holders, acquire={"wait": 0.1}, semaphore={"on_holder_close": "fast"}
     )
-    handles = await asyncio.gather(*map(world.hold, (guide, ours, unknown)))
-    assert (await handles[0].result()).slot == "0"
-    for handle, spec in zip(handles[1:], (ours, unknown), strict=True):
+    handles = await asyncio.gather(*map(world.hold, (ours, unknown)))
+    for handle, spec in zip(handles, (ours, unknown), strict=True):
         with pytest.raises(WorkflowFailureError) as caught:
             await handle.result()
         said = str(caught.value.cause)
@@ -346,25 +256,16 @@ async def test_14_nobody_serves_the_permits(world: SlotWorld) -> None:
         assert await until_closed(world.client, world.permit(spec).id) == "TERMINATED"
 
 
-@WAYS
-async def test_15_a_second_attempt_is_covered_as_well(world: SlotWorld, way: str) -> None:
-    """The guide's goes on until somebody else is at work as well; ours ends after its first lease."""
-    work: dict[str, Any] = {"work": "flaky", "hold": 2.4}
-    if way == "guide":
-        work = {"work": "flaky_endless", "hold": 0.2, "start_to_close": PATIENCE}
-    lease = {"ttl": 1.0 if way == "guide" else 4.0, "backoff": 0.2}
-    spec = world.spec(way, attempts=2, acquire=lease, **work)
+async def test_15_a_second_attempt_is_covered_as_well(world: SlotWorld) -> None:
+    spec = world.spec(attempts=2, acquire={"ttl": 4.0, "backoff": 0.2}, work="flaky", hold=2.4)
     first = await world.hold(spec)
     await world.until_inside(first)
-    contender = world.spec(way, spec.resource, work="busy", hold=0.3, acquire={"backoff": 0.2})
-    next_one = await world.hold(contender)
-    if way == "guide":
-        await until(lambda: _begun(world, next_one.id))
-        world.work.enough[first.id].set()
+    quick = {"backoff": 0.2}
+    next_one = await world.hold(world.spec(resource=spec.resource, work="busy", acquire=quick))
     await asyncio.gather(first.result(), next_one.result())
     spans = world.work.spans_of(first.id, next_one.id)
     assert len(spans) == 3
-    assert (overlap(spans) > 0) == (way == "guide")
+    assert overlap(spans) <= 0
 
 
 async def test_16_names_and_arguments_that_make_no_sense_fail_the_workflow(
