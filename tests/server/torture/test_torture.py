@@ -59,7 +59,7 @@ def granted(at: float, invoked: float, token: int, process: int) -> Event:
 
 @pytest.mark.parametrize(
     ("came", "waited", "found"),
-    [(1.2, 0.2, True), (1.0, 0.2, False), (1.2, 1.5, False)],
+    [(1.2, 0.1, True), (1.0, 0.1, False), (1.2, 1.5, False)],
     ids=["overtaken", "asked before the other was in line", "silent for too long"],
 )
 def test_whoever_is_in_line_is_served_first(
