@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from dibs.core.timing import MIN_TTL, burial, renew_after, trusted
@@ -146,6 +147,11 @@ class KeptLease:
         asked_once = self._claim_by is not None or self._uncommitted_at is not None
         return self._terms.auto_renew or asked_once or self._doubted is not None
 
+    @property
+    def _is_orphaned(self) -> bool:
+        """A block holds it that nobody may be left to leave. Without a block it lives as its object does."""
+        return self._guard is not None and self._guard.is_orphaned
+
     # -- what the keeper asks -----------------------------------------------------------------------
 
     def _check(self, now: float) -> Care:
@@ -162,11 +168,18 @@ class KeptLease:
             return Care(renew=False, again_at=self._deadline)
         early = EARLY * renew_after(self._terms.ttl)
         due = now >= self._renew_at - early and not self._renewing
-        if due:
+        if due and self._is_orphaned:
+            log.warning(
+                "%s is not renewed any more: the task or thread that entered its block has ended "
+                "without leaving it",
+                key_shown(self.key),
+            )
+            self._renew_at = inf
+        elif due:
             self._renewing = True
-        elif not self._renewing:
-            return Care(renew=False, again_at=min(self._renew_at, self._deadline))
-        return Care(renew=due, again_at=self._deadline)
+            return Care(renew=True, again_at=self._deadline)
+        again_at = self._deadline if self._renewing else min(self._renew_at, self._deadline)
+        return Care(renew=False, again_at=again_at)
 
     def _renewal(self) -> Command:
         """What asks the store for more time, or only whether it stands."""

@@ -106,6 +106,12 @@ class Nest:
         """Its leases are left."""
         return exc is None
 
+    @property
+    def is_orphaned(self) -> bool:
+        """All of its leases are."""
+        leases = [lease for each in list(self.leases.values()) if (lease := each()) is not None]
+        return bool(leases) and all(lease._is_orphaned for lease in leases)
+
 
 class _OfTheHold:
     """What a lease has from its hold."""

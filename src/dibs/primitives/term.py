@@ -47,6 +47,8 @@ class _Disarmed:
     def leave(self, exc: BaseException | None) -> bool:
         return self._ours
 
+    is_orphaned = False
+
 
 class TermBase(LeaseBase):
     """What terms of both worlds share; made by elections only."""

@@ -115,6 +115,15 @@ class TaskGuard:
         alone = task.uncancel() <= self._at_entry
         return exc is None or (alone and isinstance(exc, asyncio.CancelledError))
 
+    @property
+    def is_orphaned(self) -> bool:
+        """See `runtime.port.Guard`. A task that returned has left its block to another, as fixtures do."""
+        task = self._task
+        if task is None or not task.done():
+            return False
+        # `exception()` would keep the loop from logging an exception that nobody retrieves
+        return task.cancelled() or task._exception is not None
+
 
 def _while_it_lives(
     method: Callable[[Sequence[Wakeup]], None],

@@ -51,6 +51,10 @@ class Guard(Protocol):
     def leave(self, exc: BaseException | None) -> bool:
         """The body has ended with `exc`: tell whether our interruption ended it."""
 
+    @property
+    def is_orphaned(self) -> bool:
+        """The thread that entered the body is dead, or its task failed: nobody may be left to leave it."""
+
 
 EARLY = 1 / 16
 """The keeper may look at a lease earlier than it was asked to, by this part of the time ahead."""

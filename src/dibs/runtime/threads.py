@@ -54,10 +54,13 @@ class ThreadSignal:
 class ThreadGuard:
     """A body in a thread can't be interrupted: it learns of loss by asking, and on leaving."""
 
-    __slots__ = ()
+    __slots__ = ("_thread",)
+
+    def __init__(self) -> None:
+        self._thread = threading.current_thread()
 
     def enter(self) -> None:
-        """Nothing to remember."""
+        """Nothing more to remember."""
 
     def fire(self) -> None:
         """Nothing to interrupt."""
@@ -65,8 +68,9 @@ class ThreadGuard:
     def leave(self, exc: BaseException | None) -> bool:
         return exc is None
 
-
-_GUARD = ThreadGuard()
+    @property
+    def is_orphaned(self) -> bool:
+        return not self._thread.is_alive()
 
 
 class ThreadRuntime:
@@ -185,7 +189,7 @@ class ThreadRuntime:
         return ThreadSignal(self._clock)
 
     def guard(self) -> ThreadGuard:
-        return _GUARD
+        return ThreadGuard()
 
     def spawn(self, body: Coroutine[Any, Any, None], name: str) -> ThreadJob:
         return ThreadJob(body, name)
