@@ -12,6 +12,7 @@ import pytest
 
 from dibs.model import Acquire, Command
 from dibs.runtime.port import Answer
+from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.test_limits import connected
@@ -96,6 +97,68 @@ def test_acquires_of_one_key_wait_for_its_own_and_another_has_the_next_turn(
         assert len(gate.order) == MANY + 1
         assert gate.order.index(other[-4:]) <= 2
         assert not world.server.service.accounts.acquiring._shares
+
+
+def acquires(name: str, number: int) -> dict[str, Any]:
+    """A batch of them."""
+    return {"commands": [
+        {"op": "acquire", "key": b64(f"lock:{name}/{each}").removeprefix("base64:"),
+         "id": f"{name}-{each}", "owner": "x", "ttl": 60}
+        for each in range(number)
+    ]}  # fmt: skip
+
+
+def test_batches_of_one_key_have_a_quarter_of_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(acquires_at_once=8) as world, ThreadPoolExecutor(2) as pool:
+        runtime, goes_on = world.server.service.runtime, asyncio.Event()
+        call_all = runtime.call_all
+        sent: list[int] = []
+
+        async def slow(commands: Any, *given: Any) -> Any:
+            sent.append(len(commands))
+            await goes_on.wait()
+            return await call_all(commands, *given)
+
+        monkeypatch.setattr(runtime, "call_all", slow)
+        key = world.key("acquire", name="flood")
+        flood = [
+            pool.submit(world.client(key=key).post, "/v1/batch", json=acquires(name, 8))
+            for name in "ab"
+        ]
+        wait_until(lambda: total(world, key, "acquiring") == 16, "both batches are there")
+        for number in range(3):
+            assert acquire(world.client("acquire"), f"other/{number}").status_code == 200
+        assert sent == [8]
+        world.do(goes_on.set)
+        for each in flood:
+            replies = each.result(LONG).json()["replies"]
+            assert [reply["is"] for reply in replies] == ["granted"] * 8
+        wait_until(lambda: not world.server.service.accounts.acquiring._shares, "nothing is left")
+        assert world.server.service.accounts.acquiring.busy == 0
+
+
+async def test_work_that_fits_starts_when_larger_work_before_it_is_given_up() -> None:
+    queue = FairQueue("bytes", 16)
+    await queue.begin("a", 2)
+    large = asyncio.create_task(queue.begin("a", 3))
+    small = asyncio.create_task(queue.begin("a", 2))
+    await queue.begin("b", 1)
+    await asyncio.sleep(0)
+    assert (large.done(), small.done(), queue.busy) == (False, False, 3)
+    large.cancel()
+    await small
+    assert (large.cancelled(), queue.busy) == (True, 5)
+    for key, cost in (("a", 2), ("b", 1), ("a", 2)):
+        queue.end(key, cost)
+    assert (queue.busy, queue._shares, queue._next) == (0, {}, {})
+
+
+async def test_work_that_costs_nothing_has_a_turn() -> None:
+    queue = FairQueue("bytes", 8, 2)
+    async with queue.turn("a", 0):
+        async with queue.turn("a", 0):
+            pass
+    assert not queue._shares
 
 
 def test_renewals_and_releases_go_past_reads_and_acquires(monkeypatch: pytest.MonkeyPatch) -> None:

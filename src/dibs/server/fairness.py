@@ -28,8 +28,9 @@ class _Share:
 class FairQueue:
     """Room for work of one sort. The cost of work is the number of commands, items or bytes.
 
-    Work starts while less than `most` is under way, and less than a quarter of it for the same key. A key
-    may have `per_key` under way and waiting; beyond that it is refused (429).
+    Work starts while less than `most` is under way. One key has at most a quarter of `most` under way; work
+    that costs more counts as a quarter there, so it runs alone. A key may have `per_key` under way and
+    waiting; beyond that it is refused (429).
     """
 
     def __init__(self, what: str, most: int, per_key: float = inf) -> None:
@@ -44,7 +45,7 @@ class FairQueue:
 
     def turn(self, key_id: str, cost: int = 1) -> "Turn":
         """An async context for work of that cost. Raises `Problem`: 429, 503."""
-        return Turn(self, key_id, cost)
+        return Turn(self, key_id, max(cost, 1))
 
     async def begin(self, key_id: str, cost: int) -> None:
         """Wait until it is this work's turn."""
@@ -58,27 +59,26 @@ class FairQueue:
                 retry_after=1,
             )
         share.total += cost
-        if not share.waiting and not self._next and self._has_room(share):
-            share.busy += cost
-            self.busy += cost
+        part = min(cost, self._each_most)
+        room = self.busy < self._most and share.busy + part <= self._each_most
+        if room and not share.waiting and not self._next:
+            share.busy += part
+            self.busy += part
             return
         await self._wait(key_id, share, cost)
 
     def end(self, key_id: str, cost: int) -> None:
         """That work is done."""
         share = self._shares[key_id]
-        self.busy -= cost
-        share.busy -= cost
+        part = min(cost, self._each_most)
+        self.busy -= part
+        share.busy -= part
         self._forget(key_id, share, cost)
-        if share.waiting and share.busy < self._each_most:
-            self._next.setdefault(key_id, share)
-        self._start_more()
 
     async def _wait(self, key_id: str, share: _Share, cost: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        share.waiting.append((cost, turn))
-        if share.busy < self._each_most:
-            self._next.setdefault(key_id, share)
+        share.waiting.append((min(cost, self._each_most), turn))
+        self._line_up(key_id, share)
         self._start_more()
         try:
             async with asyncio.timeout(PATIENCE):
@@ -96,30 +96,34 @@ class FairQueue:
                 ) from None
             raise
 
-    def _has_room(self, share: _Share) -> bool:
-        return self.busy < self._most and share.busy < self._each_most
+    def _line_up(self, key_id: str, share: _Share) -> None:
+        """Give a key a turn if its first waiting work fits beside its work under way."""
+        while share.waiting and share.waiting[0][1].done():
+            share.waiting.popleft()  # it waits no more
+        if share.waiting and share.busy + share.waiting[0][0] <= self._each_most:
+            self._next.setdefault(key_id, share)
+        else:
+            self._next.pop(key_id, None)
 
     def _start_more(self) -> None:
         """Start work of one key after the other while there is room."""
         while self._next and self.busy < self._most:
-            key_id = next(iter(self._next))
-            share = self._next.pop(key_id)
-            while share.waiting:
-                cost, turn = share.waiting.popleft()
-                if turn.done():
-                    continue  # it waits no more
-                share.busy += cost
-                self.busy += cost
-                turn.set_result(None)
-                break
-            if share.waiting and share.busy < self._each_most:
-                self._next[key_id] = share  # behind the others
+            key_id, share = next(iter(self._next.items()))
+            self._line_up(key_id, share)
+            if self._next.pop(key_id, None) is None:
+                continue
+            part, turn = share.waiting.popleft()
+            share.busy += part
+            self.busy += part
+            turn.set_result(None)
+            self._line_up(key_id, share)  # behind the others
 
     def _forget(self, key_id: str, share: _Share, cost: int) -> None:
         share.total -= cost
         if not share.total:
             self._shares.pop(key_id, None)
-            self._next.pop(key_id, None)
+        self._line_up(key_id, share)
+        self._start_more()
 
 
 class Turn:
