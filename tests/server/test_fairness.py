@@ -161,6 +161,24 @@ async def test_work_that_costs_nothing_has_a_turn() -> None:
     assert not queue._shares
 
 
+def test_a_forced_release_in_a_batch_waits_with_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(reads_at_once=1, reads_per_key=100) as world, ThreadPoolExecutor(1) as pool:
+        client = world.client()
+        held, gate = acquired(client, "x"), Gate(world, monkeypatch)
+        page = pool.submit(client.get, "/v1/scan?limit=100")
+        wait_until(lambda: bool(gate.reads), "it is under way")
+        name = b64("lock:x").removeprefix("base64:")
+        revoke = {"op": "revoke", "key": name, "lease": None, "reason": "why", "now": True}
+        renew = {"op": "renew", "key": name, "id": held["id"], "ttl": 60}
+        batch = client.post("/v1/batch", json={"commands": [revoke, renew]}).json()
+        assert [each["is"] for each in batch["replies"]] == ["failed", "renewed"]
+        assert client.post("/v1/batch", json={"commands": [revoke]}).status_code == 429
+        gate.open(100)
+        assert page.result(LONG).status_code == 200
+        (reply,) = client.post("/v1/batch", json={"commands": [revoke]}).json()["replies"]
+        assert reply["is"] == "revoked"
+
+
 def test_renewals_and_releases_go_past_reads_and_acquires(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"acquires_at_once": 1, "reads_at_once": 1, "reads_per_key": 100}
     with served(**limits) as world, ThreadPoolExecutor(4) as pool:

@@ -78,11 +78,11 @@ def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
     """Where a batch of these commands waits for its turn."""
     if wire.Acquire in kinds:
         return accounts.acquiring
-    return accounts.reading if wire.Inspect in kinds else accounts.renewing
+    return accounts.reading if kinds & _PUT_OFF else accounts.renewing  # a revocation looks first
 
 
 async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
-    """Apply all of them. `busy`: why acquires and reads are refused; empty if they are not."""
+    """Apply all of them. `busy`: why those of `_PUT_OFF` are refused; empty if they are not."""
     service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
     vetted = [
@@ -240,7 +240,7 @@ def _answer(call: Call, replies: Sequence[wire.Reply]) -> Answer:
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
 
-_PUT_OFF = frozenset({wire.Acquire, wire.Inspect})
+_PUT_OFF = frozenset({wire.Acquire, wire.Inspect, wire.Revoke})
 
 _BY_ID = frozenset({Acquire, Renew, Release, Resize})
 
