@@ -1,6 +1,7 @@
 """A server that cannot read its records: its locks go on, and a revoked key stops within a minute."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -8,6 +9,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.server import keys_document, keys_known
+from dibs.server.config import Placement
 from tests.server.placing.asking import acquired, lock, until
 from tests.server.world import World
 
@@ -72,6 +74,49 @@ def test_a_revocation_that_was_written_by_hand_is_passed_on_by_any_server(
 
     here.do(by_hand)
     until(lambda: client.post(lock("y")).status_code == 401)
+
+
+def test_a_sign_is_left_when_the_store_is_back_though_the_records_are_away(
+    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = worlds
+    _revoke_while_away(here, there, list(here.server.service.runtime.stores), monkeypatch)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_store_that_is_away_keeps_no_sign_from_another(
+    which: int, worlds: list[World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls: dict[str, Any] = {
+        "store": "",
+        "records": f"memory://{uuid4()}",
+        "placement": [Placement(name=name, url=f"memory://{uuid4()}") for name in "ab"],
+    }
+    here, there = World.over(**urls), World.over(**urls)
+    worlds += here, there  # to be closed
+    for name in ("call", "call_all"):
+        monkeypatch.setattr(list(here.server.service.runtime.stores)[which], name, away)
+    _revoke_while_away(here, there, [], monkeypatch)
+
+
+def _revoke_while_away(
+    here: World, there: World, stores: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Revoke two keys while those stores are away; the records are away from then on."""
+    keys = [
+        here.do(lambda: here.server.service.keys.create("a", {"read"}, []))  # type: ignore[arg-type]
+        for _ in range(2)
+    ]
+    clients = [there.client(key=key) for _, key in keys]
+    assert [client.get("/v1/limits").status_code for client in clients] == [200, 200]
+    cut_off(there, monkeypatch)
+    with monkeypatch.context() as now:
+        for store in stores:
+            now.setattr(store, "call", away)
+        for principal, _ in keys:
+            here.do(partial(here.server.service.keys.revoke, principal.key_id))
+        cut_off(here, monkeypatch)
+    until(lambda: all(client.get("/v1/limits").status_code == 401 for client in clients))
 
 
 @pytest.mark.once

@@ -144,7 +144,10 @@ class KnownKeys:
 
     async def _keep_fresh(self) -> None:
         trouble = "keys can't be looked up, so they stay as they were known"
-        await repeat(self._look, REFRESH, trouble)
+        unsigned = "a store cannot be told which keys are revoked"
+        await asyncio.gather(
+            repeat(self._look, REFRESH, trouble), repeat(self.leave_signs, REFRESH, unsigned)
+        )
 
     async def _look(self) -> None:
         """Some end by themselves meanwhile."""
@@ -156,14 +159,20 @@ class KnownKeys:
             raise
         finally:
             self.tell_watchers()
-        await self.leave_signs()
 
     async def leave_signs(self) -> None:
         """Have servers that cannot read the records hear of revoked keys. Raises `BackendUnavailable`."""
-        for key in self:
-            if self.signs is not None and key.revoked is not None and key.id not in self._signed:
-                await self.signs.put(sign_of(key))
+        signs = self.signs
+        if signs is None:
+            return
+        revoked = [key for key in self if key.revoked is not None and key.id not in self._signed]
+        puts = (signs.put(sign_of(key)) for key in revoked)
+        told = await asyncio.gather(*puts, return_exceptions=True)
+        for key, error in zip(revoked, told, strict=True):
+            if error is None:
                 self._signed.add(key.id)
+        for error in filter(None, told):
+            raise error
 
     async def _ask_the_stores(self) -> None:
         """The records are away: another server may have left word of keys that were revoked since."""

@@ -4,6 +4,7 @@ A sign is a lease that is never released, under a key that nobody can guess. Two
 service has several placements, and that an API key was revoked.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from itertools import batched
 
@@ -27,10 +28,15 @@ class Signs:
         self._stores = stores
 
     async def put(self, name: str) -> None:
-        """Have a sign stand in each store, or stand longer. Raises `BackendUnavailable`."""
+        """Have a sign stand in each store, or stand longer.
+
+        Raises `BackendUnavailable` if a store fails, after all of them have answered.
+        """
         wish = Acquire(WAIT + name.encode(), fingerprint(name), "the service", KEPT)
-        for store in self._stores():
-            answer = await store.call(wish)
+        calls = (store.call(wish) for store in self._stores())
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(answer, BaseException):
+                raise answer
             if not isinstance(answer.reply, Granted):
                 raise BackendUnavailable("the store did not take a sign of the service")
 
