@@ -9,8 +9,9 @@ import pytest
 from dibs import BackendUnavailable, Client
 from dibs.backends.port import MAX_BATCH
 from dibs.hub import Hub
-from dibs.model import Acquire, Command, Inspect, Release
+from dibs.model import Acquire, Command, Granted, Inspect, Release, Released
 from dibs.runtime.asyncio import READS
+from dibs.runtime.port import Answer
 from tests.runtime.stores import TappedStore
 
 
@@ -97,6 +98,22 @@ async def test_a_batch_has_no_more_than_its_limit_and_renewals_first(
         await task.result().release()
     for lease in leases:
         await lease.release()
+
+
+async def test_a_release_never_overtakes_the_acquire_of_its_key(
+    client: Client, store: TappedStore
+) -> None:
+    first = asyncio.create_task(client.status("first"))
+    others = [asyncio.create_task(client.lock(f"new-{n}").acquire()) for n in range(MAX_BATCH)]
+    await asyncio.sleep(0)
+    key, runtime = b"lock:both", client.hub.loop_runtime()
+    both = (Acquire(key, "an-id", "me", 30.0), Release(key, "an-id"))
+    acquired, released = await runtime.call_all(both)
+    replies = [told.reply for told in (acquired, released) if isinstance(told, Answer)]
+    assert [type(reply) for reply in replies] == [Granted, Released]
+    for task in others:
+        await (await task).release()
+    await first
 
 
 async def test_a_command_whose_caller_left_before_it_did_is_not_sent(

@@ -192,7 +192,10 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     def _take(self) -> list[Call]:
-        """At most a batch; renewals and releases before acquires where not all have room."""
+        """At most a batch. Where not all have room, renewals and releases leave before acquires.
+
+        One that comes after an acquire of its own key stays behind that.
+        """
         waiting: list[Call] = []
         for call in self._gathering:
             if call.future.done():
@@ -201,7 +204,14 @@ class Batcher:
                 waiting.append(call)
         self._gathering.clear()
         if len(waiting) > self._most:
-            waiting.sort(key=lambda call: isinstance(call.command, Acquire))
+            acquired: set[bytes] = set()
+
+            def comes_later(call: Call) -> bool:
+                if isinstance(call.command, Acquire):
+                    acquired.add(call.command.key)
+                return call.command.key in acquired
+
+            waiting.sort(key=comes_later)
             self._gathering.extend(waiting[self._most :])
         return waiting[: self._most]
 
