@@ -105,3 +105,34 @@ async def test_a_client_may_be_closed_at_every_await_of_its_first_connect(
             while asyncio.all_tasks() != tasks or open_files(url) > before:
                 gc.collect()  # libpq hangs up with the last reference
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("url", [*SHARED, "https"], indirect=True)
+async def test_what_gathers_in_the_turn_of_a_close_is_not_held_after_it(url: str) -> None:
+    await _close_with_acquires_gathered(url, "warm-up")
+    before = open_files(url)
+    await _close_with_acquires_gathered(url, "late")
+    async with asyncio.timeout(30):
+        while open_files(url) > before:
+            gc.collect()
+            await asyncio.sleep(0.01)
+
+
+async def _close_with_acquires_gathered(url: str, name: str) -> None:
+    client, other = dibs.connect(url), dibs.connect(url)
+    held = await other.lock(name).acquire()
+    waiting = asyncio.create_task(client.lock(name).acquire())
+    while not (await other.status(name)).waiters:
+        await asyncio.sleep(0)
+    locks = [client.lock(f"{name}-{n}") for n in range(5)]
+    gathered = [asyncio.create_task(lock.acquire()) for lock in locks]
+    await asyncio.sleep(0)
+    await client.close()
+    async with asyncio.timeout(20):
+        await asyncio.wait((*gathered, waiting))
+    assert isinstance(waiting.exception(), DibsError)
+    for task, lock in zip(gathered, locks, strict=True):
+        assert isinstance(task.exception(), DibsError) or task.result().reason == "closed"
+        assert not await other.lock(lock.name).locked()
+    await held.release()
+    await other.close()

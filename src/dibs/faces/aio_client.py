@@ -141,8 +141,10 @@ class Client:
         """
         if not self._opened.end():
             return
-        await asyncio.get_running_loop().run_in_executor(None, self.hub.close)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self.hub.close)
         await self.hub.close_loop()
+        await loop.run_in_executor(None, self.hub.close)  # for what was granted meanwhile
 
     async def __aenter__(self) -> Self:
         self._opened.begin()

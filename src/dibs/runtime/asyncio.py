@@ -300,8 +300,9 @@ class AsyncRuntime:
             self._opening.cancel()
             await asyncio.wait((self._opening,))
             self.is_ready = False
-        await self._batcher.drain()
-        await self._reads.drain()
+        self.letterbox.recheck()
+        await self._batcher.close()
+        await self._reads.close()
         if self._listener is not None:
             self._listener.cancel()
             await asyncio.wait((self._listener,))

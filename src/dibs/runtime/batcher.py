@@ -15,7 +15,7 @@ from contextvars import copy_context
 
 from dibs.backends.port import MAX_BATCH, Backend, Launch
 from dibs.clock import Clock
-from dibs.errors import DibsError
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command
 from dibs.runtime.flight import Call, Flight, Watch, as_dibs
 from dibs.runtime.halving import Outcome, apply_in_halves
@@ -60,6 +60,7 @@ class Batcher:
         self._gathering: deque[Call] = deque()
         self._crowded = False
         self._planned = False
+        self._closed = False
         self._launch: Launch | None = getattr(backend, "launch", None)
         self._in_context: bool = getattr(backend, "in_context", False)
         self._most = most
@@ -80,7 +81,7 @@ class Batcher:
         Raises `BackendUnavailable` after `patience` seconds, or after as long as a call may take.
         """
         sent = self._clock.now()
-        alone = not (self._gathering or self._crowded or self._flying)
+        alone = not (self._gathering or self._crowded or self._flying or self._closed)
         if (
             alone
             and self._launch is None
@@ -101,6 +102,8 @@ class Batcher:
         return call
 
     def _new_call(self, command: Command, patience: float | None) -> Call:
+        if self._closed:
+            raise BackendUnavailable("the client is closed")
         limit = self._call_timeout
         ttl = getattr(command, "ttl", None)
         if ttl is not None and ttl / 6 < limit:
@@ -127,9 +130,17 @@ class Batcher:
     def _turn_over(self) -> None:
         self._in_turn_since = None
 
+    async def close(self) -> None:
+        """Refuse further commands, and wait for the others."""
+        self._closed = True
+        await self.drain()
+
     async def drain(self) -> None:
-        """Wait for what is on its way."""
-        while self._flying:
+        """Wait for what is on its way, and for what has gathered to go there."""
+        while self._flying or self._gathering:
+            if not self._flying:
+                await asyncio.sleep(0)  # it leaves at the end of this turn
+                continue
             if self._landed is None or self._landed.done():
                 self._landed = self._loop.create_future()
             await asyncio.wait((self._landed,))

@@ -214,7 +214,8 @@ class StoreKeeper:
 
     def _start_in_time(self) -> None:
         with suppress(RuntimeError):  # the interpreter ends: `close` does what is left to do
-            self._start()
+            if self._chores:  # else `close` has done them
+                self._start()
 
     def _start(self) -> None:
         with self._starting:
