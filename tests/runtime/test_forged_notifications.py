@@ -18,8 +18,10 @@ import dibs
 from dibs import Client
 from dibs.backends.sqlite import letters
 from dibs.clock import SystemClock
+from dibs.errors import AcquireTimeout
 from dibs.hub import Hub
-from dibs.model import Event, Wakeup
+from dibs.model import Acquire, Event, Wakeup
+from dibs.primitives.by_id import Unattended
 from dibs.runtime.mail import Letterbox, PassingMail
 from tests.runtime.real_stores import SHARED, url_of
 from tests.runtime.stores import TappedStore
@@ -182,6 +184,54 @@ async def test_other_forgeries_only_make_a_waiter_ask(
         assert not waiting.done()
         await held.release()
         await (await waiting).release()
+
+
+async def test_the_grant_of_one_key_lets_nobody_in_for_another(forged: tuple[str, Forge]) -> None:
+    """One id may wait for several keys: a caller of the service brings its own."""
+    url, forge = forged
+    async with dibs.connect(url) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        runtime = client.hub.loop_runtime()
+        held = {name: await client.lock(name).acquire() for name in "xy"}
+        waiting = {}
+        for name in "xy":
+            leases = Unattended(runtime, "lock", name)
+            acquiring = leases.acquire("me", 30.0, wait=None, lease_id="i" * 24)
+            waiting[name] = asyncio.create_task(acquiring)
+            await waiter_of(client, name)
+        for name in "xy":
+            await held[name].release()
+            granted = await waiting[name]
+            (holder,) = (await client.status(name)).holders
+            assert granted.token == holder.token
+            if name == "x":
+                while (push := await heard.arrived.get()).event != "granted":
+                    pass
+                assert push.key == b"lock:x"
+                forge(replace(push, key=b"lock:y", inbox=runtime.inbox))
+                while (await heard.arrived.get()).key != b"lock:y":
+                    pass
+
+
+async def test_a_grant_that_is_not_the_ids_newest_is_not_claimed() -> None:
+    async with Client(Hub(TappedStore())) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        runtime = client.hub.loop_runtime()
+        leases = Unattended(runtime, "lock", "x")
+        held = await client.lock("x").acquire()
+        waiting = asyncio.create_task(leases.acquire("me", 30.0, wait=None, lease_id="i" * 24))
+        await waiter_of(client, "x")
+        heard.keep = True
+        await held.release()
+        push = await heard.arrived.get()
+        await leases.release("i" * 24)
+        held = await client.lock("x").acquire()
+        await runtime.call(Acquire(b"lock:x", "i" * 24, "me", 30.0, queue=True, inbox="elsewhere"))
+        await held.release()
+        heard.keep = False
+        runtime.letterbox.deliver(push)
+        with pytest.raises(AcquireTimeout):
+            await waiting
 
 
 @pytest.fixture

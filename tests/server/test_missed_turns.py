@@ -75,3 +75,23 @@ def test_who_missed_his_turn_is_told(
         assert (told.status_code, told.json()["type"]) == (409, "/problems/held")
         assert "was paused" in told.json()["detail"]
         assert "retry-after" in told.headers
+
+
+def test_one_id_may_wait_for_two_locks(
+    servers: tuple[World, World], pool: ThreadPoolExecutor
+) -> None:
+    """The grant of one is none of the other."""
+    key, mine = servers[0].admin_key, token_urlsafe(16)
+    clients = [servers[number].client(key=key) for number in (0, 0, 1)]
+    other, names = clients.pop(), ("two/x", "two/y")
+    holders = [acquired(other, name) for name in names]
+    waits = []
+    for client, name in zip(clients, names, strict=True):
+        waits.append(pool.submit(acquire, client, name, wait=LONG, id=mine))
+        wait_until(lambda name=name: waiting(other, name) == 1, "it is in line")
+    for wait, name, holder in zip(waits, names, holders, strict=True):
+        other.delete(f"/v1/locks/{b64(name)}", params={"id": holder["id"]})
+        granted = wait.result(LONG)
+        assert granted.status_code == 200
+        (now,) = other.get(f"/v1/locks/{b64(name)}").json()["holders"]
+        assert granted.json()["sequencer"] == now["token"]

@@ -1,6 +1,7 @@
 """What a workflow makes of a broker's words, without a server."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ KEY = b"lock:x"
 
 
 def granted(at: float, window: float) -> Wakeup:
-    proof = proof_of("id", 7, (1,), at, window)
+    proof = proof_of(KEY, "id", 7, (1,), at, window)
     return Wakeup(KEY, "", "wf:a:b", "granted", 7, (1,), at, window, proof=proof)
 
 
@@ -34,9 +35,10 @@ def test_a_push_counts_from_its_grant_by_our_own_clock() -> None:
     assert lease.deadline == pytest.approx(199.0 + trusted(10.0))
 
 
-def test_a_grant_without_proof_is_not_believed() -> None:
+@pytest.mark.parametrize("change", [{"token": 8}, {"key": b"lock:y"}])
+def test_a_grant_without_proof_is_not_believed(change: dict[str, Any]) -> None:
     lease = BrokeredLease("id", 10.0)
-    lease.hear_push(replace(granted(5100.0, 10.0), token=8), 203.0)
+    lease.hear_push(replace(granted(5100.0, 10.0), **change), 203.0)
     assert not lease.granted
 
 

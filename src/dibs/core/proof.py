@@ -1,9 +1,9 @@
 """The proof in a `granted` notification: only the store and the waiter know the lease id in it.
 
-It is the hash of these bytes, in hexadecimal: token, time of the grant and claim timeout as big-endian
-doubles, the slots as decimal numbers with commas between, and the lease id. The id comes last, so that
-nobody can derive the proof of a longer message. The hash is SHA-256, or SHA-1 where the store has no other
-(Redis); the proof's length tells which.
+It is the hash of these bytes, in hexadecimal: token, time of the grant, claim timeout and the key's length
+as big-endian doubles, the key, the slots as decimal numbers with commas between, and the lease id. The id
+comes last, so that nobody can derive the proof of a longer message. The hash is SHA-256, or SHA-1 where the
+store has no other (Redis); the proof's length tells which.
 """
 
 from collections.abc import Callable
@@ -15,26 +15,26 @@ from dibs.model import Wakeup
 
 
 def proof_of(
-    lease_id: str, token: int, slots: tuple[int, ...], granted_at: float, window: float
+    key: bytes, lease_id: str, token: int, slots: tuple[int, ...], granted_at: float, window: float
 ) -> str:
     """What proves this grant to the one who waits under that id."""
-    proof: str = _hashes()[0](_said(lease_id, token, slots, granted_at, window)).hexdigest()
+    proof: str = _hashes()[0](_said(key, lease_id, token, slots, granted_at, window)).hexdigest()
     return proof
 
 
 def is_proven(push: Wakeup, lease_id: str) -> bool:
     """Whether the store itself has sent this grant, just as it is."""
-    said = _said(lease_id, push.token, push.slots, push.granted_at, push.window)
+    said = _said(push.key, lease_id, push.token, push.slots, push.granted_at, push.window)
     sha256, sha1, same = _hashes()
     digest = sha1(said, usedforsecurity=False) if len(push.proof) == 40 else sha256(said)
     return same(digest.hexdigest().encode(), push.proof.encode(errors="replace"))
 
 
 def _said(
-    lease_id: str, token: int, slots: tuple[int, ...], granted_at: float, window: float
+    key: bytes, lease_id: str, token: int, slots: tuple[int, ...], granted_at: float, window: float
 ) -> bytes:
-    numbers = pack(">3d", token, granted_at, window)
-    return numbers + ",".join(map(str, slots)).encode() + lease_id.encode()
+    numbers = pack(">4d", token, granted_at, window, len(key))
+    return numbers + key + ",".join(map(str, slots)).encode() + lease_id.encode()
 
 
 @cache

@@ -283,6 +283,6 @@ class Turn:
         if entry.id == self.caller:
             return
         grant = (hold.token, hold.slots, self.now, hold.ttl) if hold else (0, (), self.now, 0.0)
-        proof = proof_of(entry.id, *grant) if hold else ""
+        proof = proof_of(self.key, entry.id, *grant) if hold else ""
         lease = fingerprint(entry.id)
         self.wakeups.append(Wakeup(self.key, lease, entry.inbox, event, *grant, detail, proof))

@@ -134,7 +134,7 @@ class Acquiring(Asking):
         self, answer: Answer, reply: Queued, again_at: float, until: float
     ) -> Grant | None:
         """Wait until `again_at`, and see to the lookout meanwhile."""
-        rt, place = self._rt, fingerprint(self._id)
+        rt, key, place = self._rt, self._ask.key, fingerprint(self._id)
         end = min(again_at, until)
         while True:
             now = rt.now()
@@ -142,13 +142,13 @@ class Acquiring(Asking):
                 await self._look_out(place)
                 now = rt.now()
             signal = rt.signal()
-            rt.mail.expect(place, signal)
+            rt.mail.expect(key, place, signal)
             if await signal.wait(max(min(end, self._due_at) - now, 0.0)):
                 push = signal.value
                 if isinstance(push, Wakeup) and push.event == "granted":
                     return self._pushed(push, answer.sent, reply.now)
                 return None
-            if rt.now() >= end or not rt.mail.pause(place):
+            if rt.now() >= end or not rt.mail.pause(key, place):
                 return None
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
@@ -184,14 +184,14 @@ class Acquiring(Asking):
 
     def _begin_anew(self) -> None:
         """Our id ended: its grant went unclaimed while we were paused. Queue again, as another."""
-        self._rt.mail.forget(fingerprint(self._id))
+        self._rt.mail.forget(self._ask.key, fingerprint(self._id))
         self._id = new_id()
         self._doubtful = False
 
     def _stop_waiting(self) -> None:
         """However it ended, nothing is expected, and nobody is told that we wait."""
         if self._queued is not None:
-            self._rt.mail.forget(fingerprint(self._id))
+            self._rt.mail.forget(self._ask.key, fingerprint(self._id))
         if self._lookout is not None:
             self._lookout.end()
 

@@ -75,7 +75,7 @@ class Unattended:
     async def _claimed(self, grant: Grant, ttl: float) -> HeldById:
         """A pushed grant stands for a short while: have the store confirm it for all of its ttl."""
         try:
-            deadline = await self._renewed(grant.id, ttl)
+            deadline = await self._renewed(grant.id, ttl, grant.token)
         except LeaseLost:
             told = f"its turn for {key_shown(self.key)} came, and passed before it could be taken"
             raise AcquireTimeout(told, key=self.key) from None
@@ -95,10 +95,11 @@ class Unattended:
         """
         return max(await self._renewed(lease_id, ttl) - self._rt.now(), 0.0)
 
-    async def _renewed(self, lease_id: str, ttl: float) -> float:
+    async def _renewed(self, lease_id: str, ttl: float, token: int | None = None) -> float:
         answer = await self._rt.call(Renew(self.key, lease_id, ttl))
         reply = answer.reply
-        if isinstance(reply, Renewed | Granted):
+        is_another = isinstance(reply, Granted) and token not in (None, reply.token)
+        if isinstance(reply, Renewed | Granted) and not is_another:
             return answer.sent + trusted(reply.ttl)
         if isinstance(reply, Failed):
             raise unexpected(reply, self.key)

@@ -24,56 +24,56 @@ class Letterbox(Protocol):
 
 
 class Mailroom:
-    """Delivers each push to the signal of the id it is for.
+    """Delivers each push to the signal of the key and id it is for.
 
     A push may come before the answer that makes its waiter wait, so what nobody expects yet is kept
     for a while. Every step is a single operation on a dict: any thread may deliver.
     """
 
     def __init__(self, revoked: Callable[[Wakeup], None]) -> None:
-        self._waiting: dict[str, Signal] = {}
-        self._early: dict[str, Wakeup] = {}
+        self._waiting: dict[tuple[bytes, str], Signal] = {}
+        self._early: dict[tuple[bytes, str], Wakeup] = {}
         self._revoked = revoked
 
-    def expect(self, lease: str, signal: Signal) -> None:
-        """Set `signal` to the next push for that fingerprint, also if it is here already."""
-        self._waiting[lease] = signal
-        early = self._early.pop(lease, None)
+    def expect(self, key: bytes, lease: str, signal: Signal) -> None:
+        """Set `signal` to the next push for that key and fingerprint, also if it is here already."""
+        self._waiting[key, lease] = signal
+        early = self._early.pop((key, lease), None)
         if early is not None:
             self.deliver(early)
 
-    def pause(self, lease: str) -> bool:
+    def pause(self, key: bytes, lease: str) -> bool:
         """Expect nothing for a while: what comes is kept. False if a push has come just now."""
-        return self._waiting.pop(lease, None) is not None
+        return self._waiting.pop((key, lease), None) is not None
 
-    def forget(self, lease: str) -> None:
+    def forget(self, key: bytes, lease: str) -> None:
         """Nobody waits for it any more."""
-        self._waiting.pop(lease, None)
-        self._early.pop(lease, None)
+        self._waiting.pop((key, lease), None)
+        self._early.pop((key, lease), None)
 
     def deliver(self, wakeup: Wakeup) -> None:
         """A push has come."""
         if wakeup.event == "revoked":
             self._revoked(wakeup)
             return
-        signal = self._waiting.pop(wakeup.lease, None)
+        signal = self._waiting.pop((wakeup.key, wakeup.lease), None)
         if signal is not None:
             signal.set(wakeup)
             return
-        self._early[wakeup.lease] = wakeup
+        self._early[wakeup.key, wakeup.lease] = wakeup
         while len(self._early) > MAX_EARLY:
             self._early.pop(next(iter(self._early)), None)
 
     def remind(self, wakeup: Wakeup) -> None:
         """A push that was put off: it is news only to somebody who still waits."""
-        signal = self._waiting.pop(wakeup.lease, None)
+        signal = self._waiting.pop((wakeup.key, wakeup.lease), None)
         if signal is not None:
             signal.set(wakeup)
 
     def recheck(self) -> None:
         """Pushes may have been lost: everybody should ask again."""
-        for lease in list(self._waiting):
-            signal = self._waiting.pop(lease, None)
+        for place in list(self._waiting):
+            signal = self._waiting.pop(place, None)
             if signal is not None:
                 signal.set(None)
 

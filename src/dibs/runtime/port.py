@@ -138,13 +138,13 @@ class Keeper(Protocol):
 class Mail(Protocol):
     """Pushes for the ids that wait."""
 
-    def expect(self, lease: str, signal: Signal) -> None:
-        """Set `signal` to the next push for that fingerprint, also if it is here already."""
+    def expect(self, key: bytes, lease: str, signal: Signal) -> None:
+        """Set `signal` to the next push for that key and fingerprint, also if it is here already."""
 
-    def pause(self, lease: str) -> bool:
+    def pause(self, key: bytes, lease: str) -> bool:
         """Keep what comes, until it is expected again. False if a push has come just now."""
 
-    def forget(self, lease: str) -> None:
+    def forget(self, key: bytes, lease: str) -> None:
         """Nobody waits for it any more."""
 
 

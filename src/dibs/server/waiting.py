@@ -150,6 +150,7 @@ async def _claimed(call: Call, ask: Ask, grant: Grant) -> float:
     """A pushed grant stands for a short while: have the store confirm it for all of its ttl."""
     service = call.service
     answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
-    if not isinstance(answer.reply, Granted | Renewed):
-        raise AcquireTimeout("the server was busy and missed its turn in the queue", key=ask.key)
-    return service.left(answer.reply.ttl, answer.sent)
+    match answer.reply:
+        case Renewed(ttl) | Granted(grant.token, _, ttl):
+            return service.left(ttl, answer.sent)
+    raise AcquireTimeout("the server was busy and missed its turn in the queue", key=ask.key)

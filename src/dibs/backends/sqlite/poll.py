@@ -65,5 +65,5 @@ def _told(entry: Entry | None, key: bytes, lease: str) -> Wakeup:
     """It was granted, or it should ask and be told."""
     if isinstance(entry, Hold) and entry.state == "unclaimed":
         grant = entry.token, entry.slots, entry.expires - entry.ttl, entry.ttl
-        return Wakeup(key, lease, "", "granted", *grant, proof=proof_of(entry.id, *grant))
+        return Wakeup(key, lease, "", "granted", *grant, proof=proof_of(key, entry.id, *grant))
     return Wakeup(key, lease, "", "head")

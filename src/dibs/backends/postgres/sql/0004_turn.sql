@@ -13,10 +13,11 @@ $$;
 
 -- `core/proof.py`, by SHA-256.
 CREATE FUNCTION dibs.proof(
-    lease_id text, token bigint, slots integer[], granted_at double precision, wait double precision
+    key bytea, lease_id text, token bigint, slots integer[], granted_at double precision,
+    wait double precision
 ) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT encode(sha256(float8send(token) || float8send(granted_at) || float8send(wait)
-        || convert_to(array_to_string(slots, ','), 'UTF8') || dibs.bytes_of(lease_id)), 'hex')
+        || float8send(length(key)) || key || convert_to(array_to_string(slots, ','), 'UTF8') || dibs.bytes_of(lease_id)), 'hex')
 $$;
 
 -- The largest capacity, and the largest one whose units are numbered.
@@ -401,7 +402,7 @@ BEGIN
     t.wakeups := t.wakeups || ROW(
         dibs.fingerprint(e.id), e.inbox, event, CASE WHEN is_grant THEN e.token ELSE 0 END,
         CASE WHEN is_grant THEN e.slots ELSE '{}' END, t.now, CASE WHEN is_grant THEN e.ttl ELSE 0 END,
-        detail, CASE WHEN is_grant THEN dibs.proof(e.id, e.token, e.slots, t.now, e.ttl) ELSE '' END
-        )::dibs.wakeup;
+        detail, CASE WHEN is_grant
+            THEN dibs.proof((t.book).key, e.id, e.token, e.slots, t.now, e.ttl) ELSE '' END)::dibs.wakeup;
     RETURN t;
 END $$;

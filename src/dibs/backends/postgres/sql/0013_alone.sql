@@ -174,7 +174,7 @@ BEGIN
     IF head.inbox <> '' THEN
         t.wakeups := ARRAY[ROW(dibs.fingerprint(head.id), head.inbox, 'granted', new_token,
             new_slots, t.now, claim_by, '',
-            dibs.proof(head.id, new_token, new_slots, t.now, claim_by))::dibs.wakeup];
+            dibs.proof(was.key, head.id, new_token, new_slots, t.now, claim_by))::dibs.wakeup];
     END IF;
     IF was.waiting > 1 AND next.inbox <> '' THEN
         t.wakeups := t.wakeups || ROW(dibs.fingerprint(next.id), next.inbox, 'head', 0, '{}',

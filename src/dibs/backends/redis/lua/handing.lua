@@ -54,13 +54,13 @@ local function strike_out(key, place)
   redis.call('ZREM', key .. 'queue', place.member)
 end
 
-local function wakeup_of(event, place, token, now)
+local function wakeup_of(key, event, place, token, now)
   local id, lease, _, _, inbox = struct.unpack(TEXTS, place.texts)
   local is_grant = event == 'granted'
   return {
     inbox = inbox, lease = lease, event = event, token = token, slots = is_grant and SLOT_0 or '',
     granted_at = now, window = is_grant and place.window or 0, detail = '',
-    proof = is_grant and proof_of(id, token, SLOT_0, now, place.window) or '',
+    proof = is_grant and proof_of(key, id, token, SLOT_0, now, place.window) or '',
   }
 end
 
@@ -69,10 +69,10 @@ local function hold_of(heir, token, now, stamp)
     token, 1, heir.window, now + heir.window, 0, heir.lock_delay, 0, stamp) .. heir.texts .. UNCLAIMED
 end
 
-local function news_of(heir, next_one, token, now)
-  local granted = wakeup_of('granted', heir, token, now)
+local function news_of(key, heir, next_one, token, now)
+  local granted = wakeup_of(key, 'granted', heir, token, now)
   if next_one then
-    return {granted, wakeup_of('head', next_one, 0, now)}
+    return {granted, wakeup_of(key, 'head', next_one, 0, now)}
   end
   return {granted}
 end
@@ -105,5 +105,5 @@ local function hand_on(raw, key, row, now, stamp, expires)
   strike_out(key, heir)
   row = head .. hold_of(heir, token, now, stamp)
   write_row(redis.call, key, row, expires and keep_for(horizon - now))
-  return 0, row, news_of(heir, next_one, token, now)
+  return 0, row, news_of(key, heir, next_one, token, now)
 end

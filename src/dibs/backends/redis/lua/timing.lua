@@ -17,10 +17,12 @@ local function sign_of_life_after(window)
 end
 
 -- core/proof.py, by SHA-1.
-local function proof_of(id, token, slots, granted_at, window)
+local function proof_of(key, id, token, slots, granted_at, window)
   local numbers = {}
   for at = 1, #slots, 4 do
     numbers[#numbers + 1] = struct.unpack('<I', slots, at)
   end
-  return redis.sha1hex(struct.pack('>ddd', token, granted_at, window) .. table.concat(numbers, ',') .. id)
+  local name = string.sub(key, 7, -2) -- of dibs:{name}
+  return redis.sha1hex(struct.pack('>dddd', token, granted_at, window, #name) .. name
+    .. table.concat(numbers, ',') .. id)
 end

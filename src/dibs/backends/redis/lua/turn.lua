@@ -15,7 +15,7 @@ function Turn:wake(entry, event, hold, detail)
     inbox = entry.inbox, lease = entry.lease, event = event, token = hold and hold.token or 0,
     slots = hold and hold.slots or '', granted_at = self.now, window = hold and hold.ttl or 0,
     detail = detail or '',
-    proof = hold and proof_of(hold.id, hold.token, hold.slots, self.now, hold.ttl) or '',
+    proof = hold and proof_of(self.book.key, hold.id, hold.token, hold.slots, self.now, hold.ttl) or '',
   }
 end
 

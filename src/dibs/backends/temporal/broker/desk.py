@@ -201,5 +201,5 @@ def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
 
 def _standing(push: Wakeup, lease_id: str, ttl: float) -> Wakeup:
     """A grant's notification, of a grant that stands for its whole ttl."""
-    proof = proof_of(lease_id, push.token, push.slots, push.granted_at, ttl)
+    proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
     return replace(push, window=ttl, proof=proof)
