@@ -234,6 +234,48 @@ async def test_a_grant_that_is_not_the_ids_newest_is_not_claimed() -> None:
             await waiting
 
 
+@pytest.mark.parametrize(
+    "flaw",
+    [
+        {"token": 10**400},
+        {"token": -1},
+        {"token": "1"},
+        {"granted_at": 10**400},
+        {"lease": []},
+        {"event": {}},
+        {"slots": {"0": 0}},
+        {"slots": ["0"]},
+        {"detail": 1},
+        {"proof": 1},
+    ],
+    ids=str,
+)
+async def test_a_notification_with_fields_of_the_wrong_type_is_ignored(
+    flaw: dict[str, Any], request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of("postgres", request, tmp_path)
+    errors: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, error: errors.append(error))
+    async with dibs.connect(url) as client, asyncio.timeout(30):
+        heard = await overheard(client)
+        held = await client.lock("x").acquire()
+        waiting = asyncio.create_task(client.lock("x").acquire())
+        lease = await waiter_of(client, "x")
+        inbox = client.hub.loop_runtime().inbox
+        grant = Wakeup(
+            b"lock:x", lease, inbox, "granted", 7, (0,), time.time() + 1, 5.0, "", "f" * 64
+        )
+        for forge in by_postgres(url):
+            forge(replace(grant, **flaw))
+            forge(replace(grant, key=b"lock:last"))
+        assert (await heard.arrived.get()).key == b"lock:last"
+        await client.status("x")
+        assert not waiting.done()
+        await held.release()
+        await (await waiting).release()
+    assert not errors
+
+
 @pytest.fixture
 async def queued() -> AsyncIterator[Any]:
     """A waiter that has been granted a lock, and the notification that it has not seen yet."""

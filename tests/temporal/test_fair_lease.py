@@ -35,7 +35,9 @@ def test_a_push_counts_from_its_grant_by_our_own_clock() -> None:
     assert lease.deadline == pytest.approx(199.0 + trusted(10.0))
 
 
-@pytest.mark.parametrize("change", [{"token": 8}, {"key": b"lock:y"}])
+@pytest.mark.parametrize(
+    "change", [{"token": 8}, {"key": b"lock:y"}, {"token": 10**400}, {"token": "7"}, {"proof": 1}]
+)
 def test_a_grant_without_proof_is_not_believed(change: dict[str, Any]) -> None:
     lease = BrokeredLease("id", 10.0)
     lease.hear_push(replace(granted(5100.0, 10.0), **change), 203.0)

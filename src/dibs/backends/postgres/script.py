@@ -75,7 +75,7 @@ def read_push(payload: str, inbox: str) -> Wakeup | None:
     """The wakeup in a notification; None for what somebody else has sent there."""
     try:
         return wakeup_of(loads(payload), inbox)
-    except (ValueError, TypeError, AttributeError, IndexError, RecursionError):
+    except (ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
         return None
 
 

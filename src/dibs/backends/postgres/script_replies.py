@@ -32,6 +32,12 @@ def reply_of(said: list[Any], key: bytes) -> Reply:
 def wakeup_of(said: list[Any], inbox: str) -> Wakeup:
     """A wakeup, from its fields; raises what goes wrong with one that isn't ours."""
     key, lease, event, token, slots, granted_at, window, detail, proof = said
+    if (
+        not all(type(text) is str for text in (lease, event, detail, proof))
+        or type(slots) is not list
+        or not all(type(number) is int and 0 <= number < 2**53 for number in (token, *slots))
+    ):
+        raise ValueError("no wakeup")
     return Wakeup(
         bytes.fromhex(key),
         lease,
