@@ -305,7 +305,7 @@ class MemoryBook:
     def _sweep_if_due(self) -> None:
         """One pass over what there is pays for as many cheap changes."""
         entries, holds = len(self._entries), len(self._holds)
-        if len(self._alarms) > 2 * entries + 16 or len(self._releases) > 2 * holds + 16:
+        if len(self._alarms) > 2 * entries + 4 or len(self._releases) > 2 * holds + 4:
             self._sweep()
 
     def _sweep(self) -> None:
