@@ -160,5 +160,6 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "last = new_token + head.tokens - 1",
         "last = new_token",
     ),
+    "a proof for any key": ("float8send(length(key)) || key ||", "float8send(0) ||"),
 }
 """The same, of commands that come alone."""

@@ -128,4 +128,6 @@ MUTANTS = {
     ),
     "the old inbox": ("entry.inbox = command.inbox -- its owner", "-- its owner"),
     "invalid numbers": ("return number > 0 and number < INFINITY", "return number > 0"),
+    "a proof for any key": ("name = name == '%' and '' or", "name = 'x' and '' or"),
+    "a proof for an escaped key": ("'%%7D', '}')", "'%%7D', '%%7D')"),
 }

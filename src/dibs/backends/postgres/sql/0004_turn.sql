@@ -17,7 +17,8 @@ CREATE FUNCTION dibs.proof(
     wait double precision
 ) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT encode(sha256(float8send(token) || float8send(granted_at) || float8send(wait)
-        || float8send(length(key)) || key || convert_to(array_to_string(slots, ','), 'UTF8') || dibs.bytes_of(lease_id)), 'hex')
+        || float8send(length(key)) || key || convert_to(array_to_string(slots, ','), 'UTF8')
+        || dibs.bytes_of(lease_id)), 'hex')
 $$;
 
 -- The largest capacity, and the largest one whose units are numbered.

@@ -22,7 +22,8 @@ local function proof_of(key, id, token, slots, granted_at, window)
   for at = 1, #slots, 4 do
     numbers[#numbers + 1] = struct.unpack('<I', slots, at)
   end
-  local name = string.sub(key, 7, -2) -- of dibs:{name}
+  local name = string.sub(key, 7, -2) -- of dibs:{name}, escaped as in script_keys.py
+  name = name == '%' and '' or string.gsub(string.gsub(name, '%%7D', '}'), '%%25', '%%')
   return redis.sha1hex(struct.pack('>dddd', token, granted_at, window, #name) .. name
     .. table.concat(numbers, ',') .. id)
 end
