@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from secrets import token_urlsafe
 
 import pytest
@@ -88,7 +89,7 @@ def test_one_id_may_wait_for_two_locks(
     waits = []
     for client, name in zip(clients, names, strict=True):
         waits.append(pool.submit(acquire, client, name, wait=LONG, id=mine))
-        wait_until(lambda name=name: waiting(other, name) == 1, "it is in line")
+        wait_until(partial(waiting, other, name), "it is in line")
     for wait, name, holder in zip(waits, names, holders, strict=True):
         other.delete(f"/v1/locks/{b64(name)}", params={"id": holder["id"]})
         granted = wait.result(LONG)
