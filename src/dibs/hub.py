@@ -101,9 +101,12 @@ class Hub:
 
     def close(self) -> None:
         """Give up what is held, then disconnect the keeper and the threads."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.refuse()
         self.keeper.close()
-        if self._threads is not None:
-            self._threads.close()
+        if threads is not None:
+            threads.close()
 
     def __reduce__(self) -> Any:
         """Never works: connections are a process's own. Raises `TypeError`."""

@@ -4,12 +4,14 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import dibs
+import dibs.sync
 from dibs import Client, DibsError
 from tests.runtime.real_stores import SHARED, url_of
 from tests.server.world import World
@@ -136,3 +138,16 @@ async def _close_with_acquires_gathered(url: str, name: str) -> None:
         assert not await other.lock(lock.name).locked()
     await held.release()
     await other.close()
+
+
+@pytest.mark.parametrize("url", SHARED, indirect=True)
+def test_a_thread_that_waits_when_its_client_is_closed_gets_no_lease(url: str) -> None:
+    with dibs.sync.connect(url) as other, other.lock("x").acquire():
+        client = dibs.sync.connect(url)
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(client.lock("x", wait=20).acquire)
+            while not other.status("x").waiters:
+                assert not waiting.done()
+            client.close()
+            assert isinstance(waiting.exception(15), DibsError)
+            assert not isinstance(waiting.exception(), dibs.AcquireTimeout)

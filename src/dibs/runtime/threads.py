@@ -8,7 +8,7 @@ from weakref import WeakSet
 
 from dibs.backends.port import MAX_BATCH, Store
 from dibs.clock import Clock
-from dibs.errors import DibsError
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
 from dibs.gate import Gate
 from dibs.model import Capabilities, Command, Finding, Reply, Status
@@ -92,6 +92,7 @@ class ThreadRuntime:
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock
+        self._closed = False
         most = getattr(store, "connections", None)
         self._pool = Pool(lambda: store.backend(blocking=True), most)
         on_fork(self)
@@ -114,12 +115,14 @@ class ThreadRuntime:
 
     @property
     def is_ready(self) -> bool:
-        return True
+        return not self._closed
 
     is_over = False
 
     async def ready(self) -> None:
-        """Connections are made when they are needed."""
+        """Connections are made when they are needed. Raises `DibsError` once it is closed."""
+        if self._closed:
+            raise DibsError("the client was closed while it was asked for something")
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         sent = self._clock.now()
@@ -143,6 +146,7 @@ class ThreadRuntime:
 
     def _applied(self, batch: Sequence[Command], patience: float | None = None) -> Sequence[Reply]:
         """Within `patience` seconds where the store has a way for that; else a call has its own limit."""
+        self._refuse_if_closed()
         backend = self._pool.take(patience)
         within = None if patience is None else getattr(backend, "apply_within", None)
         try:
@@ -154,8 +158,16 @@ class ThreadRuntime:
         except BaseException:
             self._pool.discard(backend)  # interrupted: nobody knows in what state
             raise
-        self._pool.give(backend)
+        if self._closed:
+            self._pool.discard(backend)
+        else:
+            self._pool.give(backend)
+        self._refuse_if_closed()
         return replies
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise BackendUnavailable("the client is closed")
 
     async def examine(self) -> Sequence[Finding]:
         """What the store has to say about itself."""
@@ -200,6 +212,11 @@ class ThreadRuntime:
             threading.Thread(target=callback, name="dibs-on-lost", daemon=True).start()
         except RuntimeError:
             callback()  # the interpreter is about to end, and starts no threads any more
+
+    def refuse(self) -> None:
+        """Grant nothing from now on, and have waiters learn of it."""
+        self._closed = True
+        self.mail.recheck()
 
     def close(self) -> None:
         """Disconnect what is idle."""
