@@ -61,19 +61,17 @@ def _last_said() -> Hub | None:
 
 def _implicit() -> Hub:
     url = implicit_url()
-    where = "DIBS_URL=sqlite:////absolute/path.db, or dibs.set_default(url)"
+    how = "Set DIBS_URL to a shared store, such as redis://host or postgresql://host/db."
     if "KUBERNETES_SERVICE_HOST" in os.environ:
-        raise NotConfigured(
-            f"this runs in Kubernetes, where a file excludes only one pod: set {where}"
-        )
+        raise NotConfigured(f"No store is set. A file only excludes processes in this pod. {how}")
     required = os.environ.get("DIBS_REQUIRE")
     if required not in (None, "", "cluster"):
         raise NotConfigured(f"DIBS_REQUIRE is {required!r}: it may be cluster, or unset")
     if required:
-        raise NotConfigured(f"DIBS_REQUIRE=cluster, and no store is named: set {where}")
+        raise NotConfigured(f"DIBS_REQUIRE=cluster, and no store is set. {how}")
     warnings.warn(
-        f"no store is named, so locks are kept in {url} and exclude only this user on this host: "
-        f"set {where}",
+        f"DIBS_URL is not set. Using {url.removeprefix('sqlite:///')}, which only excludes your own "
+        "processes on this host. For several hosts, set DIBS_URL to Redis or PostgreSQL.",
         ImplicitStoreWarning,
         skip_file_prefixes=(str(Path(__file__).parent),),
     )

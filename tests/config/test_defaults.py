@@ -31,7 +31,9 @@ def url_in_use() -> str:
 
 
 def test_the_implicit_store_warns_once_and_lies_in_the_users_state(home: Path) -> None:
-    with pytest.warns(ImplicitStoreWarning, match="exclude only this user on this host") as warned:
+    with pytest.warns(
+        ImplicitStoreWarning, match="only excludes your own processes on this host"
+    ) as warned:
         with dibs.sync.Lock("a"):
             pass
     assert len(warned) == 1
@@ -61,7 +63,9 @@ print(implicit_url())
 
 def test_in_kubernetes_it_is_an_error_instead(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    with pytest.raises(NotConfigured, match="excludes only one pod"):
+    with pytest.raises(
+        NotConfigured, match="only excludes processes in this pod. Set DIBS_URL to a shared store"
+    ):
         dibs.sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
