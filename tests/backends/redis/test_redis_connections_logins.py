@@ -46,7 +46,11 @@ def test_a_password(side: Side, tmp_path: Path, protocol: int) -> None:
         with RedisServer(tmp_path, requirepass=PASSWORD) as server:
             host, option = f"127.0.0.1:{server.port}", f"?protocol={protocol}"
             await hand_over(side, f"redis://:{QUOTED}@{host}{option}")
-            await refused(side, f"redis://{host}{option}", "wants a password.*NOAUTH")
+            await refused(
+                side,
+                f"redis://{host}{option}",
+                "Redis requires a password. Add it to the URL.*NOAUTH",
+            )
             await refused(side, f"redis://:s3wrong@{host}{option}", "does not accept.*WRONGPASS")
             await refused(side, f"redis://nobody:{QUOTED}@{host}{option}", "does not accept")
 

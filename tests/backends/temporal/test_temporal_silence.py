@@ -57,7 +57,7 @@ def test_who_waits_for_a_server_that_hangs_may_leave(tmp_path: Path, cli: Cli) -
             interrupt(waiter)
             told = cli("run", name, "--wait", "1", "--", "true")
             assert told.returncode == 69
-            assert "is it running, and do host, port and firewall agree?" in told.stderr
+            assert "check that the server runs, and the host, port and firewall" in told.stderr
             server.resume()
 
 

@@ -65,7 +65,7 @@ def _not_let_in(told: str, settings: Settings, key: Key | None) -> DibsError:
         )
     return Forbidden(
         f"{settings.shown} does not accept the API key from {key.place}: {told}; "
-        "`dibs keys list` on the server tells which ones stand"
+        "run `dibs keys list` on the server to see valid keys"
     )
 
 
@@ -100,9 +100,9 @@ def _stranger(answer: Answer, settings: Settings) -> DibsError:
         return NotConfigured(
             f"{settings.shown} redirects to {where}: write the URL where the service itself is"
         )
-    hint = "do host, port and path agree?"
+    hint = "check the host, port and path"
     if settings.tls is None and status == 400:
-        hint += " And does this port want TLS? Then write https://"
+        hint += "; does this port want TLS? Then write https://"
     return NotConfigured(f"{settings.shown} answers ({status}), but is no Dibs service: {hint}")
 
 
@@ -118,13 +118,13 @@ def unreachable(error: Exception, settings: Settings) -> DibsError:
     if isinstance(error, DibsError):
         return error
     why = "it did not answer in time" if isinstance(error, TimeoutError) else _words(error)
-    hint = "is it running, and do host, port and firewall agree?"
+    hint = "check that the server runs, and the host, port and firewall"
     if isinstance(error, ssl.SSLCertVerificationError):
-        hint = "name the CA with ?cafile=FILE, and the host as the certificate has it"
+        hint = "add ?cafile=ca.pem, and use the host name in the certificate"
     elif isinstance(error, ssl.SSLError):
         hint = "does this port speak TLS? https:// does, http:// does not"
     elif _is_hang_up(error) or (isinstance(error, TimeoutError) and settings.tls is not None):
-        hint += " And does this port speak TLS? https:// does, http:// does not"
+        hint += "; does this port speak TLS? https:// does, http:// does not"
     failure = BackendUnavailable(f"{settings.shown} can't be reached: {why}; {hint}")
     failure.__cause__ = error
     return failure
@@ -132,7 +132,7 @@ def unreachable(error: Exception, settings: Settings) -> DibsError:
 
 def _words(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not believed ({error.verify_message})"
+        return f"its certificate is not trusted ({error.verify_message})"
     if isinstance(error, ConnectionRefusedError):
         return "nobody listens there"
     return str(error) or type(error).__name__
@@ -154,10 +154,10 @@ def broken(error: Exception, settings: Settings, *, silent: bool = False) -> Dib
     if silent and _is_hang_up(error):
         return unreachable(error, settings)
     if isinstance(error, NotHttp):
-        hint = "" if settings.tls else " And does this port want TLS? Then write https://"
+        hint = "" if settings.tls else "; does this port want TLS? Then write https://"
         return NotConfigured(
-            f"{settings.shown} answers, but is no Dibs service ({error}): do host and port "
-            f"agree?{hint}"
+            f"{settings.shown} answers, but is no Dibs service ({error}): "
+            f"check the host and port{hint}"
         )
     why, hint = f"hung up: {error}", "is it running, and is the network well?"
     if isinstance(error, TimeoutError):

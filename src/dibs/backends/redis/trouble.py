@@ -22,11 +22,17 @@ type Kind = Callable[[str], DibsError]
 _MEANINGS: dict[str, tuple[Kind, str]] = {
     "NOAUTH": (
         Forbidden,
-        "it wants a password: write it into the URL, redis://user:password@host",
+        (
+            "Redis requires a password. Add it to the URL: redis://:PASSWORD@host "
+            "(or redis://USER:PASSWORD@host with ACLs)"
+        ),
     ),
     "WRONGPASS": (
         Forbidden,
-        "it does not accept this user name and password: check them, and `ACL LIST` on the server",
+        (
+            "it does not accept this user name and password: check the URL; "
+            "an administrator can run `ACL LIST`"
+        ),
     ),
     "NOPERM": (
         Forbidden,
@@ -109,7 +115,7 @@ def unreachable(error: Exception, endpoint: Endpoint, *, encrypted: bool) -> Dib
     if isinstance(error, DibsError):
         return error
     why = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
-    hint = "is it running, and do host, port and firewall agree?"
+    hint = "check that the server runs, and the host, port and firewall"
     if endpoint.path:
         hint = "is it running, and may this user write to that socket?"
     elif type(error).__name__ == "SSLCertVerificationError":
@@ -117,7 +123,7 @@ def unreachable(error: Exception, endpoint: Endpoint, *, encrypted: bool) -> Dib
     elif type(error).__name__ == "SSLError":
         hint = "does this port speak TLS? redis:// does not, rediss:// does"
     elif isinstance(error, TimeoutError) and encrypted:
-        hint += " And does this port speak TLS? redis:// does not, rediss:// does"
+        hint += "; does this port speak TLS? redis:// does not, rediss:// does"
     elif _is_hang_up(error):
         hint = "does this port speak TLS? redis:// does not, rediss:// does"
     failure = BackendUnavailable(f"{endpoint} can't be reached: {why}; {hint}")

@@ -16,7 +16,7 @@ from dibs.errors import (
 if TYPE_CHECKING:
     from temporalio.service import RPCError
 
-REACHABLE = "is it running, and do host, port and firewall agree?"
+REACHABLE = "check that the server runs, and the host, port and firewall"
 
 
 def unreachable(error: Exception, target: Target) -> DibsError:
