@@ -23,7 +23,7 @@ def test_a_command_ended_by_a_signal_exits_as_in_a_shell(cli: Cli) -> None:
 def test_a_missing_command_is_127(cli: Cli) -> None:
     done = cli("run", "x", "--", "there-is-no-such-command")
     assert done.returncode == 127
-    assert done.stderr == "dibs: there-is-no-such-command: not found\n"
+    assert done.stderr == "dibs: command not found: there-is-no-such-command\n"
     assert cli("show", "x").returncode == 1
 
 
@@ -240,7 +240,7 @@ def test_quiet_prints_nothing_for_cron(cli: Cli) -> None:
         done = cli("run", "x", "-q", *options, "--", "echo", "never")
         assert (done.returncode, done.stdout, done.stderr) == (75, "", "")
     nested = cli.environment | {"LEASE_NAME": "y"}
-    assert "same name" in cli("run", "y", "--", "true", env=nested).stderr
+    assert 'an outer "dibs run" already holds y' in cli("run", "y", "--", "true", env=nested).stderr
     done = cli("run", "y", "--quiet", "--", "echo", "out", env=nested)
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
     broken = cli("run", "y", "-q", "--url", "nonsense://", "--", "true")

@@ -19,7 +19,8 @@ class NotStarted(Exception):
 
     def __init__(self, command: str, error: OSError) -> None:
         missing = error.errno == errno.ENOENT
-        super().__init__(f"{command}: {'not found' if missing else os.strerror(error.errno or 0)}")
+        why = f"{command}: {os.strerror(error.errno or 0)}"
+        super().__init__(f"command not found: {command}" if missing else why)
         self.code = NOT_FOUND if missing else NOT_EXECUTABLE
 
 

@@ -146,7 +146,11 @@ def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
         warnings.simplefilter("ignore", ImplicitStoreWarning)
         warnings.simplefilter("ignore", CapacityWarning)
     if os.environb.get(b"LEASE_NAME") == wanted["name"]:
-        voice.say("warning", "this runs inside a lease of the same name, so it may wait for itself")
+        voice.say(
+            "warning",
+            f'an outer "dibs run" already holds {wanted["name"].decode(errors="replace")}, '
+            "so this command can wait for itself: use another name",
+        )
     warden = Warden.start()
     try:
         return _Run(voice, warden, wanted).run()

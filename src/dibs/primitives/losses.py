@@ -18,11 +18,11 @@ _WHY = {
 }
 
 _SINCE = {
-    "expired": "; others may hold it by now",
-    "revoked": "; others may hold it by now or soon",
-    "max_hold": "; it is given up with the end of its block, or its ttl",
-    "closed": "; it is given up",
-    "resigned": "; it is given up",
+    "expired": "; another holder can get it now",
+    "revoked": "; another holder can get it now",
+    "max_hold": "; it is released when the block ends, or expires with its ttl",
+    "closed": "; released",
+    "resigned": "; released",
 }
 
 _NOT_RENEWED = "it was not renewed in time (auto_renew is off)"

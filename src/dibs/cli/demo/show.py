@@ -180,8 +180,8 @@ class Show:
                 self._count["kills"] += 1
                 self._tell(
                     "told",
-                    f"kill -9 {pid}: {killed[0]} dies while holding {shown(key)}, "
-                    f"for {holder.expires_in:.1f} s more",
+                    f"kill -9 {pid}: {killed[0]} was killed; its lease on {shown(key)} "
+                    f"expires in {holder.expires_in:.1f} s",
                 )
                 return killed
         return []
