@@ -175,7 +175,7 @@ async def test_a_redis_that_forgets_is_told_before_and_after(
         world = await asyncio.to_thread(World.over, store=store, records=server.url)
         try:
             told = [each.getMessage() for each in caplog.records]
-            assert any("appendonly yes" in each and "every key" in each for each in told)
+            assert any("appendonly yes" in each and "loses all API keys" in each for each in told)
             assert any("allkeys-lru" in each for each in told)
             assert not any("gone from the records" in each for each in told)
             await asyncio.to_thread(server.restart)

@@ -95,8 +95,12 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
 @pytest.mark.parametrize(
     ("options", "code", "told"),
     [
-        (["--listen", "0.0.0.0:0"], 64, "without TLS whoever is on the way reads their keys"),
-        (["--listen", "0.0.0.0:0", "--allow-plain-http"], 64, "there is no key yet"),
+        (["--listen", "0.0.0.0:0"], 64, "without TLS, API keys can be read on the network"),
+        (
+            ["--listen", "0.0.0.0:0", "--allow-plain-http"],
+            64,
+            "no API key exists yet: create one first: dibs keys create",
+        ),
         (["--listen", "nowhere"], 64, "write HOST:PORT"),
         (["--listen", "127.0.0.1:99999"], 64, "a port is 0 to 65535"),
         (["--listen", "192.0.2.1:1", "--allow-plain-http"], 69, "can't listen on 192.0.2.1:1"),
@@ -107,8 +111,8 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         ),
         (["--listen", "no.invalid:1"], 69, "no.invalid:1 is no address here: "),
         (["--listen", "no..where:1"], 64, "no..where:1 is no address: "),
-        (["--tls-cert", "a.pem"], 64, "one does not go without the other"),
-        (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "there is no file a.pem"),
+        (["--tls-cert", "a.pem"], 64, "set both tls_cert and tls_key"),
+        (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "tls_cert: no such file: a.pem"),
         (["--store", "spoon://x"], 64, "no backend serves"),
         (["--store", "https://other"], 64, "does not stand on another"),
         (["--config", "missing.toml"], 64, "missing.toml can't be read"),

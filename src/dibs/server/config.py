@@ -58,7 +58,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tls_cert: str = ""
     tls_key: str = ""
     allow_plain_http: bool = False
-    """Serve other hosts without TLS: whoever is on the way reads their keys."""
+    """Serve other hosts without TLS: API keys can be read on the network."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses, or networks, whose `X-Forwarded-For` is believed; `*` for all."""
     sign_in: bool = False
@@ -181,13 +181,13 @@ def _told(error: str, file: str, environ: Mapping[str, str]) -> str:
 def _check(config: ServerConfig) -> None:
     """Raises `NotConfigured` for what does not go together."""
     if bool(config.tls_cert) != bool(config.tls_key):
-        raise NotConfigured("tls_cert and tls_key: one does not go without the other")
+        raise NotConfigured("set both tls_cert and tls_key")
     if not config.is_loopback and not config.tls_cert and not config.allow_plain_http:
         look_up(config.listen, *config.address)  # where there is no such host nobody reaches it
         raise NotConfigured(
-            f"{config.listen} can be reached from other machines, and without TLS whoever is on the way "
-            "reads their keys: give --tls-cert and --tls-key, or listen on 127.0.0.1; if something in "
-            "front does TLS, say --allow-plain-http"
+            f"{config.listen} can be reached from other machines, and without TLS, API keys can be read "
+            "on the network: give --tls-cert and --tls-key, or listen on 127.0.0.1; if a proxy in front "
+            "does TLS, give --allow-plain-http"
         )
     names = [each.name for each in config.stores]
     if len(set(names)) != len(names):

@@ -138,8 +138,8 @@ class Server:
             log.warning("there was no folder %s, so it was made: is it the one you meant?", folder)
         if not self.config.secret and self.config.secret_path is None and not in_memory:
             log.warning(
-                "no secret is set, so tokens and sessions of this server end with it, and other servers "
-                "refuse them: set DIBS_SERVER_SECRET to the same %d random characters on all",
+                "DIBS_SERVER_SECRET is not set. Browser sessions end when this server restarts. "
+                "With several servers, set the same %d random characters on all.",
                 SHORTEST,
             )
         for told in open_to_others(
@@ -172,8 +172,8 @@ class Server:
         """Without any key nobody else can reach it. Raises `NotConfigured`."""
         if not keys.living() and not self.config.is_loopback:
             raise NotConfigured(
-                "there is no key yet, and whoever comes first would own the service: make one with "
-                "`dibs keys create --name me --scope admin` beside the records, or begin on 127.0.0.1"
+                "no API key exists yet: create one first: dibs keys create --name me --scope admin "
+                f"--records {redacted(self.config.records_url)}"
             )
 
     async def run(self) -> None:

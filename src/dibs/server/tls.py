@@ -17,11 +17,9 @@ def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    for path in (certificate, key):
+    for setting, path in (("tls_cert", certificate), ("tls_key", key)):
         if not Path(path).is_file():
-            raise NotConfigured(
-                f"there is no file {path}, which is to have the TLS certificate or key"
-            )
+            raise NotConfigured(f"{setting}: no such file: {path}")
     _check(certificate, key)
     try:
         context.load_cert_chain(certificate, key, password=partial(_locked, key))

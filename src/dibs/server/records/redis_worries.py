@@ -6,14 +6,12 @@ from typing import Any
 from dibs.backends.redis.examining import facts_of, setting_of
 
 FORGETS = (
-    "this Redis writes no append-only file, so after its restart every key, every restriction and where "
-    "directories live are gone, or as they were long ago: set `appendonly yes` there, or name another place "
-    "for them, with records="
+    "This Redis does not persist data. A restart loses all API keys, restrictions and directory "
+    'placements. Set "appendonly yes" in Redis, or use --records postgresql://…'
 )
 EVICTS = (
-    "this Redis throws out what it has no room for (maxmemory-policy {policy}), and so perhaps a key, or "
-    "where directories live: set `maxmemory-policy noeviction` there, or name another place for them, with "
-    "records="
+    "This Redis can evict API keys, restrictions and directory placements (maxmemory-policy {policy}). "
+    'Set "maxmemory-policy noeviction" in Redis, or use --records postgresql://…'
 )
 
 
