@@ -47,7 +47,7 @@ def test_a_redis_that_forgets_and_evicts(tmp_path: Path) -> None:
     assert found["persistence"]["level"] == "problem"
     assert "restart_holdoff" in found["persistence"]["advice"]
     assert found["promises"]["level"] == "warning"
-    assert "forgets them when it restarts" in found["promises"]["told"]
+    assert "a restart loses all leases. See persistence below." in found["promises"]["told"]
     assert found["eviction"]["level"] == "problem"
     assert found["clock"]["level"] == "ok"
 

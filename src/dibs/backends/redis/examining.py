@@ -78,10 +78,10 @@ def _forgetting(facts: Mapping[str, str], holdoff: float) -> list[Finding]:
     """What is to be said beside the store's promises: they are of a server that writes down."""
     if facts.get("aof_enabled") == "1":
         return []
-    told = "as this server is set, it forgets them when it restarts"
+    told = "This Redis does not persist data, so a restart loses all leases"
     if holdoff:
-        return [Finding("promises", "ok", f"{told}, and exclusion is kept by restart_holdoff")]
-    return [Finding("promises", "warning", f"{told}, and exclusion with them: see persistence")]
+        return [Finding("promises", "ok", f"{told}; restart_holdoff keeps exclusion")]
+    return [Finding("promises", "warning", f"{told}. See persistence below.")]
 
 
 def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) -> Finding:
@@ -100,7 +100,7 @@ def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) ->
 
 def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:
     """Nothing is written down: a restart ends what its holders still believe in."""
-    told = "the append-only file is off: a restart forgets all leases"
+    told = "the append-only file is off: a restart loses all leases"
     if holdoff:
         advice = "everybody who uses this server needs the same restart_holdoff=, and no longer ttl"
         told += f", and nothing is granted for {holdoff:g} s after it (restart_holdoff)"
@@ -108,7 +108,7 @@ def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:
     advice = "set `appendonly yes`"
     if facts.get("redis_mode") != "cluster":
         advice += ", or let grants wait after a restart: ?restart_holdoff=60s, with the longest ttl in use"
-    told += " while their holders still believe, so there can be two"
+    told += ". After a restart a second holder can get a lock that is still in use."
     return Finding("persistence", "problem", told, advice)
 
 
@@ -154,7 +154,7 @@ def _replication(facts: Mapping[str, str], least: str | None) -> Finding:
             "replication", "problem", f"it is a {role}", "name its master, or use ?sentinel=SERVICE"
         )
     if not replicas:
-        return Finding("replication", "ok", "it has no replicas, so there is no failover to fear")
+        return Finding("replication", "ok", "no replicas, so no failover")
     told = f"{replicas} replicas follow asynchronously"
     if least not in (None, "0"):
         told += f", and it refuses writes with fewer than {least} of them"
