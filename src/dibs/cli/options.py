@@ -48,7 +48,7 @@ def store_url[F: Callable[..., Any]](*, expose_value: bool = True) -> Callable[[
         expose_value=expose_value,
         callback=before_or_after,
         help="The store, such as redis://cache or sqlite:////srv/leases.db. Default: DIBS_URL, "
-        "or `url` in the file that DIBS_CONFIG names, or a SQLite file in your home directory.",
+        "or `url` in the file that DIBS_CONFIG names, or ~/.local/state/dibs/leases.db.",
     )
 
 
