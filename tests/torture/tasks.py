@@ -141,6 +141,9 @@ class SimGuard:
 
     __slots__ = ("_fired", "_process", "_task")
 
+    is_orphaned = False
+    """Tasks of a simulation leave their blocks, or die with their process."""
+
     def __init__(self, process: "Process") -> None:
         self._process = process
         self._task: Task | None = None
