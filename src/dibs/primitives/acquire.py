@@ -79,11 +79,15 @@ class Acquiring(Asking):
             return await self._in_turn(wait, until, answer)
         except BaseException:
             if not self._over:
-                self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
+                self._abandon()
             raise
         finally:
             if self._queued is not None or self._lookout is not None:
                 self._stop_waiting()
+
+    def _abandon(self) -> None:
+        """Give up whatever this id may have, in the background."""
+        self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
 
     def _refused(self, reply: Reply) -> Grant:
         """The one try did not succeed."""

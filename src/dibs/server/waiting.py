@@ -37,12 +37,15 @@ class _Line(Acquiring):
     def __init__(self, runtime: Runtime, ask: Ask, lease_id: str, *, brought: bool) -> None:
         super().__init__(runtime, ask, lease_id=lease_id)
         self._brought = brought
-        self._over = brought  # there is nothing that we may give up
 
     @property
     def is_doubtful(self) -> bool:
         """A copy of what it has asked for may still be on its way."""
         return self._doubtful or self._in_flight
+
+    def _abandon(self) -> None:
+        if not self._brought:
+            super()._abandon()
 
     async def _leave_queue(self) -> None:
         if not self._brought:

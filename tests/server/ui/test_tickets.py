@@ -30,7 +30,7 @@ def test_a_ticket_is_good_once(tmp_path: Path) -> None:
         assert (told["name"], told["admin"]) == ("first administrator", True)
         again = profile.sign_in(ticket=ticket_of(world))
         assert again.status_code == 401
-        assert "used already" in again.json()["detail"]
+        assert "already used" in again.json()["detail"]
         assert profile.client.get("/v1/keys").status_code == 200
         line = world.client().get("/v1/audit").json()["entries"][0]
         assert (line["what"], line["detail"]["with"]) == (
