@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from secrets import token_hex
 
 import httpx2
 import pytest
 
+from dibs.core.names import fingerprint
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
@@ -19,8 +21,9 @@ def servers(
         url = f"sqlite:///{tmp_path_factory.mktemp('servers') / 'leases.db'}"
     else:
         url = request.getfixturevalue(f"{request.param}_url")
-    first = World.over(store=url, records=url)
-    second = World.over(store=url, records=url)
+    secret = (token_hex(16),)
+    first = World.over(store=url, records=url, secret=secret)
+    second = World.over(store=url, records=url, secret=secret)
     yield first, second
     first.close()
     second.close()
@@ -32,8 +35,8 @@ def test_any_of_them_will_do(servers: tuple[World, World]) -> None:
     here, there = one.client(), two.client(key=one.admin_key)
     held = acquired(here, "shared/x", note="mine")
     shown = there.get(f"/v1/locks/{b64('shared/x')}").json()
-    assert shown["id"] == held["id"], "they have one secret"
-    assert [lock["id"] for lock in there.get("/v1/locks").json()["locks"]] == [held["id"]]
+    assert shown["id"] == fingerprint(held["id"])
+    assert [lock["id"] for lock in there.get("/v1/locks").json()["locks"]] == [shown["id"]]
     path, query = f"/v1/locks/{b64('shared/x')}", {"id": held["id"]}
     assert there.patch(path, params=query | {"ttl": 60}).status_code == 200
     got: list[httpx2.Response] = []

@@ -217,6 +217,7 @@ class KnownKeys:
         """Write a key. Raises `Conflict`. To be called while `changing` is held, like `remove`."""
         record = await self._records.put(KIND, key.id, keys_document.to_bytes(key), key.version)
         key = self._keys[key.id] = keys_document.from_record(record)
+        self._revision = -1  # should the records forget it now, they may count as they did before
         self.tell_watchers()
         return key
 

@@ -215,4 +215,4 @@ def test_names_are_shown_as_the_command_line_shows_them(page: Page) -> None:
     told = page.evaluate(SHOWN, [encoded(name) for name in names])
     assert [each[0] for each in told] == [shown(b"lock:" + name) for name in names]
     assert all(each[1] for each in told)
-    assert told[1][2] == "with \u2026ace"
+    assert told[1][2] == "\u2026th space"
