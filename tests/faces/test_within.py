@@ -74,7 +74,7 @@ async def test_if_it_rolls_back_it_never_was(
     world.clock.advance(11)
     assert (lease.lost, lease.reason) == (True, "expired")
     with pytest.raises(
-        LeaseLost, match=r"was lost: the transaction that .* did not commit; others"
+        LeaseLost, match=r"was lost: the transaction that .* did not commit; another"
     ):
         lease.ensure()
     assert not await get(lease.release())

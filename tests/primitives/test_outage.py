@@ -235,5 +235,5 @@ async def test_a_lease_knows_why_it_is_not_renewed_and_tells_that_of_its_loss(w:
         w.clock.advance(11)
         wait_until(lambda: lease.trouble, "a renewal that fails")
         w.clock.advance(lease.remaining + 1)
-        with pytest.raises(LeaseLost, match=r"before its deadline \(the store is away\); others"):
+        with pytest.raises(LeaseLost, match=r"before its deadline \(the store is away\); another"):
             lease.ensure()

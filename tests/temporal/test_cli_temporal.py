@@ -91,6 +91,6 @@ def test_the_stores_url_is_where_it_serves() -> None:
     fleet = run("--store", "fleet", "temporal", "worker", env=env)
     assert (fleet.returncode, f"{nobody}/fleet can't be reached" in fleet.stderr) == (69, True)
     cache = run("--store", "cache", "temporal", "worker", env=env)
-    assert (cache.returncode, "is not kept in temporal://" in cache.stderr) == (64, True)
+    assert (cache.returncode, "is not a temporal:// store" in cache.stderr) == (64, True)
     none = run("--store", "none", "temporal", "worker", env=env)
     assert (none.returncode, "is not in the settings" in none.stderr) == (64, True)

@@ -148,7 +148,7 @@ def test_a_wrong_address() -> None:
     nobody = free_address()
     done = run("temporal", "worker", "--address", nobody)
     assert done.returncode == 69
-    assert f"{nobody}/default can't be reached: is it running" in done.stderr
+    assert f"{nobody}/default can't be reached: check that the server runs" in done.stderr
 
 
 def test_a_wrong_namespace(temporal_server: TemporalServer) -> None:

@@ -106,7 +106,7 @@ def test_a_restart_without_persistence(side: Side, tmp_path: Path) -> None:
             server.kill()
             with pytest.raises(BackendUnavailable, match=f"{server.port}"):
                 await backend.apply([acquire()])
-            with pytest.raises(BackendUnavailable, match="is it running"):
+            with pytest.raises(BackendUnavailable, match="check that the server runs"):
                 await backend.apply([acquire()])
             server.start()
             (reply,) = await side.again(backend, acquire("b"))

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.once
 
 def test_nobody_listens_there(side: Side) -> None:
     async def case() -> None:
-        with pytest.raises(BackendUnavailable, match="can't be reached: is it running, and do"):
+        with pytest.raises(BackendUnavailable, match="can't be reached: check that"):
             await side.open(store_for(f"temporal://127.0.0.1:{free_port()}/default"))
 
     side.run(case)
