@@ -194,9 +194,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("temporalio"),
     ),
     "temporal.plugin": Rule(
-        BASE
-        | names("config backends.temporal.protocol.* backends.temporal.client.threads")
-        | names("temporal.activity.* temporal.worker.*"),
+        BASE | names("config backends.temporal.protocol.* temporal.activity.* temporal.worker.*"),
         theirs=names("temporalio"),
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names

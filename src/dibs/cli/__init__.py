@@ -20,4 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     from dibs.cli.app import serve
 
-    return serve(arguments)
+    code = serve(arguments)
+    if arguments is not None:
+        return code
+    from dibs.cli.leaving import leave
+
+    return leave(code)

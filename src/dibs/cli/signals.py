@@ -7,6 +7,7 @@ from types import FrameType
 
 from dibs.cli import group
 from dibs.cli.exits import SIGNALLED
+from dibs.cli.leaving import leave_within
 
 LEAVES = 8.0
 """So long leaving the queue may take, in seconds; each of its steps has a shorter limit of its own."""
@@ -94,31 +95,6 @@ class Signals:
             self._waiting = False  # a second one must not break the leaving
             leave_within(LEAVES, SIGNALLED + signum)
             raise Interrupted(signum)
-
-
-def leave_within(seconds: float, code: int) -> None:
-    """From here on the program ends within that time, with this exit code, whatever happens.
-
-    Only the main thread can say so, and only the first that says so counts.
-    """
-    if signal.getitimer(signal.ITIMER_REAL)[0]:
-        return
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        try:
-            if select.select([], [2], [], 0)[1]:  # or we would wait for somebody to read it
-                os.write(2, _GIVEN_UP.format(seconds).encode())
-        finally:
-            os._exit(code)
-
-    signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-_GIVEN_UP = (
-    "dibs: could not close the store within {:.3g} s: a queue position or a lease there expires by "
-    "itself\n"
-)
 
 
 def _nothing(signum: int, frame: FrameType | None) -> None:

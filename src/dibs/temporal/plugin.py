@@ -7,7 +7,6 @@ from weakref import WeakSet
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig
 
-from dibs.backends.temporal.client.threads import wait_at_exit
 from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.config import Duration
 from dibs.errors import DibsError
@@ -15,6 +14,7 @@ from dibs.temporal.activity.backend import LockBackend
 from dibs.temporal.activity.decorator import refuse_locked_workflows
 from dibs.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
 from dibs.temporal.worker.beside import ServedBeside
+from dibs.temporal.worker.quiet_end import end_quietly
 from dibs.temporal.worker.sandbox import passing_ours
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows, with_permits
 
@@ -87,7 +87,7 @@ class DibsPlugin(SimplePlugin):
 
     @override
     async def run_worker(self, worker: Worker, next: Callable[[Worker], Awaitable[None]]) -> None:
-        wait_at_exit()
+        end_quietly()
         if worker.task_queue == self.task_queue:
             await next(worker)
         elif self.serve and _first(worker, _served_beside):

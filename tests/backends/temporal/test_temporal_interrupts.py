@@ -28,7 +28,7 @@ LONG = 30.0
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """None of these loops has used Temporal: nothing need be waited for at its end."""
-    monkeypatch.setattr(loop_thread, "settle", lambda: None)
+    monkeypatch.setattr(loop_thread, "let_go", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ import dibs.sync
 from tests.backends.temporal.looking import Looker
 from tests.cli.processes import Cli, end, line
 from tests.runtime.scripts import run_script
+from tests.runtime.test_forks import IN_CHILD
 from tests.servers.waiting import wait_until
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
@@ -97,51 +98,68 @@ def test_who_ends_gives_up_what_it_holds(url: str, client: dibs.sync.Client) -> 
         assert lease.token > int(done.stdout)
 
 
-@pytest.mark.parametrize("world", ["async", "blocking"])
-def test_a_child_forked_after_the_first_use_is_told_so_and_ends_by_itself(
-    url: str, world: str
-) -> None:
-    """It holds nothing, and its parent goes on; a child that was forked before may use the store."""
+def test_a_child_of_a_holder(url: str) -> None:
+    """It has connections of its own, and holds nothing; its parent goes on."""
+    lines = run_script(
+        IN_CHILD
+        + """
+from dibs.sync import connect
+
+client = connect(sys.argv[1])
+name = sys.argv[2]
+with client.lock(name, ttl=30) as lease:
+
+    def child():
+        own = client.lock(name + "-own").acquire(wait=5)
+        return lease.lost, client.lock(name).try_acquire() is None, own.renew() is None, own.release()
+
+    in_child(child)
+    lease.renew()
+    print(lease.lost, client.lock(name + "-own").acquire(wait=5).release())
+""",
+        url,
+        uuid4().hex,
+    )
+    assert lines == ["(True, True, True, True)", "False True"]
+
+
+def test_a_child_ends_as_any_program_does(url: str) -> None:
+    """What it inherited of Temporal's threads does not keep it from ending."""
     code = """if True:
-        import asyncio, os, sys
-        import dibs, dibs.sync
-
-        url, name, world = sys.argv[1:]
-
-        def in_child(work):
-            child = os.fork()
-            if child:
-                return print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-            try:
-                work()
-            except dibs.InvalidRequest as error:
-                print("Temporal's threads do not survive a fork" in str(error), flush=True)
+        import os, sys
+        from dibs.sync import connect
+        client = connect(sys.argv[1])
+        client.lock(sys.argv[2]).acquire().release()
+        child = os.fork()
+        if not child:
+            client.lock(sys.argv[2]).acquire().release()
             sys.exit(7)
-
-        def blocking():
-            client = dibs.sync.connect(url)
-            with client.lock(name, ttl=30) as lease:
-                in_child(lambda: print(lease.lost, flush=True) or client.lock("own").try_acquire())
-                in_child(lambda: dibs.sync.connect(url).lock("own").try_acquire())
-                lease.renew()
-
-        async def alone():
-            async with dibs.connect(url) as client, client.lock(name):
-                pass
-
-        if world == "blocking":
-            in_child(lambda: dibs.sync.connect(url).lock(name).acquire().release())
-            blocking()
-        else:
-            in_child(lambda: asyncio.run(alone()))
-            asyncio.run(alone())
-            in_child(lambda: asyncio.run(alone()))
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     """
-    command = [sys.executable, "-W", "ignore", "-c", code, url, uuid4().hex, world]
+    command = [sys.executable, "-W", "ignore", "-c", code, url, uuid4().hex]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    blocking = ["7", "True", "True", "7", "True", "7"]
-    expected = blocking if world == "blocking" else ["7", "True", "7"]
-    assert (done.stdout.split(), done.returncode) == (expected, 0), done.stderr
+    assert (done.stdout, done.returncode) == ("7\n", 0), done.stderr
+
+
+def test_so_does_one_whose_parent_found_no_server() -> None:
+    """Its threads are there all the same, and in the child they are not."""
+    code = """if True:
+        import os, sys
+        from dibs import BackendUnavailable
+        from dibs.sync import connect
+        try:
+            connect("temporal://127.0.0.1:1").lock("x").acquire(wait=0)
+        except BackendUnavailable:
+            print("nobody", flush=True)
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                sys.exit(7)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    """
+    command = [sys.executable, "-W", "ignore", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.returncode) == (["nobody", *"77777"], 0), done.stderr
 
 
 def test_nothing_is_left_behind_by_a_program(url: str) -> None:

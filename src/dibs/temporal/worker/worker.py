@@ -14,11 +14,11 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from dibs.backends.temporal.client.pollers import pollers
-from dibs.backends.temporal.client.threads import wait_at_exit
 from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.config import Duration, seconds
 from dibs.errors import DibsError
 from dibs.temporal.worker.joining import explain_fatal
+from dibs.temporal.worker.quiet_end import end_quietly
 from dibs.temporal.worker.sandbox import passing_ours
 from dibs.temporal.worker.served import with_our_activities, with_our_workflows
 
@@ -104,7 +104,7 @@ class TemporalWorker:
         Raises `NotConfigured` for a namespace that isn't there, `Forbidden`, `BackendUnavailable`.
         """
         self._not_ready = "it is starting"
-        wait_at_exit()
+        end_quietly()
         running = asyncio.create_task(self._worker.run())
         looking = asyncio.create_task(self._look(on_ready, on_change or self._log_change))
         stopping = asyncio.create_task(self._stopping.wait())

@@ -6,8 +6,9 @@ from typing import Any
 
 from dibs.backends.temporal.client.loop_thread import LoopThread
 from dibs.backends.temporal.client.looped import LoopBackend
-from dibs.backends.temporal.client.threads import check_fork
+from dibs.backends.temporal.client.threads import keep_for_ever
 from dibs.errors import BackendUnavailable
+from dibs.fork import on_fork
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 
 STARTS = 3.0
@@ -24,6 +25,7 @@ class BlockingBackend:
         self._thread = thread
         self._make = make
         self._inner: LoopBackend | None = None
+        on_fork(self)
 
     @property
     def inbox(self) -> str:
@@ -32,7 +34,6 @@ class BlockingBackend:
 
     async def open(self, *, listen: bool = True) -> None:
         if self._inner is None:
-            check_fork()
             try:
                 self._thread.enter(self)
                 self._inner = self._thread.do(self._opened(listen))
@@ -86,5 +87,7 @@ class BlockingBackend:
             inner.nudge()
 
     def after_fork(self) -> None:
-        """In the child: `open` raises an error."""
+        """In the child: nothing of the parent's is of use here, nor can it be thrown away."""
+        if self._inner is not None:
+            keep_for_ever(self._inner)
         self._inner = None

@@ -5,9 +5,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dibs.backends.temporal.client.settings import Settings, Target
-from dibs.backends.temporal.client.threads import check_fork, runtime
+from dibs.backends.temporal.client.threads import keep_for_ever, runtime
 from dibs.backends.temporal.client.trouble import explain, explain_text, unreachable
 from dibs.errors import DibsError, Forbidden, NotConfigured
+from dibs.fork import on_fork
 
 if TYPE_CHECKING:
     from temporalio.client import Client
@@ -32,6 +33,7 @@ class Connection:
         self._client: Client | None = None
         self.starts_apart = False
         """Its server takes no update together with a start: an old one, or one on which that is off."""
+        on_fork(self)
 
     @property
     def target(self) -> Target:
@@ -47,8 +49,7 @@ class Connection:
         return self._client is not None
 
     async def client(self) -> "Client":
-        """The client. Raises `BackendUnavailable`, `Forbidden`, `NotConfigured` and `InvalidRequest`."""
-        check_fork()
+        """The client. Raises `BackendUnavailable`, `Forbidden` and `NotConfigured`."""
         found = self._client
         if found is None:
             found = self._client = await self._connect()
@@ -59,6 +60,7 @@ class Connection:
 
         options: dict[str, Any] = {}
         if hasattr(service, "DnsLoadBalancingConfig"):  # it came later than what we need
+            # looking names up over and over takes one more thread, which sleeps: see `threads`
             options["dns_load_balancing_config"] = None
         options["retry_config"] = service.RetryConfig(
             initial_interval_millis=50, max_elapsed_time_millis=2000, max_retries=2
@@ -74,6 +76,12 @@ class Connection:
         if isinstance(failure, Forbidden):
             self._target = self._client = None
         return failure
+
+    def after_fork(self) -> None:
+        """In the child: what was inherited can't be used there, nor even be thrown away."""
+        if self._client is not None:
+            keep_for_ever(self._client)
+        self._client = None
 
 
 async def connect(target: Target, within: float, **options: Any) -> "Client":

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from dibs.backends.temporal.client.calling import Caller
-from dibs.backends.temporal.client.threads import leak, settle
+from dibs.backends.temporal.client.threads import keep_for_ever, let_go
 from dibs.errors import BackendUnavailable
 from dibs.fork import FreshLock, on_fork
 from dibs.gate import Gate, start_thread
@@ -14,8 +14,8 @@ from dibs.gate import Gate, start_thread
 LANDS = 0.3
 """So long at the end is waited for what is under way, in seconds."""
 
-ENDS = 3.0
-"""Seconds that the last user waits for the thread to end: longer than LANDS twice and `settle` at most."""
+ENDS = 1.0
+"""So long whoever leaves last waits for the thread."""
 
 LOOKS = 1.0
 """So often whoever waits for work that is done there looks whether the thread still runs, in seconds."""
@@ -95,9 +95,10 @@ class LoopThread:
             raise
 
     def after_fork(self) -> None:
-        """In the child: the thread is gone, and what it worked at can be neither used nor destroyed."""
+        """In the child: the thread is gone, and its loop with all in it can't be brought to an end."""
         if self._loop is not None:
-            leak(self)
+            keep_for_ever(self._loop, self._caller, self._users)
+        self._reset()
 
 
 class _Errand[T]:
@@ -163,4 +164,4 @@ def _finish(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_until_complete(asyncio.wait(left, timeout=LANDS))
     finally:
         loop.close()
-        settle()  # this may be the end of the program
+        let_go()  # this may be the end of the program

@@ -9,9 +9,10 @@ from dibs.backends.temporal.client.calling import Caller
 from dibs.backends.temporal.client.connecting import Connection, prepare
 from dibs.backends.temporal.client.listening import Ear, asked_to_hear, inbox_of, waits_in_vain
 from dibs.backends.temporal.client.scanning import Listings
-from dibs.backends.temporal.client.threads import check_fork, leak
+from dibs.backends.temporal.client.threads import keep_for_ever
 from dibs.backends.temporal.unheeded import unheeded
 from dibs.errors import DibsError
+from dibs.fork import on_fork
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 
 MAX_ARRIVED = 10_000
@@ -34,6 +35,7 @@ class LoopBackend:
         self._ears = ears
         self._new_caller = new_caller
         self._reset()
+        on_fork(self)
 
     def _reset(self) -> None:
         self.inbox = ""
@@ -46,7 +48,6 @@ class LoopBackend:
         self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
 
     async def open(self, *, listen: bool = True) -> None:
-        check_fork()
         self._loop = asyncio.get_running_loop()
         self._caller = self._new_caller()
         prepare()
@@ -167,6 +168,8 @@ class LoopBackend:
                 pass  # that loop is closed, and whoever waited in it has gone
 
     def after_fork(self) -> None:
-        """In the child: `open` raises an error."""
-        leak((self._caller, self._ear))
-        self._caller = self._ear = None
+        """In the child: nothing of the parent's is of use here, nor can it be thrown away."""
+        keep_for_ever(self._caller, self._ear, self._loop, self._bell)
+        deliver_to = self._deliver_to
+        self._reset()
+        self._deliver_to = deliver_to

@@ -1,106 +1,122 @@
-"""Temporal's threads in this process: they do not survive a fork, and must be idle at its end."""
+"""Temporal's threads in this process: what a fork means to them, and what the end of the program."""
 
 import atexit
 import os
 import threading
 import time
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dibs.errors import InvalidRequest
-from dibs.fork import FreshLock, generation
+from dibs.fork import FreshLock, on_fork
 
 if TYPE_CHECKING:
     from temporalio.runtime import Runtime
 
-SETTLES = 0.02
-"""Seconds that the threads need to let go of a call that has ended."""
+LEAST = 0.02
+"""So long they take to forget a call that has ended, in seconds, where nothing else runs."""
 
 LOOKS = 0.01
 CALM = 3
-"""So many looks in a row must find all threads idle."""
+"""As many looks in a row must find all of them at rest."""
 
 AT_MOST = 1.0
-"""Seconds that the end of the program waits for them at most."""
-
-ENDS = 0.15
-"""Seconds that the end of the program waits for them at least."""
+"""So long they are waited for."""
 
 
 class _Threads:
+    """Those of this process: a child that was forked has its own, as no thread survives a fork."""
+
     def __init__(self) -> None:
         self._lock = FreshLock()
         self._runtime: Runtime | None = None
-        self._generation = 0
+        on_fork(self)
+
+    @property
+    def are_in_use(self) -> bool:
+        """There are some, for us."""
+        return self._runtime is not None
 
     def runtime(self) -> "Runtime":
-        """The runtime of our clients. Raises `InvalidRequest` in a child of a process that had one."""
-        self.check_fork()
-        from temporalio.runtime import Runtime, TelemetryConfig
-
+        """They, as clients want them."""
         with self._lock.held:
             if self._runtime is None:
-                wait_at_exit()
-                self._generation = generation.number
-                self._runtime = Runtime(telemetry=TelemetryConfig())
+                self._runtime = _lonely()
             return self._runtime
 
-    def check_fork(self) -> None:
-        """Raise `InvalidRequest` if this process was forked after Temporal was used."""
-        if self._runtime is not None and self._generation != generation.number:
-            raise InvalidRequest(
-                "this process was forked after Temporal was used, and Temporal's threads do not survive "
-                "a fork: fork before the first use, or start the child with spawn"
-            )
-
-    def leak_in_child(self) -> None:
-        """The destructor would wait for the parent's threads, and the child would never end."""
-        leak(self._runtime)
+    def after_fork(self) -> None:
+        """In the child: whether there is a client or not, the parent's must not be taken apart."""
+        if self._runtime is not None:
+            keep_for_ever(self._runtime)
+        self._runtime = None
 
 
-_threads = _Threads()
-runtime, check_fork = _threads.runtime, _threads.check_fork
-os.register_at_fork(after_in_child=_threads.leak_in_child)
+def _lonely() -> "Runtime":
+    """With one thread that makes calls.
 
-
-def leak(thing: Any) -> None:
-    """Keep it until the process is gone, also when the interpreter ends."""
-    import ctypes
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
-
-
-@cache
-def wait_at_exit() -> None:
-    """Make the end of this process wait for Temporal's threads.
-
-    A thread that takes Python's lock while the interpreter ends crashes the process:
-    https://github.com/temporalio/sdk-python/issues/300
+    Of several all but one sleep, entered in a table of the whole process. A child that is forked inherits
+    the table, whose entries lie on the stacks of threads that it has not: the first of its own that comes
+    to sleep beside such an entry may crash it. One alone never sleeps but for what its server says.
     """
-    atexit.register(settle, ENDS)
+    from temporalio.runtime import Runtime, TelemetryConfig
+
+    before = os.environ.get(_WORKERS)
+    os.environ[_WORKERS] = "1"
+    try:
+        return Runtime(telemetry=TelemetryConfig())
+    finally:
+        if before is None:
+            del os.environ[_WORKERS]
+        else:
+            os.environ[_WORKERS] = before
 
 
-def settle(at_least: float = SETTLES) -> None:
-    """Wait until Temporal's threads are idle: a moment, or longer on a busy machine."""
+_WORKERS = "TOKIO_WORKER_THREADS"
+
+_ours = _Threads()
+runtime = _ours.runtime
+
+
+@atexit.register
+def let_go() -> None:
+    """Wait a moment for Temporal's threads, which still hold what they have just told us of.
+
+    One that comes for Python's lock while the interpreter ends would crash it.
+    """
+    if _ours.are_in_use:
+        rest()
+
+
+def rest() -> None:
+    """Wait until no thread but Python's own is at work: a moment, or longer on a busy machine."""
     until = time.monotonic() + AT_MOST
-    time.sleep(at_least)
+    time.sleep(LEAST)
     calm = 0
     while calm < CALM and time.monotonic() < until:
         calm = 0 if _any_works() else calm + 1
-        time.sleep(LOOKS)
+        time.sleep(LOOKS)  # whoever waits for Python's lock has it meanwhile
 
 
 def _any_works() -> bool:
-    """Whether a thread that is not Python's runs. False where /proc does not show it, as on macOS."""
+    """False as well where that can't be told, as on macOS."""
     known = {thread.native_id for thread in threading.enumerate()}
-    for each in Path("/proc/self/task").glob("*/stat"):
-        try:
-            if (
-                int(each.parent.name) not in known
-                and each.read_text().rpartition(")")[2].split()[0] == "R"
-            ):
-                return True
-        except OSError:
-            pass  # it has ended
-    return False
+    try:
+        others = [each for each in os.listdir("/proc/self/task") if int(each) not in known]
+    except OSError:
+        return False
+    return any(_state(each) == "R" for each in others)
+
+
+def _state(thread: str) -> str:
+    try:
+        told = Path(f"/proc/self/task/{thread}/stat").read_text("ascii", "replace")
+    except OSError:
+        return ""  # it has ended
+    return told.rpartition(")")[2].split()[0]
+
+
+def keep_for_ever(*things: Any) -> None:
+    """Have them outlive even the end of the interpreter: their end would wait for threads of the parent."""
+    import ctypes
+
+    for thing in things:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
