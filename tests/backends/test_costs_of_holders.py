@@ -136,8 +136,16 @@ class Postgres:
 
 
 @pytest.fixture
-def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Meter]:
-    return lambda: Sqlite(tmp_path_factory.mktemp("leases"))
+def sqlite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Meter]]:
+    meters: list[Sqlite] = []
+
+    def meter() -> Meter:
+        meters.append(Sqlite(tmp_path_factory.mktemp("costs")))
+        return meters[-1]
+
+    yield meter
+    for each in meters:
+        each.connection.close()
 
 
 @pytest.fixture
