@@ -12,11 +12,9 @@ from tests.architecture.layers import (
     Module,
     cycles,
     imports_of,
-    own_package,
     problems_of,
     read_modules,
     row_of,
-    shorten,
 )
 
 pytestmark = pytest.mark.once  # what is written says the same to each version of Python
@@ -31,18 +29,8 @@ def planted(name: str, text: str, *, is_package: bool = False) -> tuple[Module, 
     return module, {**MODULES, full: module}
 
 
-def example_of(row: str) -> str:
-    """The name of a module that the row holds for."""
-    return row.replace("*", "planted")
-
-
-def module_for(pattern: str) -> str:
-    return f"dibs.{pattern.replace('*', 'other')}".removesuffix(".")
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_imports_follow_the_table(name: str) -> None:
-    assert problems_of(MODULES[name], MODULES) == []
+def test_imports_follow_the_table() -> None:
+    assert [line for module in MODULES.values() for line in problems_of(module, MODULES)] == []
 
 
 def test_there_is_something_to_check() -> None:
@@ -84,42 +72,6 @@ def test_primitives_have_no_async_generators() -> None:
 
 # -- the checker itself ---------------------------------------------------------------------------
 
-LAYERS = sorted({row.split(".")[0] for row in RULES})
-EVERYTHING = sorted(
-    {module_for(row) for row in RULES} | {module_for(f"{n}.*") for n in LAYERS if n}
-)
-
-
-@pytest.mark.parametrize("row", RULES)
-def test_each_row_permits_what_it_names_and_nothing_else(row: str) -> None:
-    name, rule = example_of(row), RULES[row]
-    assert row_of(name) == row
-    own = own_package(name, row)
-    for target in EVERYTHING:
-        short = shorten(target)
-        permitted = any(
-            short == p or (p.endswith(".*") and f"{short}.".startswith(p[:-1]))
-            for p in [*rule.ours, *([own] if own else [])]
-        )
-        module, known = planted(name, f"import {target}")
-        assert bool(problems_of(module, known)) is not permitted, (row, target)
-
-
-@pytest.mark.parametrize("row", [row for row in RULES if "*" not in RULES[row].theirs])
-def test_each_row_keeps_third_parties_out(row: str) -> None:
-    module, known = planted(example_of(row), "def f():\n    import some_third_party.thing")
-    [problem] = problems_of(module, known)
-    assert "some_third_party.thing" in problem
-
-
-@pytest.mark.parametrize(
-    ("row", "stdlib"),
-    [(row, name) for row, rule in RULES.items() for name in sorted(rule.not_stdlib)],
-)
-def test_each_row_keeps_its_forbidden_standard_modules_out(row: str, stdlib: str) -> None:
-    module, known = planted(example_of(row), f"from {stdlib} import something")
-    assert len(problems_of(module, known)) == 1
-
 
 @pytest.mark.parametrize(
     ("name", "text"),
@@ -137,6 +89,7 @@ def test_each_row_keeps_its_forbidden_standard_modules_out(row: str, stdlib: str
         ("primitives.lock", "from dibs.backends.memory import MemoryBackend"),
         ("cli.run", "from dibs.client import connect"),
         ("cli.run", "from dibs import core"),
+        ("cli.run", "def f():\n    import some_third_party.thing"),
         ("core.ledger", "async def f(): ..."),
         ("core.ledger", "from time import monotonic"),
         ("model", "from dibs.errors import DibsError"),
