@@ -44,10 +44,10 @@ class SiteOfTwo(Site):
 
 def within_a_block(site: Site) -> Action:
     assert isinstance(site, SiteOfTwo)
-    both = site.both
+    one, other = site.lock, site.other
 
     def action() -> None:
-        with both:
+        with AllOf(other, one):
             pass
 
     return action

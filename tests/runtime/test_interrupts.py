@@ -49,7 +49,6 @@ class Site:
         self.others = Client(Hub(store, clock=self.clock))
         self.bystander = self.mine.lock("bystander", ttl=TTL).acquire()
         self.lock = self.mine.lock("a", ttl=TTL)
-        self.kept: list[Lease] = []
 
     def trouble(self) -> str | None:
         """What is wrong once a ttl has passed."""
@@ -113,27 +112,6 @@ def with_a_new_lock(site: Site) -> Action:
     return action
 
 
-def with_a_shared_lock(site: Site) -> Action:
-    def action() -> None:
-        with site.lock:
-            pass
-
-    return action
-
-
-def with_a_name_for_the_lease(site: Site) -> Action:
-    """Whoever catches the interrupt in the same function has the lease in hand, and forgets it."""
-
-    def action() -> None:
-        with site.lock as lease:
-            kept.append(lease)
-            lease.ensure()
-
-    kept: list[Lease] = []
-    site.kept = kept
-    return action
-
-
 def acquire_and_release(site: Site) -> Action:
     def action() -> None:
         site.lock.acquire().release()
@@ -171,14 +149,6 @@ def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     make: Callable[[Site], Action], cold: bool
 ) -> None:
     assert list(every_bytecode(make, cold=cold)) == []
-
-
-def test_a_lock_that_outlives_its_block_keeps_nothing() -> None:
-    assert list(every_bytecode(with_a_shared_lock, cold=False)) == []
-
-
-def test_a_lease_that_outlives_its_block_is_not_renewed() -> None:
-    assert list(every_bytecode(with_a_name_for_the_lease, cold=False)) == []
 
 
 def test_an_interrupted_release_is_not_renewed_though_its_lease_lives_on() -> None:

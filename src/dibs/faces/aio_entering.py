@@ -4,7 +4,6 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dibs.faces.blocks import begun, leaving
 from dibs.primitives.entering import Entering, Held
 
 
@@ -12,17 +11,15 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     """What can be entered with `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:
-        return self._enter(begun(self))
+        return self._enter()
 
-    @leaving
     def __aexit__(
         self,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
-        lease: HeldT | None = None,
     ) -> Coroutine[Any, Any, None]:
-        return (self._take_entered() if lease is None else lease)._leave(exc)
+        return self._take_entered()._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 

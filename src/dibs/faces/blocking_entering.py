@@ -3,7 +3,6 @@
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dibs.faces.blocks import begun, leaving
 from dibs.faces.loops import refuse_in_loop
 from dibs.primitives.entering import Entering, Held
 from dibs.runtime.step import step
@@ -13,19 +12,16 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     """What can be entered with `with`."""
 
     def __enter__(self) -> HeldT:
-        block = begun(self)
         refuse_in_loop(self)
-        return step(self._enter(block))
+        return step(self._enter())
 
-    @leaving
     def __exit__(
         self,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
-        lease: HeldT | None = None,
     ) -> None:
-        step((self._take_entered() if lease is None else lease)._leave(exc))
+        step(self._take_entered()._leave(exc))
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 

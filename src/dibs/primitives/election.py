@@ -13,7 +13,6 @@ from dibs.model import Holder
 from dibs.primitives.acquire import Acquiring
 from dibs.primitives.complaints import Complaints
 from dibs.primitives.election_config import JITTER, LeaderConfig, leader_configured
-from dibs.primitives.entering import Block
 from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.ready import announce
@@ -121,7 +120,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             raise
         return term
 
-    async def _enter(self, block: Block | None) -> TermT:
+    async def _enter(self) -> TermT:
         term = await self._acquire()
         try:
             term._enter()
@@ -129,10 +128,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             await term._stop()
             term._hand_back()
             raise
-        if block is None:
-            return self._remember(term)
-        block.lease = term
-        return term
+        return self._remember(term)
 
     async def _win(self, way: Stoppable) -> TermT:
         """Win in the background, unless that is stopped."""
@@ -185,7 +181,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         while True:
             leads = False
             try:
-                term = await self._enter(None)
+                term = await self._enter()
                 leads = True
                 complaints.clear()
                 return await self._led(term, body)

@@ -1,14 +1,8 @@
-"""Blocks that are begun and ended: whoever describes a hold keeps those that are entered by hand."""
+"""`with` blocks: a primitive remembers the lease of each block until the block ends."""
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from dibs.runtime.port import Runtime
-
-
-class Block(Protocol):
-    """Whoever keeps the lease of a `with` block."""
-
-    lease: Any
 
 
 class Held(Protocol):
@@ -45,33 +39,30 @@ class Entering[HeldT: Held]:
         """What to call it in a message."""
         raise NotImplementedError
 
-    async def _enter(self, block: Block | None) -> HeldT:
-        """Acquire and begin a block; where `block` is None its lease is kept here meanwhile."""
+    async def _enter(self) -> HeldT:
+        """Acquire and begin a block."""
         lease = await self._acquire()
         lease._enter()
-        if block is not None:
-            block.lease = lease
-            return lease
         return self._remember(lease)
 
     def _remember(self, lease: HeldT) -> HeldT:
-        """Keep the lease of a block that is entered by hand."""
+        """Keep the lease until its block ends."""
         mine = self._entered.setdefault(lease._me, [])
         try:
             mine.append(lease)
             return lease
-        except BaseException:  # interrupted: no __exit__ will ever take it out
+        except BaseException:  # interrupted: no __exit__ will ever take it
             if lease in mine:
                 mine.remove(lease)
             raise
 
     def _take_entered(self) -> HeldT:
-        """The lease of the innermost block that our task or thread has entered by hand."""
+        """Return the lease of the innermost block that this task or thread has entered."""
         entered: dict[object, list[HeldT]] = self._entered
         try:
             me = self._runtime().me()
         except RuntimeError:
-            me = None  # its event loop has gone, and the block is left by the garbage collector
+            me = None  # its event loop is closed, and the garbage collector ends the block
         if me not in entered:  # left by another task than entered it, as fixtures do
             if not entered:
                 raise RuntimeError(f"a block of {self._called} is left that nobody entered")
