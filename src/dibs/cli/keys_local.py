@@ -18,7 +18,7 @@ from dibs.server.audit import Audit
 from dibs.server.config import read_config
 from dibs.server.keys import KeyRing, UnknownKey
 from dibs.server.keys_desk import Desk
-from dibs.server.keys_known import sign_of
+from dibs.server.keys_known import marker_of
 from dibs.server.keys_shapes import KeyMade, KeyShown, NewKey, shown
 from dibs.server.principal import Principal, Scope
 from dibs.server.records import records_for
@@ -56,7 +56,7 @@ class LocalOffice:
     def revoke(self, key_id: str) -> Shape | None:
         async def revoked(desk: Desk, ring: KeyRing) -> KeyShown:
             key = await desk.revoke(self._who, key_id)
-            await self._leave_sign(sign_of(key))
+            await self._leave_marker(marker_of(key))
             return shown(key, ring.now())
 
         try:
@@ -65,7 +65,7 @@ class LocalOffice:
             return None
         return gone
 
-    async def _leave_sign(self, name: str) -> None:
+    async def _leave_marker(self, name: str) -> None:
         """Tell servers that cannot read the records. The others leave it too."""
         for url in self._stores:
             try:

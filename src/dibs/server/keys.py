@@ -11,7 +11,7 @@ from hmac import compare_digest
 from dibs.clock import Clock, SystemClock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.server.keys_document import KIND, Key
-from dibs.server.keys_known import KnownKeys, Signs
+from dibs.server.keys_known import KnownKeys, Markers
 from dibs.server.keys_shapes import check_name
 from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Conflict, Records
@@ -102,9 +102,9 @@ class KeyRing:
         await read()
         self._known.on_change.append(read)
 
-    def leave_signs(self, signs: Signs) -> None:
+    def leave_markers(self, markers: Markers) -> None:
         """Leave word of revoked keys in the stores from now on, and look there if the records are away."""
-        self._known.signs = signs
+        self._known.markers = markers
 
     def watch(self, key_id: str, ended: Callable[[], None]) -> Callable[[], None]:
         """Have `ended` called once, in the loop, when that key is good no more: for what lasts long.
@@ -264,7 +264,7 @@ class KeyRing:
     async def revoke(self, key_id: str) -> Key:
         """End a key, and its tokens, on all servers within two seconds. Raises `UnknownKey`.
 
-        A server that cannot read the records finds the sign in the store, within `BELIEVED`.
+        A server that cannot read the records finds the marker in the store, within `BELIEVED`.
         """
         async with self._known.changing:
             key = await self._look_up(key_id)
@@ -274,7 +274,7 @@ class KeyRing:
                     break
                 key = await self._look_up(key_id)
         with suppress(DibsError):  # each server leaves it again, every second until it can
-            await self._known.leave_signs()
+            await self._known.leave_markers()
         return key
 
     async def _look_up(self, key_id: str) -> Key:

@@ -40,18 +40,18 @@ NONE_READ = (
 )
 
 
-class Signs(Protocol):
-    """What servers leave for each other in the stores: see `placing.signs`."""
+class Markers(Protocol):
+    """Markers that servers leave for each other in the stores: see `placing.markers`."""
 
     async def put(self, name: str) -> None:
-        """Have a sign stand. Raises `BackendUnavailable`."""
+        """Set a marker. Raises `BackendUnavailable`."""
 
     async def standing(self, names: Iterable[str]) -> set[str]:
         """Which of these stand. Raises `BackendUnavailable`."""
 
 
-def sign_of(key: Key) -> str:
-    """The sign that a key was revoked: only the records, and the key itself, lead to its name."""
+def marker_of(key: Key) -> str:
+    """The marker of a revoked key: only the records, and the key itself, lead to its name."""
     return f"revoked-{sha256(b'dibs revoked ' + key.digest).hexdigest()[:32]}"
 
 
@@ -72,10 +72,10 @@ class KnownKeys:
         self._looked_at = 0.0
         self._heard_at = 0.0
         """When the records, or else the stores, were last asked about keys."""
-        self.signs: Signs | None = None
+        self.markers: Markers | None = None
         """Where revocations are left for servers that cannot read the records."""
         self._signed: set[str] = set()
-        """Revoked keys of which there is a sign."""
+        """Revoked keys that have a marker."""
         self._task: asyncio.Task[None] | None = None
         self._next_look: asyncio.Task[None] | None = None
         """One that has not begun yet."""
@@ -146,7 +146,7 @@ class KnownKeys:
         trouble = "keys can't be looked up, so they stay as they were known"
         unsigned = "a store cannot be told which keys are revoked"
         await asyncio.gather(
-            repeat(self._look, REFRESH, trouble), repeat(self.leave_signs, REFRESH, unsigned)
+            repeat(self._look, REFRESH, trouble), repeat(self.leave_markers, REFRESH, unsigned)
         )
 
     async def _look(self) -> None:
@@ -160,13 +160,13 @@ class KnownKeys:
         finally:
             self.tell_watchers()
 
-    async def leave_signs(self) -> None:
+    async def leave_markers(self) -> None:
         """Have servers that cannot read the records hear of revoked keys. Raises `BackendUnavailable`."""
-        signs = self.signs
-        if signs is None:
+        markers = self.markers
+        if markers is None:
             return
         revoked = [key for key in self if key.revoked is not None and key.id not in self._signed]
-        puts = (signs.put(sign_of(key)) for key in revoked)
+        puts = (markers.put(marker_of(key)) for key in revoked)
         told = await asyncio.gather(*puts, return_exceptions=True)
         for key, error in zip(revoked, told, strict=True):
             if error is None:
@@ -176,13 +176,13 @@ class KnownKeys:
 
     async def _ask_the_stores(self) -> None:
         """The records are away: another server may have left word of keys that were revoked since."""
-        if self.signs is None:
+        if self.markers is None:
             return
-        by_sign = {sign_of(key): key for key in self if key.revoked is None}
-        found = await self.signs.standing(by_sign)
+        by_marker = {marker_of(key): key for key in self if key.revoked is None}
+        found = await self.markers.standing(by_marker)
         now = self._clock.stamp() / 1e6
-        for sign in found:
-            key = by_sign[sign]
+        for marker in found:
+            key = by_marker[marker]
             self._keys[key.id] = replace(key.as_revoked(now), version=-1)  # to be read again
         self._heard_at = self._clock.now()
 

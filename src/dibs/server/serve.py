@@ -22,7 +22,7 @@ from dibs.server.metrics import measured
 from dibs.server.observatory.observatory import observing
 from dibs.server.placing.address import is_beside
 from dibs.server.placing.listing import Own, check_each_once
-from dibs.server.placing.signs import Signs
+from dibs.server.placing.markers import Markers
 from dibs.server.placing.starting import join, own_of, placing, runtime_over
 from dibs.server.records import records_for
 from dibs.server.records.folders import missing_folders, open_to_others
@@ -118,7 +118,7 @@ class Server:
         await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, config.placement_fresh)
         await runtime.ready()
-        keys.leave_signs(Signs(lambda: runtime.stores))
+        keys.leave_markers(Markers(lambda: runtime.stores))
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
         await keys.on_change(service.sessions.read_ended)
         desk = placing(runtime, records, audit)
@@ -230,7 +230,7 @@ async def leave_sign(url: str, name: str) -> None:
     store = hub.loop_runtime()
     try:
         await store.ready()
-        await Signs(lambda: (store,)).put(name)
+        await Markers(lambda: (store,)).put(name)
     finally:
         await hub.close_loop()
         hub.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dibs.errors import BackendUnavailable, Corrupt, DibsError
 from dibs.runtime.asyncio import AsyncRuntime
 from dibs.server.placing.documents import read_table
-from dibs.server.placing.signs import Signs
+from dibs.server.placing.markers import Markers
 from dibs.server.placing.table import FRESH_ALONE, READ_EVERY, Table
 from dibs.server.records.port import Records
 from dibs.server.repeating import repeat
@@ -30,7 +30,7 @@ class Atlas:
         """Called when something else stands in the table than before."""
         self._records = records
         self._now = now
-        self._signs = Signs(lambda: (first,))
+        self._markers = Markers(lambda: (first,))
         """In the only store, while there is one."""
         self._revision: int | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -98,11 +98,11 @@ class Atlas:
     async def _ask_the_store(self) -> None:
         """The records are away: a service with one store needs them for no lock.
 
-        Whoever adds a second placement puts a sign into the only store first. So while none stands there,
-        there is no other.
+        Whoever adds a second placement puts a marker into the only store first. Without the marker, there is
+        no second placement.
         """
         sent, mark = self._now(), self.table.listing.mark
-        if await self._signs.standing((mark,)):
+        if await self._markers.standing((mark,)):
             self.table = self.table.aged(float("-inf"))
             raise BackendUnavailable("the records are away, and another placement was added")
         self.table = self.table.aged(sent)

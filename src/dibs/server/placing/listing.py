@@ -61,7 +61,7 @@ class Listing(Struct, frozen=True, omit_defaults=True):
     homes: dict[str, Home] = {}
     """Where directories live that were ever moved, by their record names."""
     mark: str = ""
-    """Names the sign in the first store that there are several placements: see `signs`."""
+    """Names the marker in the first store that there are several placements: see `markers`."""
 
     def homes_by_directory(self) -> dict[bytes, Home]:
         """The homes, by directory."""

@@ -22,8 +22,8 @@ from dibs.server.audit import Audit
 from dibs.server.placing.choice import Unsatisfiable, directory_shown, lives_in
 from dibs.server.placing.documents import Documents, read_all, write_homes, write_listing
 from dibs.server.placing.home import Home
+from dibs.server.placing.markers import Markers
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.signs import Signs
 from dibs.server.placing.table import FRESH_ALONE, settled_after
 from dibs.server.principal import Principal
 from dibs.server.reach import HEADS
@@ -91,7 +91,7 @@ class Mover:
         if listing.places[0].name in here:
             with suppress(DibsError):  # it stands there for a month already
                 first = await self._placed.ways.to(listing.places[0].name)
-                await Signs(lambda: (first,)).put(listing.mark)
+                await Markers(lambda: (first,)).put(listing.mark)
         if not listing.was_lone:
             return True
         self._several_since = min(self._several_since, self._placed.now())

@@ -20,10 +20,10 @@ from dibs.server.placing.documents import (
     write_listing,
 )
 from dibs.server.placing.listing import Own, joined
+from dibs.server.placing.markers import Markers
 from dibs.server.placing.mover import SERVICE, Mover
 from dibs.server.placing.placement import place_of
 from dibs.server.placing.runtime import PlacedRuntime
-from dibs.server.placing.signs import Signs
 from dibs.server.placing.ways import Ways
 from dibs.server.records.port import Conflict, Records
 
@@ -68,7 +68,7 @@ async def join(
                 only = [ways[address] for address in listing.stores & ways.keys()]
                 for each in only:
                     await each.ready()
-                await Signs(only.copy).put(listing.mark)
+                await Markers(only.copy).put(listing.mark)
             places = {each.name: list(each.stores) for each in after.places}
             await audit.write(SERVICE, "placements changed", detail=places)
         with suppress(Conflict):  # another server came at the same time

@@ -17,7 +17,7 @@ FRESH = 3.0
 """Seconds that a reading is good for, with several placements."""
 
 FRESH_ALONE = 15.0
-"""Seconds that "there is one placement" is good for, by the records or by the store itself: see `signs`."""
+"""Seconds that "there is one placement" is good for, by the records or by the store itself: see `markers`."""
 
 READ_EVERY = 0.5
 """Seconds between two readings."""
