@@ -81,6 +81,13 @@ TOLD: list[list[Any]] = [
     [[wish("a"), wish("b", ttl=3.0), wish("c")], 5.0, [leave("a")]],
     [[wish("a"), wish("b"), wish("c", ttl=3.0)], 5.0, [leave("a")]],
     [[wish("a"), wish("b", lock_delay=2.0)], [leave("a")], 5.0, [Inspect(LINE)]],
+    [[wish("a"), wish("b", ttl=2.0), wish("c")], 1.0, [leave("a")], 1.5, [wish("d", queue=False)]],
+    [
+        [wish("a", capacity=2, units=2), wish("b", capacity=2)],
+        [leave("a")],
+        [Resize(LINE, "b", 2, 1)],
+        [Inspect(LINE)],
+    ],
     [[wish("a"), wish("b"), wish("c")], [leave("a")], 5.0, [Inspect(LINE)]],
     [[wish("a"), wish("b"), wish("c")], [leave("a")], [Renew(LINE, "b", 60.0)], 31.0, [wish("d")]],
     [

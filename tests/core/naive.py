@@ -186,8 +186,11 @@ class Naive:
         return False
 
     def silent(self, line: Line) -> bool:
+        return self.missed(line) or line.seen < self.doubt
+
+    def missed(self, line: Line) -> bool:
         heard = self.end(line) - line.life
-        return self.now - heard > line.silence or line.seen < self.doubt
+        return self.now - heard > line.silence
 
     def hold(self, wish: Acquire, what: str, life: float) -> Line:
         stamp = self.stamp if self.stamp <= YEAR_2200 else 0
@@ -253,7 +256,8 @@ class Naive:
 
     def is_next(self, wish: Acquire) -> bool:
         room = self.used() + wish.units <= self.capacity
-        return room and all(map(self.silent, self.queue()[:64]))
+        passed = self.silent if wish.queue else self.missed
+        return room and all(map(passed, self.queue()[:64]))
 
     def refusal(self, reason: Any) -> Refused:
         ends = [self.end(line) - self.now for line in self.holds()]
@@ -346,6 +350,7 @@ class Naive:
             return Lost()
         if line.what == "revoked":
             return Lost("revoked", line.why)
+        line.what = "held"
         left = self.live(line, 0.0)
         if command.seq > line.seq:
             line.seq = command.seq

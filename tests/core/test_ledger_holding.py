@@ -152,6 +152,19 @@ def test_to_grow_never_waits_and_names_the_others(story: Story) -> None:
     assert reply.recheck_in == 30
 
 
+def test_a_resize_claims_a_grant_made_by_notification(story: Story) -> None:
+    story.acquire("a", units=2, capacity=2)
+    story.wait("b", capacity=2)
+    story.release("a")
+    grown = story.resize("b", 2, seq=1)
+    assert isinstance(grown, Granted)
+    assert story.status().holders[0].state == "held"
+    story.release("b")
+    assert story.wait("c", capacity=2) == Granted(grown.token + 1, (0,), 30), (
+        "no doubt, no tombstone"
+    )
+
+
 def test_an_older_resize_is_ignored(story: Story) -> None:
     story.acquire("a", units=2, capacity=2)
     story.resize("a", 1, seq=1)

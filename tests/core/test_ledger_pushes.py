@@ -133,6 +133,15 @@ def test_an_unclaimed_grant_casts_doubt_on_all_not_heard_of_since(story: Story) 
     assert story.pushed() == [("c", "granted"), ("d", "head")], "it keeps its position"
 
 
+def test_a_try_passes_no_waiter_that_is_only_in_doubt(story: Story) -> None:
+    story.acquire("a")
+    story.wait("b", ttl=2)
+    story.wait("c")
+    story.at(1).release("a")
+    assert isinstance(story.at(2.5).acquire("d"), Refused), "b is dead, and c may live"
+    assert isinstance(story.at(WINDOW + 0.5).acquire("d"), Granted), "c missed its heartbeats"
+
+
 def test_a_claimed_grant_casts_no_doubt(story: Story) -> None:
     queue_up(story, 1000)
     story.at(1).release("a")

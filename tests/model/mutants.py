@@ -146,7 +146,7 @@ def _release_that_keeps_again(turn: Turn, command: Release) -> Reply:
     return ledger._release(turn, command)
 
 
-def _fits_whoever_waits(turn: Turn, units: int) -> bool:
+def _fits_whoever_waits(turn: Turn, units: int, *, queue: bool = True) -> bool:
     return turn.book.used + units <= turn.book.capacity
 
 

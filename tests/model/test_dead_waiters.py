@@ -65,7 +65,7 @@ MUTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         Turn, "_recheck_in", _two_windows_for_all_others
     ),
     "whoever asks from beyond sight is not granted": lambda: patch.object(
-        turn.Turn, "fits", lambda turn, units: False
+        turn.Turn, "fits", lambda turn, units, **_: False
     ),
 }
 

@@ -114,7 +114,7 @@ def _acquire(turn: Turn, command: Acquire) -> Reply:
     turn.book.capacity = command.capacity
     if turn.book.waiting:
         turn.settle()  # a greater capacity lets the queue in first
-    if turn.fits(command.units):
+    if turn.fits(command.units, queue=command.queue):
         return _grant(turn, command)
     if not command.queue:
         return _refuse(turn)
@@ -253,6 +253,7 @@ def _resize(turn: Turn, command: Resize) -> Reply:
         return Lost("revoked", hold.detail)
     # It lives as long as it would anyway. Without the store's clock that is this observer's guess,
     # and holds good only if all others start to watch afresh.
+    hold.state = "held"  # its owner speaks, so it is claimed
     left = turn.extend(hold, 0.0)
     if command.seq > hold.seq:
         hold.seq = command.seq  # also of what is refused: its late copy must not succeed

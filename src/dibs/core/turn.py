@@ -86,8 +86,12 @@ class Turn:
 
     def _silent(self, place: Place) -> bool:
         """It missed its heartbeats, or was not heard of since a grant that nobody claimed."""
+        return self._missed(place) or place.seen < self.book.doubt
+
+    def _missed(self, place: Place) -> bool:
+        """Its heartbeat is overdue."""
         heard = self.book.expires_at(place) - place.ttl
-        return self.now - heard > place.silence or place.seen < self.book.doubt
+        return self.now - heard > place.silence
 
     def _refuse_for_good(self, place: Place) -> None:
         """The capacity has shrunk below what this place asks for."""
@@ -120,12 +124,16 @@ class Turn:
 
     # -- units, tokens, slots -----------------------------------------------------------------------
 
-    def fits(self, units: int) -> bool:
-        """There is room, and all waiters in sight are passed over."""
+    def fits(self, units: int, *, queue: bool = True) -> bool:
+        """There is room, and all waiters in sight are passed over.
+
+        A try (`queue=False`) passes only those that missed a heartbeat. Others that are in doubt may live.
+        """
         book = self.book
         if book.used + units > book.capacity:
             return False
-        return not book.waiting or all(map(self._silent, islice(book.queue(), SIGHT)))
+        is_passed = self._silent if queue else self._missed
+        return not book.waiting or all(map(is_passed, islice(book.queue(), SIGHT)))
 
     def take_tokens(self, count: int, floor: int) -> int:
         """Reserve `count` tokens and return the first."""

@@ -29,6 +29,11 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "doubt is not written": ("doubt = book.doubt, touched", "touched"),
     "an unclaimed grant casts no doubt": ("greatest((t.book).doubt, e.token)", "0"),
     "a heartbeat dispels no doubt": ("place.seen := (t.book).last", "place.seen := 0"),
+    "a try passes waiters in doubt": ("CASE WHEN is_try THEN 0 ELSE book.doubt END", "book.doubt"),
+    "a resized grant is unclaimed": (
+        "hold.state := 'held';  -- its owner speaks",
+        "-- its owner speaks",
+    ),
     "the passed over are counted": (
         "AND ahead - dibs.passed_over(t,",
         "AND ahead - 0 * dibs.passed_over(t,",
@@ -40,7 +45,7 @@ MUTANTS: dict[str, tuple[str, str]] = {
     ),
     "all are at the front": ("place.silence := 3 * place.silence", "NULL"),
     "nobody is granted from far behind": (
-        "IF NOT t.deferred AND dibs.fits(t, place.units)",
+        "IF NOT t.deferred AND dibs.fits(t, place.units, false)",
         "IF false",
     ),
     "whoever is far behind looks too late": ("wait + least(wait, free_in)", "2 * wait"),

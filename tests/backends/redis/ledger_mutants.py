@@ -48,14 +48,25 @@ MUTANTS = {
     "due too late": ("self.due = math.min(self.due, entry.expires)", ""),
     "a queue by arrival alone": ("return 0 - place.priority", "return 0"),
     "a queue that is passed": ("return in_sight == 0 or", "return true or"),
-    "a queue that is passed by the second": ("self:passed_over(in_sight) == in_sight", "true"),
+    "a queue that is passed by the second": (
+        "self:passed_over(in_sight, is_try and 0 or book.doubt) == in_sight",
+        "true",
+    ),
+    "a try that passes waiters in doubt": ("is_try and 0 or book.doubt", "book.doubt"),
+    "a resized grant that is unclaimed": (
+        "hold.state = 'held' -- its owner speaks",
+        "-- its owner speaks",
+    ),
     "an unclaimed grant that casts no doubt": (
         "self.book.doubt = math.max(self.book.doubt, entry.token)",
         "local _ = 0",
     ),
     "no doubt is remembered": ("self.due, self.horizon, self.doubt)", "self.due, self.horizon, 0)"),
     "a heartbeat that dispels no doubt": ("place.seen = self.book.last", "place.seen = 0"),
-    "the passed over are counted": ("ahead - self:passed_over(math.min(ahead, SIGHT))", "ahead"),
+    "the passed over are counted": (
+        "ahead - self:passed_over(math.min(ahead, SIGHT), self.book.doubt)",
+        "ahead",
+    ),
     "no limit to what counts": ("math.min(ahead, SIGHT)", "ahead"),
     "no limit to what is looked at": ("if looked_at == SIGHT then", "if nil then"),
     "all at the front": ("is_front and window or 3 * window", "window"),

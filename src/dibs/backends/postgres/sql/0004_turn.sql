@@ -132,7 +132,7 @@ LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- How many of the first `most` waiters are passed over, all before the first one that is not.
-CREATE FUNCTION dibs.passed_over(t dibs.turn, most bigint) RETURNS bigint
+CREATE FUNCTION dibs.passed_over(t dibs.turn, most bigint, doubt bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     p dibs.places;
@@ -141,7 +141,7 @@ BEGIN
     FOR p IN SELECT * FROM dibs.places AS x WHERE x.key = (t.book).key
         ORDER BY x.urgency, x.arrival LIMIT most
     LOOP
-        EXIT WHEN NOT dibs.silent(p, t.now, (t.book).doubt);
+        EXIT WHEN NOT dibs.silent(p, t.now, doubt);
         passed := passed + 1;
     END LOOP;
     RETURN passed;
@@ -181,8 +181,9 @@ END $$;
 
 -- ---- units, tokens, slots ---------------------------------------------------------------------------
 
--- There is room, and all waiters in sight are passed over.
-CREATE FUNCTION dibs.fits(t dibs.turn, wanted bigint) RETURNS boolean
+-- There is room, and all waiters in sight are passed over. A try passes only those that missed a heartbeat:
+-- others that are in doubt may live.
+CREATE FUNCTION dibs.fits(t dibs.turn, wanted bigint, is_try boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 DECLARE
     book dibs.keys := t.book;
@@ -191,7 +192,8 @@ BEGIN
     IF book.used + wanted > book.capacity THEN
         RETURN false;
     END IF;
-    RETURN in_sight = 0 OR dibs.passed_over(t, in_sight) = in_sight;
+    RETURN in_sight = 0
+        OR dibs.passed_over(t, in_sight, CASE WHEN is_try THEN 0 ELSE book.doubt END) = in_sight;
 END $$;
 
 -- Reserve `amount` tokens; `granted` is the first.
@@ -289,7 +291,7 @@ DECLARE
     e dibs.entry;
 BEGIN
     t := dibs.settle(t);
-    IF NOT t.deferred AND dibs.fits(t, place.units) THEN
+    IF NOT t.deferred AND dibs.fits(t, place.units, false) THEN
         e := dibs.get(t, place.id);
         IF e.what = 'place' THEN  -- from beyond what `settle` looks at
             t := dibs.push_grant(t, e);
@@ -312,7 +314,7 @@ LANGUAGE plpgsql AS $$
 BEGIN
     place.silence := dibs.claim_window(place.grant_ttl);
     IF ahead >= dibs.front()
-        AND ahead - dibs.passed_over(t, least(ahead, dibs.sight())) >= dibs.front()
+        AND ahead - dibs.passed_over(t, least(ahead, dibs.sight()), (t.book).doubt) >= dibs.front()
     THEN
         place.silence := 3 * place.silence;
     END IF;

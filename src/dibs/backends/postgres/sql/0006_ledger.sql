@@ -101,7 +101,7 @@ BEGIN
     IF (t.book).waiting > 0 THEN
         t := dibs.settle(t);  -- a greater capacity lets the queue in first
     END IF;
-    IF dibs.fits(t, c.units) THEN
+    IF dibs.fits(t, c.units, NOT c.queue) THEN
         RETURN dibs.grant_units(t, c);
     END IF;
     IF NOT c.queue THEN
@@ -270,6 +270,7 @@ BEGIN
         t.reply := dibs.lost('revoked', hold.detail);
         RETURN t;
     END IF;
+    hold.state := 'held';  -- its owner speaks, so it is claimed
     t := dibs.extend(t, hold, 0);
     hold.ttl := t.left_over;
     hold.expires := t.now + t.left_over;

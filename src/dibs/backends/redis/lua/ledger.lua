@@ -74,7 +74,7 @@ function Rules.A(turn, command)
   if turn.book.place > 0 then
     turn:settle() -- a greater capacity lets the queue in first
   end
-  if turn:fits(command.units) then
+  if turn:fits(command.units, not command.queue) then
     return grant(turn, command)
   end
   if not command.queue then
@@ -180,6 +180,7 @@ function Rules.Z(turn, command)
   if hold.state == 'revoked' then
     return Reply.lost('revoked', hold.detail)
   end
+  hold.state = 'held' -- its owner speaks, so it is claimed
   local left = turn:extend(hold, 0)
   if command.seq > hold.seq then
     hold.seq = command.seq -- also of what is refused: its late copy must not succeed

@@ -21,17 +21,17 @@ end
 
 -- ---- units, tokens, slots ------------------------------------------------------------------------
 
--- It missed its heartbeats, or was not heard of since a grant that nobody claimed.
-function Turn:is_silent(place)
+-- It missed its heartbeats, or was not heard of since a grant that nobody claimed: `doubt` is its token.
+function Turn:is_silent(place, doubt)
   local heard = place.expires - place.ttl
-  return self.now - heard > place.silence or place.seen < self.book.doubt
+  return self.now - heard > place.silence or place.seen < doubt
 end
 
 -- How many of the first `most` waiters are passed over, all before the first one that is not.
-function Turn:passed_over(most)
+function Turn:passed_over(most, doubt)
   local count = 0
   for place in self.book:queue() do
-    if count == most or not self:is_silent(place) then
+    if count == most or not self:is_silent(place, doubt) then
       return count
     end
     count = count + 1
@@ -39,14 +39,15 @@ function Turn:passed_over(most)
   return count
 end
 
--- There is room, and all waiters in sight are passed over.
-function Turn:fits(units)
+-- There is room, and all waiters in sight are passed over. A try passes only those that missed a heartbeat:
+-- others that are in doubt may live.
+function Turn:fits(units, is_try)
   local book = self.book
   if book.used + units > book.capacity then
     return false
   end
   local in_sight = math.min(book.place, SIGHT)
-  return in_sight == 0 or self:passed_over(in_sight) == in_sight
+  return in_sight == 0 or self:passed_over(in_sight, is_try and 0 or book.doubt) == in_sight
 end
 
 -- Reserve `count` tokens and return the first.
@@ -159,7 +160,7 @@ function Turn:grant_next()
     if book.used >= book.capacity then
       return false
     end
-    if not self:is_silent(place) then
+    if not self:is_silent(place, self.book.doubt) then
       if book.used + place.units > book.capacity then
         return false
       end
@@ -189,7 +190,7 @@ end
 -- A heartbeat: its owner lives, and the next one is due by `recheck_in`.
 function Turn:hear(place, ahead)
   local window = claim_window(place.grant_ttl)
-  local is_front = ahead < FRONT or ahead - self:passed_over(math.min(ahead, SIGHT)) < FRONT
+  local is_front = ahead < FRONT or ahead - self:passed_over(math.min(ahead, SIGHT), self.book.doubt) < FRONT
   place.silence = is_front and window or 3 * window
   place.seen = self.book.last
 end
