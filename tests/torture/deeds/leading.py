@@ -15,12 +15,6 @@ ELECTIONS = {
 """Names and deadlines; one of them is nearer to the store's than its margin."""
 
 
-class Block:
-    """Whoever keeps the term of a `with` block."""
-
-    lease: Any = None
-
-
 class Candidate:
     """An election of one hand, and what is told of its terms."""
 
@@ -83,15 +77,15 @@ class Candidate:
 async def lead(hand: Hand) -> None:
     """As `async with election as term` does."""
     candidate = Candidate(hand)
-    election, block = candidate.election, Block()
+    election = candidate.election
     try:
-        term = await election._enter(block)
+        term = await election._enter()
         try:
             await candidate.govern(term, election.is_leader)
         except BaseException as error:
-            await term._leave(error)
+            await election._take_entered()._leave(error)
             raise
-        await term._leave(None)
+        await election._take_entered()._leave(None)
     finally:
         candidate.look()
 
