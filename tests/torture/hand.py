@@ -108,7 +108,11 @@ class Hand:
 
     async def within(self, lease: Any, body: Body) -> None:
         """Hold as a `with` block does: whoever loses the lease is interrupted."""
-        lease._enter()
+        try:
+            lease._enter()
+        except BaseException:  # lost before it began, and handed back
+            self.tell("releasing", lease)
+            raise
         try:
             await body(lease)
         except BaseException as error:
