@@ -76,9 +76,10 @@ run-other:
 	$(call RUN_TESTS,.venv-3.13,-m "not once")
 
 .PHONY: check
-check: env ## lint, formatting, types, architecture
+check: env ## lint, formatting, the generated side, types, architecture
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
+	$(PYTHON) tools/unasync.py --check
 	@$(MAKE) -j 3 check-mypy check-pyright check-layers
 
 .PHONY: check-mypy check-pyright check-layers
@@ -90,7 +91,8 @@ check-layers:
 	$(PYTHON) -m pytest -q tests/architecture
 
 .PHONY: fix
-fix: env ## let ruff repair and format what it can
+fix: env ## generate dibs.sync, and let ruff repair and format what it can
+	$(PYTHON) tools/unasync.py
 	$(PYTHON) -m ruff check --fix
 	$(PYTHON) -m ruff format
 

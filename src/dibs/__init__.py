@@ -6,26 +6,25 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dibs.faces.aio import Lease as Lease
-    from dibs.faces.aio import Lock as Lock
-    from dibs.faces.aio import Semaphore as Semaphore
-    from dibs.faces.aio_allof import AllOf as AllOf
-    from dibs.faces.aio_allof import Leases as Leases
-    from dibs.faces.aio_client import Client as Client
-    from dibs.faces.aio_client import connect as connect
-    from dibs.faces.aio_election import Campaign as Campaign
-    from dibs.faces.aio_election import LeaderElection as LeaderElection
-    from dibs.faces.aio_election import Term as Term
-    from dibs.faces.aio_rwlock import RWLease as RWLease
-    from dibs.faces.aio_rwlock import RWLock as RWLock
-    from dibs.faces.aio_tasklock import TaskLease as TaskLease
-    from dibs.faces.aio_tasklock import TaskLock as TaskLock
+    from dibs._api import AllOf as AllOf
+    from dibs._api import Campaign as Campaign
+    from dibs._api import Client as Client
+    from dibs._api import LeaderElection as LeaderElection
+    from dibs._api import Lease as Lease
+    from dibs._api import Leases as Leases
+    from dibs._api import Lock as Lock
+    from dibs._api import RWLease as RWLease
+    from dibs._api import RWLock as RWLock
+    from dibs._api import Semaphore as Semaphore
+    from dibs._api import TaskLease as TaskLease
+    from dibs._api import TaskLock as TaskLock
+    from dibs._api import Term as Term
+    from dibs._api import connect as connect
     from dibs.faces.common import *  # noqa: F403
 
     __all__: list[str]
 else:
-    from dibs.faces.common import homes
-    from dibs.lazy import from_modules
+    from dibs.faces.common import public_names
 
-    __all__, __getattr__, __dir__ = from_modules(__name__, homes("aio"))
-    del from_modules, homes
+    __all__, __getattr__, __dir__ = public_names(__name__, "dibs._api")
+    del public_names

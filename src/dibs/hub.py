@@ -92,8 +92,14 @@ class Hub:
                     self._threads = runtime
         return runtime
 
+    async def aclose(self) -> None:
+        """Give up what is held, and disconnect the running loop, too."""
+        loop = _running_loop()
+        await loop.run_in_executor(None, self.close)
+        await self.close_loop()
+        await loop.run_in_executor(None, self.close)  # for what was granted meanwhile
+
     async def close_loop(self) -> None:
-        """Disconnect the running loop; the last step of an async client."""
         runtime = self._loops.pop(_running_loop(), None)
         self._last = (None, None)
         if runtime is not None:

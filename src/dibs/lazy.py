@@ -5,10 +5,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+type Exports = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
+"""`__all__`, `__getattr__` and `__dir__` of a module."""
 
-def from_modules(
-    package: str, names: Mapping[str, tuple[str, ...]]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+
+def from_modules(package: str, names: Mapping[str, tuple[str, ...]]) -> Exports:
     """`__all__`, `__getattr__` and `__dir__` for a module whose names live in others (PEP 562)."""
     home = {name: module for module, exported in names.items() for name in exported}
 

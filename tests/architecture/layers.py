@@ -123,13 +123,15 @@ RULES: Mapping[str, Rule] = {
     "stores": Rule(BELOW | names("hub overrides settings_file settings_stores store_names")),
     "faces.*": Rule(
         BELOW
+        | {"sync"}
         | names(
-            "hub defaults lazy overrides settings sigterm store_names stores runtime.* primitives.*"
+            "hub defaults lazy overrides settings sigterm store_names stores runtime.* primitives.* _api"
         ),
         siblings=True,
     ),
-    "": Rule(BASE | names("lazy config faces.*")),
-    "sync": Rule(BASE | names("lazy config faces.*")),
+    "_api": Rule(BELOW | names("hub defaults lazy stores runtime.* primitives.* faces.*")),
+    "sync": Rule(BELOW | names("hub defaults lazy stores runtime.* primitives.* faces.*")),
+    "": Rule(BASE | names("lazy config faces.* _api")),
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(

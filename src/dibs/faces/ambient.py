@@ -9,10 +9,10 @@ from dibs.overrides import overriding
 from dibs.store_names import store_name
 
 if TYPE_CHECKING:
-    from dibs.faces import aio_client, blocking_client
+    from dibs import _api, sync
 
 
-def set_default(store: "str | aio_client.Client | blocking_client.Client | None") -> None:
+def set_default(store: "str | _api.Client | sync.Client | None") -> None:
     """What bare primitives use from now on: a URL, a client of either world, or None for none."""
     if isinstance(store, str):
         set_default_hub(hub_for(store))
@@ -21,7 +21,7 @@ def set_default(store: "str | aio_client.Client | blocking_client.Client | None"
 
 
 def override(
-    client: "aio_client.Client | blocking_client.Client", *, name: str | None = None
+    client: "_api.Client | sync.Client", *, name: str | None = None
 ) -> AbstractContextManager[None]:
     """Whatever names no store (or that store) uses this client's meanwhile; for tests.
 

@@ -1,10 +1,11 @@
-"""The names that both worlds share: what `dibs` and `dibs.sync` have in common.
+"""The public names: those that `dibs` and `dibs.sync` share, and those that each has its own of.
 
-A new public name is written here twice, for programs and for type checkers, or, if each world has one
-of its own, in `WORLD` and in the two packages. A test pins the outcome.
+A new name that both share is written here twice, for programs and for type checkers. A test pins the outcome.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
+
+from dibs.lazy import Exports, from_modules
 
 if TYPE_CHECKING:
     from dibs.config import Duration as Duration
@@ -70,18 +71,25 @@ COMMON = {
     "dibs.primitives.watching": ("Waiting",),
 }
 
-WORLD = {
-    "": ("Lease", "Lock", "Semaphore"),
-    "_client": ("Client", "connect"),
-    "_allof": ("AllOf", "Leases"),
-    "_rwlock": ("RWLease", "RWLock"),
-    "_tasklock": ("TaskLease", "TaskLock"),
-    "_election": ("Campaign", "LeaderElection", "Term"),
-}
-"""What each world has its own of, by the end of the name of the module that it is in."""
+OWN = (
+    "AllOf",
+    "Campaign",
+    "Client",
+    "LeaderElection",
+    "Lease",
+    "Leases",
+    "Lock",
+    "RWLease",
+    "RWLock",
+    "Semaphore",
+    "TaskLease",
+    "TaskLock",
+    "Term",
+    "connect",
+)
+"""What each side has its own of, in `_api.py` and `sync.py`."""
 
 
-def homes(world: Literal["aio", "blocking"]) -> dict[str, tuple[str, ...]]:
-    """The modules that the public names of a world live in."""
-    own = {f"dibs.faces.{world}{part}": names for part, names in WORLD.items()}
-    return {**COMMON, **own}
+def public_names(module: str, own: str) -> Exports:
+    """`__all__`, `__getattr__` and `__dir__` of a side whose own names live in the module `own`."""
+    return from_modules(module, {**COMMON, own: OWN})

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, TypedDict
 from dibs.clock import Clock
 from dibs.config import Duration
 from dibs.defaults import DefaultStore, default_hub
-from dibs.faces.loops import refuse_in_workflow
+from dibs.faces.sides import refuse_in_workflow
 from dibs.hub import Hub, hub_for, hub_of
 from dibs.store_names import store_name
 from dibs.stores import hub_named

@@ -7,26 +7,27 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from dibs import sync
 from dibs.config import LockConfig
 from dibs.errors import AcquireTimeout, NotHeld
-from dibs.faces import blocking
 from dibs.faces.callables import is_async, refuse_generator, refuse_late_body
 from dibs.faces.described import client_of
 from dibs.primitives.description import Description
 from dibs.primitives.options import refuse_options
+from dibs.primitives.tasklock import task_configured
 from dibs.primitives.template import NameTemplate
 from dibs.settings import configured
 from dibs.stores import NamedStore
 
 if TYPE_CHECKING:
-    from dibs.faces import aio
+    from dibs import _api
 
-_current: "ContextVar[aio.Lease | blocking.Lease]" = ContextVar("dibs_current_lease")
+_current: "ContextVar[_api.Lease | sync.Lease]" = ContextVar("dibs_current_lease")
 
 _SETTINGS = frozenset(LockConfig.__dataclass_fields__)
 
 
-def current_lease() -> "aio.Lease | blocking.Lease":
+def current_lease() -> "_api.Lease | sync.Lease":
     """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
 
     In a coroutine function it is one of `dibs`, in a plain function one of `dibs.sync`; what
@@ -39,7 +40,7 @@ def current_lease() -> "aio.Lease | blocking.Lease":
 
 
 @contextmanager
-def as_current[LeaseT: "aio.Lease | blocking.Lease"](lease: LeaseT) -> Generator[LeaseT]:
+def as_current[LeaseT: "_api.Lease | sync.Lease"](lease: LeaseT) -> Generator[LeaseT]:
     """In this block `current_lease()` is that one: for what acquires by itself and then runs a function."""
     token = _current.set(lease)
     try:
@@ -57,7 +58,7 @@ def wraps[F: Callable[..., Any]](
     **options: Any,
 ) -> Callable[[F], F]:
     """What `Lock.wraps` of both worlds does; see there."""
-    check(template, on_busy)
+    _check(template, on_busy)
     if on_busy == "skip":
         options.setdefault("wait", 0)
     extra: dict[str, Any] = {
@@ -69,15 +70,33 @@ def wraps[F: Callable[..., Any]](
 
     def decorate(function: F) -> F:
         config = configured("lock", template, options, **loading)
-        return wrapped_in(
-            _locks, function, template, config, {"client": client, **extra}, on_busy, default
+        return _wrapped(
+            "Lock", function, template, config, {"client": client, **extra}, on_busy, default
         )
 
     return decorate
 
 
-def wrapped_in[F: Callable[..., Any]](
-    locks: Callable[[bool], Any],
+def wraps_task[F: Callable[..., Any]](
+    template: str,
+    on_busy: str,
+    default: object,
+    hold: dict[str, Any],
+    loading: dict[str, Any],
+    about: dict[str, Any],
+) -> Callable[[F], F]:
+    """What `TaskLock.wraps` of both worlds does; see there."""
+    _check(template, on_busy)
+    config = task_configured(template, hold, **loading)
+
+    def decorate(function: F) -> F:
+        return _wrapped("TaskLock", function, template, config, about, on_busy, default)
+
+    return decorate
+
+
+def _wrapped[F: Callable[..., Any]](
+    primitive: str,
     function: F,
     template: str,
     config: Any,
@@ -85,29 +104,29 @@ def wrapped_in[F: Callable[..., Any]](
     on_busy: str,
     default: object,
 ) -> F:
-    """The function, holding one of `locks(is_async)` while it runs, as `config` and `extra` describe it."""
+    """The function, holding a primitive of its side while it runs, as `config` and `extra` describe it."""
     refuse_generator(function)
     name = NameTemplate(template, function)
     skip = AcquireTimeout if on_busy == "skip" else ()
     asynchronous = is_async(function)
     make = _wrap_async if asynchronous else _wrap_plain
     about = _in_world(extra, asynchronous)
-    described = partial(locks(asynchronous).from_config, config=config, **about)
+    described = partial(getattr(_side(asynchronous), primitive).from_config, config=config, **about)
     wrapped: Any = make(function, name, described, skip, default)
     made: F = wrapped
     return made
 
 
-def _locks(asynchronous: bool) -> Any:
-    """The class of the world that a function is of."""
+def _side(asynchronous: bool) -> Any:
+    """The module with the classes for such a function."""
     if not asynchronous:
-        return blocking.Lock
-    from dibs.faces import aio  # imports asyncio, which who only has threads never needs
+        return sync
+    from dibs import _api  # imports asyncio, which who only has threads never needs
 
-    return aio.Lock
+    return _api
 
 
-def check(template: object, on_busy: str) -> None:
+def _check(template: object, on_busy: str) -> None:
     """Raises for a decorator that was called wrongly."""
     _check_template(template)
     if on_busy not in ("raise", "skip"):
@@ -179,15 +198,7 @@ def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
     client = client_of(extra.get("client"))
     if isinstance(client, NamedStore | None):
         return {**extra, "client": client}
-    client_type: type[Any]
-    if asynchronous:
-        from dibs.faces import aio_client
-
-        client_type = aio_client.Client
-    else:
-        from dibs.faces import blocking_client
-
-        client_type = blocking_client.Client
+    client_type = _side(asynchronous).Client
     return (
         extra if isinstance(client, client_type) else {**extra, "client": client_type(client.hub)}
     )

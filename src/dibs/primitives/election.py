@@ -1,6 +1,7 @@
 """A leader election: one key that one candidate at a time keeps, while the others wait for it."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from inspect import iscoroutinefunction
 from itertools import count
 from random import uniform
 from typing import Any, ClassVar, Self, Unpack
@@ -107,6 +108,8 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
     def _refuse_callback(self, name: str, callback: object) -> None:
         if callback is not None and not callable(callback):
             raise TypeError(f"{name} is {callback!r}: give a function that takes the term")
+        if not self._may_await and iscoroutinefunction(callback):
+            raise TypeError(f"{name} is a coroutine function, and nobody awaits it in a thread")
 
     # -- terms --------------------------------------------------------------------------------------
 
