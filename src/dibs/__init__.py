@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     __all__: list[str]
 else:
     from dibs.faces.common import public_names
+    from dibs.lazy import pass_through
 
     __all__, __getattr__, __dir__ = public_names(__name__, "dibs._api")
-    del public_names
+    pass_through("dibs.sync")
+    del public_names, pass_through

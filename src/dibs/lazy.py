@@ -23,6 +23,13 @@ def from_modules(package: str, names: Mapping[str, tuple[str, ...]]) -> Exports:
     return sorted(home), get, lambda: sorted(home)
 
 
+def pass_through(name: str) -> None:
+    """Let the sandbox of a Temporal workflow have the module from outside; outside of one do nothing."""
+    workflow = sys.modules.get("temporalio.workflow")
+    if workflow is not None and workflow.unsafe.in_sandbox():
+        imported(name)
+
+
 def imported(name: str) -> Any:
     """The module of that name; in the sandbox of a Temporal workflow the one outside of it.
 

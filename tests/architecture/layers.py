@@ -173,7 +173,12 @@ RULES: Mapping[str, Rule] = {
         not_stdlib=IN_WORKFLOWS,
     ),
     # the kind of the workflow's own random numbers, which a replay draws again
-    "temporal.slot.probing": Rule(not_stdlib=IN_WORKFLOWS - {"random"}),
+    "temporal.slot.acquiring": Rule(
+        TEMPORAL_FLOWS | names("temporal.permits.* temporal.slot.*"),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS - {"random"},
+    ),
     "temporal.semaphore": Rule(
         TEMPORAL_FLOWS | names("temporal.permits.* temporal.slot.* temporal.fair.*"),
         theirs=names("temporalio"),
@@ -206,7 +211,7 @@ RULES: Mapping[str, Rule] = {
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
     "server.spans": Rule(SERVICE | names("links server.*"), theirs=HTTP | {"opentelemetry"}),
-    "server.tracing": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
     # sees what passes, and knows of no route
     "server.observatory.*": Rule(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dibs.backends.sqlite import letters
+from dibs.backends.sqlite import post as letters
 from dibs.model import Release, Wakeup
 from tests.backends.sqlite_help import acquire, blocking, run
 
@@ -35,28 +35,28 @@ wakeups = st.builds(
 @given(st.lists(wakeups, max_size=40))
 def test_what_is_written_is_read(sent: list[Wakeup]) -> None:
     found: list[Wakeup] = []
-    for letter in letters.write(sent):
+    for letter in letters.letters_of(sent):
         assert len(letter) <= letters.MAX_SIZE
-        found += letters.read(letter, "me")
+        found += letters.wakeups_in(letter, "me")
     assert found == sent
 
 
 def test_many_share_letters_that_can_be_read() -> None:
     sent = [replace(WAKEUP, key=bytes([n % 256]) * 500) for n in range(400)]
     found: list[Wakeup] = []
-    for letter in letters.write(sent):
+    for letter in letters.letters_of(sent):
         assert len(letter) <= letters.MAX_SIZE
-        found += letters.read(letter, "me")
+        found += letters.wakeups_in(letter, "me")
     assert found == sent
 
 
 @given(st.binary(max_size=300))
 def test_garbage_is_dropped(garbage: bytes) -> None:
-    assert not letters.read(garbage, "me")
-    assert not letters.read(letters.VERSION + garbage[:40], "me")
+    assert not letters.wakeups_in(garbage, "me")
+    assert not letters.wakeups_in(letters.VERSION + garbage[:40], "me")
 
 
-FRIENDLY = next(letters.write([WAKEUP, WAKEUP]))[len(letters.VERSION) :]
+FRIENDLY = next(letters.letters_of([WAKEUP, WAKEUP]))[len(letters.VERSION) :]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ FRIENDLY = next(letters.write([WAKEUP, WAKEUP]))[len(letters.VERSION) :]
     ],
 )
 def test_a_letter_of_a_clumsy_friend_is_dropped(body: bytes) -> None:
-    assert list(letters.read(letters.VERSION + body, "me")) == []
+    assert list(letters.wakeups_in(letters.VERSION + body, "me")) == []
 
 
 @pytest.fixture

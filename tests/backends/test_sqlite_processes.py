@@ -237,9 +237,9 @@ def test_forks_while_other_threads_commit(path: Path) -> None:
 TORN = """
 import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
-from dibs.backends.sqlite import forks
+from dibs.backends.sqlite import connection
 from dibs.errors import BackendUnavailable
-forks.PATIENCE = 0.1
+connection.FORK_PATIENCE = 0.1
 backend = blocking(path)
 with backend._connection.lock:
     backend._connection._db.execute("BEGIN IMMEDIATE")

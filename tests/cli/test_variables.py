@@ -2,7 +2,7 @@
 
 import pytest
 
-from dibs.cli.variables import misspelt
+from dibs.cli.app import misspelt
 from tests.cli.processes import Cli
 
 

@@ -9,7 +9,7 @@ import pytest
 from dibs import AcquireTimeout, BackendUnavailable, Deadlock
 from dibs.core.names import fingerprint, wait_key
 from dibs.model import Inspect, Status
-from dibs.primitives.circles import Detective
+from dibs.primitives.deadlock import Detective
 from tests.primitives.circles import all_done, ask, nothing_left, outcomes, ring
 from tests.primitives.waits import pause, time_passes, until
 from tests.primitives.worlds import World, in_both_worlds

@@ -16,7 +16,7 @@ import redis
 
 import dibs
 from dibs import Client
-from dibs.backends.sqlite import letters
+from dibs.backends.sqlite import post as letters
 from dibs.clock import SystemClock
 from dibs.errors import AcquireTimeout
 from dibs.hub import Hub
@@ -93,7 +93,7 @@ def by_sqlite(url: str) -> Iterator[Forge]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
 
         def forge(it: Wakeup) -> None:
-            for letter in letters.write([it]):
+            for letter in letters.letters_of([it]):
                 stranger.sendto(letter, "\0" + it.inbox)
 
         yield forge

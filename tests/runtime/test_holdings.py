@@ -6,8 +6,7 @@ import threading
 from typing import Any
 from weakref import ref
 
-from dibs.primitives.circles import Detective
-from dibs.primitives.lookout import Lookout
+from dibs.primitives.deadlock import Detective, Lookout
 from dibs.runtime.holdings import SPARE, Holdings
 from tests.primitives.waits import pause
 from tests.primitives.worlds import World

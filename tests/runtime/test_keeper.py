@@ -72,6 +72,28 @@ def test_a_lease_with_a_short_ttl_leaves_the_others_their_time(site: Site) -> No
         lease.release()
 
 
+@pytest.mark.parametrize("count", [1, 20])
+def test_what_is_given_up_after_a_close_leaves_no_thread(site: Site, count: int) -> None:
+    """Such as an acquire that had no answer when its client was closed."""
+    given_up: list[Command] = []
+    site.store.before = lambda commands: given_up.extend(commands)
+    client = site.another()
+    lease = client.lock("a", ttl=TTL).acquire()
+    client.close()
+    assert lease.lost
+    for number in range(count):
+        client.hub.keeper.abandon(b"lock:b", f"id-{number}", 0.0)
+    ids = {f"id-{number}" for number in range(count)}
+    while not ids <= {each.id for each in given_up if isinstance(each, Release)}:
+        time.sleep(0.001)
+    while (thread := client.hub.keeper._thread) is not None:
+        thread.join(20)
+        assert not thread.is_alive()
+    with client.lock("a", ttl=TTL):  # and it may be used again
+        assert client.lock("a").locked()
+    client.close()
+
+
 def test_a_released_lease_is_never_renewed_again(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL).acquire()
     lease.release()

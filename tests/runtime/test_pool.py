@@ -9,9 +9,9 @@ import pytest
 
 from dibs.backends.port import Backend
 from dibs.backends.sqlite import SqliteStore
-from dibs.runtime import pool as pools
-from dibs.runtime.pool import Pool
+from dibs.runtime import threads as pools
 from dibs.runtime.step import step
+from dibs.runtime.threads import Pool
 
 
 class Made:

@@ -3,8 +3,8 @@
 import pytest
 
 from dibs.model import Acquire, Command, Inspect, Release, Renew
-from dibs.server import doubts as module
-from dibs.server.doubts import Doubts
+from dibs.server import service as module
+from dibs.server.service import Doubts
 
 pytestmark = pytest.mark.once
 

@@ -22,7 +22,7 @@ from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
 from dibs.server.config import ServerConfig, read_config
 from dibs.server.listening import CannotListen
-from dibs.server.tls import context_for
+from dibs.server.serve import context_for
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.waiting import wait_until

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dibs.cli import tail as tails
-from dibs.cli.tail import Tail
+from dibs.cli import following as tails
+from dibs.cli.following import Tail
 from tests.backends.http.serving import Served
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import self_signed

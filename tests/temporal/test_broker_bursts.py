@@ -9,7 +9,7 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer
 
-from dibs.backends.temporal.broker import leaving as broker_leaving
+from dibs.backends.temporal.broker import workflow as broker_leaving
 from dibs.backends.temporal.broker.backlog import Backlog
 from dibs.backends.temporal.broker.letters import call_in
 from dibs.backends.temporal.broker.room import MESSAGE

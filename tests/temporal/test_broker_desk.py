@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from dibs.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
-from dibs.backends.temporal.broker.flaws import MOST_TOKENS
+from dibs.backends.temporal.broker.desk import MOST_TOKENS, QUEUE_LIMIT, Desk
 from dibs.backends.temporal.protocol.bounds import AGES
 from dibs.backends.temporal.protocol.owners import inbox_of, owner_of
 from dibs.backends.temporal.protocol.wire import pack_command, pack_reply, unpack_command

@@ -3,10 +3,10 @@
 import pytest
 from temporalio import workflow
 
-from dibs.backends.temporal.broker import leaving as broker_leaving
+from dibs.backends.temporal.broker import workflow as broker_leaving
 from dibs.backends.temporal.broker.backlog import Backlog
-from dibs.backends.temporal.broker.leaving import Leaving
 from dibs.backends.temporal.broker.parts import size_of
+from dibs.backends.temporal.broker.workflow import Leaving
 from dibs.backends.temporal.protocol.owners import inbox_of
 from dibs.model import Acquire
 from tests.temporal.test_broker_clerk import KEY, RUN, Office

@@ -34,7 +34,7 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.temporal.worker.liveness import owner_closed
+from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,

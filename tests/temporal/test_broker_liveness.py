@@ -13,7 +13,7 @@ from dibs.backends.temporal.broker.workflow import DibsBroker
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.wire import Call, pack_command
 from dibs.model import Acquire, Inspect, Release
-from dibs.temporal.worker.liveness import owner_closed
+from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
 from tests.temporal.workers import unique, until

@@ -6,7 +6,7 @@ import pytest
 
 from dibs.backends.temporal.broker.watch import Watch
 from dibs.model import Granted, Inspect
-from dibs.temporal.worker.liveness import owner_closed
+from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import HastyBroker, Waiter, serving
 

@@ -14,7 +14,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from dibs.backends.temporal.broker.watch import Watch
 from dibs.model import Revoke
 from dibs.temporal.fair import place as brokered_place
-from dibs.temporal.worker.liveness import owner_closed
+from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     FLOWS,

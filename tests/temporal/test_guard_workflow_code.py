@@ -24,7 +24,7 @@ NAMED = {
     "bound": "`from dibs.temporal import Lock`",
     "blocking": "`from dibs.temporal import Lock`",
     "blocking wraps": "`from dibs.temporal import Lock`",
-    "AllOf": "`from dibs.temporal import Lock`",
+    "AllOf": "dibs's AllOf",
     "RWLock": "dibs's RWLock",
     "TaskLock": "dibs's TaskLock",
     "LeaderElection": "dibs's LeaderElection",

@@ -11,8 +11,8 @@ from dibs.core.names import key_of
 from dibs.errors import InvalidName
 from dibs.temporal import Lock, Semaphore
 from dibs.temporal.failures import Misused
+from dibs.temporal.fair.acquiring import unanswered
 from dibs.temporal.fair.delivery import Broker
-from dibs.temporal.fair.refusals import unanswered
 from dibs.temporal.permits.terms import terms
 
 pytestmark = pytest.mark.once

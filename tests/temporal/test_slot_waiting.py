@@ -8,8 +8,8 @@ from temporalio.testing import WorkflowEnvironment
 
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.temporal.slot.acquiring import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
-from dibs.temporal.slot.probing import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from tests.servers.binaries import temporal_program
 from tests.temporal.histories import count, history_of, replay
 from tests.temporal.slot_workflows import Holder, Spec

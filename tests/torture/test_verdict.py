@@ -7,8 +7,7 @@ import pytest
 
 from dibs.errors import UnsafeTiming
 from dibs.testing import Event, TorturePlan, Verdict, Violation
-from dibs.testing.torture.handoffs import handoffs
-from dibs.testing.torture.judging import Judge
+from dibs.testing.torture.judging import Judge, handoffs
 
 HIT = Counter({"kill": 20, "pause 3": 30})
 EACH = Counter({"lock": 30, "semaphore": 20})

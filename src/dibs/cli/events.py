@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,7 +11,12 @@ from dibs.cli.needing import needing
 from dibs.cli.options import Kind
 from dibs.cli.voice import Voice
 from dibs.cli.wording import kind_of, printable, shown, span
+from dibs.errors import BackendUnavailable
 from dibs.server.observatory.events import Event
+from dibs.server.observatory.picture import Picture
+
+if TYPE_CHECKING:
+    from dibs.sync import Client
 
 _COLOURS = {
     "granted": "green",
@@ -60,7 +66,6 @@ def _found(
         with needing("http"):
             from dibs.cli.following import followed
         return followed(full, prefix, kind, renewals, voice)
-    from dibs.cli.polling import polled
 
     return polled(options.open_client(url), prefix, kind, every, voice)
 
@@ -92,3 +97,26 @@ def line(event: Event) -> str:
     if event.reason:
         said.append(printable(event.reason))
     return ", ".join(said)
+
+
+def polled(
+    client: "Client", prefix: bytes, kind: Kind | None, every: float, voice: Voice
+) -> Iterator[Event]:
+    """What happens, for ever. Raises `BackendUnavailable` if not even the first look succeeds."""
+    told: list[Event] = []
+    picture = Picture(told.append, time.monotonic, time.time)
+    has_looked = False
+    while True:
+        begun, walk = time.monotonic(), picture.begin_walk()
+        try:
+            for status in client.list(prefix, kind):
+                picture.looked(status, begun, walk=walk)
+            picture.walked(walk, begun)
+            has_looked = True
+        except BackendUnavailable as error:
+            if not has_looked:
+                raise
+            voice.say("warning", f"{error}; still trying")
+        yield from told
+        told.clear()
+        time.sleep(every)

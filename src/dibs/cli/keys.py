@@ -109,7 +109,7 @@ def create(
     """Create a key. It is printed once, alone on stdout."""
     needs_stdout("the key would be lost")
     with needing("http"):
-        from dibs.cli.keys_wanted import slashes_added, wanted
+        from dibs.cli.keys_office import slashes_added, wanted
     asked = wanted(name, scopes, prefixes, expires_in)
     voice = Voice(as_json)
     office = _office(voice, **where)

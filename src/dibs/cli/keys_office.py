@@ -1,7 +1,9 @@
 """Where API keys are managed: in the service's records, or through a running server."""
 
 import os
-from typing import Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol
+from urllib.parse import quote
 
 import click
 
@@ -9,7 +11,12 @@ from dibs.cli import options
 from dibs.cli.directories import configured_service
 from dibs.cli.needing import needing
 from dibs.cli.output import Shape
+from dibs.cli.remote import Remote
 from dibs.cli.voice import Voice
+from dibs.config import seconds
+from dibs.errors import BackendUnavailable, Forbidden
+from dibs.server.keys_shapes import MAX_LIFE, check_name
+from dibs.server.scopes import lacks_slash, read_prefix, read_scopes, reduced, written
 
 _RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "STORE"))
 """Any of these says where the records are: here is a server of theirs."""
@@ -56,8 +63,6 @@ def office(
 
 
 def _remote(url: str, named_by: str = "") -> Office:
-    with needing("http"):
-        from dibs.cli.keys_remote import RemoteOffice
     return RemoteOffice(url, named_by)
 
 
@@ -71,4 +76,67 @@ def _local(records: str | None, store: str | None, config: str | None, voice: Vo
             f"using the keys in {found.place}, the default of `dibs serve`: for others give "
             "--server https://… or --records URL",
         )
+    return found
+
+
+class RemoteOffice:
+    """See `Office`. `named_by` is the setting that names the service, where no option does."""
+
+    def __init__(self, url: str, named_by: str = "") -> None:
+        self._remote = Remote(url)
+        self._named_by = named_by
+
+    @property
+    def place(self) -> str:
+        return self._remote.shown
+
+    def create(self, wanted: Shape) -> Shape:
+        made: Shape = self._ask("POST", "", wanted)
+        return made
+
+    def list(self, *, ended: bool) -> list[Shape]:
+        found: list[Shape] = self._ask("GET", "?ended=true" if ended else "")["keys"]
+        return found
+
+    def revoke(self, key_id: str) -> Shape | None:
+        gone: Shape | None = self._ask("DELETE", f"/{quote(key_id, safe='')}")
+        return gone
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        try:
+            return self._remote.ask(method, f"/v1/keys{path}", body)
+        except (BackendUnavailable, Forbidden) as error:
+            if self._named_by:  # on the service's machine, the user may have meant its records
+                hint = "with access to its records, --records URL needs no service and no key"
+                error.args = (f"{error}\n{self._named_by} names this service; {hint}",)
+            raise
+
+
+def wanted(
+    name: str, scopes: Sequence[str], prefixes: Sequence[str], expires_in: str | None
+) -> Shape:
+    """The body of `POST /v1/keys`. Raises `UsageError`."""
+    try:
+        check_name(name)
+        shape: Shape = {
+            "name": name,
+            "scopes": sorted(read_scopes(scopes)),
+            "prefixes": [written(each) for each in reduced(map(read_prefix, prefixes)) if each],
+        }
+        if expires_in is not None:
+            shape["expires_in"] = _lifetime(expires_in)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    return shape
+
+
+def slashes_added(prefixes: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Prefixes without a slash at their end, each with the directory that it stands for."""
+    return ((each, written(read_prefix(each))) for each in prefixes if lacks_slash(each))
+
+
+def _lifetime(text: str) -> float:
+    found = seconds(text, "--expires-in")
+    if not 1 <= found <= MAX_LIFE:
+        raise ValueError(f"--expires-in is {text}: it must be 1 s to 100 years")
     return found

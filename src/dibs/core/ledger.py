@@ -16,7 +16,7 @@ The rules, which the model check in `tests/model` explores exhaustively:
 * The queue is strict: nobody passes a place that speaks up, however much fits behind it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from math import inf, isfinite
 from typing import Any, Literal
@@ -25,7 +25,6 @@ from dibs.core.book import Book, Entry, Hold, Place, Tomb, first_release
 from dibs.core.names import fingerprint
 from dibs.core.timing import BURIAL, WINDOW
 from dibs.core.turn import Turn
-from dibs.core.views import holders_of, waiter_of
 from dibs.model import (
     MANY,
     Acquire,
@@ -33,6 +32,7 @@ from dibs.model import (
     Failed,
     Gone,
     Granted,
+    Holder,
     Inspect,
     Lost,
     Queued,
@@ -47,6 +47,7 @@ from dibs.model import (
     Revoked,
     Status,
     Unknown,
+    Waiter,
     Wakeup,
 )
 
@@ -331,3 +332,41 @@ _RULES: dict[type, Callable[[Turn, Any], Reply]] = {
     Inspect: _inspect,
     Revoke: _revoke,
 }
+
+
+def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
+    """Holds, as others may see them."""
+    return tuple(
+        Holder(
+            lease="" if hold.state == "kept" else fingerprint(hold.id),
+            owner=hold.owner,
+            token=hold.token,
+            units=hold.units,
+            slots=hold.slots,
+            held_for=_age(turn, hold.since),
+            expires_in=turn.book.expires_at(hold) - turn.now,
+            note=hold.note,
+            state=hold.state,
+            address=hold.address,
+            trace=hold.trace,
+        )
+        for hold in holds
+    )
+
+
+def waiter_of(turn: Turn, place: Place) -> Waiter:
+    """A place, as others may see it."""
+    return Waiter(
+        lease=fingerprint(place.id),
+        owner=place.owner,
+        units=place.units,
+        priority=place.priority,
+        waited=_age(turn, place.since),
+        note=place.note,
+        address=place.address,
+        trace=place.trace,
+    )
+
+
+def _age(turn: Turn, since: int) -> float:
+    return max(turn.stamp - since, 0) / 1e6

@@ -1,4 +1,4 @@
-"""What somebody waits for, and how an advert's note tells it (see `primitives/circles.py`)."""
+"""What somebody waits for, and how an advert's note tells it (see `primitives/deadlock.py`)."""
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple

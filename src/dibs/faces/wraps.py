@@ -1,7 +1,8 @@
 """The decorator: hold a lock while a function runs, named after its arguments."""
 
 import functools
-from collections.abc import Callable, Generator
+import inspect
+from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -10,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from dibs import sync
 from dibs.config import LockConfig
 from dibs.errors import AcquireTimeout, NotHeld
-from dibs.faces.callables import is_async, refuse_generator, refuse_late_body
 from dibs.faces.described import client_of
 from dibs.primitives.description import Description
 from dibs.primitives.options import refuse_options
 from dibs.primitives.tasklock import task_configured
-from dibs.primitives.template import NameTemplate
+from dibs.primitives.template import NameTemplate, called
 from dibs.settings import configured
 from dibs.stores import NamedStore
 
@@ -202,3 +202,49 @@ def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
     return (
         extra if isinstance(client, client_type) else {**extra, "client": client_type(client.hub)}
     )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    return any(inspect.iscoroutinefunction(each) for each in _bodies(function))
+
+
+def refuse_generator(function: Callable[..., Any]) -> None:
+    """Raises `TypeError` for what is no function, and for one whose body no lock could be around."""
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function).__name__
+        raise TypeError(f"write @{kind} above @Lock.wraps(...), not below it")
+    if not callable(function):
+        raise TypeError(f"wraps decorates a function, and {function!r} is none")
+    for each in _bodies(function):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise TypeError(
+                f"{called(function)} is a generator: its body runs long after the call that "
+                "made it, so a lock around the call would protect nothing; lock inside it"
+            )
+
+
+def refuse_late_body(function: Callable[..., Any], result: object) -> None:
+    """Raises `TypeError` if what a plain call returned has its body still to run, without the lock."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        advice = "iterate inside the function, or lock inside the generator"
+    elif inspect.isawaitable(result):
+        advice = "decorate the `async def` itself, or await it inside the function"
+    else:
+        return
+    # an asynchronous generator that hasn't begun holds nothing that would need closing
+    if isinstance(result, Coroutine | Generator):
+        result.close()
+    elif callable(cancel := getattr(result, "cancel", None)):
+        cancel()
+    raise TypeError(
+        f"{called(function)} returned a {type(result).__name__}, whose body would run with the lock "
+        f"already released: {advice}"
+    )
+
+
+def _bodies(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What a call runs: the callable, and the `__call__` of an object's type."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function, getattr(type(function), "__call__", None)  # noqa: B004  # not whether it has one

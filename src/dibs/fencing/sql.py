@@ -9,7 +9,6 @@ from typing import Any
 from dibs.errors import DibsError, NotConfigured
 from dibs.fencing.stale import stale
 from dibs.fencing.stamp import Stamp, Stamped, stamp_of
-from dibs.fencing.transaction import is_in_transaction
 
 TABLE = "dibs_fences"
 
@@ -174,3 +173,31 @@ def _style_of(connection: Any) -> str:
         f"a {type(connection).__qualname__} doesn't tell how its driver marks parameters: make the fence "
         'with paramstyle="qmark" (?) or paramstyle="format" (%s)'
     )
+
+
+IDLE = 0
+"""libpq's word for a connection that is in no transaction."""
+
+
+def is_in_transaction(connection: Any) -> bool | None:
+    """Whether what is written next stands with what follows; None where the connection doesn't tell.
+
+    To be asked before writing: a connection that begins a transaction by itself is in one.
+    """
+    atomic = getattr(connection, "in_atomic_block", None)  # Django's
+    if isinstance(atomic, bool):
+        return atomic or not connection.get_autocommit()
+    autocommit = getattr(connection, "autocommit", None)
+    if autocommit is False:  # as the DB-API has it: the first statement begins one
+        return True
+    inside = getattr(connection, "in_transaction", None)
+    if isinstance(inside, bool):
+        return inside or _begins_by_itself(connection)
+    status = getattr(getattr(connection, "info", None), "transaction_status", None)  # psycopg's
+    return None if status is None else int(status) != IDLE
+
+
+def _begins_by_itself(connection: Any) -> bool:
+    """What sqlite3 does before it writes, unless it is told not to in one of two ways."""
+    level = getattr(connection, "isolation_level", None)
+    return level is not None and getattr(connection, "autocommit", None) is not True

@@ -16,7 +16,6 @@ from dibs.primitives.complaints import Complaints
 from dibs.primitives.election_config import JITTER, LeaderConfig, leader_configured
 from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
-from dibs.primitives.ready import announce
 from dibs.primitives.stoppable import Stoppable
 from dibs.primitives.telling import key_shown
 from dibs.primitives.term import Callback, LeaderTerms, TermBase
@@ -217,3 +216,21 @@ async def until_lost(term: TermBase) -> None:
     """What a leader does that has nothing else to do. Raises `LeaseLost` at the end."""
     await term._wait_lost()
     term.ensure()
+
+
+def announce(ready: object) -> None:
+    """Call a function, set an event's flag or a future's result, whichever `ready` is; None is nobody.
+
+    Raises `TypeError` for anything else.
+    """
+    if ready is None:
+        return
+    if callable(ready):
+        ready()
+    elif hasattr(ready, "set_result"):
+        if not ready.done():  # type: ignore[attr-defined]
+            ready.set_result(None)
+    elif hasattr(ready, "set"):
+        ready.set()
+    else:
+        raise TypeError(f"ready is {ready!r}: give a function, an event or a future")

@@ -18,8 +18,24 @@ from dibs.runtime.holdings import Holdings
 from dibs.runtime.keeper import StoreKeeper
 from dibs.runtime.mail import Letterbox
 from dibs.runtime.port import Answer, Told
-from dibs.runtime.several import told_of
-from dibs.runtime.task_job import TaskJob
+
+
+class TaskJob:
+    """A task that is held for as long as its job is."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    async def join(self, timeout: float | None) -> bool:
+        """Wait until it has ended; tell whether it has. To be cancelled meanwhile leaves it alone."""
+        done, _ = await asyncio.wait((self._task,), timeout=timeout)
+        return bool(done)
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
 
 log = logging.getLogger("dibs")
 
@@ -153,6 +169,7 @@ class AsyncRuntime:
         call_timeout: float,
     ) -> None:
         self.keeper = keeper
+        keeper.is_closed = False
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
         self.holding = Holdings()
@@ -311,3 +328,23 @@ class AsyncRuntime:
     def after_fork(self) -> None:
         self.backend.after_fork()
         self.is_ready = False
+
+
+async def told_of(calls: Sequence[Call]) -> Sequence[Told]:
+    """The outcome of each, when all have one. A cancelled caller leaves; what has left goes on."""
+    try:
+        await asyncio.wait([call.future for call in calls])
+        return [_told(call) for call in calls]
+    finally:
+        for call in calls:
+            if not (call.future.cancel() or call.future.cancelled()):
+                call.future.exception()  # has been seen, or is of no interest any more
+
+
+def _told(call: Call) -> Told:
+    error = call.future.exception()
+    if error is None:
+        return call.future.result()
+    if isinstance(error, DibsError):
+        return error
+    raise error

@@ -65,6 +65,8 @@ class StoreKeeper:
         self.mail = Mailroom(self._revoked)
         self.store = store
         """Where the leases are that it keeps."""
+        self.is_closed = False
+        """Its client is: once nothing is left to do it ends, and nobody listens."""
         self._clock = clock
         self._timers = timers_for(clock)
         self._stepped = hasattr(clock, "at")
@@ -114,6 +116,7 @@ class StoreKeeper:
 
     def listen(self, timeout: float) -> None:
         """Begin to listen for threads that wait, if that hasn't been done."""
+        self.is_closed = False
         if self._backend is None:
             self.flush(timeout)
 
@@ -129,6 +132,7 @@ class StoreKeeper:
 
     def close(self) -> None:
         """Give up every lease that is still held, wait a little for that, and end."""
+        self.is_closed = True
         for lease in self._timetable.leases():
             lease._lose("closed")
         if self._chores:
@@ -136,12 +140,14 @@ class StoreKeeper:
                 self._start()
             except RuntimeError:  # the interpreter is about to end, and starts no threads any more
                 self._work_here()
-        if self._thread is not None and self._goes_on():
+        thread = self._thread
+        if thread is not None and self._goes_on():
             self._closing = True
             self._wake()
-            if self._thread is not threading.current_thread():
-                self._thread.join(DRAIN)
-            self._thread = None
+            if thread is not threading.current_thread():
+                thread.join(DRAIN)
+            if self._thread is thread:
+                self._thread = None
             self._closing = False
 
     def _goes_on(self) -> bool:
@@ -236,12 +242,26 @@ class StoreKeeper:
 
     def _run(self) -> None:
         while not self._closing:
+            if self._has_ended():
+                return
             try:
                 self._round()
                 self._pause = 0.0
             except Exception as error:  # noqa: BLE001  # it survives everything
                 self._stumble(error)
         self._disconnect()
+
+    def _has_ended(self) -> bool:
+        """End if the client is closed and nothing is left to do. Another thread starts for what comes later."""
+        if not self.is_closed or self._chores or self._timetable.leases():
+            return False
+        with self._starting:
+            self._thread = None
+            if self._chores:  # came in between, and whoever asked saw a thread
+                self._thread = threading.current_thread()
+                return False
+            self._disconnect()
+        return True
 
     def _round(self) -> None:
         backend = self._backend or self._connect()

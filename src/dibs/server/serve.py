@@ -4,9 +4,18 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+import ssl
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from functools import partial
+from pathlib import Path
 from socket import gethostname
+from typing import TYPE_CHECKING
 
 from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
@@ -30,8 +39,34 @@ from dibs.server.records.port import Records
 from dibs.server.repeating import repeat
 from dibs.server.secrets import SHORTEST
 from dibs.server.service import Service
-from dibs.server.tls import context_for
-from dibs.server.tracing import traced
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+
+
+@asynccontextmanager
+async def traced(server: "Server") -> AsyncGenerator[None]:
+    """Trace as long as the server runs, if there is anybody to tell."""
+    tracer = _tracer()
+    if tracer is not None:
+        from dibs.server.spans import Spans  # only where OpenTelemetry is there
+
+        service = server.service
+        spans = service.spans = Spans(service, tracer)
+        service.observers.append(spans.saw)
+    yield
+
+
+def _tracer() -> "Tracer | None":
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider):
+        return None  # nobody has set one, and so nobody would ever see a span
+    return provider.get_tracer("dibs.server")
+
 
 log = logging.getLogger("dibs.server")
 
@@ -241,3 +276,53 @@ def _leave_alone_what_stays() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG)
+
+
+def context_for(certificate: str, key: str) -> ssl.SSLContext | None:
+    """What connections are encrypted with; None where no certificate is given.
+
+    Raises `NotConfigured` for files that can't be read or do not belong together.
+    """
+    if not certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    for setting, path in (("tls_cert", certificate), ("tls_key", key)):
+        if not Path(path).is_file():
+            raise NotConfigured(f"{setting}: no such file: {path}")
+    _check(certificate, key)
+    try:
+        context.load_cert_chain(certificate, key, password=partial(_locked, key))
+    except (OSError, ssl.SSLError) as error:
+        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+            told = f"{key} is not the private key of the certificate in {certificate}"
+            raise NotConfigured(told) from error
+        raise NotConfigured(f"{certificate} and {key} do not serve: {error}") from error
+    return context
+
+
+def _check(certificate: str, key: str) -> None:
+    """Raises `NotConfigured` for a file that has something else in it: OpenSSL would not say which."""
+    for path, other, wanted in (
+        (certificate, key, "certificate"),
+        (key, certificate, "private key"),
+    ):
+        if not _has(path, wanted):
+            swapped = ": are the two swapped?" if _has(other, wanted) else ""
+            raise NotConfigured(f"{path} has no {wanted} in PEM{swapped}")
+
+
+def _has(path: str, what: str) -> bool:
+    """Whether the file has such a block. Raises `NotConfigured` if it can't be read."""
+    try:
+        lines = Path(path).read_bytes().splitlines()
+    except OSError as error:
+        raise NotConfigured(f"{path} can't be read: {error.strerror}") from error
+    end = what.upper().encode() + b"-----"
+    return any(line.startswith(b"-----BEGIN ") and line.rstrip().endswith(end) for line in lines)
+
+
+def _locked(key: str) -> str:
+    """Instead of OpenSSL's question on the terminal."""
+    raise NotConfigured(f"{key} has a passphrase: give a key without, which only the server reads")

@@ -5,30 +5,35 @@ as well. What a server has of its own may end with it: whom it tells something (
 each key has in use, tickets, sessions that were ended, and what the observatory has seen.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dibs.errors import BackendUnavailable
+from dibs.core.names import PROBE
+from dibs.core.timing import burial
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import (
     Acquire,
     Command,
     Granted,
+    Inspect,
     Lost,
     Queued,
     Release,
     Renew,
     Renewed,
     Reply,
+    Status,
 )
+from dibs.primitives.ids import new_id
+from dibs.runtime.asyncio import AsyncRuntime
 from dibs.runtime.port import Answer, Told
 from dibs.server.accounts import Accounts
 from dibs.server.audit import Audit
-from dibs.server.doubts import Doubts
-from dibs.server.drain import Drain
-from dibs.server.health import Health
+from dibs.server.drain import Drain, draining
 from dibs.server.keys import KeyRing
 from dibs.server.limits import Limits
 from dibs.server.observatory.observatory import Observatory, OverheardMail
@@ -36,6 +41,7 @@ from dibs.server.placing.desk import Desk
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.server.post import Post, TappedMail
 from dibs.server.principal import Principal
+from dibs.server.problems import Problem
 from dibs.server.records.port import Records
 from dibs.server.routing import Route
 from dibs.server.ui.origin import Origins
@@ -45,6 +51,129 @@ from dibs.server.ui.tickets import Tickets
 if TYPE_CHECKING:
     from dibs.server.metrics import Metrics
     from dibs.server.spans import Spans
+
+
+HEALTH_PATIENCE = 2.0
+"""So long a store may take to answer a probe, in seconds."""
+
+FRESH = 1.0
+"""So long an answer of the store's is good for all who ask, in seconds: asking often costs it nothing."""
+
+
+class Health:
+    """What `/readyz` says."""
+
+    def __init__(self, service: "Service") -> None:
+        self._service = service
+        self._answered = True
+        self._asked_at = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def check(self) -> None:
+        """Raises `Problem`, 503, where requests should go to another server."""
+        if self._service.drain.begun:
+            raise draining()
+        if not self._service.keys.is_current:
+            raise Problem("unavailable", "the server cannot read its records", retry_after=1)
+        if not self._service.runtime.may_grant:
+            raise Problem(
+                "unavailable", "the server cannot read the placements of directories", retry_after=1
+            )
+        await self._ask_store()
+        if not self._answered:
+            raise Problem("unavailable", "the store does not answer", retry_after=1)
+
+    async def _ask_store(self) -> None:
+        """All who ask at a time share one look."""
+        if self._asking is None:
+            if self._service.now() - self._asked_at < FRESH:
+                return
+            self._asking = asyncio.create_task(self._look(), name="dibs health")
+        await asyncio.shield(self._asking)
+
+    async def _look(self) -> None:
+        """While any of several stores answers, there is something to do here."""
+        stores = self._service.runtime.stores
+        try:
+            self._answered = any(await asyncio.gather(*map(_answers, stores)))
+        finally:
+            self._asked_at = self._service.now()
+            self._asking = None
+
+
+async def _answers(store: AsyncRuntime) -> bool:
+    try:
+        async with asyncio.timeout(HEALTH_PATIENCE):
+            answer = await store.call(Inspect(PROBE), HEALTH_PATIENCE)
+    except (TimeoutError, DibsError):
+        return False
+    return isinstance(answer.reply, Status)
+
+
+MOST = 10_000
+"""Ids that are remembered, of each sort."""
+
+
+class Doubts:
+    """Ids under which something may yet be granted after they were given up.
+
+    A copy of an Acquire that had no answer, or was sent twice, may still be on its way. Should it come after
+    the release, it would be granted to nobody for a whole ttl. So the release has the store remember the id.
+    A server knows of its own copies only.
+    """
+
+    __slots__ = ("_bury", "_made", "ids")
+
+    def __init__(self, call_timeout: float) -> None:
+        self._bury = burial(call_timeout)
+        self._made: dict[str, None] = {}
+        """Ids that this server made and has not released. The latest comes last."""
+        self.ids: dict[str, None] = {}
+        """The latest comes last. As a rule there are none, and then nothing needs to be `heeded`."""
+
+    def about(self, command: Command) -> None:
+        """A copy of it may still be on its way to the store."""
+        if type(command) is Acquire:
+            self.add(command.id)
+
+    def add(self, lease_id: str) -> None:
+        """A copy of an Acquire under this id may still be on its way."""
+        _remember(self.ids, lease_id)
+
+    def new_id(self) -> str:
+        """A lease id for a caller who brought none. Only this server ever sends an Acquire with it."""
+        lease_id = new_id()
+        _remember(self._made, lease_id)
+        return lease_id
+
+    def was_made(self, lease_id: str) -> bool:
+        """Whether this server made it and its release is the first that it sees."""
+        if lease_id not in self._made:
+            return False
+        del self._made[lease_id]
+        return True
+
+    def heeded(self, command: Command) -> Command:
+        """The command as it is to be sent: a release of such an id has the store remember it."""
+        if type(command) is not Release or command.id not in self.ids:
+            return command
+        return self.buried(command)
+
+    def burial_of(self, lease_id: str) -> float:
+        """For how long the store is to remember such an id; 0 for one that nobody doubts."""
+        return self._bury if lease_id in self.ids else 0.0
+
+    def buried(self, command: Release) -> Release:
+        """Have the store remember its id for as long as a late copy may be on its way."""
+        return replace(command, bury=max(command.bury, self._bury))
+
+
+def _remember(ids: dict[str, None], lease_id: str) -> None:
+    ids.pop(lease_id, None)  # it is the latest again
+    ids[lease_id] = None
+    if len(ids) > MOST:
+        del ids[next(iter(ids))]
+
 
 log = logging.getLogger("dibs.server")
 

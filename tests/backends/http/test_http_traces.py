@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 
 import dibs
 import dibs.sync
-from dibs.backends.http.traces import trace_lines
+from dibs.backends.http.dialogue import trace_lines
 from dibs.contrib import otel
 from dibs.errors import AcquireTimeout
 from tests.backends.http.serving import Served

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from dibs.backends.postgres import migrations, script, script_alone
+from dibs.backends.postgres import applying, migrations, script
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
@@ -91,7 +91,7 @@ class Database:
 
     def apply_alone(self, command: Command, time: Time) -> Outcome:
         """In the short way where there is one, and as a batch where that has nothing to say."""
-        call = script_alone.call_for(command, OWN, time.now, time.stamp)
+        call = applying.lone_call_for(command, OWN, time.now, time.stamp)
         if call is None:
             return self.apply([command], time)
         try:

@@ -68,14 +68,14 @@ def gives_up_for_the_caller() -> None:
     That takes holds that last: it is found with `--ttl 4 --seconds 75 --processes 5 --raw 5 --tasks 6
     --locks 15 --primitives lock --spare-clients --strike "answers lost,black hole,connections cut"`.
     """
-    from dibs.server import waiting
+    from dibs.server.routes import acquiring
 
-    real = waiting._Line.__init__
+    real = acquiring._Line.__init__
 
     def init(self: Any, runtime: Any, ask: Any, lease_id: str, *, brought: bool) -> None:
         real(self, runtime, ask, lease_id, brought=False)
 
-    put(waiting._Line, "__init__", init)
+    put(acquiring._Line, "__init__", init)
 
 
 def last_come_first_served() -> None:

@@ -98,7 +98,7 @@ async def _connected(address: str) -> Client:
 
 def _workers(client: Client, orders: Orders, users: Users) -> list[Worker]:
     from dibs.temporal import DibsBroker, DibsMailbox, PermitSlotWorkflow
-    from dibs.temporal.worker.liveness import owner_closed
+    from dibs.temporal.worker.served import owner_closed
     from tests.temporal.torture.holders import Holder
 
     DibsBroker.EVENTS, DibsBroker.IDLE = BROKER_EVENTS, IDLE

@@ -1,6 +1,8 @@
 """The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
 
 import logging
+import socket
+import ssl
 import time
 from collections.abc import Sequence
 from math import inf
@@ -11,13 +13,77 @@ from dibs.backends.http.following import Following
 from dibs.backends.http.promises import Promises
 from dibs.backends.http.settings import LARGEST, Settings
 from dibs.backends.http.socket_link import SocketLink, dial
-from dibs.backends.http.socket_stream import SocketStream
 from dibs.backends.http.spread import Spread
-from dibs.backends.http.stream import MISSED_SOME, nowhere
+from dibs.backends.http.stream import MISSED_SOME, Ear, nowhere
+from dibs.backends.http.trouble import broken
 from dibs.backends.http.wire_service import About
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.fork import on_fork
 from dibs.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
+
+_NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class SocketStream:
+    """A connection on which pushes arrive, and whose silence is noticed.
+
+    Made when it stands. After any error it is of no use any more.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._link = link = dial(settings, settings.connect_timeout)
+        self.socket: socket.socket = link.socket
+        self.ear = ear = Ear(link.dialogue)
+        link.reader.heed = ear.heed
+        try:
+            self._begin(time.monotonic() + settings.connect_timeout)
+        except BaseException as error:
+            link.close()
+            if isinstance(error, Exception):
+                raise broken(error, settings) from error
+            raise
+
+    def _begin(self, until: float) -> None:
+        self._link.send(self._link.dialogue.stream(), self._settings.connect_timeout)
+        while self.ear.hello is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
+            self._read()
+        self.socket.settimeout(0)
+
+    def _read(self) -> None:
+        for answer in self._link.read():
+            self.ear.ended(answer)
+        self._heard_at = time.monotonic()
+
+    def receive(self) -> list[Wakeup]:
+        """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
+        try:
+            self._read_all()
+            if time.monotonic() >= self._heard_at + self.ear.longest:
+                raise TimeoutError
+        except Exception as error:
+            raise broken(error, self._settings) from error
+        return self.ear.take()
+
+    def _read_all(self) -> None:
+        try:
+            while True:  # TLS may have read more than the socket shows
+                self._read()
+        except _NOTHING:
+            pass
+
+    def patience(self) -> float:
+        """How long to wait for something to come before it is dead, in seconds."""
+        return max(self._heard_at + self.ear.longest - time.monotonic(), 0.0) + 0.01
+
+    def close(self) -> None:
+        """Hang up."""
+        self._link.close()
+
 
 log = logging.getLogger("dibs")
 

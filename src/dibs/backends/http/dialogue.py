@@ -1,5 +1,6 @@
 """What is said to the service, and what its answers mean; who carries it doesn't matter."""
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
@@ -11,7 +12,6 @@ from dibs.backends.http import wire, wire_service
 from dibs.backends.http.names import decoded, encoded
 from dibs.backends.http.reading import Answer
 from dibs.backends.http.settings import Key, Settings
-from dibs.backends.http.traces import trace_lines
 from dibs.backends.http.translation import reply_to_model, status_to_model, to_wire
 from dibs.backends.http.trouble import check_format, explain, is_ours, unreadable
 from dibs.errors import DibsError
@@ -133,3 +133,26 @@ class Dialogue:
 
     def _nonsense(self, what: str) -> DibsError:
         return unreadable(self._settings, ValueError(what))
+
+
+_API = "opentelemetry.trace"
+
+
+def trace_lines() -> bytes:
+    """The headers that name it; empty where there is none.
+
+    Whoever has a current span has imported OpenTelemetry, so it is never imported here for nothing.
+    """
+    current = getattr(sys.modules.get(_API), "get_current_span", None)
+    if current is None or not current().get_span_context().is_valid:
+        return b""
+    carrier: dict[str, str] = {}
+    _propagator().inject(carrier)
+    return "".join(f"{name}: {value}\r\n" for name, value in carrier.items()).encode("latin-1")
+
+
+@cache
+def _propagator() -> Any:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator()

@@ -8,9 +8,7 @@ from functools import partial
 
 from dibs.backends.http import examining
 from dibs.backends.http.following import Following
-from dibs.backends.http.loop_bell import LoopBell
-from dibs.backends.http.loop_link import LoopLink
-from dibs.backends.http.loop_links import LoopLinks
+from dibs.backends.http.loop_link import LoopLink, dial
 from dibs.backends.http.loop_stream import LoopStream
 from dibs.backends.http.promises import Promises
 from dibs.backends.http.reading import Answer
@@ -237,3 +235,106 @@ class LoopBackend:
         if self._stream is not None:
             self._stream.link.close_in_child()
         self._reset()
+
+
+class LoopBell:
+    """Used in one event loop; any thread may ring it."""
+
+    def __init__(self) -> None:
+        self.rung = False
+        """Somebody rang since this was last set back."""
+        self._waiter: asyncio.Future[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        """The running loop is the one."""
+        self._loop = asyncio.get_running_loop()
+
+    async def wait(self, timeout: float | None) -> None:
+        """Until it wakes us, or the time is over."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        alarm = None if timeout is None else loop.call_later(timeout, self.wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if alarm is not None:
+                alarm.cancel()
+
+    def wake(self) -> None:
+        """There is something to see."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def ring(self) -> None:
+        """Wake whoever waits, now or next."""
+        self.rung = True
+        self.wake()
+
+    def ring_from_anywhere(self) -> None:
+        """The same, from any thread or signal handler."""
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self.ring)
+            except RuntimeError:
+                pass  # that loop is closed, and whoever waited in it has gone
+
+
+MAX_IDLE = 4
+"""So many are kept for the next request."""
+
+
+class LoopLinks:
+    """Made when they are needed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._links: list[LoopLink] = []
+        self._parting = False
+
+    def idle(self) -> LoopLink | None:
+        """One that can be used at once."""
+        for link in self._links:
+            if link.idle:
+                return link
+        return None
+
+    async def take(self) -> LoopLink:
+        """One that can be used, until the caller awaits something else. Raises what is in the way."""
+        link = self.idle()
+        if link is None:
+            link = await dial(self._settings)
+            self._links = [each for each in self._links if each.usable]
+            self._links.append(link)
+            link.parting = self._parting or len(self._links) > MAX_IDLE
+        return link
+
+    async def ask(self, link: LoopLink, request: bytes, patience: float | None = None) -> Answer:
+        """The answer to a request. Raises what went wrong, in our own words."""
+        try:
+            async with asyncio.timeout(patience):
+                return await link.ask(request)
+        except Exception as error:
+            link.close()
+            raise broken(error, self._settings, silent=link.silent) from error
+        except BaseException:
+            link.close()  # whoever asked has left, and the answer is nobody's
+            raise
+
+    def part(self, *, parting: bool = True) -> None:
+        """From now on hang up wherever nobody waits for an answer; or not any more.
+
+        A loop that ends leaves no time for more, and a socket left open in it would be complained of.
+        """
+        self._parting = parting
+        for link in self._links:
+            link.parting = parting
+            if parting:
+                link.close_if_idle()
+
+    def close_in_child(self) -> None:
+        """Let go of what a fork has copied, without a word to the service."""
+        links, self._links = self._links, []
+        for link in links:
+            link.close_in_child()

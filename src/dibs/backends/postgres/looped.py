@@ -1,19 +1,79 @@
 """The backend of an event loop: one connection that asks, and one that listens."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from dibs.backends.port import Land
-from dibs.backends.postgres import applying, examining, upkeep
+from dibs.backends.postgres import applying, examining, script, upkeep
 from dibs.backends.postgres.connecting import connect_loop
-from dibs.backends.postgres.ears import Ears
-from dibs.backends.postgres.hearing import new_inbox
-from dibs.backends.postgres.launching import launch
-from dibs.backends.postgres.mailbox import Mailbox
+from dibs.backends.postgres.hearing import listen, new_inbox
+from dibs.backends.postgres.loop_wire import LoopWire
 from dibs.backends.postgres.session import Session
 from dibs.backends.postgres.site import Site
+from dibs.backends.postgres.trouble import SqlError, Unfit, cut_off
+from dibs.backends.postgres.wire import Answer, rows_of
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply, Wakeup
+
+MAX_ARRIVED = 10_000
+"""Wakeups that nobody fetches are dropped, the oldest first."""
+
+
+class Mailbox:
+    """Wakeups for one event loop, and a bell that any thread may ring."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
+        """Whoever takes wakeups in as they arrive, instead of waiting for them."""
+        self._loop = loop
+        self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
+        self._rung = False
+        self._reader: asyncio.Future[None] | None = None
+
+    def add(self, wakeups: Sequence[Wakeup]) -> None:
+        """Take in what has come. In the loop's own thread."""
+        if not wakeups:
+            return
+        if self.deliver_to is not None:
+            self.deliver_to(wakeups)
+            return
+        self._arrived.extend(wakeups)
+        self._wake()
+
+    def ring(self) -> None:
+        """Let whoever waits go. In the loop's own thread."""
+        self._rung = True
+        self._wake()
+
+    def nudge(self) -> None:
+        """Let whoever waits go. Any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self.ring)
+        except RuntimeError:
+            pass  # that loop is closed, and whoever waited in it has gone
+
+    async def wait(self, timeout: float | None) -> Sequence[Wakeup]:
+        """What has arrived; nothing after a ring and at the timeout."""
+        if not self._arrived and not self._rung:
+            await self._until_woken(timeout)
+        self._rung = False
+        found = list(self._arrived)
+        self._arrived.clear()
+        return found
+
+    async def _until_woken(self, timeout: float | None) -> None:
+        reader = self._reader = self._loop.create_future()
+        alarm = None if timeout is None else self._loop.call_later(timeout, self._wake)
+        try:
+            await reader
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
 
 class LoopBackend:
@@ -127,3 +187,91 @@ class LoopBackend:
         self._ears = self._mailbox = None
         self.inbox = ""
         self._turn = asyncio.Lock()
+
+
+class Ears:
+    """One inbox, listened to again after every break."""
+
+    def __init__(
+        self,
+        site: Site,
+        inbox: str,
+        take: Callable[[Sequence[Wakeup]], None],
+        broken: Callable[[], None],
+    ) -> None:
+        self.inbox = inbox
+        self.can_hear = True
+        """Nothing in between keeps pushes from us."""
+        self._take = take
+        self._broken = broken
+        self._session = Session(site, connect_loop, after=self._listen)
+
+    @property
+    def are_deaf(self) -> bool:
+        """The connection broke, and nobody has made another."""
+        wire = self._session.wire
+        return wire is None or wire.is_cut
+
+    @property
+    def wire(self) -> LoopWire | None:
+        """The connection, for what may be done on it besides."""
+        return self._session.wire
+
+    async def open(self) -> None:
+        """Listen. Raises what the session raises."""
+        await self._session.connected()
+
+    def close(self) -> None:
+        """Listen no more."""
+        wire = self._session.wire
+        if wire is not None:
+            wire.on_break = wire.on_pushes = None
+        self._session.cut()
+
+    def after_fork(self) -> None:
+        """In the child: the parent listens."""
+        self._session.after_fork()
+
+    async def _listen(self, wire: LoopWire) -> None:
+        self.can_hear = await listen(wire, self.inbox, self._session.site, connect_loop)
+        wire.on_pushes = self._hear
+        wire.on_break = self._broken
+
+    def _hear(self, payloads: list[str]) -> None:
+        pushes = (script.read_push(payload, self.inbox) for payload in payloads)
+        self._take([push for push in pushes if push is not None])
+
+
+def launch(
+    site: Site,
+    wire: LoopWire,
+    commands: Sequence[Command],
+    inbox: str,
+    land: Land,
+    note: Callable[[applying.Told], None],
+) -> Callable[[], None] | None:
+    """Send a batch now, or when its turn comes; what gives it up. None: it must go by `apply`.
+
+    `note` is told what the batch brought.
+    """
+    try:
+        call = applying.call_for(site, commands, inbox)
+    except (Unfit, UnicodeError):
+        return None
+
+    def landed(found: Answer | Exception) -> None:
+        if isinstance(found, (SqlError, UnicodeError)):
+            return land(None)
+        if isinstance(found, Exception):
+            return land(cut_off(found, site.place))
+        try:
+            told = call.read(rows_of(found))
+        except SqlError:
+            return land(None)  # nothing was done, and the ordinary way knows what that error means
+        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+            return land(BackendUnavailable(f"{site.place} answered what can't be read: {error!r}"))
+        note(told)
+        land(told[0])
+
+    wire.start(lambda: wire.send(call.statement, call.values), landed)
+    return wire.cut

@@ -5,18 +5,21 @@ then the key's row stays locked: others are answered `Failed("busy")`, and needn
 whoever renews it: the ttl has to be longer than the transaction.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from inspect import isawaitable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.rows import tuple_row
 
-from dibs.backends.postgres import applying, identity, script
+from dibs.backends.postgres import applying, script
+from dibs.backends.postgres.connecting import connect_loop, connect_thread
+from dibs.backends.postgres.session import Session
 from dibs.backends.postgres.site import Site
 from dibs.backends.postgres.statements import Rows, Statement, Values
 from dibs.backends.postgres.trouble import error_of, explain, is_worth_another_try
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Command, Page, Reply, Wakeup
 
 
@@ -44,7 +47,7 @@ class WithinBackend:
 
     async def open(self, *, listen: bool = True) -> None:
         """The caller has. Raises `NotConfigured` for a connection to another database than ours."""
-        await identity.check(self._connection, self._ask, self._site, blocking=self.blocking)
+        await check_identity(self._connection, self._ask, self._site, blocking=self.blocking)
 
     async def close(self) -> None:
         """The caller will."""
@@ -115,3 +118,53 @@ def _told(error: psycopg.Error, place: str) -> Exception:
             )
         case _:
             return explain(error_of(error), place)
+
+
+WHICH = Statement(
+    "dibs_which",
+    """
+    SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text,
+        d.oid::text, d.datname::text
+    FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()
+    """,
+)
+"""Host, port and name don't tell: a pooler, a socket or an alias may lead to the same database."""
+
+type Identity = tuple[str, str]
+type Ask = Callable[[Statement], Awaitable[Rows]]
+
+_sites: dict[str, Identity] = {}
+"""By what they are connected to with. Another server may answer there by now, so a no is asked again."""
+
+_connections: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()
+"""Those of users that were found to lead where they should, and need not be asked again."""
+
+
+async def check_identity(connection: Any, ask: Ask, site: Site, *, blocking: bool) -> None:
+    """Raise `NotConfigured` unless the connection, which `ask` asks, leads to the site's database.
+
+    The first check_identity of a site connects to it, and makes the schema if the role may.
+    """
+    known = _sites.get(site.address.conninfo)
+    if known is not None and _connections.get(connection) == known:
+        return
+    [(started, number, name)] = await ask(WHICH)
+    theirs = started, number
+    if known != theirs and await _look(site, blocking=blocking) != theirs:
+        raise NotConfigured(
+            f"the connection given as within= leads to another database ({name}) than the one that "
+            f"this client keeps its leases in ({site.place}): a lease can only be part of a transaction "
+            "in its own database"
+        )
+    _connections[connection] = theirs
+
+
+async def _look(site: Site, *, blocking: bool) -> Identity:
+    """Ask the site's own database."""
+    session: Session[Any] = Session(site, connect_thread if blocking else connect_loop)
+    try:
+        [(started, number, _)] = await session.ask(WHICH, ())
+    finally:
+        session.cut()
+    found = _sites[site.address.conninfo] = (started, number)
+    return found

@@ -1,8 +1,11 @@
 """The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
 
+import socket
+import ssl
 import time
 from collections.abc import Sequence
 from math import inf
+from typing import Any
 
 from dibs.backends.bell import Bell
 from dibs.backends.redis import examining, scanning
@@ -13,13 +16,87 @@ from dibs.backends.redis.scripting import Outcome, Terms
 from dibs.backends.redis.server import Server
 from dibs.backends.redis.settings import Endpoint, Settings
 from dibs.backends.redis.socket_link import Patience, SocketDial, SocketLink
-from dibs.backends.redis.socket_subscription import SocketSubscription
-from dibs.backends.redis.subscription import new_inbox
+from dibs.backends.redis.subscription import PING, PING_EVERY, Ear, new_inbox
 from dibs.backends.redis.topology import router
 from dibs.backends.redis.trouble import broken
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
 from dibs.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
+
+_NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class SocketSubscription:
+    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there.
+
+    Made when it stands. After any error it is of no use any more.
+    """
+
+    def __init__(self, link: SocketLink, inbox: str, timeout: float) -> None:
+        self.socket: socket.socket = link.socket
+        self.endpoint = link.endpoint
+        self._link = link
+        self._ear = Ear(inbox, link.endpoint)
+        self._early: list[Wakeup] = []
+        self._asked = False
+        try:
+            self._begin(time.monotonic() + timeout)
+        except BaseException as error:
+            link.close()
+            if isinstance(error, OSError | HiredisError) and not isinstance(error, DibsError):
+                raise broken(error, link.endpoint) from error
+            raise
+        self._heard = time.monotonic()
+
+    def _begin(self, until: float) -> None:
+        self.socket.sendall(self._ear.request)
+        while not self._ear.stands:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
+            self._take(self._link.read())
+        self.socket.settimeout(0)
+
+    def _take(self, replies: list[Any]) -> None:
+        for reply in replies:
+            self._early += self._ear.hear(reply)
+
+    def receive(self) -> list[Wakeup]:
+        """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
+        try:
+            self._read_all()
+            self._ask_if_silent()
+        except (OSError, HiredisError) as error:
+            raise broken(error, self._link.endpoint) from error
+        found, self._early = self._early, []
+        return found
+
+    def _read_all(self) -> None:
+        try:
+            while True:  # TLS may have read more than the socket shows
+                self._take(self._link.read())
+                self._heard, self._asked = time.monotonic(), False
+        except _NOTHING:
+            pass
+
+    def _ask_if_silent(self) -> None:
+        silent = time.monotonic() - self._heard
+        if silent >= 2 * PING_EVERY:
+            raise TimeoutError
+        if silent >= PING_EVERY and not self._asked:
+            self._asked = True
+            self.socket.send(PING)
+
+    def patience(self) -> float:
+        """How long to wait for something to come before asking is due, in seconds."""
+        due = self._heard + (2 if self._asked else 1) * PING_EVERY
+        return max(due - time.monotonic(), 0.0) + 0.01
+
+    def close(self) -> None:
+        """Hang up."""
+        self._link.close()
+
 
 SHORTEST = 0.05
 """No call is given less time, in seconds."""

@@ -3,19 +3,22 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from dibs.backends.port import Land
 from dibs.backends.redis import examining, scanning
-from dibs.backends.redis.launching import Launcher
+from dibs.backends.redis.link import ReplyError
 from dibs.backends.redis.loop_link import LoopDial, LoopLink
-from dibs.backends.redis.loop_subscription import LoopSubscription
 from dibs.backends.redis.scanning import Listings
+from dibs.backends.redis.script import read_answer
 from dibs.backends.redis.scripting import Terms
 from dibs.backends.redis.server import Server
 from dibs.backends.redis.settings import Endpoint, Settings
-from dibs.backends.redis.subscription import new_inbox
+from dibs.backends.redis.subscription import PING, PING_EVERY, Ear, new_inbox
 from dibs.backends.redis.topology import router
-from dibs.errors import BackendUnavailable
+from dibs.backends.redis.trouble import broken
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 
@@ -196,3 +199,126 @@ class LoopBackend:
         self.inbox = self._terms.inbox = ""
         self._waiter = self._loop = None
         self._arrived.clear()
+
+
+class Launcher:
+    """Batches to one server that is connected, without a task: each lands as soon as its answer is read."""
+
+    def __init__(
+        self, server: Server, terms: Terms, deliver: Callable[[Sequence[Wakeup]], None]
+    ) -> None:
+        self._server = server
+        self._terms = terms
+        self._deliver = deliver
+
+    def launch(self, commands: Sequence[Command], land: Land) -> Callable[[], None] | None:
+        """Send a batch now; what gives it up, or None where there is no connection."""
+        link = self._server.link
+        if not isinstance(link, LoopLink) or not link.usable:
+            return None
+        landed = partial(self._landed, link, commands, land)
+        link.launch(self._terms.request(commands), 1, landed)
+        return link.close
+
+    def _landed(
+        self,
+        link: LoopLink,
+        commands: Sequence[Command],
+        land: Land,
+        found: list[Any] | Exception,
+    ) -> None:
+        if not isinstance(found, list):
+            return land(broken(found, link.endpoint))
+        answer = found[0]
+        if isinstance(answer, ReplyError):
+            return land(None)
+        try:
+            replies, wakeups = read_answer(answer, commands)
+        except DibsError as error:
+            return land(error)
+        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+            return land(
+                BackendUnavailable(f"{link.endpoint} answered what can't be read: {error!r}")
+            )
+        if wakeups:
+            self._deliver(wakeups)
+        land(replies)
+
+
+class LoopSubscription:
+    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there."""
+
+    def __init__(
+        self, link: LoopLink, inbox: str, hear: Callable[[list[Wakeup] | None], None]
+    ) -> None:
+        self.link = link
+        self.error: DibsError | None = None
+        self._hear = hear
+        self._ear = Ear(inbox, link.endpoint)
+        self._loop = asyncio.get_running_loop()
+        self._confirmed: asyncio.Future[None] = self._loop.create_future()
+        self._heard = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self, timeout: float) -> None:
+        """Subscribe, and wait until that is confirmed."""
+        link = self.link
+        link.take, link.lost = self._take, self._lost
+        link.send(self._ear.request)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._confirmed
+        except TimeoutError as error:
+            self.end()
+            raise BackendUnavailable(
+                f"{link.endpoint} did not confirm the subscription in time"
+            ) from error
+        except BaseException:
+            self.end()
+            raise
+        self._timer = self._loop.call_later(PING_EVERY, self._beat)
+
+    def _take(self, reply: Any) -> None:
+        self._heard = True
+        wakeups = self._ear.hear(reply)
+        if wakeups:
+            self._hear(wakeups)
+        elif self._ear.stands and not self._confirmed.done():
+            self._confirmed.set_result(None)
+
+    def _beat(self) -> None:
+        """Since the last beat something should have come, at least the answer to a ping."""
+        if not self._heard:
+            self.give_up("no sign of life")
+            return
+        self._heard = False
+        self.link.send(PING)
+        self._timer = self._loop.call_later(PING_EVERY, self._beat)
+
+    def give_up(self, why: str) -> None:
+        """It is of no use any more, and whoever listens must know."""
+        self.link.close()
+        self._lost(ConnectionAbortedError(why))
+
+    def _lost(self, error: Exception) -> None:
+        if isinstance(error, DibsError):
+            self.error = error
+        else:
+            self.error = BackendUnavailable(
+                f"{self.link.endpoint}: the subscription broke: {error}"
+            )
+            self.error.__cause__ = error
+        self._stop()
+        if self._confirmed.done():
+            self._hear(None)
+        else:
+            self._confirmed.set_exception(self.error)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def end(self) -> None:
+        """Hang up."""
+        self._stop()
+        self.link.close()

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 from dibs.backends.redis.settings import (
@@ -15,9 +16,11 @@ from dibs.backends.redis.settings import (
     Settings,
     Tls,
 )
-from dibs.backends.redis.tls import context_of
 from dibs.config import seconds
 from dibs.errors import NotConfigured
+
+if TYPE_CHECKING:
+    import ssl
 
 _FORM = re.compile(r"(?P<scheme>[a-z]+)://(?:(?P<login>.*)@)?(?P<hosts>[^/?@]*)(?P<path>[^?]*)"
                    r"(?:\?(?P<options>.*))?", re.DOTALL)  # fmt: skip
@@ -226,3 +229,37 @@ _OPTIONS: Mapping[str, Callable[[str], Any]] = {
     "ssl_cert_reqs": _certificate,
     "ssl_check_hostname": _flag,
 }
+
+
+def context_of(
+    *,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    verify: bool = True,
+    check_name: bool = True,
+) -> Tls:
+    """A function that makes the TLS context when it is first needed.
+
+    Without a `ca`, those that the system trusts are trusted. The function raises `NotConfigured` for
+    files that can't be used.
+    """
+
+    @cache
+    def make() -> "ssl.SSLContext":
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=ca)
+            if cert is not None:
+                context.load_cert_chain(cert, key)
+        except (OSError, ValueError) as error:
+            files = ", ".join(name for name in (ca, cert, key) if name)
+            raise NotConfigured(f"TLS can't be set up with {files}: {error}") from error
+        if not (verify and check_name):
+            context.check_hostname = False
+        if not verify:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    return make

@@ -4,13 +4,16 @@ Nothing here waits: where somebody else is writing, `Busy` is raised and nothing
 waiting isn't used, as it sleeps for up to a quarter of a second while the file is long free again.
 """
 
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+from weakref import WeakSet
 
-from dibs.backends.sqlite import file, forks, schema
+from dibs.backends.sqlite import file, schema
 from dibs.backends.sqlite.site import Site
 from dibs.backends.sqlite.transactions import Outcome, Transactions, replaced
 from dibs.backends.sqlite.trouble import Busy, explain, is_busy
@@ -34,7 +37,7 @@ class Connection:
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._transactions: Transactions | None = None
-        forks.watch(self)
+        watch_forks(self)
 
     @property
     def ready(self) -> bool:
@@ -47,7 +50,7 @@ class Connection:
         """Open the file, making what is missing. Raises `Busy` while somebody else makes it."""
         if self._db is not None:
             return
-        forks.refuse_if_torn(self.site)
+        refuse_if_torn(self.site)
         file.prepare(self.site.path, unsafe_network_fs=self.site.unsafe_network_fs)
         try:
             self._connect()
@@ -190,3 +193,79 @@ class Connection:
     def _read(self, query: tuple[Any, ...]) -> list[Row]:
         assert self._cursor is not None
         return self._cursor.execute(query[0], query[1:]).fetchall()
+
+
+FORK_PATIENCE = 2.0
+"""How long a fork waits for the transactions of other threads to end, in seconds."""
+
+
+class Forkable(Protocol):
+    """A connection, as far as a fork is concerned: it is found at rest, and the child begins with none.
+
+    SQLite keeps, per process, a note of which locks it holds on a file. In a child that note is a lie, so the
+    inherited connections have to go. Closing them is safe only while no transaction is under way, as rolling
+    one back would write into the memory that the parent shares: hence the locks taken before each fork. It
+    takes none of the parent's locks away, since locks belong to the process that took them.
+    """
+
+    site: Site
+    lock: threading.Lock
+
+    @property
+    def at_rest(self) -> bool:
+        """No transaction is under way."""
+
+    def close_in_child(self) -> None:
+        """Let go of what was inherited."""
+
+    def leak(self) -> None:
+        """Forget what was inherited, and see to it that nothing ever closes it."""
+
+
+_connections: WeakSet[Forkable] = WeakSet()
+_held: list[Forkable] = []
+_torn: set[str] = set()
+
+
+def watch_forks(connection: Forkable) -> None:
+    """Have a connection at rest during forks, as long as it lives."""
+    _connections.add(connection)
+
+
+def refuse_if_torn(site: Site) -> None:
+    """Raise `BackendUnavailable` where this process can't open a file, because of how it was forked."""
+    if site.path in _torn:
+        raise BackendUnavailable(
+            f"this process was forked amid a transaction on {site.path}, and SQLite can't be used "
+            "safely on it here: start it by spawn, or exec a program after the fork"
+        )
+
+
+def _before() -> None:
+    end = time.monotonic() + FORK_PATIENCE
+    _held.extend(
+        connection
+        for connection in list(_connections)
+        if connection.lock.acquire(timeout=max(end - time.monotonic(), 0))
+    )
+
+
+def _after_in_parent() -> None:
+    while _held:
+        _held.pop().lock.release()
+
+
+def _after_in_child() -> None:
+    for connection in list(_connections):
+        if connection in _held and connection.at_rest:
+            connection.close_in_child()
+        else:
+            connection.leak()
+            _torn.add(connection.site.path)
+        connection.lock = threading.Lock()
+    _held.clear()
+
+
+os.register_at_fork(
+    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+)

@@ -5,16 +5,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Acquire, Capabilities, Command, Renew, Reply
+from dibs.model import Acquire, Capabilities, Command, Page, Renew, Reply, Wakeup
 from dibs.runtime.asyncio import AsyncRuntime
 from dibs.runtime.mail import Letterbox, Mailroom
-from dibs.runtime.port import Answer, Told
+from dibs.runtime.port import Answer, Keeper, Told
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.home import Home
-from dibs.server.placing.keeper import PlacedKeeper
-from dibs.server.placing.mail import PlaceMail
-from dibs.server.placing.scanning import PlacedBackend
-from dibs.server.placing.table import is_denial, is_grant
+from dibs.server.placing.table import Table, is_denial, is_grant
 from dibs.server.placing.ways import Ways
 
 AGAIN = 3
@@ -248,3 +245,90 @@ def fitted(runtime: AsyncRuntime, command: Command, floor: int = 0) -> Command:
     if type(command) is Renew and command.inbox:
         return replace(command, inbox=runtime.inbox)
     return command
+
+
+class PlacedKeeper:
+    """A `runtime.port.Keeper` over those of several stores."""
+
+    def __init__(self, ways: Ways, atlas: Atlas, first: Keeper) -> None:
+        self.watch, self.unwatch, self.held = first.watch, first.unwatch, first.held
+        self._ways = ways
+        self._atlas = atlas
+
+    def abandon(
+        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+    ) -> None:
+        """See `runtime.port.Keeper`."""
+        found = self._ways.named.get(self._atlas.table.home_of(key).place)
+        if found is not None:
+            found.keeper.abandon(key, lease_id, bury, keep_until)
+
+
+class PlaceMail:
+    """One store's. Takes the place of its `runtime.letterbox`.
+
+    Where there are several, a pushed grant is not told as such, as a directory may have moved since: its
+    waiter asks, and has the answer of the place where the key lives now.
+    """
+
+    def __init__(self, placed: "PlacedRuntime") -> None:
+        self._placed = placed
+
+    def deliver(self, wakeup: Wakeup) -> None:
+        if wakeup.event == "granted" and not self._placed.atlas.is_lone():
+            wakeup = Wakeup(wakeup.key, wakeup.lease, wakeup.inbox, "head")
+        self._placed.letterbox.deliver(wakeup)
+
+    def remind(self, wakeup: Wakeup) -> None:
+        self._placed.letterbox.remind(wakeup)
+
+    def recheck(self) -> None:
+        self._placed.letterbox.recheck()
+
+
+class PlacedBackend:
+    """As much of a `backends.port.Backend` as the service uses itself."""
+
+    def __init__(self, ways: Ways, atlas: Atlas) -> None:
+        self._ways = ways
+        self._atlas = atlas
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        """The next keys in use that begin with `prefix`, wherever they are."""
+        table = self._atlas.table
+        if table.is_lone:
+            only = await self._ways.to(table.default.place)
+            return await only.page(prefix, cursor, limit)
+        names = sorted(table.places_of(prefix))
+        pages = await asyncio.gather(
+            *(self._page(name, table, prefix, cursor, limit) for name in names)
+        )
+        return _one_page(pages, limit)
+
+    async def _page(
+        self, name: str, table: Table, prefix: bytes, cursor: bytes | None, limit: int
+    ) -> Page:
+        """What lives at one place, without late copies of what has moved away from it."""
+        runtime = await self._ways.to(name)
+        page = await runtime.page(prefix, cursor, limit)
+        return Page(
+            [each for each in page.items if table.home_of(each.key).place == name], page.cursor
+        )
+
+
+def _one_page(pages: Sequence[Page], limit: int) -> Page:
+    """The next keys of several places' pages, which all began behind the same key."""
+    ends = [page.cursor for page in pages if page.cursor is not None]
+    known_to = min(ends) if ends else None
+    items = sorted(
+        (
+            status
+            for page in pages
+            for status in page.items
+            if known_to is None or status.key <= known_to
+        ),
+        key=lambda status: status.key,
+    )
+    if len(items) > limit:
+        return Page(items[:limit], items[limit - 1].key)
+    return Page(items, known_to)

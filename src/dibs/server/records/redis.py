@@ -1,13 +1,18 @@
 """Records in Redis or Valkey. A server that keeps nothing on disk forgets them when it restarts."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from dibs.backends.redis.link import ReplyError
-from dibs.backends.redis.trouble import code_of, explain
+from dibs.backends.redis import greeting, sentinel
+from dibs.backends.redis.examining import facts_of, setting_of
+from dibs.backends.redis.link import HiredisError, Link, ReplyError, pack
+from dibs.backends.redis.loop_link import LoopDial
+from dibs.backends.redis.settings import Endpoint, Settings
+from dibs.backends.redis.slots import read_redirection
+from dibs.backends.redis.trouble import broken, code_of, explain
 from dibs.backends.redis.url import read_url
-from dibs.errors import DibsError
-from dibs.server.records import redis_scripts as scripts
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.server.records.bounds import (
     FORMAT,
     check_address,
@@ -18,12 +23,14 @@ from dibs.server.records.bounds import (
     unreadable,
 )
 from dibs.server.records.port import Conflict, Entry, Record
-from dibs.server.records.redis_line import Line
-from dibs.server.records.redis_worries import worries
 
 
 class RedisRecords:
-    """One connection; a document is changed by a script, so that of several writers one wins."""
+    """One connection; a document is changed by a script, so that of several writers one wins.
+
+    All keys are in one slot of a Cluster. A document is `{version}:{value}` in its kind's hash, a line of the
+    log `{number}:{value}`.
+    """
 
     def __init__(self, url: str) -> None:
         self._settings = read_url(url)
@@ -32,7 +39,7 @@ class RedisRecords:
     # -- a life -------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        await self._run(scripts.OPEN, (scripts.STATE,), again=True)
+        await self._run(OPEN, (STATE,), again=True)
 
     async def close(self) -> None:
         self._line.close()
@@ -72,7 +79,7 @@ class RedisRecords:
     # -- documents ----------------------------------------------------------------------------------
 
     async def revision(self) -> int:
-        words = (b"HMGET", scripts.STATE, b"format", b"revision")
+        words = (b"HMGET", STATE, b"format", b"revision")
         format_, revision = await self._ask(*words, again=True)
         if format_ is not None:  # nothing was ever written, or all of it is gone
             check_format(self._number(format_), self._place)
@@ -80,12 +87,12 @@ class RedisRecords:
 
     async def get(self, kind: str, name: str) -> Record | None:
         check_address(kind, name)
-        found = await self._ask(b"HGET", scripts.kind_key(kind), name, again=True)
+        found = await self._ask(b"HGET", kind_key(kind), name, again=True)
         return None if found is None else self._record(kind, name.encode(), found)
 
     async def all(self, kind: str) -> Sequence[Record]:
         check_kind(kind)
-        found = await self._ask(b"HGETALL", scripts.kind_key(kind), again=True)
+        found = await self._ask(b"HGETALL", kind_key(kind), again=True)
         flat = (
             [part for pair in found.items() for part in pair] if isinstance(found, dict) else found
         )
@@ -103,32 +110,32 @@ class RedisRecords:
         await self._change(kind, name, expected)
 
     async def _change(self, kind: str, name: str, *more: object) -> None:
-        keys = (scripts.STATE, scripts.kind_key(kind))
-        if not await self._run(scripts.CHANGE, keys, name, *more):
+        keys = (STATE, kind_key(kind))
+        if not await self._run(CHANGE, keys, name, *more):
             raise Conflict(f"{kind} {name!r}")
 
     # -- the log ------------------------------------------------------------------------------------
 
     async def append(self, value: bytes) -> int:
         check_value(value)
-        return await self._run(scripts.APPEND, (scripts.STATE, scripts.LOG), value)
+        return await self._run(APPEND, (STATE, LOG), value)
 
     async def log(self, before: int | None, limit: int) -> Sequence[Entry]:
         check_page(before, limit)
         start = b"+inf" if before is None else b"(%d" % before
         span = (start, b"-inf", b"BYSCORE", b"REV", b"LIMIT", 0, limit)
-        lines = await self._ask(b"ZRANGE", scripts.LOG, *span, again=True)
+        lines = await self._ask(b"ZRANGE", LOG, *span, again=True)
         return [Entry(*self._numbered(line)) for line in lines]
 
     async def oldest(self, limit: int) -> Sequence[Entry]:
         check_page(None, limit)
-        lines = await self._ask(b"ZRANGE", scripts.LOG, 0, limit - 1, again=True)
+        lines = await self._ask(b"ZRANGE", LOG, 0, limit - 1, again=True)
         return [Entry(*self._numbered(line)) for line in lines]
 
     async def forget(self, lines: Sequence[Entry]) -> None:
         if lines:
             members = (b"%d:%b" % (each.number, each.value) for each in lines)
-            await self._ask(b"ZREM", scripts.LOG, *members, again=True)
+            await self._ask(b"ZREM", LOG, *members, again=True)
 
     # -- what is read -------------------------------------------------------------------------------
 
@@ -149,3 +156,188 @@ class RedisRecords:
         if not found.isdigit():
             raise unreadable(self._place, "a number that is none")
         return int(found)
+
+
+FORGETS = (
+    "This Redis does not persist data. A restart loses all API keys, restrictions and directory "
+    'placements. Set "appendonly yes" in Redis, or use --records postgresql://…'
+)
+EVICTS = (
+    "This Redis can evict API keys, restrictions and directory placements (maxmemory-policy {policy}). "
+    'Set "maxmemory-policy noeviction" in Redis, or use --records postgresql://…'
+)
+
+
+async def worries(ask: Callable[..., Awaitable[Any]]) -> Sequence[str]:
+    """What it may do to records, as far as its user may know."""
+    facts = facts_of(await ask(b"INFO", b"everything", again=True))
+    if not facts:
+        return ()
+    asked = await ask(b"CONFIG", b"GET", b"maxmemory-policy", again=True)
+    policy = setting_of(asked) or facts.get("maxmemory_policy", "noeviction")
+    found = [] if facts.get("aof_enabled") == "1" else [FORGETS]
+    if policy != "noeviction" and facts.get("maxmemory", "0") != "0":
+        found.append(EVICTS.format(policy=policy))
+    return found
+
+
+ATTEMPTS = 5
+"""So often a command is sent on, at most."""
+
+_ELSEWHERE = {"READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN"}
+"""With these answers another server may be the one to ask."""
+
+
+class Line:
+    """Asks one command after the other; connects when it has to."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._dial = LoopDial()
+        self._turn = asyncio.Lock()
+        self._link: Link | None = None
+        self._endpoint: Endpoint | None = None
+        """The node of the Cluster that has the records, once that is known."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """Whom we talk to, for messages."""
+        return self._link.endpoint if self._link else self._settings.endpoints[0]
+
+    def close(self) -> None:
+        """Hang up."""
+        link, self._link, self._endpoint = self._link, None, None
+        if link is not None:
+            link.close()
+
+    async def ask(self, *words: Any, again: bool = False) -> Any:
+        """The answer to a command, which may be a `ReplyError`. Raises our own errors.
+
+        With `again` it is asked once more over another connection if the first one broke.
+        """
+        async with self._turn:
+            try:
+                return await self._ask(words)
+            except BackendUnavailable:
+                if not again:
+                    raise
+            return await self._ask(words)
+
+    async def _ask(self, words: tuple[Any, ...]) -> Any:
+        answer: Any = None
+        data = pack(words)
+        for _ in range(ATTEMPTS):
+            answer = (await self._send(data, 1))[-1]
+            code = code_of(answer) if isinstance(answer, ReplyError) else ""
+            if code in _ELSEWHERE:
+                self.close()
+            if code not in ("MOVED", "ASK") or self._settings.topology != "cluster":
+                return answer
+            _, _, there = read_redirection(str(answer), self.endpoint)
+            self.close()
+            self._endpoint = there
+            if code == "ASK":
+                answer = (await self._send(pack((b"ASKING",)) + data, 2))[-1]
+                self.close()
+                if not isinstance(answer, ReplyError):
+                    return answer
+        return answer
+
+    async def _send(self, data: bytes, count: int) -> list[Any]:
+        link = self._link
+        if link is None or not link.usable:
+            link = self._link = await self._connected()
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                return await link.ask(data, count)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | HiredisError):
+                raise broken(error, link.endpoint) from error
+            raise
+
+    async def _connected(self) -> Link:
+        settings = self._settings
+        if settings.topology == "sentinel":
+            return await sentinel.connect(settings, self._dial)
+        endpoints = [self._endpoint] if self._endpoint else list(settings.endpoints)
+        self._endpoint = None
+        errors: list[DibsError] = []
+        for endpoint in endpoints:
+            try:
+                return await greeting.connect(settings, self._dial, endpoint)
+            except BackendUnavailable as error:
+                errors.append(error)
+        raise BackendUnavailable("; ".join(dict.fromkeys(map(str, errors)))) from errors[0]
+
+
+_HEAD = b"dibs:service:{dibs}:"
+
+STATE = _HEAD + b"state"
+"""A hash: the format, the revision, the number of the log's last line."""
+
+LOG = _HEAD + b"log"
+"""A sorted set of lines."""
+
+
+def kind_key(kind: str) -> bytes:
+    """The hash of a kind's documents."""
+    return b"%brecords:%b" % (_HEAD, kind.encode())
+
+
+_CHECK = b"""
+local format = redis.call('HGET', KEYS[1], 'format')
+if not format then
+    redis.call('HSET', KEYS[1], 'format', ARGV[1])
+elseif format ~= ARGV[1] then
+    return redis.error_reply('DIBSFORMAT ' .. format)
+end
+local function raised(field)
+    local number = string.format('%.0f', (tonumber(redis.call('HGET', KEYS[1], field)) or 0) + 1)
+    redis.call('HSET', KEYS[1], field, number)
+    return number
+end
+"""
+
+OPEN = _CHECK + b"return 1"
+"""state; format."""
+
+CHANGE = (
+    _CHECK
+    + b"""
+local found = redis.call('HGET', KEYS[2], ARGV[2])
+local version = 0
+if found then
+    version = tonumber(string.match(found, '^(%d+):'))
+    if not version then
+        return redis.error_reply('DIBSCORRUPT ' .. 'a document without a version')
+    end
+end
+if version ~= tonumber(ARGV[3]) then
+    return 0
+end
+if ARGV[4] then
+    redis.call('HSET', KEYS[2], ARGV[2], string.format('%.0f', version + 1) .. ':' .. ARGV[4])
+elseif found then
+    redis.call('HDEL', KEYS[2], ARGV[2])
+else
+    return 1
+end
+raised('revision')
+return 1
+"""
+)
+"""state, kind's hash; format, name, expected version, and the value: without one, it is removed.
+
+0 where the document is of another version.
+"""
+
+APPEND = (
+    _CHECK
+    + b"""
+local number = raised('log')
+redis.call('ZADD', KEYS[2], number, number .. ':' .. ARGV[2])
+return tonumber(number)
+"""
+)
+"""state, log; format, value."""

@@ -19,7 +19,6 @@ from dibs.server.principal import Principal
 from dibs.server.problems import Problem, unauthenticated
 from dibs.server.records.port import Conflict, Record, Records
 from dibs.server.secrets import PREFIX
-from dibs.server.ui import cookie
 from dibs.server.ui.origin import Origins, over_tls
 from dibs.server.ui.seal import Seal, Session, new_session
 from dibs.server.ui.tickets import Tickets
@@ -91,7 +90,7 @@ class Sessions:
         return next(filter(None, (each.opened(text) for each in self._seals)), None)
 
     def _brought(self, call: Call) -> list[str]:
-        return cookie.brought(call.header(b"cookie"), over_tls=over_tls(call))
+        return cookie_brought(call.header(b"cookie"), over_tls=over_tls(call))
 
     def _only_session(self, call: Call) -> Session:
         """The one that the request brings. Raises `Problem`, 401."""
@@ -221,13 +220,40 @@ class Sessions:
         """What has a browser keep it."""
         seconds = max(0, session.expires_at - int(self._keys.now()))
         secure = self._origins.is_secure(call)
-        return cookie.setting(self._seals[0].sealed(session), seconds, over_tls=secure)
+        return setting_cookie(self._seals[0].sealed(session), seconds, over_tls=secure)
 
     def no_cookie(self, call: Call) -> Header:
         """What has it forget that."""
-        return cookie.clearing(over_tls=self._origins.is_secure(call))
+        return clearing_cookie(over_tls=self._origins.is_secure(call))
 
 
 def _read(record: Record) -> dict[str, int]:
     """When ended sessions would have ended, by nonce."""
     return decode(record.value, type=dict[str, int])
+
+
+COOKIE = "dibs_session"
+SAFE_COOKIE = f"__Host-{COOKIE}"
+"""Under TLS. Browsers keep what is called so only if it came by TLS, from just this host."""
+
+
+def setting_cookie(sealed: str, seconds: int, *, over_tls: bool) -> Header:
+    """Have a browser keep it for so long."""
+    name, secure = (SAFE_COOKIE, "; Secure") if over_tls else (COOKIE, "")
+    told = f"{name}={sealed}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    return (b"set-cookie", told.encode())
+
+
+def clearing_cookie(*, over_tls: bool) -> Header:
+    """Have a browser forget it."""
+    return setting_cookie("", 0, over_tls=over_tls)
+
+
+def cookie_brought(header: str, *, over_tls: bool) -> list[str]:
+    """All sessions in a `Cookie` header: under TLS those only that came by TLS.
+
+    There may be several: a server on another port of this host may have set one for some path.
+    """
+    names = (SAFE_COOKIE,) if over_tls else (SAFE_COOKIE, COOKIE)
+    pairs = (each.strip().partition("=") for each in header.split(";"))
+    return [value for name, _, value in pairs if name in names and value]

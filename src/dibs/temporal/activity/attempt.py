@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -14,12 +14,12 @@ from temporalio.exceptions import CancelledError as ActivityCancelled
 from temporalio.worker import ExecuteActivityInput
 
 import dibs
-from dibs.config import Unset
+from dibs.config import Duration, Unset
 from dibs.errors import DibsError, LeaseLost
 from dibs.temporal.activity import failures
 from dibs.temporal.activity.backend import LockBackend
 from dibs.temporal.activity.decorator import Need
-from dibs.temporal.activity.processes import About, call_in_process
+from dibs.temporal.activity.lock import ActivityLock, Holding, holding
 from dibs.temporal.activity.running import Body, Held, Pulse
 from dibs.temporal.activity.slots import Slots, Stores, name_shown, owner_of, slots_for
 from dibs.temporal.activity.terms import times_of
@@ -223,3 +223,53 @@ class Attempt:
 
 async def _acquired(slots: Slots, wait: float | None) -> dibs.Lease:
     return await slots.acquire(wait=wait)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What travels along."""
+
+    activity: str
+    name: str
+    slot: int
+    token: int
+    owner: str
+    waited: float
+
+    def lock(self, kept: Holding) -> ActivityLock:
+        """The lock, as it is held here or there."""
+        return ActivityLock(**asdict(self), holding=kept)
+
+
+class HeldElsewhere:
+    """A lease that the worker's own process keeps, and tells of by the activity's cancellation."""
+
+    @property
+    def remaining(self) -> float:
+        """Raises `RuntimeError`: it is renewed in another process."""
+        raise RuntimeError(
+            "in a process pool the time that is left isn't known: ask `lost`, or ensure()"
+        )
+
+    @property
+    def lost(self) -> bool:
+        """The activity was cancelled: by the loss of its lock, or by its workflow."""
+        return activity.is_cancelled()
+
+    @property
+    def reason(self) -> str | None:
+        """Not told here."""
+        return "closed" if self.lost else None
+
+    def ensure(self, needs: Duration = 0) -> None:
+        """Raise `LeaseLost` if it is lost."""
+        if self.lost:
+            raise LeaseLost(
+                "the activity was cancelled, as its lock was lost or its workflow said so"
+            )
+
+
+def call_in_process(function: Callable[..., Any], about: About, *args: Any) -> Any:
+    """Runs in the pool's process."""
+    with holding(about.lock(HeldElsewhere())):
+        return function(*args)

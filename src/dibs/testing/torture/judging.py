@@ -1,14 +1,16 @@
 """From what everybody recorded to a verdict."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 from pathlib import Path
 
 from dibs.core.timing import claim_window
 from dibs.testing.checker import check, check_writes
 from dibs.testing.history import Event, merge, read
+from dibs.testing.intervals import Hold, Holds
 from dibs.testing.liveness import check_liveness
-from dibs.testing.torture.handoffs import handoffs
 from dibs.testing.torture.naming import primitive_of
 from dibs.testing.torture.plan import TorturePlan
 from dibs.testing.torture.resources import UNFENCED
@@ -68,3 +70,32 @@ def _done(events: Iterable[Event]) -> Counter[str]:
         elif event.what == "releasing" and event.lease in calls:
             done.add((primitive_of(event.key), *calls[event.lease]))
     return Counter(primitive for primitive, *_ in done)
+
+
+def handoffs(events: Sequence[Event], quiet: float) -> tuple[list[float], list[float]]:
+    """The waits for locks that were free: those that nothing disturbed, and those among faults.
+
+    A wait begins when the last hold has ended (for a dead holder: at its deadline) while somebody
+    already waits. It is undisturbed if nobody was killed, paused or resumed since `quiet` seconds
+    before.
+    """
+    disturbed = [event.at for event in events if event.what == "disturbed"]
+    calm: list[float] = []
+    rough: list[float] = []
+    for free_since, granted in _waits(Holds(events)):
+        last = bisect_right(disturbed, granted)
+        since = disturbed[last - 1] if last else -inf
+        (calm if since < free_since - quiet else rough).append(granted - free_since)
+    return calm, rough
+
+
+def _waits(holds: Holds) -> Iterator[tuple[float, float]]:
+    for of_key in holds.by_key.values():
+        if any(hold.grant.capacity != 1 for hold in of_key):
+            continue
+        previous: Hold | None = None
+        for hold in sorted(of_key, key=lambda hold: hold.start):
+            if previous is not None and hold.grant.invoked < previous.end <= hold.start:
+                yield previous.end, hold.start
+            if previous is None or hold.end > previous.end:
+                previous = hold

@@ -1,4 +1,4 @@
--- Replies that several rules give, and `core/views.py`: what people may see, which is ages and remaining
+-- Replies that several rules give, and core/ledger.py: what people may see, which is ages and remaining
 -- times, never ids.
 
 CREATE FUNCTION dibs.granted(token bigint, slots integer[], ttl double precision) RETURNS text

@@ -1,4 +1,4 @@
--- core/views.py: what people may see of a book's entries: ages and remaining times, never ids.
+-- core/ledger.py: what people may see of a book's entries: ages and remaining times, never ids.
 
 local function age(turn, since)
   return math.max(turn.stamp - since, 0) / 1e6

@@ -5,15 +5,16 @@ in it until it can no longer be signalled, and claims its grant for it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import inf
 from typing import Any
 
 from dibs.backends.temporal.broker import snapshot
-from dibs.backends.temporal.broker.flaws import flaw_of
 from dibs.backends.temporal.broker.room import Room
 from dibs.backends.temporal.protocol.bounds import AGES
 from dibs.backends.temporal.protocol.owners import Owner, owner_of
+from dibs.backends.temporal.protocol.unicode import is_unicode
+from dibs.backends.temporal.protocol.wire import COMMANDS
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
 from dibs.core.names import fingerprint
@@ -203,3 +204,29 @@ def _standing(push: Wakeup, lease_id: str, ttl: float) -> Wakeup:
     """A grant's notification, of a grant that stands for its whole ttl."""
     proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
     return replace(push, window=ttl, proof=proof)
+
+
+MOST_TOKENS = 1_000_000
+"""So many one grant may take, so that no call uses them all up."""
+
+
+def flaw_of(command: Command) -> str | None:
+    """What a book must not have in it; None for a sound command."""
+    for name, allowed in _ALLOWED[type(command)]:
+        value = getattr(command, name)
+        if not isinstance(value, allowed) or (allowed is not bool and isinstance(value, bool)):
+            return f"{name} is {type(value).__name__}"
+        if isinstance(value, str) and not is_unicode(value):
+            return f"{name} is not valid Unicode"
+    if isinstance(command, Acquire) and command.tokens > MOST_TOKENS:
+        return f"tokens is {command.tokens}, and may be {MOST_TOKENS} at most"
+    return None
+
+
+_ALLOWED: dict[type[Any], tuple[tuple[str, Any], ...]] = {
+    kind: tuple(
+        (each.name, float | int if each.type is float else each.type) for each in fields(kind)
+    )
+    for kind in COMMANDS
+}
+"""Of each kind of command its fields, and what these may be."""

@@ -6,20 +6,24 @@ its history grows heavy, and ends by itself once nothing has been asked of it fo
 """
 
 import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from dibs.backends.temporal.broker.alarm import Alarm
 from dibs.backends.temporal.broker.backlog import Backlog
 from dibs.backends.temporal.broker.clerk import Clerk, newer_call
 from dibs.backends.temporal.broker.clock import BrokerClock
 from dibs.backends.temporal.broker.desk import Desk
-from dibs.backends.temporal.broker.leaving import Leaving
+from dibs.backends.temporal.broker.growth import outgrown
 from dibs.backends.temporal.broker.letters import Letter, call_in
+from dibs.backends.temporal.broker.parts import size_of
+from dibs.backends.temporal.broker.post import Post
+from dibs.backends.temporal.broker.room import MESSAGE
 from dibs.backends.temporal.broker.telling import Telling
-from dibs.backends.temporal.broker.view import details
 from dibs.backends.temporal.broker.watch import Watch
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.formats import too_new
@@ -34,7 +38,10 @@ from dibs.backends.temporal.protocol.wire import (
     bytes_of,
     pack_reply,
 )
+from dibs.core.book import Hold, MemoryBook, Place
+from dibs.core.names import printable, shown
 from dibs.errors import DibsError
+from dibs.model import MANY
 
 
 @workflow.defn(name=ids.BROKER)
@@ -220,3 +227,135 @@ class DibsBroker:
             by_hand=self._given.by_hand,
             format=WITH_BACKLOG if backlog else FORMAT,
         )
+
+
+_SOONEST = 0.02
+"""What is due at once may wait so long for what is due with it."""
+_LATEST = 86_400.0
+"""It looks once a day, so that no ttl is too long for a timer."""
+
+
+class Alarm:
+    """Rings at the latest when it was last asked to. One that rings too early is set again then.
+
+    Nearly every call moves the next due time on, and to move a timer is two events each time.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._at: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def set(self, at: float, why: str) -> None:
+        """Ring at that time or before. `why` is seen in Temporal's UI."""
+        if self._at is not None and self._at <= at:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        self._at = at
+        wait = timedelta(seconds=min(max(at - workflow.time(), _SOONEST), _LATEST))
+        self._task = asyncio.create_task(self._sleep(wait, why))
+
+    async def _sleep(self, wait: timedelta, why: str) -> None:
+        await workflow.sleep(wait, summary=why)
+        self._at = self._task = None
+        self._ring()
+
+
+_SHOWN = 10
+
+
+def details(key: bytes, book: MemoryBook) -> str:
+    """Some lines of Markdown."""
+    lines = [f"**{shown(key)}**: {_taken(book)}, {book.waiting} waiting", ""]
+    holds = sorted(book.first_to_end(_SHOWN), key=lambda hold: hold.token)
+    lines += [_holder(hold) for hold in holds]
+    lines += _more(book.holding, "hold")
+    lines += [_waiter(place) for place in islice(book.queue(), _SHOWN)]
+    lines += _more(book.waiting, "wait")
+    return "\n".join(lines)
+
+
+def _taken(book: MemoryBook) -> str:
+    if book.capacity >= MANY:
+        return f"{book.used} units taken"
+    return f"{book.used} of {book.capacity} taken"
+
+
+def _holder(hold: Hold) -> str:
+    slots = f", slot {', '.join(map(str, hold.slots))}" if hold.slots else ""
+    if hold.state == "kept":
+        return f"- kept by {printable(hold.owner) or 'nobody'}{slots}"
+    state = "" if hold.state == "held" else f" ({hold.state})"
+    return (
+        f"- held{state} by {printable(hold.owner)} since {_time(hold.since)}, "
+        f"token {hold.token}{slots}{_note(hold.note)}"
+    )
+
+
+def _waiter(place: Place) -> str:
+    units = "" if place.units == 1 else f" for {place.units} units"
+    return f"- {printable(place.owner)} waits{units} since {_time(place.since)}{_note(place.note)}"
+
+
+def _note(note: str) -> str:
+    return f": {printable(note)}" if note else ""
+
+
+def _time(stamp: int) -> str:
+    try:
+        return datetime.fromtimestamp(stamp / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, OSError, ValueError):  # of a clock that is far off
+        return "?"
+
+
+def _more(many: int, what: str) -> list[str]:
+    return [f"- {many - _SHOWN} more {what}"] if many > _SHOWN else []
+
+
+class Leaving:
+    """A run that is to end sends nothing, since it must hear what becomes of it. But not for long.
+
+    It can't end amid a call, and where calls overlap there may always be one.
+    """
+
+    LONGEST = 2.0
+    """So long at a time those wait who are to be told something."""
+
+    def __init__(self, desk: Desk, post: Post, backlog: Backlog) -> None:
+        self._desk = desk
+        self._post = post
+        self._backlog = backlog
+        self._until = 0.0
+        """When it gives up for this time; 0 while it keeps nobody waiting."""
+
+    def is_due(self, events: int, calls: int, most_calls: int) -> bool:
+        """It is time for the next run, and what this one knows fits into a message for it."""
+        if not outgrown(events, calls, most_calls):
+            return False
+        # else it goes on as before: letters are applied and answers sent, until it fits
+        more = self._backlog.size + self._post.size()
+        if not self._fits(more):
+            return False
+        more += size_of(self._desk.owners())
+        return self._fits(more)
+
+    def _fits(self, more: int) -> bool:
+        room = self._desk.room
+        return room.size + more < MESSAGE or room.measured() + more < MESSAGE
+
+    def pauses(self, leaves: bool) -> bool:
+        """Whether nothing more is to be begun, as the run is about to end."""
+        if not leaves:
+            self._until = 0.0
+        elif self._until:
+            if workflow.time() >= self._until:
+                self._until = 0.0
+                return False
+        elif self._backlog or not self._post.empty:
+            self._until = workflow.time() + self.LONGEST
+        return leaves
+
+    def due(self) -> float | None:
+        """When it gives up for this time."""
+        return self._until or None

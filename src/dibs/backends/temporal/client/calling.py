@@ -7,13 +7,13 @@ one is under way leaves together.
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from dibs.backends.port import MAX_BATCH
 from dibs.backends.temporal.client.attendance import Attendance
 from dibs.backends.temporal.client.connecting import Connection
-from dibs.backends.temporal.client.parcels import TOO_LARGE, is_too_large, parcels
 from dibs.backends.temporal.client.settings import TIMEOUT
 from dibs.backends.temporal.client.trouble import failed, is_no_namespace
 from dibs.backends.temporal.client.updating import Update
@@ -201,3 +201,41 @@ def _is_passing(error: "RPCError") -> bool:
 def _of_one(error: BaseException) -> Reply:
     """What the commands of one key are told, while others fare better."""
     return Failed("forbidden" if isinstance(error, Forbidden) else "away", str(error))
+
+
+LARGEST = 16_384
+"""No command's texts may have more bytes together: the broker has to carry them all over to its next run."""
+
+PARCEL = 262_144
+"""No call's commands have more."""
+
+TOO_LARGE = Failed("invalid", f"owner, note and reason may have {LARGEST} bytes here, and no more")
+
+
+def is_too_large(commands: Sequence[Command]) -> bool:
+    """One of them is, which then is alone."""
+    return any(_size(command) > LARGEST for command in commands)
+
+
+def _size(command: Command) -> int:
+    return sum(len(part.encode()) for part in astuple(command) if isinstance(part, str))
+
+
+def parcels(commands: Sequence[Command]) -> Iterator[Sequence[Command]]:
+    """In their order, none larger than it may be; what is too large by itself travels alone, not far.
+
+    Temporal takes an update of more than 2 MB, and no worker can answer it: it would stay in the way of its
+    key for ever.
+    """
+    start = size = 0
+    for number, command in enumerate(commands):
+        its = _size(command)
+        if number > start and (size + its > PARCEL or its > LARGEST):
+            yield commands[start:number]
+            start, size = number, 0
+        size += its
+        if its > LARGEST:
+            yield commands[start : number + 1]
+            start, size = number + 1, 0
+    if start < len(commands):
+        yield commands[start:]

@@ -2,18 +2,23 @@
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from dibs.backends.temporal.client.connecting import Connection
-from dibs.backends.temporal.client.pollers import ALIVE, ages, polled
-from dibs.backends.temporal.client.strays import strays
+from dibs.backends.temporal.client.pollers import ALIVE, ages, attended, last_heard, polled
 from dibs.backends.temporal.client.updating import Update
 from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.unserved import serve, unserved
+from dibs.backends.temporal.protocol.unserved import serve, terminate, unserved
 from dibs.core.names import PROBE
 from dibs.core.timing import MIN_TTL
+from dibs.errors import DibsError
 from dibs.model import Finding, Inspect
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
 
 LOOK = timedelta(seconds=5)
 PROBES = 5
@@ -112,3 +117,47 @@ def _worker(connection: Connection, heard: list[float], step: float | None) -> F
         told += ": it answers, so this clock seems to be ahead of the server's"
         return Finding("worker", "warning", told, "have this machine's clock set by NTP")
     return Finding("worker", "ok", f"{told}; it answers")
+
+
+MOST = 10_000
+"""So many workflows are looked at, and …"""
+QUEUES = 10
+""" … so many queues."""
+
+
+async def strays(client: "Client", known: str) -> list[Finding]:
+    """A problem for each queue but the known one; nothing where the server's index can't be asked."""
+    from temporalio.service import RPCError
+
+    by_queue: Counter[str] = Counter()
+    some: dict[str, str] = {}
+    query = f"WorkflowType IN ('{ids.BROKER}', '{ids.PERMIT}') AND ExecutionStatus = 'Running'"
+    try:
+        async for run in client.list_workflows(query, page_size=1000, limit=MOST, rpc_timeout=LOOK):
+            by_queue[run.task_queue] += 1
+            some.setdefault(run.task_queue, run.id)
+    except RPCError:
+        return []
+    del by_queue[known]
+    return [
+        _stray(queue, many, some[queue])
+        for queue, many in by_queue.most_common(QUEUES)
+        if not await _is_served(client, queue)
+    ]
+
+
+async def _is_served(client: "Client", queue: str) -> bool:
+    try:
+        return attended(await last_heard(client, queue)) != "no"
+    except DibsError:
+        return True  # not known
+
+
+def _stray(queue: str, many: int, one: str) -> Finding:
+    what = f"{one} is" if many == 1 else f"{many} brokers and permits, such as {one}, are"
+    return Finding(
+        "queues",
+        "problem",
+        f"{unserved(queue, f', and {what} on it')}: who wants what they keep waits in vain",
+        f"{serve(queue)}; or, where nothing is held by them, end them with {terminate('ID')}",
+    )

@@ -1,12 +1,10 @@
 """What is done with each primitive, one file for each: both worlds take turns by the same text."""
 
-from dibs.testing.torture.turns.allof import AllOfTurns
 from dibs.testing.torture.turns.leader import LeaderTurns
-from dibs.testing.torture.turns.lock import LockTurns
 from dibs.testing.torture.turns.rwlock import RWLockTurns
 from dibs.testing.torture.turns.semaphore import SemaphoreTurns
 from dibs.testing.torture.turns.tasklock import TaskLockTurns
-from dibs.testing.torture.turns.turns import Turns
+from dibs.testing.torture.turns.turns import AllOfTurns, LockTurns, Turns
 
 TURNS: dict[str, type[Turns]] = {
     "lock": LockTurns,

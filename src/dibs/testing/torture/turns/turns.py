@@ -68,3 +68,29 @@ class Turns:
     async def use(self, hand: Hand, *leases: Any) -> None:
         """What is done while it is held. Raises `LeaseLost`."""
         await hand.work(*leases)
+
+
+PARTS = "abc"
+
+
+class AllOfTurns(Turns):
+    """Acquire two or three of three, check and write to all, release."""
+
+    def described(self, name: str) -> Any:
+        self._locks = [self.client.lock(f"{self.name}-{part}", **self.how) for part in PARTS]
+        return self._locks[0]
+
+    def wanted(self, hand: Hand) -> Wish:
+        chosen = hand.draw.sample(self._locks, hand.draw.choice((2, 3)))
+        together = hand.world.library.AllOf(*chosen)
+        return Wish(together.acquire, {lock.key: 1 for lock in chosen})
+
+    def leases(self, held: Any) -> Sequence[Any]:
+        return tuple(held)
+
+
+class LockTurns(Turns):
+    """Acquire, check and write, release."""
+
+    def described(self, name: str) -> Any:
+        return self.client.lock(self.name, **self.how)

@@ -1,40 +1,116 @@
-"""Circles of waiters: who waits for somebody who, over one or more others, waits for them.
+"""What a waiter does besides waiting: it tells how the wait goes, and looks for a circle it is in.
 
-A store knows who holds a key and who waits for it, but not that a holder of one is a waiter for another.
-So whoever has waited for a while *advertises* it: for each lease that its task or thread holds there is a
-small lease of another kind, found by that one's fingerprint, whose note says what is waited for and from
-which place in the queue. Nothing about it is special to a store. It ends with the wait, or by itself.
-
-A *link* leads from somebody who waits to a hold without whose end that place can't be granted, whatever
-else ends: those who hold the rest of a capacity, or are ahead in the queue, make none. A circle of links
-is thus one that no holder's leaving can open, as each would have to be granted first.
-
-The reads of a search are made one after the other, so a circle might be put together from links that never
-stood at one time. It is read twice, and believed if it is the same. Ids are used once: a hold, an advert
-or a place that has ended doesn't come back under its fingerprint. So what was seen by both readings stood all
-the while between the two reads of it. As the first reading had ended before the second began, all these
-spans have the moment in between in common, and the whole circle stood then.
-
-Whoever finds a circle gives way if it began to wait last of all in it, by the store's stamps, which are the
-tokens of the adverts; else it goes on waiting. One who waits may be in several circles, and finds one of
-them at a time. But of all who are knotted together by circles one is the youngest, and so the youngest of
-whichever circle it finds: it always gives way. What is left of the knot has a youngest in turn. Others of the
-knot may give way as well, each the youngest of a circle that stood when it looked.
+A wait costs nothing more unless somebody asked to be told, or the waiter holds something else and has
+waited for a while.
 """
 
 from collections.abc import Iterator
+from math import inf
 from typing import NamedTuple
 from weakref import ref
 
 from dibs.core.names import fingerprint, wait_key
 from dibs.core.timing import burial
 from dibs.core.waits import Wait, read, written
-from dibs.errors import Deadlock
+from dibs.errors import Deadlock, DibsError
 from dibs.model import MANY, Acquire, Granted, Holder, Inspect, Status
 from dibs.primitives.ask import Ask
 from dibs.primitives.ids import new_id
+from dibs.primitives.refusals import ASIDE
 from dibs.primitives.telling import key_shown
+from dibs.primitives.watching import EVERY, OnWait, Watcher
 from dibs.runtime.port import Runtime
+
+FIRST_LOOK = 1.0
+"""Who has waited for so many seconds looks for a circle; then after twice as long, and so on."""
+
+
+def first_due(rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> float:
+    """When somebody who has waited since then has something to look out for; `inf` if never.
+
+    Nobody waits for a task or thread that holds nothing. What it adopts or acquires in its own `on_wait`
+    counts if that is before the first look; it can't come to hold anything in another way while it waits.
+    """
+    if on_wait is not None:
+        return since
+    if _detects(rt, ask) and rt.holding.of(rt.me()):
+        return since + FIRST_LOOK
+    return inf
+
+
+def _detects(rt: Runtime, ask: Ask) -> bool:
+    return ask.detects and rt.capabilities.circles
+
+
+class Lookout:
+    """One wait's, made when something is due for the first time. The waiter calls `end` however it ends."""
+
+    __slots__ = (
+        "_ask",
+        "_detective",
+        "_interval",
+        "_look_at",
+        "_rt",
+        "_since",
+        "_tell_at",
+        "_watcher",
+    )
+
+    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> None:
+        self._rt = rt
+        self._ask = ask
+        self._since = since
+        self._watcher = None if on_wait is None else Watcher(ask.key, on_wait, since)
+        self._tell_at = inf if on_wait is None else since
+        self._look_at = since + FIRST_LOOK if _detects(rt, ask) else inf
+        self._interval = FIRST_LOOK
+        self._detective: Detective | None = None
+
+    async def look(self, place: str, ahead: int | None) -> float:
+        """Do what is due, from the place of that fingerprint; return when something will be due again.
+
+        Without a place (it is empty) no circle is looked for until there is one. `ahead` is how many were
+        before it when the store was last asked. Raises `Deadlock`, and nothing else.
+        """
+        try:
+            if self._tell_at <= self._rt.now():
+                await self._tell(place, ahead)
+            if place and self._look_at <= self._rt.now():
+                await self._search(place)
+        except Deadlock:
+            raise
+        except DibsError:
+            pass  # the store is away: who waits will find that out, and say so
+        return min(self._tell_at, self._look_at)
+
+    def end(self) -> None:
+        """The wait is over."""
+        if self._detective is not None:
+            self._detective.withdraw()
+
+    async def _tell(self, place: str, ahead: int | None) -> None:
+        assert self._watcher is not None
+        try:
+            status = (await self._rt.call(Inspect(self._ask.key), ASIDE)).reply
+            if isinstance(status, Status):
+                named = [waiter.lease for waiter in status.waiters]
+                ahead = named.index(place) if place in named else ahead
+                await self._watcher.tell(status, ahead, self._rt.now())
+        finally:
+            self._tell_at = self._rt.now() + EVERY
+
+    async def _search(self, place: str) -> None:
+        if self._detective is None:
+            self._detective = Detective(self._rt, self._ask, self._since)
+        if not self._detective.holds_anything:
+            self._look_at = inf  # and who waits can't come to hold anything
+            return
+        self._interval = min(2 * self._interval, max(self._ask.ttl / 2, FIRST_LOOK))
+        try:
+            await self._detective.look(place)
+        finally:
+            self._look_at = self._rt.now() + self._interval
+
 
 MOST_READS = 200
 """A search gives up after so many: a circle of a hundred, or a crowd of readers."""
@@ -67,7 +143,12 @@ class Step(NamedTuple):
 
 
 class Detective:
-    """Advertises one wait, and looks for a circle that it is in."""
+    """Advertises one wait, and looks for a circle of waiters that it is in (ADR 11).
+
+    While it waits, each lease that its task or thread holds has a small lease of another kind, found by that
+    one's fingerprint, whose note says what is waited for. A circle is read twice and believed if it is the
+    same: ids are used once, so all of it stood between the two readings. The youngest of a circle gives way.
+    """
 
     def __init__(self, rt: Runtime, ask: Ask, since: float) -> None:
         self._rt = rt
