@@ -24,6 +24,10 @@ WAIT = 60.0
 """Nothing in these tests may take longer, on however loaded a machine."""
 
 
+SHUTDOWN = 15.0
+"""Nor does a worker take longer to end, but for that mistake of the SDK."""
+
+
 @dataclass
 class Step:
     """One activity to be run."""
@@ -132,10 +136,13 @@ async def working(
         max_cached_workflows=50,
         **{"graceful_shutdown_timeout": timedelta(seconds=0), **options},
     )
+    running = asyncio.create_task(worker.run())
     try:
-        async with worker:
-            yield World(client, queue)
+        yield World(client, queue)
     finally:
+        # an attempt that ends as the worker does may keep it from ending (temporalio/sdk-rust#1537)
+        await asyncio.wait((running, asyncio.create_task(worker.shutdown())), timeout=SHUTDOWN)
+        running.cancel()
         for each in locks:
             await each.close()
 
