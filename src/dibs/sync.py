@@ -38,7 +38,6 @@ from dibs.primitives.election import ElectionBase
 from dibs.primitives.entering import Entering, Held
 from dibs.primitives.guarded import GuardedBase
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.lock import LockBase
 from dibs.primitives.options import (
     ElectionOptions,
     HoldOptions,
@@ -46,6 +45,7 @@ from dibs.primitives.options import (
     TaskOptions,
     refuse_options,
 )
+from dibs.primitives.primitive import LockBase
 from dibs.primitives.resizing import ResizableLease
 from dibs.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
 from dibs.primitives.semaphore import SemaphoreBase

@@ -42,11 +42,11 @@ PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
     "hub misspelt backends backends.port backends.redact backends.http.wire backends.http.names"
     " backends.http.wire_service backends.http.translation runtime.port runtime.asyncio runtime.mail"
-    " primitives.acquire primitives.ask primitives.ids primitives.telling"
+    " primitives.acquire primitives.ask primitives.ids primitives.messages"
 )
 HTTP = names("msgspec starlette")
 TEMPORAL_FLOWS = BASE | names(
-    "config core.* primitives.telling backends.temporal.protocol.* backends.temporal.workflows.*"
+    "config core.* primitives.messages backends.temporal.protocol.* backends.temporal.workflows.*"
     " temporal.defaults temporal.failures"
 )
 """What workflow code of Temporal's users relies on, however a permit is granted."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dibs.testing.torture.naming import PRIMITIVES
+from dibs.testing.torture.plan import PRIMITIVES
 from tests.cli.processes import Cli, alive, end
 from tests.cli.test_terminal import session
 from tests.servers.waiting import wait_until

@@ -7,9 +7,8 @@ import pytest
 
 from dibs import Deadlock
 from dibs.core.names import fingerprint, wait_key
-from dibs.core.waits import Wait
 from dibs.model import MANY, Holder, Inspect, Status, Waiter
-from dibs.primitives.deadlock import Detective, _in_the_way
+from dibs.primitives.deadlock import Detective, Wait, _in_the_way
 from tests.primitives.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
 from tests.primitives.waits import Beside, pause, time_passes, until, until_queued
 from tests.primitives.worlds import World, in_both_worlds

@@ -76,7 +76,7 @@ def test_a_lease_with_a_short_ttl_leaves_the_others_their_time(site: Site) -> No
 def test_what_is_given_up_after_a_close_leaves_no_thread(site: Site, count: int) -> None:
     """Such as an acquire that had no answer when its client was closed."""
     given_up: list[Command] = []
-    site.store.before = lambda commands: given_up.extend(commands)
+    site.store.before = given_up.extend
     client = site.another()
     lease = client.lock("a", ttl=TTL).acquire()
     client.close()

@@ -58,7 +58,7 @@ def test_prefix_and_names_do_not_go_together(world: World) -> None:
     assert (answer.status_code, answer.json()["type"]) == (400, "/problems/malformed")
 
 
-@pytest.mark.parametrize("path", ["/v1/scan", "/v1/queues", "/v1/outline"])
+@pytest.mark.parametrize("path", ["/v1/scan", "/v1/queues"])
 def test_names_are_spelt_as_in_paths_or_without_the_mark(world: World, path: str) -> None:
     client = world.client()
     for owner in ("the holder", "who waits"):
@@ -67,7 +67,7 @@ def test_names_are_spelt_as_in_paths_or_without_the_mark(world: World, path: str
 
     def told(prefix: str) -> dict[str, Any]:
         found: dict[str, Any] = client.get(path, params={"names": prefix}).json()
-        return found | {"items": names(found)} if "items" in found else found
+        return found | {"items": names(found)}
 
     assert told(b64("spelt/")) == told(encoded(b"spelt/"))
     assert told(b64("spelt/")) != told(b64("none/"))
@@ -105,47 +105,16 @@ def test_the_longest_line_comes_first(world: World) -> None:
     assert (len(one["items"]), one["count"]) == (1, 2)
 
 
-def test_a_long_list_is_told_in_short(world: World) -> None:
-    client = world.client()
-    for number in range(230):
-        acquire(client, f"lock:long/{number:03}", f"long{number:03}")
-    acquire(client, "leader:long/x", "long-leader")
-    asked = {"names": encoded(b"long/"), "every": "100"}
-    found = client.get("/v1/outline", params=asked).json()
-    assert found["count"] == 231
-    assert found["keys"] == [encoded(b"lock:long/098"), encoded(b"lock:long/198")]
-    found = client.get("/v1/outline", params={**asked, "kind": "lock"}).json()
-    assert found["keys"] == [encoded(b"lock:long/099"), encoded(b"lock:long/199")]
-    reader = world.client("read", prefixes=[b"elsewhere/"])
-    assert reader.get("/v1/outline", params=asked).json() == {"count": 0, "keys": []}
-
-
-def test_a_key_of_several_directories_is_told_of_those(world: World) -> None:
-    client = world.client()
-    for number in range(330):
-        acquire(client, f"lock:cut/{number % 3}/{number // 3:03}", f"cut{number:03}")
-    reader = world.client("read", prefixes=[b"cut/2/", b"cut/0/", b"cut/2/0"])
-    found = reader.get("/v1/outline", params={"every": "100"}).json()
-    assert found["count"] == 220
-    assert found["keys"] == [encoded(b"lock:cut/0/099"), encoded(b"lock:cut/2/089")]
-    asked = {"every": "100", "names": encoded(b"cut/2/")}
-    found = reader.get("/v1/outline", params=asked).json()
-    assert (found["count"], found["keys"]) == (110, [encoded(b"lock:cut/2/099")])
-    found = reader.get("/v1/outline", params={**asked, "names": encoded(b"cut/1/")}).json()
-    assert found == {"count": 0, "keys": []}
-
-
-@pytest.mark.parametrize("path", ["/v1/queues", "/v1/outline"])
-def test_walks_through_all_keys_count_as_reads(world: World, path: str) -> None:
+def test_walks_through_all_keys_count_as_reads(world: World) -> None:
     client, reading = world.client(), world.server.service.accounts.reading
     limit = world.server.service.limits.reads_at_once
     reading.busy += limit
     try:
-        answer = client.get(path)
+        answer = client.get("/v1/queues")
         assert (answer.status_code, answer.json()["type"]) == (503, "/problems/overloaded")
     finally:
         reading.busy -= limit
-    assert client.get(path).status_code == 200
+    assert client.get("/v1/queues").status_code == 200
 
 
 def test_lines_that_may_not_be_seen_are_left_out(world: World) -> None:

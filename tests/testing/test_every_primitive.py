@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dibs.testing import Torture, TorturePlan, Verdict
-from dibs.testing.torture.naming import PRIMITIVES
+from dibs.testing.torture.plan import PRIMITIVES
 from dibs.testing.torture.worlds import WORLDS, WorldName
 from tests.torture.planted import announce
 

@@ -8,8 +8,7 @@ from dibs.primitives.campaign import CampaignBase
 from dibs.primitives.election import ElectionBase
 from dibs.primitives.guarded import GuardedBase
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.lock import LockBase
-from dibs.primitives.primitive import PrimitiveBase
+from dibs.primitives.primitive import LockBase, PrimitiveBase
 from dibs.primitives.resizing import ResizableLease
 from dibs.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
 from dibs.primitives.semaphore import SemaphoreBase

@@ -10,9 +10,9 @@ from dibs.testing import check, check_liveness, read
 from dibs.testing.torture import worker as working
 from dibs.testing.torture.board import Board
 from dibs.testing.torture.hands import Hand
-from dibs.testing.torture.naming import PRIMITIVES, names_of
 from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.turns.turns import Turns
+from dibs.testing.torture.plan import PRIMITIVES, names_of
+from dibs.testing.torture.turns import Turns
 from dibs.testing.torture.worker import Worker
 from dibs.testing.torture.worlds import WORLDS
 

@@ -17,7 +17,7 @@ from dibs.primitives.ask import Ask, Grant
 from dibs.primitives.asking import BRIEFLY, Asking
 from dibs.primitives.deadlock import Lookout, first_due
 from dibs.primitives.ids import new_id
-from dibs.primitives.refusals import not_busy, refusal, timed_out, unexpected
+from dibs.primitives.messages import not_busy, refusal, timed_out, unexpected
 from dibs.primitives.watching import OnWait
 from dibs.runtime.port import Answer, Runtime
 

@@ -20,8 +20,7 @@ from dibs.model import (
 from dibs.primitives.ask import Grant
 from dibs.primitives.handle import unpack
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.refusals import unexpected
-from dibs.primitives.telling import key_shown, span
+from dibs.primitives.messages import key_shown, span, unexpected
 from dibs.runtime.port import Runtime
 
 

@@ -9,9 +9,9 @@ from dibs.primitives.allof_gathering import Gathering
 from dibs.primitives.allof_leases import LeasesBase
 from dibs.primitives.allof_parts import Part, Wish, checked, in_order
 from dibs.primitives.entering import Entering
+from dibs.primitives.messages import key_shown
 from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
-from dibs.primitives.telling import key_shown
 from dibs.primitives.watching import OnWait, check_on_wait
 from dibs.runtime.port import Runtime
 

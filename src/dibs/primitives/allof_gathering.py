@@ -12,16 +12,14 @@ from dibs.core.timing import burial, trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
 from dibs.model import Granted, Refused
 from dibs.primitives.acquire import Acquiring
+from dibs.primitives.allof_leases import release_together
 from dibs.primitives.allof_parts import Wish
-from dibs.primitives.allof_release import release_together
-from dibs.primitives.ask import Grant
+from dibs.primitives.ask import Grant, Terms
 from dibs.primitives.asking import BRIEFLY
 from dibs.primitives.ids import new_id
 from dibs.primitives.joining import ask_once
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.refusals import refusal, unexpected
-from dibs.primitives.telling import contention
-from dibs.primitives.terms import Terms
+from dibs.primitives.messages import contention, refusal, unexpected
 from dibs.runtime.port import Answer, Runtime, Told
 
 

@@ -4,10 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import overload
 
 from dibs.config import Duration
-from dibs.primitives.allof_release import release_together
 from dibs.primitives.lease import LeaseBase, tell_loss
-from dibs.primitives.losses import LossReason
-from dibs.primitives.telling import key_shown, span
+from dibs.primitives.messages import LossReason, key_shown, span
 from dibs.runtime.port import Runtime
 
 
@@ -126,3 +124,21 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
         """Give them up in silence, those that weren't."""
         for lease in self._once:
             lease._drop()
+
+
+async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
+    """Give them up; True if all were held until now. Never raises because the store is away."""
+    stood = all(lease._stands for lease in leases)
+    parting: list[LeaseBase] = []
+    try:
+        for lease in leases:
+            hold = lease._part()
+            if hold is not None:
+                parting.append(hold)
+        told = await rt.call_all([hold._farewell() for hold in parting]) if parting else ()
+    except BaseException:
+        for hold in parting:
+            hold._abandon()
+        raise
+    were_held = [hold._parted(each) for hold, each in zip(parting, told, strict=True)]
+    return stood and all(were_held)

@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
 from dibs.config import UNSET, Unset
-from dibs.primitives.ask import Ask
+from dibs.primitives.ask import Ask, Terms
+from dibs.primitives.messages import key_shown
 from dibs.primitives.primitive import PrimitiveBase
-from dibs.primitives.telling import key_shown
-from dibs.primitives.terms import Terms
 from dibs.primitives.watching import OnWait
 
 _ELSEWHERE = {

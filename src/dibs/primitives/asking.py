@@ -5,7 +5,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Failed, Release
 from dibs.primitives.ask import Ask
 from dibs.primitives.ids import new_id
-from dibs.primitives.refusals import ASIDE, not_busy, unexpected
+from dibs.primitives.messages import ASIDE, not_busy, unexpected
 from dibs.runtime.port import Answer, Runtime
 
 BRIEFLY = 1.0

@@ -13,8 +13,7 @@ from dibs.model import Failed, Granted, Lost, Release, Released, Renew, Renewed
 from dibs.primitives.acquire import Acquiring
 from dibs.primitives.ask import Ask, Grant
 from dibs.primitives.ids import new_id
-from dibs.primitives.refusals import unexpected
-from dibs.primitives.telling import key_shown
+from dibs.primitives.messages import key_shown, unexpected
 from dibs.primitives.watching import OnWait
 from dibs.runtime.port import Runtime
 

@@ -9,8 +9,8 @@ from dibs.fork import generation
 from dibs.primitives.complaints import Complaints
 from dibs.primitives.election import ElectionBase
 from dibs.primitives.election_config import JITTER
+from dibs.primitives.messages import key_shown
 from dibs.primitives.stoppable import Stoppable, Stopped
-from dibs.primitives.telling import key_shown
 from dibs.primitives.term import TermBase
 from dibs.runtime.port import Job, Runtime, Signal
 

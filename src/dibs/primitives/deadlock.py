@@ -4,6 +4,7 @@ A wait costs nothing more unless somebody asked to be told, or the waiter holds 
 waited for a while.
 """
 
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from math import inf
 from typing import NamedTuple
@@ -11,15 +12,35 @@ from weakref import ref
 
 from dibs.core.names import fingerprint, wait_key
 from dibs.core.timing import burial
-from dibs.core.waits import Wait, read, written
 from dibs.errors import Deadlock, DibsError
 from dibs.model import MANY, Acquire, Granted, Holder, Inspect, Status
 from dibs.primitives.ask import Ask
 from dibs.primitives.ids import new_id
-from dibs.primitives.refusals import ASIDE
-from dibs.primitives.telling import key_shown
+from dibs.primitives.messages import ASIDE, key_shown
 from dibs.primitives.watching import EVERY, OnWait, Watcher
 from dibs.runtime.port import Runtime
+
+
+class Wait(NamedTuple):
+    """What somebody waits for."""
+
+    key: bytes
+    units: int
+    place: str
+    """The fingerprint of the place in the queue."""
+
+
+def written(wait: Wait, began: int) -> str:
+    """A wait as an advert's note. `began` may be told by how long ago that was, in µs, as a negative."""
+    key = urlsafe_b64encode(wait.key).decode()
+    return f"{wait.place} {wait.units} {began} {key}"
+
+
+def read(note: str) -> tuple[Wait, int]:
+    """What `written` has written. Raises `ValueError` for anything else, as of another release than this."""
+    place, units, began, key = note.split(" ")
+    return Wait(urlsafe_b64decode(key), int(units), place), int(began)
+
 
 FIRST_LOOK = 1.0
 """Who has waited for so many seconds looks for a circle; then after twice as long, and so on."""

@@ -9,10 +9,9 @@ from typing import Any, ClassVar, Self, Unpack
 from dibs.config import UNSET, Duration, LockConfig, Unset, check_priority
 from dibs.core.names import Kind, key_of
 from dibs.errors import MissingCapability
-from dibs.primitives.ask import Ask
+from dibs.primitives.ask import Ask, Terms
+from dibs.primitives.messages import key_shown
 from dibs.primitives.options import NoOptions, refuse_options
-from dibs.primitives.telling import key_shown
-from dibs.primitives.terms import Terms
 from dibs.primitives.watching import OnWait, check_on_wait
 from dibs.settings import configured
 

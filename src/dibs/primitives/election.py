@@ -14,10 +14,10 @@ from dibs.model import Holder
 from dibs.primitives.acquire import Acquiring
 from dibs.primitives.complaints import Complaints
 from dibs.primitives.election_config import JITTER, LeaderConfig, leader_configured
+from dibs.primitives.messages import key_shown
 from dibs.primitives.options import NoOptions, refuse_options
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.stoppable import Stoppable
-from dibs.primitives.telling import key_shown
 from dibs.primitives.term import Callback, LeaderTerms, TermBase
 
 

@@ -5,7 +5,7 @@ from json import dumps, loads
 from typing import NamedTuple
 
 from dibs.config import optional_seconds, safe_ttl
-from dibs.primitives.terms import Terms
+from dibs.primitives.ask import Terms
 
 FORMAT = "lease1"
 

@@ -9,7 +9,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Granted, Refused, Reply
 from dibs.primitives.ask import Ask, Grant
 from dibs.primitives.ids import new_id
-from dibs.primitives.refusals import refusal, unexpected
+from dibs.primitives.messages import refusal, unexpected
 from dibs.runtime.port import Runtime
 
 

@@ -10,10 +10,8 @@ from dibs.errors import DibsError, LeaseLost
 from dibs.fork import generation
 from dibs.model import Command, Granted, Lost, Queued, Release, Renew, Renewed
 from dibs.primitives import observing
-from dibs.primitives.ask import Grant
-from dibs.primitives.losses import FORGOTTEN, LOSSES, NEVER_WAS, LossReason, loss_of
-from dibs.primitives.telling import key_shown
-from dibs.primitives.terms import Terms
+from dibs.primitives.ask import Grant, Terms
+from dibs.primitives.messages import FORGOTTEN, LOSSES, NEVER_WAS, LossReason, key_shown, loss_of
 from dibs.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Signal
 
 if TYPE_CHECKING:

@@ -9,9 +9,7 @@ from dibs.fork import generation
 from dibs.model import Failed, Granted, Released, Renew, Renewed
 from dibs.primitives.handle import Handle, pack
 from dibs.primitives.kept import KeptLease
-from dibs.primitives.losses import LOSSES
-from dibs.primitives.refusals import unexpected
-from dibs.primitives.telling import key_shown, span
+from dibs.primitives.messages import LOSSES, key_shown, span, unexpected
 from dibs.runtime.port import Answer, Signal, Told
 
 log = logging.getLogger("dibs")

@@ -1,19 +1,19 @@
 """What all primitives share: acquiring what they describe, and looking at it."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dibs.config import UNSET, Duration, Unset, optional_seconds
+from dibs.core.names import Kind
 from dibs.core.timing import burial
 from dibs.errors import AcquireTimeout, Reentrant
 from dibs.model import MANY, Inspect, Status
 from dibs.primitives import admin, observing
 from dibs.primitives.acquire import Acquiring
-from dibs.primitives.ask import Ask, Grant
+from dibs.primitives.ask import Ask, Grant, Terms
 from dibs.primitives.description import Description, check_promises
 from dibs.primitives.entering import Entering
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.telling import key_shown
-from dibs.primitives.terms import Terms
+from dibs.primitives.messages import key_shown
 from dibs.primitives.watching import OnWait, check_on_wait
 from dibs.runtime.port import Runtime
 
@@ -200,3 +200,9 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         if not rt.is_ready:
             await rt.ready()
         return await admin.revoke(rt, self.key, reason, now)
+
+
+class LockBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
+    """One holder at a time."""
+
+    kind: ClassVar[Kind] = "lock"

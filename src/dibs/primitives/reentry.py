@@ -16,9 +16,8 @@ from dibs.config import Duration
 from dibs.errors import Reentrant
 from dibs.fork import generation
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.losses import LOSSES
+from dibs.primitives.messages import LOSSES, key_shown
 from dibs.primitives.roll import Roll
-from dibs.primitives.telling import key_shown
 
 type OnLost = Callable[[Any], object] | None
 

@@ -30,14 +30,12 @@ from dibs.model import (
     Reply,
     Resize,
 )
-from dibs.primitives.ask import Ask, Grant
+from dibs.primitives.ask import Ask, Grant, Terms
 from dibs.primitives.deadlock import Lookout, first_due
 from dibs.primitives.handle import Handle
 from dibs.primitives.ids import new_id
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.refusals import unexpected
-from dibs.primitives.telling import contention, key_shown
-from dibs.primitives.terms import Terms
+from dibs.primitives.messages import contention, key_shown, unexpected
 from dibs.runtime.port import NO_CARE, Answer, Care, Runtime
 
 log = logging.getLogger("dibs")

@@ -11,12 +11,11 @@ from dibs.config import LockConfig
 from dibs.core.names import Kind
 from dibs.errors import AcquireTimeout, Reentrant
 from dibs.model import MANY
-from dibs.primitives.ask import Ask
+from dibs.primitives.ask import Ask, Terms
+from dibs.primitives.messages import key_shown
 from dibs.primitives.options import Options
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.resizing import ResizableLease
-from dibs.primitives.telling import key_shown
-from dibs.primitives.terms import Terms
 from dibs.primitives.watching import OnWait
 
 READER, WRITER = 1, MANY

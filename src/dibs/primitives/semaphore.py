@@ -9,9 +9,9 @@ from dibs.core.names import Kind, shown, split_key
 from dibs.errors import AcquireTimeout, CapacityWarning
 from dibs.model import MAX_CAPACITY, Status
 from dibs.primitives.lease import LeaseBase
+from dibs.primitives.messages import key_shown
 from dibs.primitives.options import Options
 from dibs.primitives.primitive import PrimitiveBase
-from dibs.primitives.telling import key_shown
 from dibs.primitives.watching import OnWait
 
 

@@ -6,11 +6,9 @@ from typing import NoReturn
 
 from dibs.config import Duration
 from dibs.model import Release
-from dibs.primitives.ask import Grant
+from dibs.primitives.ask import Grant, Terms
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.losses import LossReason
-from dibs.primitives.telling import key_shown, span
-from dibs.primitives.terms import Terms
+from dibs.primitives.messages import LossReason, key_shown, span
 from dibs.runtime.port import Runtime
 
 log = logging.getLogger("dibs")

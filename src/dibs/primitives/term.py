@@ -10,10 +10,9 @@ from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable
 from dibs.fork import generation
 from dibs.model import Failed
-from dibs.primitives.ask import Grant
+from dibs.primitives.ask import Grant, Terms
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.telling import key_shown
-from dibs.primitives.terms import Terms
+from dibs.primitives.messages import key_shown
 from dibs.runtime.port import Runtime
 
 log = logging.getLogger("dibs")

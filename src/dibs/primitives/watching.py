@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dibs.model import Holder, Status
-from dibs.primitives.telling import contention, key_shown, span
+from dibs.primitives.messages import contention, key_shown, span
 
 log = logging.getLogger("dibs")
 

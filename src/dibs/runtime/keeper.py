@@ -252,7 +252,7 @@ class StoreKeeper:
         self._disconnect()
 
     def _has_ended(self) -> bool:
-        """End if the client is closed and nothing is left to do. Another thread starts for what comes later."""
+        """End if the client is closed and nothing is left to do; what comes later starts another thread."""
         if not self.is_closed or self._chores or self._timetable.leases():
             return False
         with self._starting:

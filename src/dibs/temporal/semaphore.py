@@ -7,20 +7,27 @@ from typing import Any, ClassVar, Unpack
 
 from temporalio import workflow
 
+from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.bounds import MOST_SLOTS
 from dibs.backends.temporal.protocol.ids import permit_workflow_id
+from dibs.backends.temporal.protocol.permits import Adoption
+from dibs.backends.temporal.workflows.permit_runs import PermitRun
 from dibs.config import Duration, seconds
 from dibs.core.names import key_of
+from dibs.temporal import defaults
 from dibs.temporal.defaults import named_queue
-from dibs.temporal.failures import AcquireTimedOut, Misused, checked
+from dibs.temporal.failures import AcquireTimedOut, Misused, PermitLost, checked
 from dibs.temporal.fair.acquiring import acquire_fair, reattach_fair
 from dibs.temporal.permits.acquiring import Acquiring
+from dibs.temporal.permits.ending import settle
 from dibs.temporal.permits.handoff import Handoff
 from dibs.temporal.permits.permit import Permit
-from dibs.temporal.permits.pool import OnHolderClose
+from dibs.temporal.permits.pool import OnHolderClose, Pool
 from dibs.temporal.permits.terms import Asked, Terms, Tried, refuse_waiting, terms
 from dibs.temporal.slot.acquiring import acquire_slot
-from dibs.temporal.slot.reattaching import reattach_slot
+from dibs.temporal.slot.arming import wait_until_armed
+from dibs.temporal.slot.here import here
+from dibs.temporal.slot.permit import SlotPermit
 
 
 class Semaphore:
@@ -198,3 +205,54 @@ def _check_close(asked: Semaphore) -> None:
             "quarantine= needs armed=True: a permit that can't speak to its holder would retire "
             "without a word of it"
         )
+
+
+async def reattach_slot(pool: Pool, handoff: Handoff) -> SlotPermit:
+    """The permit that an earlier run has detached. Raises `PermitLost` if it has ended meanwhile."""
+    here().take(pool.resource, handoff.slots[0])
+    permit = _permit(pool, handoff)
+    adopting = asyncio.create_task(_adopt(handoff))
+    cancelled = await settle(adopting)
+    try:
+        if not adopting.result():
+            raise PermitLost(
+                f"the permit on {pool.resource}:{permit.slot} (token {handoff.token}) has ended "
+                "before this run took it up",
+                reason="closed",
+            )
+        if cancelled is not None:
+            raise cancelled
+        ends = handoff.until + pool.quarantine + defaults.GRACE
+        await wait_until_armed(permit, defaults.ARMED, pool, until=ends)
+        await permit.stands()
+        permit.ensure()
+    except BaseException:
+        await permit.release()
+        raise
+    permit.keep()
+    return permit
+
+
+def _permit(pool: Pool, handoff: Handoff) -> SlotPermit:
+    """As the run before knew it."""
+    return SlotPermit(
+        resource=pool.resource,
+        slot=handoff.slots[0],
+        run_id=handoff.run_id,
+        ttl=handoff.ttl,
+        began=workflow.time(),
+        until=handoff.until,
+        renews=handoff.renews,
+        acquired_at=handoff.acquired_at,
+        stays=pool.on_holder_close == "safe",
+        quarantine=pool.quarantine,
+        token=handoff.token,
+    )
+
+
+async def _adopt(handoff: Handoff) -> bool:
+    """Have it report to this run; False if it has ended."""
+    info = workflow.info()
+    adoption = Adoption(info.workflow_id, info.run_id, handoff.ttl)
+    permit_workflow_id = ids.permit_workflow_id(handoff.resource, handoff.slots[0])
+    return await PermitRun(permit_workflow_id, handoff.run_id).adopt(adoption)

@@ -8,8 +8,7 @@ from dibs.core.timing import DRIFT, claim_window
 from dibs.testing.checker import Violation
 from dibs.testing.history import Event, read
 from dibs.testing.torture.judging import Judge
-from dibs.testing.torture.naming import primitive_of
-from dibs.testing.torture.plan import TorturePlan
+from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.verdict import Verdict
 from tests.server.torture.marks import STILL_HELD
 from tests.torture.in_line import IN_LINE

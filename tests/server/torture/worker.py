@@ -11,12 +11,9 @@ from functools import partial
 from typing import Any
 
 from dibs.testing.torture.hands import Hand
-from dibs.testing.torture.naming import primitive_of
 from dibs.testing.torture.orders import Orders, read_orders
-from dibs.testing.torture.turns import TURNS
-from dibs.testing.torture.turns.rwlock import RWLockTurns
-from dibs.testing.torture.turns.semaphore import SemaphoreTurns
-from dibs.testing.torture.turns.turns import LockTurns, Turns, Wish
+from dibs.testing.torture.plan import primitive_of
+from dibs.testing.torture.turns import TURNS, LockTurns, RWLockTurns, SemaphoreTurns, Turns, Wish
 from dibs.testing.torture.worker import Worker, work
 from tests.server.torture import bugs
 from tests.server.torture.raw import RawClient

@@ -16,8 +16,7 @@ from dibs.errors import LeaseLost
 from dibs.testing.leash import hold_to
 from dibs.testing.torture.hands import Hand
 from dibs.testing.torture.orders import Orders
-from dibs.testing.torture.turns.semaphore import SemaphoreTurns
-from dibs.testing.torture.turns.turns import Turns, Wish
+from dibs.testing.torture.turns import SemaphoreTurns, Turns, Wish
 from dibs.testing.torture.worker import Worker, run_async, run_blocking
 from dibs.testing.torture.worlds import WORLDS
 from tests.temporal.torture.marks import lost

@@ -1,9 +1,7 @@
 """Walks through the whole picture: one walk for all who ask, in steps between which others go on."""
 
 import asyncio
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from itertools import chain
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from dibs.server.observatory.sketch import Sketch
 
@@ -13,8 +11,7 @@ STEP = 2_000
 SHARE = 20
 """What has taken a while is good for so many times that, so it takes little of the time, however many ask."""
 
-_SAMPLES = 16
-"""So many keys of each part are looked at to find out where it ends."""
+type Lines = Sequence[tuple[int, bytes]]
 
 
 class Survey:
@@ -22,61 +19,23 @@ class Survey:
 
     def __init__(self, sketch: Sketch, now: Callable[[], float]) -> None:
         self._sketch = sketch
-        self._keys = _Shared(self._sorted, now)
-        self._lines = _Shared(self._measured, now)
+        self._now = now
+        self._walk: asyncio.Task[Lines] | None = None
+        self._good_until = 0.0
 
-    async def keys(self) -> Sequence[bytes]:
-        """All keys in use, in their order."""
-        return await self._keys.get(self._is_quick)
-
-    async def lines(self) -> Sequence[tuple[int, bytes]]:
+    async def lines(self) -> Lines:
         """Where somebody waits, the longest line first: how many, as a negative, and the key."""
-        return await self._lines.get(self._is_quick)
+        walk, is_quick = self._walk, len(self._sketch) <= STEP
+        if walk is None or (walk.done() and (is_quick or self._now() >= self._good_until)):
+            walk = self._walk = asyncio.get_running_loop().create_task(self._measured())
+        return await asyncio.shield(walk)  # others want it too, whoever goes
 
-    @property
-    def _is_quick(self) -> bool:
-        return len(self._sketch) <= STEP
-
-    async def _sorted(self) -> Sequence[bytes]:
-        """Sorted in parts, each of them in one step."""
-        keys = self._sketch.keys()
-        ends = sorted(keys[:: STEP // _SAMPLES])[_SAMPLES::_SAMPLES]
-        parts: list[list[bytes]] = [[] for _ in range(len(ends) + 1)]
-        async for some in in_steps(keys):
-            for key in some:
-                parts[bisect_right(ends, key)].append(key)
-        for part in parts:
-            part.sort()
-            await asyncio.sleep(0)
-        return list(chain.from_iterable(parts))
-
-    async def _measured(self) -> Sequence[tuple[int, bytes]]:
+    async def _measured(self) -> Lines:
+        began = self._now()
         found: list[tuple[int, bytes]] = []
         async for some in in_steps(self._sketch.all()):
             found += [(-len(each.places), each.key) for each in some if each.places]
         found.sort()
-        return found
-
-
-class _Shared[T]:
-    """What is made for all who want it meanwhile, and for a while after that."""
-
-    def __init__(self, make: Callable[[], Awaitable[T]], now: Callable[[], float]) -> None:
-        self._make = make
-        self._now = now
-        self._made: asyncio.Task[T] | None = None
-        self._good_until = 0.0
-
-    async def get(self, is_quick: bool) -> T:
-        """`is_quick`: it is made that soon that no older one is of any use."""
-        made = self._made
-        if made is None or (made.done() and (is_quick or self._now() >= self._good_until)):
-            made = self._made = asyncio.get_running_loop().create_task(self._make_one())
-        return await asyncio.shield(made)  # others want it too, whoever goes
-
-    async def _make_one(self) -> T:
-        began = self._now()
-        found = await self._make()
         self._good_until = self._now() + SHARE * (self._now() - began)
         return found
 

@@ -9,7 +9,7 @@ from dibs.errors import AcquireTimeout, BackendUnavailable
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
 from dibs.primitives.acquire import Acquiring
 from dibs.primitives.ask import Ask, Grant
-from dibs.primitives.telling import contention
+from dibs.primitives.messages import contention
 from dibs.runtime.port import Runtime
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call

@@ -10,7 +10,7 @@ from dibs.backends.temporal.protocol.unserved import serve, terminate, unserved
 from dibs.core.names import key_of
 from dibs.errors import DibsError
 from dibs.model import Acquire, Failed, Gone, Holder, Refused, Status
-from dibs.primitives.telling import contention, key_shown, span
+from dibs.primitives.messages import contention, key_shown, span
 from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, Misused, NotServed, checked
 from dibs.temporal.fair.bell import Bell
 from dibs.temporal.fair.delivery import Broker

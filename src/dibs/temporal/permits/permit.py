@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from temporalio import workflow
 
 from dibs.config import Duration, seconds
-from dibs.primitives.telling import span
+from dibs.primitives.messages import span
 from dibs.temporal.failures import NotHolding, PermitLost
 from dibs.temporal.permits.handoff import Handoff
 

@@ -12,7 +12,7 @@ from temporalio.workflow import ParentClosePolicy
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.permits import PermitSlotInput
 from dibs.backends.temporal.workflows.permit_runs import Child, start_permit
-from dibs.primitives.telling import span
+from dibs.primitives.messages import span
 from dibs.temporal import defaults
 from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, NotServed
 from dibs.temporal.permits.ending import settle

@@ -6,7 +6,7 @@ from temporalio import workflow
 
 from dibs.backends.temporal.protocol.ids import permit_workflow_id
 from dibs.backends.temporal.protocol.unserved import serve, terminate, unserved
-from dibs.primitives.telling import span
+from dibs.primitives.messages import span
 from dibs.temporal.failures import NotServed
 from dibs.temporal.permits.pool import Pool
 from dibs.temporal.slot.permit import SlotPermit

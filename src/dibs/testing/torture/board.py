@@ -5,10 +5,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from dibs.testing.torture.naming import PRIMITIVES
-
-MOST = 64
-"""So many workers have a row."""
+from dibs.testing.torture.plan import MOST, PRIMITIVES
 
 _ROW = struct.Struct("=III")
 

@@ -11,8 +11,7 @@ from dibs.testing.checker import check, check_writes
 from dibs.testing.history import Event, merge, read
 from dibs.testing.intervals import Hold, Holds
 from dibs.testing.liveness import check_liveness
-from dibs.testing.torture.naming import primitive_of
-from dibs.testing.torture.plan import TorturePlan
+from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.resources import UNFENCED
 from dibs.testing.torture.verdict import Verdict
 

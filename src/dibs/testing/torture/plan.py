@@ -1,12 +1,29 @@
 """How much is to be tried, and what follows from it."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from dibs.config import Duration, safe_ttl, seconds
-from dibs.testing.torture.board import MOST
-from dibs.testing.torture.naming import PRIMITIVES, names_of
 from dibs.testing.torture.worlds import WORLDS, WorldName
+
+MOST = 64
+"""So many workers have a row."""
+
+PRIMITIVES: Final = ("lock", "semaphore", "rwlock", "tasklock", "leader", "allof")
+"""All that can be tried; see `turns`."""
+
+
+def names_of(resources: Mapping[str, int]) -> list[str]:
+    """So many of each primitive: `lock-1`, `lock-2`, `semaphore-1`."""
+    return [f"{what}-{number}" for what, many in resources.items() for number in range(1, many + 1)]
+
+
+def primitive_of(name: str) -> str:
+    """The primitive that a name, or a key with it, belongs to; empty for what has no such name."""
+    own = name.rpartition("/")[2].partition("-")[0]
+    return own if own in PRIMITIVES else ""
+
 
 SLACK = 5.0
 """Seconds that a loaded machine and a busy store may take on top of what is promised."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dibs.testing.checker import Violation
-from dibs.testing.torture.naming import primitive_of
+from dibs.testing.torture.plan import primitive_of
 
 type Outcome = Literal["clean", "violation", "inconclusive"]
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from dibs.testing.checker import Violation
-from dibs.testing.torture.naming import PRIMITIVES
-from dibs.testing.torture.turns.semaphore import CAPACITY
+from dibs.testing.torture.plan import PRIMITIVES
+from dibs.testing.torture.turns import CAPACITY
 from dibs.testing.torture.verdict import KILL, PAUSES, Verdict, pause_name, spread
 
 FEW = 3

@@ -22,11 +22,10 @@ from dibs.testing.leash import hold_to
 from dibs.testing.recorder import Recorder
 from dibs.testing.torture.board import Board
 from dibs.testing.torture.hands import Hand
-from dibs.testing.torture.naming import primitive_of
 from dibs.testing.torture.orders import Orders, read_orders
+from dibs.testing.torture.plan import primitive_of
 from dibs.testing.torture.resources import Pairs
-from dibs.testing.torture.turns import TURNS
-from dibs.testing.torture.turns.turns import Turns
+from dibs.testing.torture.turns import TURNS, Turns
 from dibs.testing.torture.worlds import Stopped, Tasks, Threads, World
 
 TOGETHER = 2

@@ -16,7 +16,6 @@ export class Paged {
     this.fetchPage = fetchPage;
     this.orderOf = orderOf;
     this.pages = [blank(null, null)];
-    this.foreseen = false;
   }
 
   /** How many are known. */
@@ -50,13 +49,6 @@ export class Paged {
     this.pages.forEach((page, index) => {
       if (index < first - KEPT || index > last + KEPT) page.items = null;
     });
-  }
-
-  /** Where pages end is known, about: so one can go anywhere without having been before that. */
-  foresee(keys) {
-    this.foreseen = true;
-    const ends = [null, ...keys];
-    this.pages = ends.map((after, at) => ({ ...blank(after, ends[at + 1] ?? null), count: at < keys.length ? PAGE : 0 }));
   }
 
   /** See how many more there are at the end than is known, without keeping them. */

@@ -16,12 +16,6 @@ export function scanning(kind, prefix) {
   };
 }
 
-/** Where to look in the list of them: each so-many-th key. */
-export async function outline(kind, prefix, every) {
-  const query = { every, ...(kind ? { kind } : {}), ...(prefix ? { names: encoded(prefix) } : {}) };
-  return (await api.get("v1/outline", query)).keys;
-}
-
 function chosen(kind, prefix) {
   if (kind) return { prefix: encoded(`${kind}:${prefix}`) };
   return prefix ? { names: encoded(prefix) } : {};

@@ -6,10 +6,10 @@ import { empty, firstLock, trouble } from "../empty.js";
 import { choiceField, KINDS, prefixField } from "../filter.js";
 import { looking } from "../loop.js";
 import { nameNode } from "../names.js";
-import { PAGE, Paged } from "../paged.js";
+import { Paged } from "../paged.js";
 import { person, share, stateBadge } from "../people.js";
 import { toLock } from "../route.js";
-import { concerning, orderOf, outline, scanning } from "../scan.js";
+import { concerning, orderOf, scanning } from "../scan.js";
 import * as session from "../session.js";
 import { first } from "../statuses.js";
 import { when } from "../times.js";
@@ -85,7 +85,6 @@ class Now {
   async look() {
     const paged = this.paged;
     const { kind, prefix } = this.wanted;
-    if (!paged.foreseen) paged.foresee(await outline(kind, prefix, PAGE));
     const [from, to] = paged.count <= SMALL ? [0, SMALL] : this.list.range;
     await paged.refresh(from, to);
     if (paged !== this.paged) return;
@@ -93,11 +92,11 @@ class Now {
     this.draw();
   }
 
-  /** See whether there is more at the end than was foreseen, for a tenth of the time at most. */
+  /** See whether there is more at the end than is known, for a tenth of the time at most. */
   walkOn(paged, pause = FIRST) {
     this.walk = setTimeout(async () => {
       const begun = performance.now();
-      const failed = paged.foreseen ? await paged.goOn().catch((error) => error) : null;
+      const failed = await paged.goOn().catch((error) => error);
       if (paged !== this.paged) return;
       this.draw();
       const wanted = this.hurried || this.list.range[1] >= paged.count;
