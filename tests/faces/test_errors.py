@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 import dibs
+import dibs.sync
 from dibs import AcquireTimeout, DibsError, LeaseLost
 from dibs.sync import connect
 
@@ -55,3 +56,13 @@ def test_a_real_one_keeps_its_holders() -> None:
 def test_the_reason_of_a_loss_is_kept() -> None:
     lost = pickle.loads(pickle.dumps(LeaseLost("gone", reason="revoked", key=b"lock:a")))
     assert (lost.reason, lost.key) == ("revoked", b"lock:a")
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync])
+def test_what_is_no_client_is_told(module: Any) -> None:
+    with pytest.raises(dibs.NotConfigured, match=r"client= is a builtins\.dict.*temporalio"):
+        module.connect(client={})
+    with pytest.raises(TypeError, match="a URL and client="):
+        module.connect("memory://", client=object())
+    with pytest.raises(TypeError, match="given dict: give the URL of a store"):
+        module.connect({"password": "secret"})

@@ -12,49 +12,9 @@ import dibs
 import dibs.sync
 from dibs import AcquireTimeout, LockConfig, NotHeld, Reentrant
 from dibs.model import Acquire, Command
-from dibs.primitives.reentry import NestedLease, _OfTheHold
-from dibs.primitives.resizing import ResizableLease
 from tests.primitives.elections import site
 from tests.primitives.reentrant import free, lock_of
 from tests.primitives.worlds import World, in_both_worlds
-
-NEVER_ASKED_FOR = frozenset(
-    {
-        "_asked",
-        "_bucket",
-        "_claim_by",
-        "_doubted",
-        "_doubtful",
-        "_handed_back",
-        "_renew_at",
-        "_renewing",
-        "_seen",
-        "_settling",
-    }
-)
-"""What only the keeper wants of a lease, and so of the hold alone: a lease of it has nothing there."""
-
-
-def slots_of(kind: type) -> set[str]:
-    return {slot for each in kind.__mro__ for slot in getattr(each, "__slots__", ())}
-
-
-@in_both_worlds
-async def test_each_slot_of_a_lease_is_the_holds_or_its_own_or_never_asked_for(w: World) -> None:
-    """A slot that is new has to be put into one of the three."""
-    for lock in (lock_of(w), w.client.rwlock("r", reentrant=True).write()):
-        lease: Any = await w.get(lock.acquire())
-        hold = lease._hold
-        slots = slots_of(type(hold)) - {"__weakref__"}
-        forwarded = {s for s in slots if isinstance(vars(NestedLease).get(s), _OfTheHold)}
-        own = {s for s in slots - forwarded if s in lease.__dict__ or hasattr(lease, s)}
-        assert forwarded <= slots_of(ResizableLease) - {"__weakref__"}
-        assert slots - forwarded - own == NEVER_ASKED_FOR & slots
-        assert not NEVER_ASKED_FOR & (forwarded | own)
-        for slot in forwarded:
-            assert getattr(lease, slot) is getattr(hold, slot)
-        await w.get(lease.release())
-    assert slots_of(ResizableLease) >= NEVER_ASKED_FOR
 
 
 @in_both_worlds

@@ -23,39 +23,6 @@ class Thing:
         return True
 
 
-def test_each_holder_has_its_own() -> None:
-    holdings, me, other = Holdings(), Thing(), Thing()
-    a, b, c = Thing(), Thing(), Thing()
-    holdings.put(b"a", me, a)
-    holdings.put(b"b", me, b)
-    holdings.put(b"a", other, c)
-    assert {*holdings.of(me)} == {a, b}
-    assert holdings.of(other) == [c]
-    assert holdings.of(Thing()) == []
-    assert holdings.get(b"a", me) is a
-    assert holdings.get(b"b", other) is None
-    assert len(holdings) == 3
-
-
-def test_nobody_in_particular_can_hold_too() -> None:
-    holdings, lease = Holdings(), Thing()
-    holdings.put(b"a", None, lease)
-    assert holdings.of(None) == [lease]
-    holdings.drop(b"a", None, lease)
-    assert holdings.of(None) == []
-
-
-def test_what_has_taken_its_place_stays() -> None:
-    holdings, me, old, new = Holdings(), Thing(), Thing(), Thing()
-    holdings.put(b"a", me, old)
-    holdings.put(b"a", me, new)
-    holdings.drop(b"a", me, old)
-    assert holdings.of(me) == [new]
-    holdings.drop(b"a", me, new)
-    holdings.drop(b"a", me, new)
-    assert len(holdings) == 0
-
-
 def test_neither_lease_nor_former_holder_is_kept_alive() -> None:
     holdings, me, lease = Holdings(), Thing(), Thing()
     holdings.put(b"a", me, lease)

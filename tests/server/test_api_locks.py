@@ -14,8 +14,9 @@ import pytest
 
 from dibs.backends.http.names import decoded
 from dibs.core.names import fingerprint
-from dibs.model import Command
+from dibs.model import Acquire, Command, Granted, Reply
 from dibs.runtime.port import Answer
+from dibs.server.principal import Principal
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 
@@ -474,3 +475,31 @@ def test_a_lease_id_may_stand_in_a_header(world: World, name: str) -> None:
 @pytest.mark.parametrize("path", ["/v1/locks?limit=null", "/v1/audit?before=null"])
 def test_null_is_no_value(world: World, path: str) -> None:
     assert world.client().get(path).status_code == 400
+
+
+pytestmark = pytest.mark.once
+
+
+@pytest.mark.parametrize("wait", [0, 5])
+def test_all_that_was_asked_for_is_told(servers: tuple[World, World], wait: float) -> None:
+    """Also of one that may wait for its turn."""
+    seen: list[tuple[Command, Reply]] = []
+
+    def see(_: Principal, command: Command, reply: Reply) -> None:
+        seen.append((command, reply))
+
+    observers = servers[0].server.service.observers
+    observers.append(see)
+    name = f"watched/{wait}"
+    query = {"capacity": 3, "units": 2, "priority": 7, "note": "nightly", "wait": wait}
+    held = acquired(servers[0].client(), name, **query)
+    observers.remove(see)
+    ((command, reply),) = seen
+    assert type(command) is Acquire
+    assert (command.key, command.id) == (f"semaphore:{name}".encode(), held["id"])
+    assert (command.owner, command.ttl) == ("web-3", 30)
+    assert (command.units, command.capacity, command.priority) == (2, 3, 7)
+    assert command.queue is bool(wait)
+    assert command.note.startswith("nightly")
+    assert type(reply) is Granted
+    assert (reply.token, reply.slots) == (held["sequencer"], tuple(held["slots"]))

@@ -14,6 +14,7 @@ from dibs.errors import BackendUnavailable
 from dibs.server import keys as keys_module
 from dibs.server import keys_document, keys_known
 from dibs.server.keys import KEPT, KeyRing, Unauthenticated, UnknownKey
+from dibs.server.keys_document import KIND
 from dibs.server.principal import Principal, Scope
 from dibs.server.records import records_for
 from dibs.server.records.port import Record, Records
@@ -454,3 +455,23 @@ async def test_what_is_written_can_be_read_again(ring: KeyRing, records: Records
     (record,) = await records.all("key")
     again = Record("key", record.name, record.value, record.version)
     assert keys_document.from_record(again) == ring.list()[0]
+
+
+async def test_keys_that_a_newer_release_has_written_are_not_called_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    records = records_for("memory://newer")
+    await records.open()
+    ring = KeyRing(records)
+    await ring.load()
+    await ring.create("a", {Scope.ADMIN}, ())
+    (record,) = await records.all(KIND)
+    newer = record.value.replace(b'"format":1', b'"format":2')
+    assert newer != record.value
+    await records.put(KIND, record.name, newer, record.version)
+    await ring.refresh()
+    assert "none of the keys in the records can be read" in caplog.text
+    assert "run that one" in caplog.text
+    assert "gone" not in caplog.text
+    await ring.close()
+    await records.close()

@@ -1,5 +1,6 @@
 """Which runs have ended, as the activity of brokers tells it, and what they make of that."""
 
+import asyncio
 from datetime import timedelta
 from uuid import uuid4
 
@@ -12,10 +13,10 @@ from dibs.backends.temporal.broker.watch import WAITS, Watch
 from dibs.backends.temporal.broker.workflow import DibsBroker
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.wire import Call, pack_command
-from dibs.model import Acquire, Inspect, Release
+from dibs.model import Acquire, Granted, Inspect, Release
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
-from tests.temporal.brokers import Waiter, serving
+from tests.temporal.brokers import HastyBroker, Waiter, serving
 from tests.temporal.workers import unique, until
 
 pytestmark = [pytest.mark.once]
@@ -98,3 +99,24 @@ async def test_a_broker_goes_on_where_nobody_can_tell(
         await until(asked_again)
         await here.ask(Release(here.key, "a"))
         assert await waiter.result()
+
+
+async def test_it_looks_in_time_however_often_the_broker_continues_as_new(
+    temporal_server: TemporalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each run is shorter than the time between two looks."""
+    monkeypatch.setattr(Watch, "EVERY", 2.0)
+    served = HastyBroker, Waiter
+    async with serving(temporal_server.address, *served, activities=[owner_closed]) as here:
+        await here.ask(Inspect(here.key))
+        holder = await here.waiter("held", hold=-1, ttl=600, fast=True)
+        while not (await here.status()).holders:
+            await asyncio.sleep(0.02)
+        await here.ask(here.acquire("next", ttl=600.0, patience=600.0))
+        while len(await here.chain()) < 2:
+            await here.ask(Inspect(here.key))
+        await holder.terminate()
+        async with asyncio.timeout(15):
+            again = here.acquire("next", ttl=600.0, patience=600.0)
+            while not isinstance(await here.ask(again), Granted):
+                await asyncio.sleep(0.02)
