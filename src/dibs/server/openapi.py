@@ -56,7 +56,7 @@ _LINKS: dict[str, Node] = {
             "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
         },
         "release": {
-            "operationId": "releasing_release",
+            "operationId": "locks_release",
             "parameters": {"path.name": "$request.path.name", "query.id": "$response.body#/id"},
         },
         "look": {

@@ -105,7 +105,7 @@ async def test_what_can_not_be_read_lands_as_an_error(
         raise KeyError("what is this")
 
     backend, runway = await opened(postgres_url), Runway()
-    monkeypatch.setattr("dibs.backends.postgres.launching.rows_of", stumble)
+    monkeypatch.setattr("dibs.backends.postgres.looped.rows_of", stumble)
     backend.launch([acquire("a")], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)

@@ -116,7 +116,7 @@ async def test_what_can_not_be_read_lands_as_an_error(
         raise KeyError("what is this")
 
     backend, runway = await opened(redis_url), Runway()
-    monkeypatch.setattr("dibs.backends.redis.launching.read_answer", stumble)
+    monkeypatch.setattr("dibs.backends.redis.looped.read_answer", stumble)
     backend.launch([acquire()], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)

@@ -109,7 +109,7 @@ def test_a_subscription_ends_with_its_server_and_comes_again(side: Side, tmp_pat
 def test_a_subscription_that_has_gone_silent_is_found_out(
     side: Side, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("loop_subscription", "socket_subscription"):
+    for module in ("looped", "blocking"):
         monkeypatch.setattr(f"dibs.backends.redis.{module}.PING_EVERY", 0.2)
 
     async def case() -> None:

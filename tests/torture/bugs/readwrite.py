@@ -92,8 +92,8 @@ BUGS = {
         frozenset({"stuck"}),
         WHERE,
         patches=(
-            *patched("upgrading.Upgrading._placed", wherever_it_stands),
-            *patched("circles.Detective.look", nobody_looks),  # which would find them later
+            *patched("resizing.Upgrading._placed", wherever_it_stands),
+            *patched("deadlock.Detective.look", nobody_looks),  # which would find them later
         ),
     ),
 }

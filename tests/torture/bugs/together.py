@@ -64,7 +64,7 @@ BUGS = {
         patches=patched("reentry.NestedLease._release", with_the_first),
     ),
     "circles are not looked for": Bug(
-        frozenset({"stuck"}), ("crossed",), patches=patched("circles.Detective.look", nobody_looks)
+        frozenset({"stuck"}), ("crossed",), patches=patched("deadlock.Detective.look", nobody_looks)
     ),
     "no lock delay": Bug(frozenset({"early"}), ("delayed",), store=twisted(no_delay)),
 }
