@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
 from dibs.defaults import default_hub
-from dibs.faces.asked import kinds_asked, resource_key
 from dibs.faces.described import Described
 from dibs.faces.joining import by_task
-from dibs.faces.opening import ConnectOptions, Opened, named, opened
+from dibs.faces.opening import ConnectOptions, Opened, kinds_asked, named, opened, resource_key
 from dibs.faces.sides import (
     body_of_task,
     enter_as_held_by_task,

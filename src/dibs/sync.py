@@ -12,11 +12,10 @@ from dibs.config import UNSET, Unset, optional_seconds
 from dibs.config import Duration as Duration
 from dibs.core.names import Kind
 from dibs.defaults import default_hub
-from dibs.faces.asked import kinds_asked, resource_key
 from dibs.faces.common import public_names
 from dibs.faces.described import Described
 from dibs.faces.joining import by_thread
-from dibs.faces.opening import ConnectOptions, Opened, named, opened
+from dibs.faces.opening import ConnectOptions, Opened, kinds_asked, named, opened, resource_key
 from dibs.faces.sides import (
     body_of_thread,
     enter_as_held_by_thread,

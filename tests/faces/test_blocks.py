@@ -4,6 +4,7 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, ExitStack, suppress
 
 import pytest
@@ -105,6 +106,28 @@ def test_threads_leave_the_blocks_that_they_entered(client: dibs.sync.Client) ->
         thread.join()
     assert errors == []
     assert not shared.status().holders
+
+
+def test_a_block_that_another_thread_leaves_ends_no_other_ones_lease(
+    client: dibs.sync.Client,
+) -> None:
+    """As a framework does that enters a generator in one thread and finishes it in another."""
+    semaphore = client.semaphore("slots", 2)
+    enters, enters_too, leaves = (ThreadPoolExecutor(1) for _ in range(3))
+    first, second = ExitStack(), ExitStack()
+    one = enters.submit(first.enter_context, semaphore).result()
+    enters_too.submit(second.enter_context, semaphore).result()
+    with pytest.raises(RuntimeError, match=r"write `with lock.acquire\(\) as lease:`"):
+        leaves.submit(first.close).result()
+    assert not one.lost
+    assert semaphore.status().used == 2
+    enters_too.submit(second.close).result()  # its own
+    assert [each.slots for each in semaphore.status().holders] == [one.slots]
+    enters.shutdown()  # whoever ended has left his block to another
+    enters_too.submit(semaphore.__exit__, None, None, None).result()
+    assert not semaphore.status().holders
+    for each in (enters_too, leaves):
+        each.shutdown()
 
 
 def test_what_a_block_raised_passes(lock: dibs.sync.Lock) -> None:

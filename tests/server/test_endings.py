@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dibs.server.call import Call
-from dibs.server.endings import End, ends_of
+from dibs.server.drain import End, ends_of
 from dibs.server.routes.events import ROUTES
 from dibs.server.ui.seal import new_session
 from tests.server.world import LONG, World

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from dibs.cli.app import app
+from dibs.cli.exits import needing
 from dibs.cli.keys_local import LocalOffice
-from dibs.cli.needing import needing
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from tests.server.world import World
 from tests.servers.ports import free_port

@@ -6,7 +6,7 @@ import click
 
 from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.cli import options
-from dibs.cli.needing import needing
+from dibs.cli.exits import needing
 from dibs.cli.wording import printable
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dibs.cli import options
-from dibs.cli.needing import needing
+from dibs.cli.exits import needing
 from dibs.cli.options import Kind
 from dibs.cli.voice import Voice
 from dibs.cli.wording import kind_of, printable, shown, span

@@ -1,4 +1,7 @@
-"""Exit codes, and which error leads to which."""
+"""Exit codes, which error leads to which, and what a missing extra is told."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from dibs.errors import (
     AcquireTimeout,
@@ -42,3 +45,17 @@ def code_of(error: DibsError) -> int:
             return USAGE
         case _:
             return UNAVAILABLE
+
+
+@contextmanager
+def needing(extra: str) -> Generator[None]:
+    """Imports in this block need one of our extras. Raises `NotConfigured` where a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package == "dibs":
+            raise
+        raise NotConfigured(
+            f"the package {package} is missing: pip install 'dibs[{extra}]'"
+        ) from error

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dibs.cli import options
-from dibs.cli.exits import FREE
-from dibs.cli.needing import needing
+from dibs.cli.exits import FREE, needing
 from dibs.cli.output import Shape
 from dibs.cli.streams import needs_stdout
 from dibs.cli.voice import Voice

@@ -9,7 +9,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.directories import configured_service
-from dibs.cli.needing import needing
+from dibs.cli.exits import needing
 from dibs.cli.output import Shape
 from dibs.cli.remote import Remote
 from dibs.cli.voice import Voice

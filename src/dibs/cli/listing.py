@@ -11,8 +11,8 @@ import click
 
 from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.cli import options
+from dibs.cli.exits import needing
 from dibs.cli.naming import base64_name, bytes_of, decode, written
-from dibs.cli.needing import needing
 from dibs.cli.options import Kind
 from dibs.cli.output import Shape
 from dibs.cli.wording import kind_of, last_end, printable, state

@@ -6,7 +6,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.directories import in_base64, segment, server, service
-from dibs.cli.needing import needing
+from dibs.cli.exits import needing
 from dibs.cli.output import Shape
 from dibs.cli.voice import Voice
 from dibs.cli.wording import counted

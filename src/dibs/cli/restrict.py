@@ -8,8 +8,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.directories import decode, in_base64, segment, server, service, shown
-from dibs.cli.exits import FREE
-from dibs.cli.needing import needing
+from dibs.cli.exits import FREE, needing
 from dibs.cli.output import Shape
 from dibs.cli.voice import Voice
 

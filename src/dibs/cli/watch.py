@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 import click
 
 from dibs.cli import options
+from dibs.cli.exits import needing
 from dibs.cli.naming import find
-from dibs.cli.needing import needing
 from dibs.cli.options import KINDS, Kind
 from dibs.cli.voice import Voice
 from dibs.cli.wording import kind_of, last_end, shown, state

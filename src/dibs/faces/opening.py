@@ -1,12 +1,15 @@
-"""Which store a client is of."""
+"""Which store a client is of, and which resource a call of it is about."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypedDict
 
 from dibs.clock import Clock
 from dibs.config import Duration
+from dibs.core.names import KINDS, Kind, key_of
 from dibs.defaults import DefaultStore, default_hub
 from dibs.faces.sides import refuse_in_workflow
 from dibs.hub import Hub, hub_for, hub_of
+from dibs.model import Status
 from dibs.store_names import store_name
 from dibs.stores import hub_named
 
@@ -62,3 +65,21 @@ def named(name: str) -> Opened:
     """The store that settings name so. Raises `NotConfigured` if there is none."""
     refuse_in_workflow(name="Client")
     return Opened(hub_named(store_name(name)), shared=True)
+
+
+def resource_key(resource: str | bytes | Status, kind: Kind | None) -> bytes:
+    """The key of a resource that is told by its name and kind (None: a lock), or by a status of it."""
+    if not isinstance(resource, Status):
+        return key_of("lock" if kind is None else kind, resource)
+    if kind is not None and kind != resource.kind:
+        raise ValueError(f"kind is {kind!r}, and the status is that of a {resource.kind}")
+    return resource.key
+
+
+def kinds_asked(kind: Kind | None) -> Sequence[str]:
+    """That kind, or all. Raises `ValueError` for an unknown one."""
+    if kind is None:
+        return KINDS
+    if kind not in KINDS:
+        raise ValueError(f"kind is {kind!r}: the kinds are {', '.join(KINDS)}")
+    return (kind,)

@@ -1,6 +1,6 @@
 """`with` blocks: a primitive remembers the lease of each block until the block ends."""
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from dibs.runtime.port import Runtime
 
@@ -57,7 +57,10 @@ class Entering[HeldT: Held]:
             raise
 
     def _take_entered(self) -> HeldT:
-        """Return the lease of the innermost block that this task or thread has entered."""
+        """Return the lease of the innermost block that this task or thread has entered.
+
+        Raises `RuntimeError` if it entered none and several others have: nobody knows whose block this is.
+        """
         entered: dict[object, list[HeldT]] = self._entered
         try:
             me = self._runtime().me()
@@ -66,9 +69,21 @@ class Entering[HeldT: Held]:
         if me not in entered:  # left by another task than entered it, as fixtures do
             if not entered:
                 raise RuntimeError(f"a block of {self._called} is left that nobody entered")
-            me = list(entered)[-1]
+            owners = [each for each in entered if _is_over(each)] or list(entered)
+            if len(entered) > 1 and not _is_over(owners[-1]):
+                raise RuntimeError(
+                    f"a block of {self._called} is left by another task or thread than entered it, and "
+                    "this object has several such blocks: write `with lock.acquire() as lease:` instead"
+                )
+            me = owners[-1]
         leases = entered[me]
         lease = leases.pop()
         if not leases:
             del entered[me]
         return lease
+
+
+def _is_over(owner: Any) -> bool:
+    """The task has returned, or the thread has ended."""
+    done = getattr(owner, "done", None)
+    return owner is None or (done() if done else not owner.is_alive())

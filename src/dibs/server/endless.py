@@ -11,8 +11,7 @@ from msgspec.json import encode
 
 from dibs.errors import DibsError
 from dibs.server.call import Call
-from dibs.server.drain import draining
-from dibs.server.endings import End, ends_of
+from dibs.server.drain import End, draining, ends_of
 from dibs.server.observatory.events import Event, shape
 from dibs.server.problems import Problem
 

@@ -105,7 +105,7 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
         with observatory.watched(bell):
             while len(observatory.picture) > 1:
                 await asyncio.sleep(0.01)
-    assert observatory.picture.keys() == [b"lock:kept"]
+    assert [each.key for each in observatory.picture.all()] == [b"lock:kept"]
 
 
 async def test_of_many_keys_the_oldest_are_forgotten(
@@ -116,4 +116,4 @@ async def test_of_many_keys_the_oldest_are_forgotten(
     for number in range(5):
         wish = Acquire(b"lock:%d" % number, f"{number:022}", "me", 60.0)
         observatory.picture.saw(wish, (await runtime.call(wish)).reply)
-    assert observatory.picture.keys() == [b"lock:2", b"lock:3", b"lock:4"]
+    assert [each.key for each in observatory.picture.all()] == [b"lock:2", b"lock:3", b"lock:4"]

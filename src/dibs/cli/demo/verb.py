@@ -10,7 +10,7 @@ from urllib.parse import quote
 import click
 
 from dibs.cli import options
-from dibs.cli.needing import needing
+from dibs.cli.exits import needing
 from dibs.cli.output import emit
 from dibs.config import seconds
 

@@ -39,10 +39,6 @@ class Sketch:
         """What is known of a key that is in use."""
         return self._seen.get(key)
 
-    def keys(self) -> list[bytes]:
-        """All keys in use that were seen."""
-        return list(self._seen)
-
     def all(self) -> list[Seen]:
         """What is known of each of them."""
         return list(self._seen.values())

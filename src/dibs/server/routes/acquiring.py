@@ -14,8 +14,7 @@ from dibs.runtime.port import Runtime
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.call import Gone as HungUp
-from dibs.server.drain import draining
-from dibs.server.endings import End, ends_of
+from dibs.server.drain import End, draining, ends_of
 from dibs.server.limits import MAX_OWNER
 from dibs.server.problems import Problem, unauthenticated
 from dibs.server.routes.shapes import AcquireQuery, Held
