@@ -69,8 +69,10 @@ class Entering[HeldT: Held]:
         if me not in entered:  # left by another task than entered it, as fixtures do
             if not entered:
                 raise RuntimeError(f"a block of {self._called} is left that nobody entered")
-            owners = [each for each in entered if _is_over(each)] or list(entered)
-            if len(entered) > 1 and not _is_over(owners[-1]):
+            owners = list(entered)
+            if len(owners) > 1:
+                owners = [each for each in entered if _is_over(each)]
+            if not owners:
                 raise RuntimeError(
                     f"a block of {self._called} is left by another task or thread than entered it, and "
                     "this object has several such blocks: write `with lock.acquire() as lease:` instead"
