@@ -47,8 +47,6 @@ class Acquire:
     """A place not heard of for this long is dropped."""
     priority: int = 0
     note: str = ""
-    tokens: int = 1
-    """How many fencing tokens the grant reserves, from `Granted.token` upwards."""
     floor: int = 0
     """Tokens up to this one are spent already (elsewhere)."""
     lock_delay: float = 0.0

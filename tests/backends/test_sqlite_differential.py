@@ -66,7 +66,6 @@ acquires = st.builds(
     patience=st.sampled_from([1.0, 8.0, 30.0]),
     priority=st.integers(-1, 2),
     note=st.sampled_from(["", "why\0not"]),
-    tokens=st.sampled_from([1, 1, 5]),
     floor=st.sampled_from([0, 0, 1_700_000_100_000_000]),
     lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
     inbox=st.sampled_from(["", "here", "there"]),

@@ -128,10 +128,6 @@ def forgets_the_floor(command: Command, apply: Apply) -> Reply:
     return apply(replace(command, floor=0) if isinstance(command, Acquire) else command)
 
 
-def forgets_reserved_tokens(command: Command, apply: Apply) -> Reply:
-    return apply(replace(command, tokens=1) if isinstance(command, Acquire) else command)
-
-
 def forgets_the_order_of_resizes(command: Command, apply: Apply) -> Reply:
     if isinstance(command, Resize):
         order = forgets_the_order_of_resizes

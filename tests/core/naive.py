@@ -195,7 +195,7 @@ class Naive:
     def hold(self, wish: Acquire, what: str, life: float) -> Line:
         stamp = self.stamp if self.stamp <= YEAR_2200 else 0
         token = max(self.last + 1, wish.floor + 1, stamp)
-        self.last = token + wish.tokens - 1
+        self.last = token
         return Line(
             wish.id,
             what,

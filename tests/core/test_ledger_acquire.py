@@ -120,15 +120,6 @@ def test_a_try_never_passes_a_queue(story: Story) -> None:
     assert reply.reason == "held"
 
 
-def test_tokens_are_reserved_in_advance(story: Story) -> None:
-    story.acquire("a", tokens=5)
-    story.release("a")
-    story.stamp = 0
-    reply = story.acquire("b")
-    assert isinstance(reply, Granted)
-    assert reply.token == NOON + 5
-
-
 def test_a_token_is_above_the_floor(story: Story) -> None:
     reply = story.acquire("a", floor=NOON + 100)
     assert isinstance(reply, Granted)
@@ -137,11 +128,11 @@ def test_a_token_is_above_the_floor(story: Story) -> None:
 
 def test_a_place_keeps_what_it_asked_for(story: Story) -> None:
     story.acquire("a")
-    story.wait("b", tokens=5, floor=NOON * 2, lock_delay=9, note="why", inbox="there")
+    story.wait("b", floor=NOON * 2, lock_delay=9, note="why", inbox="there")
     story.release("a")
     (wakeup,) = story.woken
     assert (wakeup.inbox, wakeup.token) == ("there", NOON * 2 + 1)
-    assert story.book.last == NOON * 2 + 5
+    assert story.book.last == NOON * 2 + 1
     assert story.status().holders[0].note == "why"
 
 
@@ -156,7 +147,6 @@ def test_a_place_keeps_what_it_asked_for(story: Story) -> None:
         Acquire(KEY, "a", "a", ttl=float("inf")),
         Acquire(KEY, "a", "a", ttl=1, patience=0),
         Acquire(KEY, "a", "a", ttl=1, units=0),
-        Acquire(KEY, "a", "a", ttl=1, tokens=0),
         Acquire(KEY, "a", "a", ttl=1, floor=-1),
         Acquire(KEY, "a", "a", ttl=1, lock_delay=-1),
         Renew(KEY, "a", -1),

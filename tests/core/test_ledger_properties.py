@@ -66,7 +66,6 @@ class LedgerAgainstTheReference(RuleBasedStateMachine):
         queue=st.booleans(),
         patience=durations,
         priority=st.sampled_from([0, 0, 1]),
-        tokens=st.sampled_from([1, 1, 5]),
         floor=st.sampled_from([0, 0, STAMP + 10_000_000]),
         lock_delay=delays,
     )

@@ -101,9 +101,7 @@ def _release_of_anybody(turn: Turn, command: Release) -> Reply:
 def _renew_of_the_expired(turn: Turn, command: Renew) -> Reply:
     if turn.book.get(command.id) is not None or not turn.fits(1):
         return ledger._renew(turn, command)
-    hold = Hold(
-        command.id, "", turn.take_tokens(1, 0), 1, (0,), command.ttl, turn.now + command.ttl
-    )
+    hold = Hold(command.id, "", turn.take_token(0), 1, (0,), command.ttl, turn.now + command.ttl)
     turn.book.put(hold)
     return Renewed(command.ttl)
 

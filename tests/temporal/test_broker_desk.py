@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from dibs.backends.temporal.broker.desk import MOST_TOKENS, QUEUE_LIMIT, Desk
+from dibs.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
 from dibs.backends.temporal.protocol.bounds import AGES
 from dibs.backends.temporal.protocol.owners import inbox_of, owner_of
 from dibs.backends.temporal.protocol.wire import pack_command, pack_reply, unpack_command
@@ -185,13 +185,6 @@ def test_the_first_in_line_is_looked_after_if_it_is_a_workflow() -> None:
     assert desk.head_owner() == owner_of(THERE)
     desk.gone({THERE: []}, NOW, STAMP)
     assert not desk.book.waiting
-
-
-def test_no_call_uses_up_the_tokens() -> None:
-    desk = Desk(KEY)
-    most = Acquire(KEY, "a", "h", 30.0, tokens=MOST_TOKENS)
-    assert isinstance(desk.apply(replace(most, tokens=MOST_TOKENS + 1), NOW, STAMP)[0], Failed)
-    assert isinstance(desk.apply(most, NOW, STAMP)[0], Granted)
 
 
 def test_a_closed_run_that_asked_for_it_ends_its_lease() -> None:

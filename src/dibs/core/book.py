@@ -64,7 +64,6 @@ class Place:
     """Seconds without a heartbeat after which it is passed over."""
     seen: int = 0
     """The newest token of the key at its last heartbeat."""
-    tokens: int = 1
     floor: int = 0
     lock_delay: float = 0.0
     since: int = 0

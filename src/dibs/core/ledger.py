@@ -84,8 +84,8 @@ def _flaw(command: Command) -> str | None:
             return "units and priority must be whole numbers"
         if not (0 < command.ttl < inf and 0 < command.patience < inf):
             return "ttl and patience must be positive"
-        if command.units < 1 or command.tokens < 1 or not 0 <= command.floor < LAST_TOKEN:
-            return "units and tokens must be at least 1, floor at least 0 and less than 2^53"
+        if command.units < 1 or not 0 <= command.floor < LAST_TOKEN:
+            return "units must be at least 1, floor at least 0 and less than 2^53"
         if not 0 <= command.lock_delay < inf:
             return "lock_delay must be finite and at least 0"
         if command.units > MANY or command.capacity > MANY:
@@ -138,7 +138,7 @@ def _acquire_again(turn: Turn, command: Acquire, entry: Entry) -> Reply:
 
 
 def _grant(turn: Turn, command: Acquire) -> Granted:
-    token = turn.take_tokens(command.tokens, command.floor)
+    token = turn.take_token(command.floor)
     slots = turn.free_slots(command.units)
     turn.book.put(
         Hold(
@@ -171,7 +171,6 @@ def _new_place(turn: Turn, command: Acquire) -> Place:
         grant_ttl=command.ttl,
         ttl=command.patience,
         expires=turn.now + command.patience,
-        tokens=command.tokens,
         floor=command.floor,
         lock_delay=command.lock_delay,
         since=turn.stamp,
@@ -273,7 +272,7 @@ def _set_units(turn: Turn, hold: Hold, units: int) -> None:
     slots = turn.free_slots(units, hold.slots) if grows else hold.slots[:units]
     book.remove(hold)
     if grows:
-        hold.token = turn.take_tokens(1, 0)  # more units are a new grant
+        hold.token = turn.take_token(0)  # more units are a new grant
     hold.units = units
     hold.slots = slots
     book.put(hold)

@@ -104,7 +104,7 @@ class Turn:
         hold = Hold(
             id=place.id,
             owner=place.owner,
-            token=self.take_tokens(place.tokens, place.floor),
+            token=self.take_token(place.floor),
             units=place.units,
             slots=self.free_slots(place.units),
             ttl=window,
@@ -135,11 +135,10 @@ class Turn:
         is_passed = self._silent if queue else self._missed
         return not book.waiting or all(map(is_passed, islice(book.queue(), SIGHT)))
 
-    def take_tokens(self, count: int, floor: int) -> int:
-        """Reserve `count` tokens and return the first."""
-        token = next_token(self.book.last, self.stamp, floor)
-        self.book.last = token + count - 1
-        return token
+    def take_token(self, floor: int) -> int:
+        """The next fencing token of the key."""
+        self.book.last = next_token(self.book.last, self.stamp, floor)
+        return self.book.last
 
     def free_slots(self, units: int, own: tuple[int, ...] = ()) -> tuple[int, ...]:
         """`own` and the lowest free slots, `units` of them; none where units aren't numbered."""

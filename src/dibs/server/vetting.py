@@ -24,9 +24,6 @@ from dibs.server.problems import lacking
 
 _KINDS = frozenset(kind.encode() for kind in KINDS)
 
-MOST_TOKENS = 64
-"""A clock gives a million tokens a second, so ten thousand grants of so many do not outrun it."""
-
 AHEAD = SLACK // 2
 """So far ahead of this server's clock, in microseconds, a floor may be: half of what a move adds,
 so that tokens rise with every move."""
@@ -53,7 +50,7 @@ def refused(
         return _not_allowed(command, scope, name)
     flaw = _flaw(limits, command)
     if flaw is None and type(command) is Acquire:
-        flaw = _tokens_flaw(command, stamp)
+        flaw = _floor_flaw(command, stamp)
     return None if flaw is None else Failed("invalid", flaw)
 
 
@@ -108,10 +105,8 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
     )
 
 
-def _tokens_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
+def _floor_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:
     """No key's tokens get far ahead of the clocks, or they would fall when its directory moves."""
-    if not 1 <= command.tokens <= MOST_TOKENS:
-        return f"`tokens` must be 1 to {MOST_TOKENS}, not {command.tokens}"
     if command.floor and not 0 <= command.floor <= stamp() + AHEAD:
         return (
             f"floor is {command.floor}, which is more than {AHEAD / 6e7:.0f} minutes ahead of the "

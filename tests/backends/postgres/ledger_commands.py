@@ -35,7 +35,6 @@ acquires = st.builds(
     patience=st.sampled_from([1.0, 8.0, 30.0]),
     priority=st.integers(-1, 2),
     note=st.sampled_from(["", "why\nnot", "\0\x10\x100\\u0000"]),
-    tokens=st.sampled_from([1, 1, 5]),
     floor=st.sampled_from([0, 0, _SOON]),
     lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
     inbox=inboxes,
@@ -69,7 +68,6 @@ FLAWS: list[tuple[type[Any], dict[str, Any]]] = [
     (Acquire, {"capacity": MANY + 1}),
     (Acquire, {"units": 1.5}),
     (Acquire, {"units": True}),
-    (Acquire, {"tokens": 0}),
     (Acquire, {"floor": 2**53}),
     (Acquire, {"floor": -1}),
     (Acquire, {"lock_delay": -1.0}),
@@ -127,7 +125,6 @@ def queuers(capacity: int) -> st.SearchStrategy[Acquire]:
         queue=st.just(True),
         patience=st.just(30.0),
         priority=st.sampled_from([0, 0, 0, 1]),
-        tokens=st.sampled_from([1, 1, 5]),
         floor=st.sampled_from([0, 0, _SOON]),
         inbox=inboxes,
     )

@@ -2,10 +2,10 @@
 
 MUTANTS: dict[str, tuple[str, str]] = {
     "a token may be used again": ("greatest(last + 1, floor + 1,", "greatest(last, floor + 1,"),
-    "reserved tokens are not": ("t.granted + amount - 1", "t.granted"),
-    "an easy grant forgets what it reserved": (
-        "dibs.next_token(k.last, now_stamp, c.floor) + c.tokens - 1",
-        "dibs.next_token(k.last, now_stamp, c.floor)",
+    "a granted token is not remembered": ("t.book.last := t.granted;", "NULL;"),
+    "an easy grant forgets its token": (
+        "last = dibs.next_token(k.last, now_stamp, c.floor)",
+        "last = k.last",
     ),
     "an easy release forgets the waiters": (
         "AND k.due > now\n            AND k.waiting = 0 AND k.holds",
@@ -95,15 +95,15 @@ MUTANTS: dict[str, tuple[str, str]] = {
         "IF e.what = 'hold' AND e.state = 'kept' THEN\n        IF c.bury",
         "IF false THEN\n        IF c.bury",
     ),
-    "a flaw is let pass": ("WHEN c.units < 1 OR c.tokens < 1", "WHEN c.units < 1"),
+    "a flaw is let pass": ("WHEN c.units < 1 OR c.floor < 0", "WHEN c.units < 1"),
     "a swept key begins at nothing": ("SELECT x, begun FROM", "SELECT x, 0 FROM"),
 }
 """What it does: the text that is replaced, and by what."""
 
 LONE_MUTANTS: dict[str, tuple[str, str]] = {
-    "a lone grant forgets what it reserved": (
-        "last = new_token + c.tokens - 1, id = c.id",
+    "a lone grant forgets its token": (
         "last = new_token, id = c.id",
+        "last = was.last, id = c.id",
     ),
     "a lone release forgets the waiters": (
         "IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
@@ -161,9 +161,9 @@ LONE_MUTANTS: dict[str, tuple[str, str]] = {
         "waiting = was.waiting - 1,\n        due",
         "waiting = was.waiting,\n        due",
     ),
-    "what a hand-over reserved may be used again": (
-        "last = new_token + head.tokens - 1",
-        "last = new_token",
+    "a hand-over forgets its token": (
+        "last = new_token, used = head.units",
+        "last = was.last, used = head.units",
     ),
     "a proof for any key": ("float8send(length(key)) || key ||", "float8send(0) ||"),
 }

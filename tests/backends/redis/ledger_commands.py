@@ -55,7 +55,6 @@ _acquires = st.builds(
     patience=st.sampled_from([1.0, 8.0, 30.0, 30.0]),
     priority=st.sampled_from([-1, 0, 0, 0, 1]),
     note=st.sampled_from(["", "why\0not", "}{%"]),
-    tokens=st.sampled_from([1, 1, 5]),
     floor=st.sampled_from([0, 0, STAMP + 100_000_000]),
     lock_delay=_delays,
     inbox=st.sampled_from(["", "here", "there", "there"]),
@@ -103,7 +102,6 @@ _in_line = st.builds(
     ttl=st.sampled_from([1.5, 3.0, 30.0, 30.0]),
     queue=st.just(True),
     patience=st.sampled_from([1.0, 30.0, 30.0]),
-    tokens=st.sampled_from([1, 1, 1, 5]),
     floor=st.sampled_from([0, 0, 0, STAMP + 100_000_000]),
     lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
     inbox=st.sampled_from(["here", "there"]),
@@ -138,7 +136,6 @@ _wrong: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"units": st.sampled_from([0, -1, 1.5, 1.0, True, MANY + 1])}),
     st.fixed_dictionaries({"capacity": st.just(MANY + 1)}),
     st.fixed_dictionaries({"priority": st.sampled_from([0.5, 1.0, False])}),
-    st.fixed_dictionaries({"tokens": st.sampled_from([0, -3])}),
     st.fixed_dictionaries({"floor": st.sampled_from([-1, 2**53])}),
 )
 _invalid = st.one_of(

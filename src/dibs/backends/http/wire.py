@@ -40,7 +40,6 @@ class Acquire(Op, frozen=True):
     patience: float = 30.0
     priority: int = 0
     note: str = ""
-    tokens: int = 1
     floor: int = 0
     lock_delay: float = 0.0
     inbox: str = ""

@@ -27,7 +27,7 @@ from dibs.model import (
 ACQUIRE = Statement(
     "dibs_acquire_alone",
     f"SELECT dibs.acquire_alone({FORMAT}, %s::bytea, %s::text, %s::text, %s::float8, %s::bigint,"
-    " %s::bigint, %s::bool, %s::float8, %s::bigint, %s::text, %s::bigint, %s::bigint, %s::float8,"
+    " %s::bigint, %s::bool, %s::float8, %s::bigint, %s::text, %s::bigint, %s::float8,"
     " %s::text, %s::text, %s::text, %s::text, %s::float8, %s::bigint)",
 )
 RELEASE = Statement(
@@ -71,7 +71,6 @@ def _acquire(c: Acquire) -> Values:
         repr(c.patience),
         str(c.priority),
         escaped(c.note),
-        str(c.tokens),
         str(c.floor),
         repr(c.lock_delay),
         escaped(c.inbox),

@@ -140,7 +140,6 @@ def _acquire(c: Acquire) -> dict[str, Any]:
         "patience": c.patience,
         "priority": c.priority,
         "note": c.note,
-        "tokens": c.tokens,
         "floor": c.floor,
         "lock_delay": c.lock_delay,
         "inbox": c.inbox,

@@ -8,7 +8,7 @@ from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Inspect, Release, Renew, Resize, Revoke
 
 _PLAIN = Struct("<cB2dI")
-_ACQUIRE = Struct("<c8dB")
+_ACQUIRE = Struct("<c7dB")
 _RENEW = Struct("<cdI")
 _RELEASE = Struct("<c2dI")
 _RESIZE = Struct("<c2dI")
@@ -53,7 +53,6 @@ def _acquire(command: Acquire) -> bytes:
         command.units,
         command.capacity,
         command.priority,
-        command.tokens,
         command.floor,
         command.lock_delay,
     )
@@ -74,7 +73,6 @@ def _surround(command: Acquire, asked: tuple[Any, ...]) -> tuple[bytes, bytes]:
             command.units,
             command.capacity,
             command.priority,
-            command.tokens,
             command.floor,
             command.ttl,
             command.patience,
@@ -92,7 +90,7 @@ def _surround(command: Acquire, asked: tuple[Any, ...]) -> tuple[bytes, bytes]:
 def _is_plain(command: Acquire) -> bool:
     """It asks for a mutex, and for nothing but time."""
     return (
-        command.units == command.capacity == command.tokens == 1
+        command.units == command.capacity == 1
         and command.priority == command.floor == command.lock_delay == 0
         and 0 < command.ttl <= LONG
         and 0 < command.patience <= LONG

@@ -41,7 +41,7 @@ TABLES = (
     """CREATE TABLE lease_places (
         key BLOB NOT NULL, id TEXT NOT NULL, owner TEXT, units INTEGER, urgency INTEGER,
         arrival INTEGER, grant_ttl REAL, ttl REAL, expires REAL, beat INTEGER, silence REAL,
-        seen INTEGER, tokens INTEGER, floor INTEGER, lock_delay REAL, since INTEGER, note TEXT,
+        seen INTEGER, floor INTEGER, lock_delay REAL, since INTEGER, note TEXT,
         inbox TEXT, address TEXT, trace TEXT, PRIMARY KEY (key, urgency, arrival)) WITHOUT ROWID""",
     """CREATE TABLE lease_tombs (
         key BLOB NOT NULL, id TEXT NOT NULL, ttl REAL, expires REAL, beat INTEGER, reason TEXT,

@@ -12,7 +12,7 @@ HOLD = (
 )
 PLACE = (
     "id, owner, units, urgency, arrival, grant_ttl, ttl, expires, beat, silence, seen,"
-    " tokens, floor, lock_delay, since, note, inbox, address, trace"
+    " floor, lock_delay, since, note, inbox, address, trace"
 )
 TOMB = "id, ttl, expires, beat, reason, detail"
 
@@ -75,7 +75,6 @@ def place_row(place: Place) -> Row:
         place.beat,
         place.silence,
         place.seen,
-        place.tokens,
         place.floor,
         place.lock_delay,
         place.since,

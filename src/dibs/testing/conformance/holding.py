@@ -209,7 +209,6 @@ class Holding(Suite):
             world.acquire("a", ttl=float("inf")),
             world.acquire("a", ttl=float("nan")),
             world.acquire("a", units=0),
-            world.acquire("a", tokens=0),
             world.acquire("a", lock_delay=-1),
         ]
         for command in flawed:

@@ -35,13 +35,6 @@ class Tokens(Suite):
         assert first < second < third < fourth
 
     @case
-    async def test_reserved_tokens_are_not_given_to_others(self, world: World) -> None:
-        store = await world.connect()
-        first = (await world.take(store, "a", tokens=50)).token
-        await world.release(store, "a")
-        assert (await world.take(store, "b")).token >= first + 50
-
-    @case
     async def test_a_floor_is_passed(self, world: World) -> None:
         store = await world.connect()
         floor = (await world.take(store, "a")).token + 10**9

@@ -60,7 +60,6 @@ CREATE TABLE dibs.places (
     expires double precision NOT NULL,
     silence double precision NOT NULL,      -- seconds without a heartbeat until it is passed over
     seen bigint NOT NULL,                   -- the newest token at its last heartbeat
-    tokens bigint NOT NULL,
     floor bigint NOT NULL, lock_delay double precision NOT NULL, since bigint NOT NULL,
     note text NOT NULL, inbox text NOT NULL, address text NOT NULL, trace text NOT NULL,
     PRIMARY KEY (key, id),

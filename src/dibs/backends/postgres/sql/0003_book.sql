@@ -202,7 +202,7 @@ BEGIN
         IF e.stored IS NULL THEN
             book.waiting := book.waiting + 1;
             INSERT INTO dibs.places VALUES (book.key, e.id, e.owner, e.units, e.urgency,
-                e.arrival, e.grant_ttl, e.ttl, e.expires, e.silence, e.seen, e.tokens, e.floor,
+                e.arrival, e.grant_ttl, e.ttl, e.expires, e.silence, e.seen, e.floor,
                 e.lock_delay, e.since, e.note, e.inbox, e.address, e.trace);
         ELSE
             UPDATE dibs.places AS p

@@ -161,7 +161,7 @@ RETURNS dibs.turn LANGUAGE plpgsql AS $$
 DECLARE
     hold dibs.entry := place;
 BEGIN
-    t := dibs.take_tokens(t, place.tokens, place.floor);
+    t := dibs.take_token(t, place.floor);
     hold.stored := NULL;
     hold.what := 'hold';
     hold.token := t.granted;
@@ -196,12 +196,12 @@ BEGIN
         OR dibs.passed_over(t, in_sight, CASE WHEN is_try THEN 0 ELSE book.doubt END) = in_sight;
 END $$;
 
--- Reserve `amount` tokens; `granted` is the first.
-CREATE FUNCTION dibs.take_tokens(t dibs.turn, amount bigint, floor bigint)
+-- The next fencing token, in `granted`.
+CREATE FUNCTION dibs.take_token(t dibs.turn, floor bigint)
 RETURNS dibs.turn LANGUAGE plpgsql AS $$
 BEGIN
     t.granted := dibs.next_token((t.book).last, t.stamp, floor);
-    t.book.last := t.granted + amount - 1;
+    t.book.last := t.granted;
     RETURN t;
 END $$;
 

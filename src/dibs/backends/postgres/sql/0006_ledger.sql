@@ -6,7 +6,7 @@ CREATE TYPE dibs.command AS (
     first boolean,      -- of its key in this batch
     kind text, key bytea, id text,
     owner text, ttl double precision, units bigint, capacity bigint, queue boolean,
-    patience double precision, priority bigint, note text, tokens bigint, floor bigint,
+    patience double precision, priority bigint, note text, floor bigint,
     lock_delay double precision, inbox text,            -- Acquire; Renew has ttl and inbox
     address text, trace text,                           -- Acquire
     keep double precision, bury double precision,       -- Release
@@ -57,7 +57,7 @@ CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql IMMUTABLE AS
     WHEN c.flaw IS NOT NULL THEN c.flaw
     WHEN num_nulls(c.kind, c.key) > 0 OR c.kind <> 'inspect' AND CASE c.kind
         WHEN 'acquire' THEN num_nulls(c.id, c.owner, c.ttl, c.units, c.capacity, c.queue, c.patience,
-            c.priority, c.note, c.tokens, c.floor, c.lock_delay, c.inbox, c.address, c.trace)
+            c.priority, c.note, c.floor, c.lock_delay, c.inbox, c.address, c.trace)
         WHEN 'renew' THEN num_nulls(c.id, c.ttl, c.inbox)
         WHEN 'release' THEN num_nulls(c.id, c.keep, c.bury)
         WHEN 'resize' THEN num_nulls(c.id, c.units, c.seq)
@@ -66,8 +66,8 @@ CREATE FUNCTION dibs.flaw(c dibs.command) RETURNS text LANGUAGE sql IMMUTABLE AS
     WHEN c.kind = 'acquire' THEN CASE
         WHEN NOT (0 < c.ttl AND c.ttl < 'Infinity' AND 0 < c.patience AND c.patience < 'Infinity')
             THEN 'ttl and patience must be positive'
-        WHEN c.units < 1 OR c.tokens < 1 OR c.floor < 0 OR c.floor >= 9007199254740992
-            THEN 'units and tokens must be at least 1, floor at least 0 and less than 2^53'
+        WHEN c.units < 1 OR c.floor < 0 OR c.floor >= 9007199254740992
+            THEN 'units must be at least 1, floor at least 0 and less than 2^53'
         WHEN NOT (0 <= c.lock_delay AND c.lock_delay < 'Infinity')
             THEN 'lock_delay must be finite and at least 0'
         WHEN c.units > dibs.many() OR c.capacity > dibs.many()
@@ -135,7 +135,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     hold dibs.entry;
 BEGIN
-    t := dibs.take_tokens(t, c.tokens, c.floor);
+    t := dibs.take_token(t, c.floor);
     hold.what := 'hold';
     hold.id := c.id;
     hold.owner := c.owner;
@@ -175,7 +175,6 @@ BEGIN
     place.grant_ttl := c.ttl;
     place.ttl := c.patience;
     place.expires := t.now + c.patience;
-    place.tokens := c.tokens;
     place.floor := c.floor;
     place.lock_delay := c.lock_delay;
     place.since := t.stamp;
@@ -303,7 +302,7 @@ BEGIN
     t.book.taken := dibs.mark_slots((t.book).taken, hold.slots, false);
     IF grows THEN
         hold.slots := dibs.free_slots(t.book, wanted, hold.slots);
-        t := dibs.take_tokens(t, 1, 0);  -- more units are a new grant
+        t := dibs.take_token(t, 0);  -- more units are a new grant
         hold.token := t.granted;
     ELSE
         hold.slots := hold.slots[1:wanted::integer];

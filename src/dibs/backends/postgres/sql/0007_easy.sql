@@ -46,7 +46,7 @@ BEGIN
     ), done AS (
         UPDATE dibs.keys AS k
         SET capacity = c.capacity, used = c.units, due = now + c.ttl, touched = now,
-            last = dibs.next_token(k.last, now_stamp, c.floor) + c.tokens - 1,
+            last = dibs.next_token(k.last, now_stamp, c.floor),
             id = c.id, owner = c.owner,
             token = dibs.next_token(k.last, now_stamp, c.floor), units = c.units,
             slots = CASE WHEN c.capacity > dibs.max_slots() THEN '{}'

@@ -5,16 +5,16 @@ CREATE FUNCTION dibs.decode(commands json) RETURNS dibs.command[] LANGUAGE plpgs
 BEGIN
     RETURN ARRAY(SELECT ROW(c.n, row_number() OVER (PARTITION BY c.key ORDER BY c.n) = 1, c.kind,
         decode(c.key, 'hex'), c.id, c.owner, c.ttl, c.units, c.capacity, c.queue, c.patience,
-        c.priority, c.note, c.tokens, c.floor, c.lock_delay, c.inbox, c.address, c.trace, c.keep,
+        c.priority, c.note, c.floor, c.lock_delay, c.inbox, c.address, c.trace, c.keep,
         c.bury, c.seq, c.lease,
         c.reason, c.now, c.flaw)::dibs.command
     FROM ROWS FROM (json_to_recordset(commands) AS (
         kind text, key text, id text, owner text, ttl double precision, units bigint,
         capacity bigint, queue boolean, patience double precision, priority bigint, note text,
-        tokens bigint, floor bigint, lock_delay double precision, inbox text,
+        floor bigint, lock_delay double precision, inbox text,
         address text, trace text, keep double precision, bury double precision, seq bigint, lease text, reason text,
         now boolean, flaw text)) WITH ORDINALITY AS c (kind, key, id, owner, ttl, units, capacity,
-        queue, patience, priority, note, tokens, floor, lock_delay, inbox, address, trace, keep, bury, seq, lease,
+        queue, patience, priority, note, floor, lock_delay, inbox, address, trace, keep, bury, seq, lease,
         reason, now, flaw, n));
 END $$;
 

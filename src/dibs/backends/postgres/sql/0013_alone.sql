@@ -10,13 +10,13 @@
 CREATE FUNCTION dibs.acquire_alone(
     format integer, its_key bytea, its_id text, its_owner text, its_ttl double precision,
     its_units bigint, its_capacity bigint, its_queue boolean, its_patience double precision,
-    its_priority bigint, its_note text, its_tokens bigint, its_floor bigint,
+    its_priority bigint, its_note text, its_floor bigint,
     its_lock_delay double precision, its_inbox text, its_address text, its_trace text,
     own_inbox text, told_now double precision, told_stamp bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN dibs.apply_alone(format, ROW(1, true, 'acquire', its_key, its_id, its_owner, its_ttl,
-        its_units, its_capacity, its_queue, its_patience, its_priority, its_note, its_tokens, its_floor,
+        its_units, its_capacity, its_queue, its_patience, its_priority, its_note, its_floor,
         its_lock_delay, its_inbox, its_address, its_trace, NULL, NULL, NULL, NULL, NULL, NULL,
         NULL)::dibs.command,
         own_inbox, told_now, told_stamp);
@@ -29,7 +29,7 @@ CREATE FUNCTION dibs.release_alone(
 ) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
     RETURN dibs.apply_alone(format, ROW(1, true, 'release', its_key, its_id, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, its_keep, its_bury, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, its_keep, its_bury, NULL, NULL, NULL,
         NULL, NULL)::dibs.command, own_inbox, told_now, told_stamp);
 END $$;
 
@@ -107,7 +107,7 @@ DECLARE
 BEGIN
     UPDATE dibs.keys AS k
     SET capacity = c.capacity, used = c.units, due = now + c.ttl, touched = now,
-        last = new_token + c.tokens - 1, id = c.id, owner = c.owner, token = new_token,
+        last = new_token, id = c.id, owner = c.owner, token = new_token,
         units = c.units,
         slots = CASE WHEN c.capacity > dibs.max_slots() THEN '{}'
             WHEN c.units = 1 THEN '{0}'
@@ -162,7 +162,7 @@ BEGIN
     DELETE FROM dibs.places AS p WHERE p.key = was.key AND p.urgency = head.urgency
         AND p.arrival = head.arrival AND p.id = head.id;
     UPDATE dibs.keys AS k
-    SET last = new_token + head.tokens - 1, used = head.units, waiting = was.waiting - 1,
+    SET last = new_token, used = head.units, waiting = was.waiting - 1,
         due = CASE WHEN was.waiting > 1 THEN least(was.due, t.now + claim_by)
             ELSE t.now + claim_by END,
         touched = t.now, id = head.id, owner = head.owner, token = new_token, units = head.units,
@@ -188,7 +188,7 @@ END $$;
 CREATE FUNCTION dibs.said(c dibs.command) RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_object('kind', c.kind, 'key', encode(c.key, 'hex'), 'id', c.id,
         'owner', c.owner, 'ttl', c.ttl, 'units', c.units, 'capacity', c.capacity, 'queue', c.queue,
-        'patience', c.patience, 'priority', c.priority, 'note', c.note, 'tokens', c.tokens,
+        'patience', c.patience, 'priority', c.priority, 'note', c.note,
         'floor', c.floor, 'lock_delay', c.lock_delay, 'inbox', c.inbox, 'address', c.address, 'trace', c.trace, 'keep', c.keep,
         'bury', c.bury)
 $$;

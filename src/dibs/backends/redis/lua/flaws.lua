@@ -28,9 +28,8 @@ function Flaws.A(command)
   if not (is_positive(command.ttl) and is_positive(command.patience)) then
     return 'ttl and patience must be positive'
   end
-  if not (command.units >= 1 and command.tokens >= 1
-      and command.floor >= 0 and command.floor < LAST_TOKEN) then
-    return 'units and tokens must be at least 1, floor at least 0 and less than 2^53'
+  if not (command.units >= 1 and command.floor >= 0 and command.floor < LAST_TOKEN) then
+    return 'units must be at least 1, floor at least 0 and less than 2^53'
   end
   if not (command.lock_delay >= 0 and command.lock_delay < INFINITY) then
     return 'lock_delay must be finite and at least 0'
@@ -39,9 +38,8 @@ function Flaws.A(command)
     return TOO_MANY
   end
   if not (is_exact(command.units) and is_exact(command.capacity) and is_exact(command.priority)
-      and is_whole(command.floor) and is_whole(command.tokens)
-      and command.floor + command.tokens < LAST_TOKEN) then
-    return 'units, capacity, priority and tokens must be whole numbers less than 2^53'
+      and is_whole(command.floor) and command.floor + 1 < LAST_TOKEN) then
+    return 'units, capacity, priority and floor must be whole numbers less than 2^53'
   end
 end
 

@@ -11,10 +11,10 @@ local ROW = '<c2BBddd' -- 'DI', format, parts, last, capacity, arrivals
 local HOLD = 'ddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0Ic0Ic0Ic0' -- eight numbers, TEXTS, state, slots, detail
 
 local COUNTS = '<ddddddd' -- used, how many holds, places and tombs are outside, due, horizon, doubt
-local PLACE_ROW = '<ddddddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0' -- twelve numbers, TEXTS
+local PLACE_ROW = '<dddddddddddIc0Ic0Ic0Ic0Ic0Ic0Ic0' -- eleven numbers, TEXTS
 
 local PLAIN = '<BddI' -- an Acquire that asks for little: queue, ttl, patience, length of its texts
-local ACQUIRE = '<ddddddddBIc0Ic0Ic0Ic0Ic0Ic0Ic0'
+local ACQUIRE = '<dddddddBIc0Ic0Ic0Ic0Ic0Ic0Ic0'
 -- Of both, and of a hold: id, lease, owner, note, inbox, address, trace.
 local TEXTS = '<Ic0Ic0Ic0Ic0Ic0Ic0Ic0'
 local RENEW = '<dIc0Ic0'

@@ -4,7 +4,7 @@
 local AWAITED = 'DI\1\3' -- how the row begins of a key that has one hold inside and others outside
 local AWAITED_ROW = '<c4dddddddddd' -- that; last, capacity, arrivals; COUNTS
 local HOLD_AT = 85 -- where the hold begins behind that
-local TEXTS_AT = 97 -- where a place's texts begin
+local TEXTS_AT = 89 -- where a place's texts begin
 local UNCLAIMED = '\9\0\0\0unclaimed\4\0\0\0\0\0\0\0\0\0\0\0' -- how the new hold ends, as HELD
 
 -- The hold of a row is of that id, and is not kept by nobody.
@@ -19,12 +19,12 @@ local function ready_place(raw, now, doubt)
   if not raw then
     return nil
   end
-  local units, _, _, grant_ttl, ttl, expiry, tokens, floor, lock_delay, _, silence, seen =
+  local units, _, _, grant_ttl, ttl, expiry, floor, lock_delay, _, silence, seen =
     struct.unpack(PLACE_ROW, raw)
   local window = claim_window(grant_ttl)
   if units == 1 and now - (expiry - ttl) <= silence and seen >= doubt then
     return {
-      texts = string.sub(raw, TEXTS_AT), window = window, tokens = tokens, floor = floor,
+      texts = string.sub(raw, TEXTS_AT), window = window, floor = floor,
       lock_delay = lock_delay,
     }
   end
@@ -91,11 +91,11 @@ local function hand_on(raw, key, row, now, stamp, expires)
   end
   local heir, next_one = front_of(key, places, now, doubt)
   local token = heir and next_token(last, stamp, heir.floor)
-  if not heir or token > LAST_TOKEN - heir.tokens
+  if not heir or token > LAST_TOKEN - 1
     or now + heir.window + heir.lock_delay > horizon then
     return nil
   end
-  last, places, due = token + heir.tokens - 1, places - 1, math.min(due, now + heir.window)
+  last, places, due = token, places - 1, math.min(due, now + heir.window)
   local head
   if places == 0 and tombs == 0 then
     head = struct.pack('<c4ddd', LONE, last, 1, arrivals)

@@ -22,7 +22,7 @@ local function acquire_again(turn, command, entry)
 end
 
 local function grant(turn, command)
-  local token = turn:take_tokens(command.tokens, command.floor)
+  local token = turn:take_token(command.floor)
   local slots = turn:free_slots(command.units, '')
   turn.book:put({
     kind = 'hold', id = command.id, lease = command.lease, owner = command.owner, token = token,
@@ -40,7 +40,7 @@ local function new_place(turn, command)
     kind = 'place', id = command.id, lease = command.lease, owner = command.owner,
     units = command.units, priority = command.priority, arrival = turn.book.arrivals,
     grant_ttl = command.ttl, ttl = command.patience, expires = turn.now + command.patience,
-    tokens = command.tokens, floor = command.floor, lock_delay = command.lock_delay,
+    floor = command.floor, lock_delay = command.lock_delay,
     since = turn.stamp, note = command.note, inbox = command.inbox, address = command.address,
     trace = command.trace,
   }
@@ -148,7 +148,7 @@ local function set_units(turn, hold, units)
   local slots = grows and turn:free_slots(units, hold.slots) or string.sub(hold.slots, 1, 4 * units)
   book:remove(hold)
   if grows then
-    hold.token = turn:take_tokens(1, 0) -- more units are a new grant
+    hold.token = turn:take_token(0) -- more units are a new grant
   end
   hold.units = units
   hold.slots = slots

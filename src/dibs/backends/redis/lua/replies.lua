@@ -42,12 +42,12 @@ end
 local Command = {}
 
 function Command.A(raw)
-  local units, capacity, priority, tokens, floor, ttl, patience, lock_delay, wants_queue,
+  local units, capacity, priority, floor, ttl, patience, lock_delay, wants_queue,
     id, lease, owner, note, inbox, address, trace =
     struct.unpack(ACQUIRE, raw, 2)
   return {
     id = id, lease = lease, owner = owner, note = note, inbox = inbox, address = address,
-    trace = trace, units = units, capacity = capacity, priority = priority, tokens = tokens, floor = floor, ttl = ttl,
+    trace = trace, units = units, capacity = capacity, priority = priority, floor = floor, ttl = ttl,
     patience = patience, lock_delay = lock_delay, queue = wants_queue == 1,
   }
 end
@@ -58,7 +58,7 @@ function Command.a(raw)
   local id, lease, owner, note, inbox, address, trace = struct.unpack(TEXTS, raw, 23)
   return {
     id = id, lease = lease, owner = owner, note = note, inbox = inbox, address = address,
-    trace = trace, units = 1, capacity = 1, priority = 0, tokens = 1, floor = 0, ttl = ttl, patience = patience, lock_delay = 0,
+    trace = trace, units = 1, capacity = 1, priority = 0, floor = 0, ttl = ttl, patience = patience, lock_delay = 0,
     queue = wants_queue == 1,
   }
 end

@@ -50,13 +50,13 @@ function Turn:fits(units, is_try)
   return in_sight == 0 or self:passed_over(in_sight, is_try and 0 or book.doubt) == in_sight
 end
 
--- Reserve `count` tokens and return the first.
-function Turn:take_tokens(count, floor)
+-- The next fencing token.
+function Turn:take_token(floor)
   local token = next_token(self.book.last, self.stamp, floor)
-  if token > LAST_TOKEN - count then
+  if token > LAST_TOKEN - 1 then
     corrupt('the fencing tokens of this key are used up') -- a double can't tell the next ones apart
   end
-  self.book.last = token + count - 1
+  self.book.last = token
   return token
 end
 
@@ -128,7 +128,7 @@ function Turn:push_grant(place)
   local window = claim_window(place.grant_ttl)
   local hold = {
     kind = 'hold', id = place.id, lease = place.lease, owner = place.owner,
-    token = self:take_tokens(place.tokens, place.floor), units = place.units,
+    token = self:take_token(place.floor), units = place.units,
     slots = self:free_slots(place.units, ''), ttl = window, expires = self.now + window,
     state = 'unclaimed', seq = 0, lock_delay = place.lock_delay, bury = 0, since = self.stamp,
     note = place.note, detail = '', inbox = place.inbox, address = place.address,

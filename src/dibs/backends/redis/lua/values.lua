@@ -37,12 +37,12 @@ function Write.hold(hold)
 end
 
 function Read.place(raw)
-  local units, priority, arrival, grant_ttl, ttl, expires, tokens, floor, lock_delay, since,
+  local units, priority, arrival, grant_ttl, ttl, expires, floor, lock_delay, since,
     silence, seen, id, lease, owner, note, inbox, address, trace, after = struct.unpack(PLACE_ROW, raw)
   return {
     kind = 'place', id = id, lease = lease, owner = owner, units = units, priority = priority,
     arrival = arrival, grant_ttl = grant_ttl, ttl = ttl, expires = expires,
-    silence = silence, seen = seen, tokens = tokens, floor = floor, lock_delay = lock_delay, since = since,
+    silence = silence, seen = seen, floor = floor, lock_delay = lock_delay, since = since,
     note = note, inbox = inbox, address = address, trace = trace,
   }, after
 end
@@ -50,7 +50,7 @@ end
 function Write.place(place)
   return struct.pack(PLACE_ROW,
     place.units, place.priority, place.arrival, place.grant_ttl, place.ttl, place.expires,
-    place.tokens, place.floor, place.lock_delay, place.since, place.silence, place.seen,
+    place.floor, place.lock_delay, place.since, place.silence, place.seen,
     #place.id, place.id, #place.lease, place.lease, #place.owner, place.owner,
     #place.note, place.note, #place.inbox, place.inbox, #place.address, place.address,
     #place.trace, place.trace)

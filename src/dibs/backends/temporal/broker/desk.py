@@ -206,10 +206,6 @@ def _standing(push: Wakeup, lease_id: str, ttl: float) -> Wakeup:
     return replace(push, window=ttl, proof=proof)
 
 
-MOST_TOKENS = 1_000_000
-"""So many one grant may take, so that no call uses them all up."""
-
-
 def flaw_of(command: Command) -> str | None:
     """What a book must not have in it; None for a sound command."""
     for name, allowed in _ALLOWED[type(command)]:
@@ -218,8 +214,6 @@ def flaw_of(command: Command) -> str | None:
             return f"{name} is {type(value).__name__}"
         if isinstance(value, str) and not is_unicode(value):
             return f"{name} is not valid Unicode"
-    if isinstance(command, Acquire) and command.tokens > MOST_TOKENS:
-        return f"tokens is {command.tokens}, and may be {MOST_TOKENS} at most"
     return None
 
 
