@@ -15,6 +15,9 @@ MANY = 1 << 20
 MAX_CAPACITY = 1_000_000
 """The largest capacity of a semaphore."""
 
+MAX_HOLDERS = 10_000
+"""How many leases one key may have at a time, whatever its capacity."""
+
 MAX_SLOTS = 1_024
 """The largest capacity whose units are numbered slots."""
 

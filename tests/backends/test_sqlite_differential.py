@@ -124,10 +124,10 @@ class Reference:
         self.books: dict[bytes, MemoryBook] = {}
 
     def apply(self, batch: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
-        replies, wakeups = [], []
+        replies, wakeups, bound = [], [], ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook(self.floor))
-            reply, more = ledger.apply(book, command, self.clock.now(), self.clock.stamp())
+            reply, more = ledger.apply(book, command, self.clock.now(), self.clock.stamp(), bound)
             replies.append(reply)
             wakeups += more
         return replies, wakeups

@@ -138,6 +138,13 @@ TOLD: list[list[Any]] = [
     [[wish("a", ttl=3.0)], 5.0, [leave("a")], [Inspect(LINE)]],
     [[wish("a", ttl=3.0, lock_delay=2.0)], 4.0, [wish("b")], 1.7, [Inspect(LINE)]],
     [[wish("a", units=3, capacity=3)], [Resize(LINE, "a", 2, 2)], [Resize(LINE, "a", 1, 1)]],
+    [
+        [wish("a", ttl=9.0), leave("x", bury=9e3)],
+        -600.0,
+        [Renew(LINE, "a", 9.0)],
+        11.0,
+        [wish("b")],
+    ],
     [[wish("a"), wish("b", floor=4 * 10**15)], [leave("a")], [leave("b")], [wish("c")]],
     [[wish("a"), wish("b"), wish("c", capacity=2)], [Inspect(LINE)]],
     [everywhere(Acquire, "a"), everywhere(Release, "a"), everywhere(Acquire, "b")],

@@ -58,8 +58,8 @@ def test_the_queue_is_by_priority_then_arrival(book: MemoryBook) -> None:
 def test_what_is_over_is_told_once(book: MemoryBook) -> None:
     book.put(hold("a", expires=5))
     book.put(place("b", 1, expires=7))
-    assert book.ended(4.9) == ()
-    assert [entry.id for entry in book.ended(5)] == ["a"]
+    assert book.ended(4.9, 9) == ()
+    assert [entry.id for entry in book.ended(5, 9)] == ["a"]
 
 
 def test_what_was_prolonged_is_not_over(book: MemoryBook) -> None:
@@ -67,21 +67,21 @@ def test_what_was_prolonged_is_not_over(book: MemoryBook) -> None:
     book.put(entry)
     entry.expires = 9
     book.put(entry)
-    assert list(book.ended(8)) == []
-    assert [entry.id for entry in book.ended(9)] == ["a"]
+    assert list(book.ended(8, 9)) == []
+    assert [entry.id for entry in book.ended(9, 9)] == ["a"]
 
 
 def test_what_was_cut_short_is_over_earlier(book: MemoryBook) -> None:
     book.put(hold("a", expires=50))
     book.put(Tomb("a", 5, 5))
-    assert [type(entry) for entry in book.ended(5)] == [Tomb]
+    assert [type(entry) for entry in book.ended(5, 9)] == [Tomb]
 
 
 def test_an_entry_that_was_replaced_is_told_as_it_is_now(book: MemoryBook) -> None:
     first = hold("a", expires=5)
     book.put(first)
     book.put(replace(first, expires=5, state="kept"))
-    (entry,) = book.ended(6)
+    (entry,) = book.ended(6, 9)
     assert isinstance(entry, Hold)
     assert entry.state == "kept"
 

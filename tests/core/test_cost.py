@@ -23,7 +23,7 @@ from dibs.model import (
 )
 
 KEY = b"lock:k"
-QUEUE = 10_000
+QUEUE, HOLDERS = 10_000, 9_000
 
 
 class CountingBook(MemoryBook):
@@ -100,17 +100,17 @@ def test_no_command_walks_the_queue(command: Command, answer: type) -> None:
 def crowd() -> CountingBook:
     """As many holders as there are units."""
     book = CountingBook()
-    for n in range(QUEUE):
-        ledger.apply(book, Acquire(KEY, f"h{n}", "h", ttl=30 + n, capacity=QUEUE), 0, 0)
+    for n in range(HOLDERS):
+        ledger.apply(book, Acquire(KEY, f"h{n}", "h", ttl=30 + n, capacity=HOLDERS), 0, 0)
     return book
 
 
 @pytest.mark.parametrize(
     ("command", "answer"),
     [
-        (Acquire(KEY, "new", "new", ttl=30, capacity=QUEUE), Refused),
-        (Acquire(KEY, "new", "new", ttl=30, capacity=QUEUE, queue=True), Queued),
-        (Acquire(KEY, "new", "new", ttl=30, capacity=QUEUE + 1), Granted),
+        (Acquire(KEY, "new", "new", ttl=30, capacity=HOLDERS), Refused),
+        (Acquire(KEY, "new", "new", ttl=30, capacity=HOLDERS, queue=True), Queued),
+        (Acquire(KEY, "new", "new", ttl=30, capacity=HOLDERS + 1), Granted),
         (Acquire(KEY, "new", "new", ttl=30, capacity=1000), Refused),
         (Renew(KEY, "h5000", 30), Renewed),
         (Resize(KEY, "h5000", 2, 1), Refused),

@@ -44,12 +44,12 @@ class Shelf:
         pushes: list[Wakeup] = []
         clock = self.clock
         with self._lock:
-            now, stamp = clock.now(), clock.stamp()
+            now, stamp, batch = clock.now(), clock.stamp(), ledger.Batch()
             if self._open is not None:
                 self._mend()
             for command in commands:
                 book = self._open = self._books.get(command.key) or self._new_book(command.key)
-                reply, wakeups = ledger.apply(book, command, now, stamp)
+                reply, wakeups = ledger.apply(book, command, now, stamp, batch)
                 replies.append(reply)
                 pushes += (
                     wakeups  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock

@@ -132,8 +132,8 @@ class Book(Protocol):
     def expires_at(self, entry: Entry) -> float:
         """When an entry ends, on the clock by which the ledger is told the time."""
 
-    def ended(self, now: float) -> Collection[Entry]:
-        """The entries that are still here though their time is over."""
+    def ended(self, now: float, most: int) -> Collection[Entry]:
+        """The first entries whose time is over, in the order of their ends and ids."""
 
     def get(self, entry_id: str) -> Entry | None:
         """Whatever an id has."""
@@ -281,12 +281,12 @@ class MemoryBook:
             del self._queue[self.ahead_of(entry)]
         self._sweep_if_due()
 
-    def ended(self, now: float) -> Sequence[Entry]:
+    def ended(self, now: float, most: int) -> Sequence[Entry]:
         alarms = self._alarms
         if not alarms or alarms[0][0] > now:
             return ()
         ended: dict[str, Entry] = {}
-        while alarms and alarms[0][0] <= now:
+        while alarms and alarms[0][0] <= now and len(ended) < most:
             entry = self._entries.get(heappop(alarms)[1])
             if entry is not None and self.expires_at(entry) <= now:
                 ended[entry.id] = entry

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from dibs.core.book import Book, Entry, Hold, Place, Tomb, first_release
 from dibs.core.names import fingerprint
-from dibs.core.timing import BURIAL, WINDOW
+from dibs.core.timing import BATCH_STEPS, BURIAL, FEW_STEPS, STEPS, WINDOW
 from dibs.core.turn import Turn
 from dibs.model import (
     MANY,
@@ -63,17 +63,32 @@ HOLDERS_SHOWN = 100
 WAITERS_SHOWN = 100
 
 
-def apply(book: Book, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
-    """Apply one command to the book of its key, and tell who should be woken."""
+class Batch:
+    """Bounds what the commands of one batch settle, by `BATCH_STEPS`; make a new one for each batch."""
+
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = BATCH_STEPS
+
+
+def apply(
+    book: Book, command: Command, now: float, stamp: int, batch: Batch | None = None
+) -> tuple[Reply, list[Wakeup]]:
+    """Apply one command to the book of its key; return the reply, and who should be notified."""
     flaw = _flaw(command)
     if flaw is not None:
         return Failed("invalid", flaw), []
     turn = Turn(book, command.key, now, stamp, getattr(command, "id", None))
+    if batch is not None:
+        turn.steps = allowed = max(min(batch.steps, STEPS), FEW_STEPS)
     first = book.first()
     turn.settle()
     reply = _RULES[type(command)](turn, command)
     turn.settle()
     turn.wake_new_head(first)
+    if batch is not None:
+        batch.steps -= allowed - turn.steps
     return reply, turn.wakeups
 
 
@@ -343,7 +358,7 @@ def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
             units=hold.units,
             slots=hold.slots,
             held_for=_age(turn, hold.since),
-            expires_in=turn.book.expires_at(hold) - turn.now,
+            expires_in=max(turn.book.expires_at(hold) - turn.now, 0.0),
             note=hold.note,
             state=hold.state,
             address=hold.address,

@@ -9,6 +9,13 @@ FRONT = 16
 SIGHT = 64
 """So many waiters are looked at; if all of them are passed over, whoever asks next is granted."""
 
+STEPS = 64
+"""How many entries a command ends and waiters it grants or refuses, at most; later commands do the rest."""
+
+FEW_STEPS = 4
+"""The same, of a command in a batch that has used up its `BATCH_STEPS`."""
+BATCH_STEPS = 256
+
 BURIAL = 60.0
 """How long an ended id is remembered, at least."""
 

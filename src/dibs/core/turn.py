@@ -11,11 +11,12 @@ from dibs.core.timing import (
     BURIAL,
     FRONT,
     SIGHT,
+    STEPS,
     claim_window,
     next_token,
     sign_of_life_after,
 )
-from dibs.model import MAX_SLOTS, Event, Granted, Queued, Refused, Wakeup
+from dibs.model import MAX_HOLDERS, MAX_SLOTS, Event, Granted, Queued, Refused, Wakeup
 
 type Reason = Literal["buried", "unclaimed", "too_large", "revoked"]
 
@@ -26,7 +27,7 @@ _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked
 class Turn:
     """A book, the time, and the wakeups that come of it."""
 
-    __slots__ = ("book", "caller", "free_in", "key", "now", "stamp", "wakeups")
+    __slots__ = ("book", "caller", "free_in", "key", "now", "stamp", "steps", "wakeups")
 
     def __init__(
         self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
@@ -39,17 +40,29 @@ class Turn:
         """The id that is answered: it needs no push."""
         self.free_in = inf
         """When units that this turn has granted (perhaps to the dead) or closed are free again by time."""
+        self.steps = STEPS
+        """How many entries this turn may still end, and waiters grant or refuse."""
         self.wakeups: list[Wakeup] = []
 
     # -- settling: what time alone has changed ------------------------------------------------------
 
     def settle(self) -> None:
-        """Strike out what has ended, then grant the head of the queue while it fits."""
-        for entry in self.book.ended(self.now):
-            self._end(entry)
-        if self.book.waiting:
-            while self._grant_next():
-                pass
+        """End what time has ended, then grant the head of the queue while it fits: as far as `STEPS` go.
+
+        The rest is for later commands. Until then a hold that is over keeps its units taken, and a waiter
+        that is over is passed over. What the caller itself has ends in any case.
+        """
+        book = self.book
+        if self.steps:
+            for entry in book.ended(self.now, self.steps):
+                self._end(entry)
+                self.steps -= 1
+        if not self.steps and self.caller is not None:
+            own = book.get(self.caller)
+            if own is not None and book.expires_at(own) <= self.now:
+                self._end(own)
+        while self.steps and book.waiting and self._grant_next():
+            self.steps -= 1
 
     def _end(self, entry: Entry) -> None:
         """An entry's time is over; what follows counts from then, however late we look."""
@@ -74,7 +87,7 @@ class Turn:
             if place.units > book.capacity:
                 self._refuse_for_good(place)
                 return True
-            if book.used >= book.capacity:
+            if self._is_full(1):
                 return False
             if self._silent(place):
                 continue
@@ -89,9 +102,9 @@ class Turn:
         return self._missed(place) or place.seen < self.book.doubt
 
     def _missed(self, place: Place) -> bool:
-        """Its heartbeat is overdue."""
-        heard = self.book.expires_at(place) - place.ttl
-        return self.now - heard > place.silence
+        """Its heartbeat is overdue, or its time is over."""
+        expires = self.book.expires_at(place)
+        return expires <= self.now or self.now - (expires - place.ttl) > place.silence
 
     def _refuse_for_good(self, place: Place) -> None:
         """The capacity has shrunk below what this place asks for."""
@@ -129,11 +142,15 @@ class Turn:
 
         A try (`queue=False`) passes only those that missed a heartbeat. Others that are in doubt may live.
         """
-        book = self.book
-        if book.used + units > book.capacity:
+        if self._is_full(units):
             return False
         is_passed = self._silent if queue else self._missed
-        return not book.waiting or all(map(is_passed, islice(book.queue(), SIGHT)))
+        return not self.book.waiting or all(map(is_passed, islice(self.book.queue(), SIGHT)))
+
+    def _is_full(self, units: int) -> bool:
+        """There is no room for so many units more, or for one more lease."""
+        book = self.book
+        return book.used + units > book.capacity or book.holding >= MAX_HOLDERS
 
     def take_token(self, floor: int) -> int:
         """The next fencing token of the key."""
@@ -222,8 +239,10 @@ class Turn:
 
         The first one also looks when units come free by time. One from farther back looks a claim timeout
         after that, and when this turn's own grants end: then all before it may be dead, and those that were
-        granted may be, too.
+        granted may be, too. Where `STEPS` ran out, there is more to do at once.
         """
+        if not self.steps:
+            return 0.0
         window = claim_window(place.grant_ttl)
         often = sign_of_life_after(window)
         is_front = place.silence == window

@@ -22,8 +22,8 @@ MUTANTS: dict[str, tuple[str, str]] = {
     "a renewal shortens": ("SELECT greatest(seconds, least(expires - now, ttl))", "SELECT seconds"),
     "priority is upside down": ("place.urgency := -c.priority", "place.urgency := c.priority"),
     "silence is overlooked": (
-        "SELECT now - (p.expires - p.ttl) > p.silence",
-        "SELECT false",
+        "OR now - (p.expires - p.ttl) > p.silence",
+        "",
     ),
     "doubt is overlooked": ("OR p.seen < doubt", ""),
     "doubt is not written": ("doubt = book.doubt, touched", "touched"),

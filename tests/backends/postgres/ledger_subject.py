@@ -46,9 +46,10 @@ class Reference:
     def apply(self, batch: Sequence[Command]) -> Outcome:
         replies: list[Reply] = []
         wakeups: list[Wakeup] = []
+        bound = ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook(self.floor))
-            reply, more = ledger.apply(book, command, self.time.now, self.time.stamp)
+            reply, more = ledger.apply(book, command, self.time.now, self.time.stamp, bound)
             replies.append(reply)
             wakeups += [wakeup for wakeup in more if wakeup.inbox]
         return replies, wakeups

@@ -26,10 +26,10 @@ class Reference:
     def apply(
         self, batch: Sequence[Command], now: float, stamp: int
     ) -> tuple[list[Reply], list[Wakeup]]:
-        replies, wakeups = [], []
+        replies, wakeups, bound = [], [], ledger.Batch()
         for command in batch:
             book = self.books.setdefault(command.key, MemoryBook())
-            reply, more = ledger.apply(book, command, now, stamp)
+            reply, more = ledger.apply(book, command, now, stamp, bound)
             replies.append(reply)
             wakeups += more
         return replies, [wakeup for wakeup in last_words(wakeups) if wakeup.inbox]

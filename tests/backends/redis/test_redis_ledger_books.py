@@ -239,7 +239,15 @@ def test_a_key_with_a_far_token_is_kept_until_the_clock_has_passed_it(scripted: 
     seconds, microseconds = scripted.redis.time()
     floor = (seconds + 864_000) * 1_000_000 + microseconds
     assert scripted.ask(acquire("a", floor=floor)).token == floor + 1
-    scripted.ask(Release(KEY, "a"))
+    for command in (
+        Release(KEY, "a"),
+        acquire("b"),
+        Renew(KEY, "b", 30.0),
+        acquire("c", queue=True),
+    ):
+        scripted.ask(command)
+        assert 10.9 * DAY < lifetimes(scripted)[b""] <= 11 * DAY + 1000
+    scripted.ask(Release(KEY, "b"))
     assert 10.9 * DAY < lifetimes(scripted)[b""] <= 11 * DAY + 1000
 
 

@@ -31,6 +31,7 @@ FRONT_ROWS = 2
 MORE_ROWS = 64
 
 _rank = attrgetter("rank")
+_end = attrgetter("expires", "id")
 
 
 class RowBook:
@@ -150,7 +151,7 @@ class RowBook:
         rows = self.execute(FIRST_HOLDS, (self._key, count)).fetchall()
         holds = [hold for hold in self._same(TABLES[Hold], rows) if isinstance(hold, Hold)]
         if inner is not None:
-            insort(holds, inner, key=attrgetter("expires", "id"))
+            insort(holds, inner, key=_end)
         return holds[:count]
 
     # -- the queue ----------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class RowBook:
 
     # -- what has ended -----------------------------------------------------------------------------
 
-    def ended(self, now: float) -> Collection[Entry]:
+    def ended(self, now: float, most: int) -> Collection[Entry]:
         if now < self.due:
             return ()
         inner = self._inner
@@ -241,11 +242,14 @@ class RowBook:
         self._write()
         for kind, tally in self._tallies.items():
             if tally:
-                found += self._ended_rows(TABLES[kind], now)
-        return found
+                found += self._ended_rows(TABLES[kind], now, most + 1)
+        found.sort(key=_end)
+        if len(found) > most:
+            self.due = min(self.due, found[most].expires)
+        return found[:most]
 
-    def _ended_rows(self, table: Table, now: float) -> Iterable[Entry]:
-        rows = self.execute(table.ended, (self._key, now)).fetchall()
+    def _ended_rows(self, table: Table, now: float, most: int) -> Iterable[Entry]:
+        rows = self.execute(table.ended, (self._key, now, most)).fetchall()
         due = self.execute(table.next_due, (self._key, now)).fetchone()[0]
         if due is not None:
             self.due = min(self.due, due)

@@ -41,7 +41,8 @@ class Table:
     ) -> None:
         marks = ", ".join("?" * (columns.count(",") + 2))
         self.get = f"SELECT {columns} FROM {name} WHERE key = ? AND id = ?"  # noqa: S608
-        self.ended = f"SELECT {columns} FROM {name} WHERE key = ? AND expires <= ?"  # noqa: S608
+        self.ended = f"""SELECT {columns} FROM {name} WHERE key = ? AND expires <= ?
+            ORDER BY expires, id LIMIT ?"""  # noqa: S608
         self.next_due = f"SELECT min(expires) FROM {name} WHERE key = ? AND expires > ?"  # noqa: S608
         self.write = f"REPLACE INTO {name} (key, {columns}) VALUES ({marks})"  # noqa: S608
         self.delete = f"DELETE FROM {name} WHERE key = ? AND id = ?"  # noqa: S608

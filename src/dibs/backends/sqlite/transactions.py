@@ -15,7 +15,7 @@ from dibs.backends.sqlite.statements import READ_ANEW, SWAP_KEY, WRITE_KEY
 from dibs.backends.sqlite.trouble import is_of_one_command, is_of_the_caller
 from dibs.backends.sqlite.values import Row
 from dibs.core.book import Entry
-from dibs.core.ledger import apply
+from dibs.core.ledger import Batch, apply
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Failed, Inspect, Reply, Wakeup
 
@@ -102,6 +102,7 @@ class Transactions:
     def _together(self, commands: Sequence[Command]) -> Outcome:
         """The usual way, in which nothing goes wrong."""
         now, stamp = self._begin(commands[0].key if commands else None)
+        batch = Batch()
         books = self._books
         replies: list[Reply] = []
         pushes: list[Wakeup] = []
@@ -113,7 +114,7 @@ class Transactions:
                 book = books[key] = RowBook.read(self._execute, key, self._floor)
             book.execute = self._execute
             used[key] = book
-            reply, wakeups = apply(book, command, now, stamp)
+            reply, wakeups = apply(book, command, now, stamp, batch)
             replies.append(reply)
             if wakeups:
                 pushes += wakeups

@@ -33,6 +33,8 @@ CREATE TYPE dibs.turn AS (
     reply text,                         -- of a rule
     granted bigint,                     -- by take_token
     left_over double precision,         -- by extend: how long it lives
+    steps integer,                      -- how many entries this turn may still end, and waiters grant
+    batch_steps integer,                -- how many all turns of the batch
     free_in double precision,           -- when what is granted or closed now is free again by time; or null
     again boolean                       -- by grant_next: look once more
 );

@@ -126,8 +126,8 @@ BEGIN
         WHERE h.key = book.key ORDER BY h.expires, h.id LIMIT 1));
 END $$;
 
--- The entries that are still here though their time is over.
-CREATE FUNCTION dibs.ended(book dibs.keys, now double precision)
+-- The first entries that are still here though their time is over, of each kind, in the order of their ends.
+CREATE FUNCTION dibs.ended(book dibs.keys, now double precision, most integer)
 RETURNS SETOF dibs.entry LANGUAGE plpgsql AS $$
 BEGIN
     IF book.expires <= now THEN
@@ -135,15 +135,15 @@ BEGIN
     END IF;
     IF book.holds > 0 THEN
         RETURN QUERY SELECT (dibs.entry(h)).* FROM dibs.holds AS h
-            WHERE h.key = book.key AND h.expires <= now ORDER BY h.expires, h.id;
+            WHERE h.key = book.key AND h.expires <= now ORDER BY h.expires, h.id LIMIT most;
     END IF;
     IF book.waiting > 0 THEN
         RETURN QUERY SELECT (dibs.entry(p)).* FROM dibs.places AS p
-            WHERE p.key = book.key AND p.expires <= now;
+            WHERE p.key = book.key AND p.expires <= now ORDER BY p.expires, p.id LIMIT most;
     END IF;
     IF book.tombs > 0 THEN
         RETURN QUERY SELECT (dibs.entry(b)).* FROM dibs.tombs AS b
-            WHERE b.key = book.key AND b.expires <= now ORDER BY b.expires;
+            WHERE b.key = book.key AND b.expires <= now ORDER BY b.expires, b.id LIMIT most;
     END IF;
 END $$;
 

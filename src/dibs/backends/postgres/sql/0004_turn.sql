@@ -23,6 +23,7 @@ $$;
 
 -- The largest capacity, and the largest one whose units are numbered.
 CREATE FUNCTION dibs.many() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1048576::bigint';
+CREATE FUNCTION dibs.max_holders() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 10000::bigint';
 CREATE FUNCTION dibs.max_slots() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1024::bigint';
 
 CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS
@@ -31,6 +32,11 @@ CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS
 CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 16::bigint';
 
 CREATE FUNCTION dibs.sight() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 64::bigint';
+
+-- How many entries a command ends and waiters it grants or refuses; in a batch that has used up its own, few.
+CREATE FUNCTION dibs.steps() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 64';
+CREATE FUNCTION dibs.few_steps() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 4';
+CREATE FUNCTION dibs.batch_steps() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 256';
 
 CREATE FUNCTION dibs.claim_window(ttl double precision) RETURNS double precision
 LANGUAGE sql IMMUTABLE AS 'SELECT least(5.0::double precision, greatest(ttl / 2, least(ttl, 0.5)))';
@@ -46,24 +52,33 @@ $$;
 
 -- ---- settling: what time alone has changed ----------------------------------------------------------
 
--- Strike out what has ended, then grant the head of the queue while it fits.
+-- End what time has ended, then grant the head of the queue while it fits: as far as `steps` go.
 CREATE FUNCTION dibs.settle(t dibs.turn) RETURNS dibs.turn LANGUAGE plpgsql AS $$
 DECLARE
     over dibs.entry[];
     e dibs.entry;
     book dibs.keys := t.book;
 BEGIN
-    IF book.due <= t.now THEN
-        over := ARRAY(SELECT x FROM dibs.ended(book, t.now) AS x);
-        book.due := dibs.next_due(book, t.now);
+    IF book.due <= t.now AND t.steps > 0 THEN
+        over := ARRAY(SELECT x FROM dibs.ended(book, t.now, t.steps + 1) AS x
+            ORDER BY x.expires, x.id COLLATE "C" LIMIT t.steps + 1);
+        book.due := least(dibs.next_due(book, t.now), (over[t.steps + 1]).expires);
         t.book := book;
-        FOREACH e IN ARRAY over LOOP
+        FOREACH e IN ARRAY over[1:t.steps] LOOP
             t := dibs.end_entry(t, e);
+            t.steps := t.steps - 1;
         END LOOP;
     END IF;
-    WHILE (t.book).waiting > 0 AND NOT t.deferred LOOP
+    IF t.steps = 0 AND t.caller IS NOT NULL THEN
+        e := dibs.get(t, t.caller);
+        IF e.expires <= t.now THEN
+            t := dibs.end_entry(t, e);
+        END IF;
+    END IF;
+    WHILE t.steps > 0 AND (t.book).waiting > 0 AND NOT t.deferred LOOP
         t := dibs.grant_next(t);
         EXIT WHEN NOT t.again;
+        t.steps := t.steps - 1;
     END LOOP;
     RETURN t;
 END $$;
@@ -114,6 +129,7 @@ BEGIN
         IF p.units > book.capacity THEN
             RETURN dibs.refuse_for_good(t, dibs.entry(p));
         END IF;
+        EXIT WHEN dibs.is_crowded(book);
         CONTINUE WHEN book.used < book.capacity AND dibs.silent(p, t.now, book.doubt);
         IF book.used + p.units > book.capacity THEN
             t.again := false;
@@ -125,10 +141,10 @@ BEGIN
     RETURN t;
 END $$;
 
--- It missed its heartbeats, or was not heard of since a grant that nobody claimed.
+-- Its time is over, it missed its heartbeats, or was not heard of since a grant that nobody claimed.
 CREATE FUNCTION dibs.silent(p dibs.places, now double precision, doubt bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT now - (p.expires - p.ttl) > p.silence OR p.seen < doubt
+    SELECT p.expires <= now OR now - (p.expires - p.ttl) > p.silence OR p.seen < doubt
 $$;
 
 -- How many of the first `most` waiters are passed over, all before the first one that is not.
@@ -181,6 +197,11 @@ END $$;
 
 -- ---- units, tokens, slots ---------------------------------------------------------------------------
 
+-- It has as many leases as a key may have.
+CREATE FUNCTION dibs.is_crowded(book dibs.keys) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT book.holds + (book.id IS NOT NULL)::integer >= dibs.max_holders()
+$$;
+
 -- There is room, and all waiters in sight are passed over. A try passes only those that missed a heartbeat:
 -- others that are in doubt may live.
 CREATE FUNCTION dibs.fits(t dibs.turn, wanted bigint, is_try boolean) RETURNS boolean
@@ -189,7 +210,7 @@ DECLARE
     book dibs.keys := t.book;
     in_sight bigint := least(book.waiting, dibs.sight());
 BEGIN
-    IF book.used + wanted > book.capacity THEN
+    IF book.used + wanted > book.capacity OR dibs.is_crowded(book) THEN
         RETURN false;
     END IF;
     RETURN in_sight = 0
@@ -322,7 +343,7 @@ BEGIN
     RETURN place;
 END $$;
 
--- When its owner should send its next heartbeat.
+-- When its owner should send its next heartbeat: at once where `steps` ran out.
 CREATE FUNCTION dibs.recheck_in(t dibs.turn, place dibs.entry, ahead bigint)
 RETURNS double precision LANGUAGE plpgsql AS $$
 DECLARE
@@ -331,7 +352,9 @@ DECLARE
     is_front boolean := place.silence = wait;
     free_in double precision;
 BEGIN
-    IF is_front AND ahead > 0 THEN
+    IF t.steps = 0 THEN
+        RETURN 0;
+    ELSIF is_front AND ahead > 0 THEN
         RETURN often;
     END IF;
     free_in := greatest(dibs.first_release(t.book) - t.now, 0);

@@ -21,7 +21,7 @@ LANGUAGE sql IMMUTABLE AS $$ SELECT greatest(stamp - since, 0) / 1e6::double pre
 CREATE FUNCTION dibs.holder_of(h dibs.entry, now double precision, stamp bigint)
 RETURNS json LANGUAGE sql STABLE AS $$
     SELECT json_build_array(CASE WHEN h.state = 'kept' THEN '' ELSE dibs.fingerprint(h.id) END,
-        h.owner, h.token, h.units, h.slots, dibs.age(stamp, h.since), h.expires - now, h.note,
+        h.owner, h.token, h.units, h.slots, dibs.age(stamp, h.since), greatest(h.expires - now, 0), h.note,
         h.state, h.address, h.trace)
 $$;
 

@@ -21,6 +21,7 @@ LANGUAGE plpgsql AS $$
 DECLARE
     flaw text := dibs.flaw(c);
     first text;
+    allowed integer;
 BEGIN
     IF flaw IS NOT NULL THEN
         t.reply := dibs.failed('invalid', flaw);
@@ -35,6 +36,8 @@ BEGIN
     END IF;
     t.caller := c.id;
     t.free_in := NULL;
+    allowed := greatest(least(t.batch_steps, dibs.steps()), dibs.few_steps());
+    t.steps := allowed;
     t := dibs.with_head(t);
     first := (t.head).id;
     t := dibs.settle(t);
@@ -47,6 +50,7 @@ BEGIN
     WHEN 'revoke' THEN t := dibs.revoke_holds(t, c);
     END CASE;
     t := dibs.settle(t);
+    t.batch_steps := t.batch_steps - (allowed - t.steps);
     RETURN dibs.wake_new_head(t, first);
 END $$;
 

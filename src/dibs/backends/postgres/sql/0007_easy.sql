@@ -106,7 +106,8 @@ BEGIN
         SET ttl = dibs.longer(k.expires, k.ttl, now, c.ttl),
             expires = now + dibs.longer(k.expires, k.ttl, now, c.ttl),
             due = CASE WHEN k.holds = 0 AND k.tombs = 0
-                THEN now + dibs.longer(k.expires, k.ttl, now, c.ttl) ELSE k.due END,
+                THEN now + dibs.longer(k.expires, k.ttl, now, c.ttl)
+                ELSE least(k.due, now + dibs.longer(k.expires, k.ttl, now, c.ttl)) END,
             touched = now, inbox = CASE WHEN c.inbox <> '' THEN c.inbox ELSE k.inbox END
         FROM wanted AS c
         WHERE k.ctid = c.at AND k.id = c.id AND k.state = 'held' AND k.due > now AND k.waiting = 0

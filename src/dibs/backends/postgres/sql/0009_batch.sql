@@ -32,6 +32,7 @@ BEGIN
     t.stamp := coalesce(stamp, dibs.wall_clock());
     t.wakeups := '{}';
     t.deferred := false;
+    t.batch_steps := dibs.batch_steps();
     RETURN t;
 END $$;
 

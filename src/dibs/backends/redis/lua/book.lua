@@ -139,6 +139,10 @@ function Book:holds()
   return found
 end
 
+local function ends_before(one, other)
+  return one.expires < other.expires or one.expires == other.expires and one.id < other.id
+end
+
 -- Those that have changed, of which Redis does not know yet, and how many entries have.
 function Book:changed_holds()
   local found, count = {self.inner}, 0
@@ -170,9 +174,7 @@ function Book:first_to_end(count)
       end
     end
   end
-  table.sort(found, function(one, other)
-    return one.expires < other.expires or one.expires == other.expires and one.id < other.id
-  end)
+  table.sort(found, ends_before)
   for i = #found, count + 1, -1 do
     found[i] = nil
   end
@@ -195,10 +197,10 @@ local function due_of(expires)
   return math.floor(expires * 1e6)
 end
 
-function Book:read_ended(now)
+function Book:read_ended(now, most)
   local ids = {hold = {}, place = {}, tomb = {}}
   for _, suffix in ipairs(ENDS) do
-    for _, member in ipairs(redis.call('ZRANGEBYSCORE', self.key .. suffix, '-inf', due_of(now))) do
+    for _, member in ipairs(redis.call('ZRANGEBYSCORE', self.key .. suffix, '-inf', due_of(now), 'LIMIT', 0, most)) do
       local kind, id = string.match(member, '^(%l+) (.*)$')
       local of_kind = ids[kind] or corrupt('an entry is of no kind')
       of_kind[#of_kind + 1] = id
@@ -214,7 +216,8 @@ function Book:read_ended(now)
   return found
 end
 
-function Book:ended(now)
+-- The first `most` entries whose time is over, in the order of their ends and ids.
+function Book:ended(now, most)
   if now < self.due then
     return NONE
   end
@@ -232,7 +235,8 @@ function Book:ended(now)
   end
   local ids = {}
   if not self.was_simple then
-    ids = self:read_ended(now)
+    local _, changed = self:changed_holds()
+    ids = self:read_ended(now, most + 1 + changed)
     local after = '(' .. string.format('%.17g', due_of(now))
     for _, suffix in ipairs(ENDS) do
       local later = redis.call('ZRANGEBYSCORE', self.key .. suffix, after, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
@@ -247,6 +251,11 @@ function Book:ended(now)
     if self.known[id] then
       look_at(self.known[id])
     end
+  end
+  table.sort(found, ends_before)
+  for i = #found, most + 1, -1 do
+    self.due = found[i].expires
+    found[i] = nil
   end
   return found
 end

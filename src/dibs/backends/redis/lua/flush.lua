@@ -60,7 +60,7 @@ end
 
 function Book:keep_for(now, stamp)
   if self.inner or not self:is_simple() then
-    return keep_for(self.horizon - now)
+    return keep_held_for(self.horizon - now, self.last, stamp)
   end
   return keep_idle_for(self.last, stamp)
 end

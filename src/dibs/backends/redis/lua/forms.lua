@@ -44,3 +44,8 @@ end
 local function keep_idle_for(last, stamp)
   return last <= stamp and DAY * 1000 or keep_for((last - stamp) / 1e6)
 end
+
+-- So is one that says something for so many seconds.
+local function keep_held_for(seconds, last, stamp)
+  return math.max(keep_for(seconds), keep_idle_for(last, stamp))
+end

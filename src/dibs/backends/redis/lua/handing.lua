@@ -104,6 +104,6 @@ local function hand_on(raw, key, row, now, stamp, expires)
   end
   strike_out(key, heir)
   row = head .. hold_of(heir, token, now, stamp)
-  write_row(redis.call, key, row, expires and keep_for(horizon - now))
+  write_row(redis.call, key, row, expires and keep_held_for(horizon - now, token, stamp))
   return 0, row, news_of(key, heir, next_one, token, now)
 end

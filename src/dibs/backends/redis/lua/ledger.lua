@@ -230,6 +230,7 @@ function Rules.I(turn)
   return Reply.status(book, Views.holders_of(turn, list, #list), waiters)
 end
 
+local steps_left = BATCH_STEPS -- of this batch
 local books = {} -- those of this batch: many of its commands may be about one key
 
 -- The book that this row begins. Whoever is about to change it takes it out, so that an error half-way
@@ -265,11 +266,13 @@ local function apply(raw, key, row, now, stamp, expires, closed_for, more)
     book = books[key] and books[key].raw == row and books[key] -- what it has to write is to be written
   else
     book = take_book(key, row)
+    local steps = math.max(math.min(steps_left, STEPS), FEW_STEPS)
     local turn = setmetatable({
       book = book, now = now, stamp = stamp, caller = command.id, wakeups = wakeups,
-      closed_for = closed_for, free_in = math.huge,
+      closed_for = closed_for, free_in = math.huge, steps = steps,
     }, Turn)
     reply = decide(turn, letter, command)
+    steps_left = steps_left - (steps - turn.steps)
   end
   local waits = more and book
   if book and not waits then

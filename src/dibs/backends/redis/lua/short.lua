@@ -36,7 +36,7 @@ local function grant_short(raw, key, row, now, stamp, expires)
   end
   row = struct.pack(NUMBERS, LONE, token, 1, arrivals, token, 1, ttl, now + ttl, 0, 0, 0, stamp)
     .. string.sub(raw, 23) .. HELD
-  if overwrite(key, row, expires and keep_for(ttl)) then
+  if overwrite(key, row, expires and keep_held_for(ttl, token, stamp)) then
     return token, row
   end
 end
@@ -63,7 +63,7 @@ local function release_short(raw, key, row, now, stamp, expires)
 end
 
 -- A sign of life of the holder.
-local function renew_short(raw, key, row, now, _, expires)
+local function renew_short(raw, key, row, now, stamp, expires)
   local wish, id, new_inbox = struct.unpack(RENEW, raw, 2)
   if not is_lone(row, string.sub(raw, 10, 13) .. id) then
     return nil
@@ -76,7 +76,7 @@ local function renew_short(raw, key, row, now, _, expires)
   end
   local left = math.max(wish, math.min(expiry - now, ttl))
   row = string.sub(row, 1, 44) .. struct.pack('<dd', left, now + left) .. string.sub(row, 61)
-  if overwrite(key, row, expires and keep_for(left + lock_delay)) then
+  if overwrite(key, row, expires and keep_held_for(left + lock_delay, struct.unpack('<d', row, 5), stamp)) then
     return struct.pack('<c1d', 'N', left), row
   end
 end

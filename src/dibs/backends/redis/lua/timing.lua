@@ -3,9 +3,12 @@
 local WINDOW = 5 -- how long a pushed grant stands unclaimed, at most
 local FRONT = 16 -- so many waiters send a heartbeat every third of a claim timeout
 local SIGHT = 64 -- so many are looked at; if all are passed over, whoever asks next is granted
+local STEPS = 64 -- so many entries are ended and waiters granted or refused by a command; later ones do the rest
+local FEW_STEPS, BATCH_STEPS = 4, 256 -- so many once the commands of a batch have used up so many
 local BURIAL = 60 -- how long an ended id is remembered, at least
 
 local MANY = 1048576 -- model.py: the largest capacity
+local MAX_HOLDERS = 10000 -- model.py: how many leases a key may have
 local MAX_SLOTS = 1024 -- model.py: the largest capacity whose units are numbered
 
 local function claim_window(ttl)

@@ -21,10 +21,10 @@ end
 
 -- ---- units, tokens, slots ------------------------------------------------------------------------
 
--- It missed its heartbeats, or was not heard of since a grant that nobody claimed: `doubt` is its token.
+-- Its time is over, it missed its heartbeats, or was not heard of since a grant that nobody claimed: `doubt` is its token.
 function Turn:is_silent(place, doubt)
   local heard = place.expires - place.ttl
-  return self.now - heard > place.silence or place.seen < doubt
+  return place.expires <= self.now or self.now - heard > place.silence or place.seen < doubt
 end
 
 -- How many of the first `most` waiters are passed over, all before the first one that is not.
@@ -39,11 +39,17 @@ function Turn:passed_over(most, doubt)
   return count
 end
 
+-- There is no room for so many units more, or for one more lease.
+function Turn:is_full(units)
+  local book = self.book
+  return book.used + units > book.capacity or book:holding() >= MAX_HOLDERS
+end
+
 -- There is room, and all waiters in sight are passed over. A try passes only those that missed a heartbeat:
 -- others that are in doubt may live.
 function Turn:fits(units, is_try)
   local book = self.book
-  if book.used + units > book.capacity then
+  if self:is_full(units) then
     return false
   end
   local in_sight = math.min(book.place, SIGHT)
@@ -157,7 +163,7 @@ function Turn:grant_next()
       self:refuse_for_good(place)
       return true
     end
-    if book.used >= book.capacity then
+    if self:is_full(1) then
       return false
     end
     if not self:is_silent(place, self.book.doubt) then
@@ -171,13 +177,22 @@ function Turn:grant_next()
   return false
 end
 
--- Strike out what has ended, then grant the head of the queue while it fits; but not while the store is
--- closed because it came back empty.
+-- End what time has ended, then grant the head of the queue while it fits: as far as STEPS go. Nothing is
+-- granted while the store is closed because it came back empty.
 function Turn:settle()
-  for _, entry in ipairs(self.book:ended(self.now)) do
-    self:end_entry(entry)
+  local book = self.book
+  if self.steps > 0 then
+    for _, entry in ipairs(book:ended(self.now, self.steps)) do
+      self:end_entry(entry)
+      self.steps = self.steps - 1
+    end
   end
-  while self.book.place > 0 and self.closed_for == 0 and self:grant_next() do
+  local own = self.steps == 0 and self.caller and book:get(self.caller)
+  if own and own.expires <= self.now then
+    self:end_entry(own)
+  end
+  while self.steps > 0 and book.place > 0 and self.closed_for == 0 and self:grant_next() do
+    self.steps = self.steps - 1
   end
 end
 
@@ -195,8 +210,11 @@ function Turn:hear(place, ahead)
   place.seen = self.book.last
 end
 
--- When its owner should send its next heartbeat.
+-- When its owner should send its next heartbeat: at once where STEPS ran out.
 function Turn:recheck_in(place, ahead)
+  if self.steps == 0 then
+    return 0
+  end
   local window = claim_window(place.grant_ttl)
   local often = sign_of_life_after(window)
   local is_front = place.silence == window

@@ -12,7 +12,7 @@ function Views.holders_of(turn, list, count)
   for i = 1, math.min(#list, count) do
     local hold = list[i]
     shown[i] = struct.pack('<ddddIc0Ic0Ic0Ic0Ic0Ic0Ic0',
-      hold.token, hold.units, age(turn, hold.since), hold.expires - turn.now,
+      hold.token, hold.units, age(turn, hold.since), math.max(hold.expires - turn.now, 0),
       #hold.lease, hold.lease, #hold.owner, hold.owner, #hold.slots, hold.slots,
       #hold.note, hold.note, #hold.state, hold.state, #hold.address, hold.address,
       #hold.trace, hold.trace)

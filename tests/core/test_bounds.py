@@ -1,0 +1,120 @@
+"""One command settles a bounded part of what time or a new capacity has changed; later ones do the rest."""
+
+import pytest
+
+from dibs.core import ledger, turn
+from dibs.core.book import MemoryBook
+from dibs.core.timing import BATCH_STEPS, FEW_STEPS, STEPS
+from dibs.model import (
+    Acquire,
+    Gone,
+    Granted,
+    Inspect,
+    Lost,
+    Queued,
+    Refused,
+    Release,
+    Renew,
+    Reply,
+    Status,
+)
+
+KEY = b"semaphore:k"
+CROWD = 1000
+
+
+def ask(book: MemoryBook, command: object, now: float = 0.0) -> tuple[Reply, int]:
+    """The reply, and how many others are told something."""
+    reply, wakeups = ledger.apply(book, command, now, 0)  # type: ignore[arg-type]
+    return reply, len(wakeups)
+
+
+def wish(name: str, capacity: int = 1, **more: object) -> Acquire:
+    return Acquire(KEY, name, "o", 30.0, capacity=capacity, queue=True, inbox="there", **more)  # type: ignore[arg-type]
+
+
+def queue_of(count: int, **more: object) -> MemoryBook:
+    book = MemoryBook()
+    for n in range(count + 1):
+        ask(book, wish(f"w{n}", patience=1e6, **more))
+    return book
+
+
+def holders_of(count: int, **more: object) -> MemoryBook:
+    book = MemoryBook()
+    for n in range(count):
+        ask(book, wish(f"h{n}", capacity=count, **more))
+    return book
+
+
+def status(book: MemoryBook, now: float = 0.0) -> Status:
+    reply, _ = ask(book, Inspect(KEY), now)
+    assert isinstance(reply, Status)
+    return reply
+
+
+def test_a_greater_capacity_lets_a_crowd_in_step_by_step() -> None:
+    book = queue_of(CROWD)
+    reply, told = ask(book, wish("new", capacity=10 * CROWD, patience=1e6))
+    assert isinstance(reply, Queued), "nobody passes those that are not served yet"
+    assert told <= STEPS + 1
+    assert reply.recheck_in == 0, "there is more to do at once"
+    looks = 0
+    while status(book).waiting:
+        looks += 1
+    assert looks <= CROWD // STEPS + 1
+    assert status(book).holding == CROWD + 2
+
+
+def test_a_smaller_capacity_refuses_a_crowd_step_by_step() -> None:
+    book = queue_of(CROWD, units=2, capacity=2)
+    assert ask(book, wish("new", patience=1e6))[1] <= STEPS + 1
+    looks = 0
+    while status(book).waiting > 1:
+        looks += 1
+    assert looks <= CROWD // STEPS + 1
+
+
+@pytest.mark.parametrize("lock_delay", [0.0, 60.0])
+def test_a_crowd_that_ends_at_once_is_cleared_step_by_step(lock_delay: float) -> None:
+    book = holders_of(CROWD, lock_delay=lock_delay)
+    looks = 0
+    while any(each.state == "held" for each in book.holds()):
+        found = status(book, 30.0)
+        assert all(each.expires_in >= 0 for each in found.holders)
+        looks += 1
+    assert looks <= CROWD // STEPS + 1
+
+
+def test_what_is_over_is_neither_renewed_nor_granted_before_it_is_cleared() -> None:
+    book = holders_of(CROWD)
+    assert ask(book, Renew(KEY, f"h{CROWD - 1}", 30.0), 30.0)[0] == Lost()
+    assert not isinstance(ask(book, wish(f"h{CROWD - 2}", capacity=1), 30.0)[0], Granted | Gone)
+    book = queue_of(CROWD)
+    brief = {f"brief{n}" for n in range(CROWD)}
+    for name in brief:
+        ask(book, wish(name, patience=4.0))
+    ask(book, wish("new", capacity=10 * CROWD, patience=1e6), 4.5)
+    while status(book, 4.5).waiting:
+        assert not brief & {hold.id for hold in book.holds()}
+    assert status(book, 4.5).holding == CROWD + 2
+
+
+def test_a_batch_is_bounded_too() -> None:
+    book, batch = queue_of(CROWD), ledger.Batch()
+    told = sum(
+        len(ledger.apply(book, command, 0.0, 0, batch)[1])
+        for command in [wish("new", 10 * CROWD, patience=1e6), *[Inspect(KEY)] * 99]
+    )
+    assert BATCH_STEPS <= told <= BATCH_STEPS + 100 * (FEW_STEPS + 1)
+
+
+def test_a_key_has_a_bounded_number_of_holders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turn, "MAX_HOLDERS", 3)
+    book = holders_of(3)
+    refused, _ = ask(book, Acquire(KEY, "try", "o", 30.0, capacity=9))
+    assert isinstance(refused, Refused)
+    assert refused.reason == "held"
+    assert isinstance(ask(book, wish("next", capacity=9))[0], Queued)
+    ask(book, Release(KEY, "h0"))
+    assert isinstance(ask(book, Renew(KEY, "next", 30.0))[0], Granted)
