@@ -9,7 +9,7 @@ import pytest
 from dibs import BackendUnavailable, Client
 from dibs.backends.port import MAX_BATCH
 from dibs.hub import Hub
-from dibs.model import Acquire, Command, Granted, Inspect, Release, Released
+from dibs.model import Acquire, Command, Granted, Inspect, Release, Released, Revoke
 from dibs.runtime.asyncio import READS
 from dibs.runtime.port import Answer
 from tests.runtime.stores import TappedStore
@@ -166,6 +166,28 @@ async def test_one_poisonous_command_costs_nobody_else(client: Client, store: Ta
     results = await asyncio.gather(*(client.status(name) for name in names), return_exceptions=True)
     failed = [name for name, r in zip(names, results, strict=True) if isinstance(r, Exception)]
     assert failed == ["poison"]
+
+
+async def test_a_revocation_is_never_sent_again(client: Client, store: TappedStore) -> None:
+    """It would revoke whoever came after."""
+    lease = await client.lock("a").acquire()
+    revokes = 0
+
+    def lose(commands: Sequence[Command]) -> None:
+        nonlocal revokes
+        found = sum(isinstance(command, Revoke) for command in commands)
+        revokes += found
+        if found:
+            raise BackendUnavailable("the answer was lost")
+
+    store.after = lose
+    others = [client.lock(f"other-{n}").locked() for n in range(9)]
+    revoked = client.lock("a").revoke(reason="stop", now=True)
+    first, *_ = await asyncio.gather(revoked, *others, return_exceptions=True)
+    assert isinstance(first, BackendUnavailable)
+    assert revokes == 1
+    store.after = lambda _: None
+    await lease.release()
 
 
 async def test_a_store_that_is_away_is_not_asked_over_and_over(

@@ -96,6 +96,26 @@ async def _work(runtime: AsyncRuntime, number: int) -> None:
         await runtime.call(Release(key, lease))
 
 
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
+def test_giving_up_on_a_dead_connection_costs_no_lease(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of(kind, request, tmp_path)
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    assert parts.port is not None
+    with FaultProxy(parts.hostname, parts.port) as proxy, connect(proxy.url_for(url)) as client:
+        lease = client.lock("kept", ttl=3).acquire()
+        other = client.lock("dropped", ttl=60).acquire()
+        assert client.hub.keeper.flush(5)
+        proxy.hang()
+        other._abandon()
+        proxy.wait_for(lambda: proxy.swallowed("to_server"))
+        proxy.heal()
+        assert not lease.wait_lost(timeout=4.0)
+        lease.release()
+
+
 async def test_reads_travel_apart_and_renewals_pass_a_crowd_of_them() -> None:
     """While the store works at reads, a renewal of another leaves at once."""
     store = TappedStore(turns=2)
@@ -157,6 +177,21 @@ def test_a_caller_waits_as_long_as_he_said(way: tuple[FaultProxy, str, str], whe
         assert time.monotonic() - began < LATE
         proxy.heal()
         client.lock("patient").acquire(wait=20).release()
+
+
+@pytest.mark.once
+async def test_so_does_a_task_that_has_to_connect(way: tuple[FaultProxy, str, str]) -> None:
+    proxy, url, _ = way
+    proxy.hang()
+    client = dibs.connect(url)
+    began = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="in time"):
+        await client.lock("patient", ttl=60).acquire(wait=0.2)
+    assert time.monotonic() - began < LATE
+    proxy.heal()
+    async with client.lock("patient").acquire(wait=20):
+        pass
+    await client.close()
 
 
 @pytest.mark.once

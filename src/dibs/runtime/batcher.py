@@ -16,7 +16,7 @@ from contextvars import copy_context
 from dibs.backends.port import MAX_BATCH, Backend, Launch
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Acquire, Command
+from dibs.model import Acquire, Command, Revoke
 from dibs.runtime.flight import Call, Flight, Watch, as_dibs
 from dibs.runtime.halving import Outcome, apply_in_halves
 from dibs.runtime.port import Answer
@@ -58,6 +58,7 @@ class Batcher:
         self._clock = clock
         self._call_timeout = call_timeout
         self._gathering: deque[Call] = deque()
+        self._has_revoke = False
         self._crowded = False
         self._planned = False
         self._closed = False
@@ -117,6 +118,8 @@ class Batcher:
         if self._in_context:
             call.context = copy_context()
         self._gathering.append(call)
+        if type(call.command) is Revoke:
+            self._has_revoke = True
         if not self._planned and self._flying < self._flights:
             self._planned = True
             self._loop.call_soon(self._leave)
@@ -205,7 +208,8 @@ class Batcher:
     def _take(self) -> list[Call]:
         """At most a batch. Where not all have room, renewals and releases leave before acquires.
 
-        One that comes after an acquire of its own key stays behind that.
+        One that comes after an acquire of its own key stays behind that. A Revoke leaves by itself: a batch
+        may be sent again, and would revoke whoever came after.
         """
         waiting: list[Call] = []
         for call in self._gathering:
@@ -223,8 +227,15 @@ class Batcher:
                 return call.command.key in acquired
 
             waiting.sort(key=comes_later)
-            self._gathering.extend(waiting[self._most :])
-        return waiting[: self._most]
+        most = self._most
+        if self._has_revoke:
+            first = next(
+                (n for n, call in enumerate(waiting) if type(call.command) is Revoke), most
+            )
+            most = min(max(first, 1), most)
+        self._gathering.extend(waiting[most:])
+        self._has_revoke = self._has_revoke and bool(self._gathering)
+        return waiting[:most]
 
     async def _fly(
         self, batch: list[Call], commands: Sequence[Command], sent: float, *, resent: bool
@@ -232,7 +243,7 @@ class Batcher:
         outcomes: Sequence[Outcome] = ()
         try:
             async with asyncio.timeout_at(self._loop.time() + self._limit(batch)):
-                outcomes, again = await apply_in_halves(self._backend, commands)
+                outcomes, again = await apply_in_halves(self._backend.apply, commands)
                 resent = resent or again
         except BaseException as error:
             outcomes = [as_dibs(error)] * len(batch)

@@ -8,11 +8,11 @@ import atexit
 import logging
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from math import frexp
+from math import frexp, inf
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
@@ -23,8 +23,8 @@ from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
 from dibs.gate import Gate
-from dibs.model import Command, Failed, Release, Wakeup
-from dibs.runtime.halving import Outcome, apply_in_halves
+from dibs.model import Command, Failed, Release, Reply, Wakeup
+from dibs.runtime.halving import Apply, Outcome, apply_in_halves
 from dibs.runtime.mail import Mailroom
 from dibs.runtime.port import Answer, Watched
 from dibs.runtime.step import step
@@ -35,6 +35,9 @@ log = logging.getLogger("dibs")
 
 DRAIN = 1.0
 """How long closing and exiting wait for what is still to be given up, in seconds."""
+
+BRIEFEST = 0.1
+"""The least time for giving up, in seconds."""
 
 MAX_PAUSE = 1.0
 """The longest wait between two tries to reach a store, in seconds."""
@@ -331,18 +334,30 @@ class StoreKeeper:
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
         for _, alike in groupby(renewals, lambda each: _magnitude(each[1])):
             for batch in _batches(list(alike)):
-                answers = self._call(backend, [command for _, command in batch])
+                answers = self._call(backend.apply, [command for _, command in batch])
                 for (lease, _), answer in zip(batch, answers, strict=True):
                     self._tell(lease, answer)
         for abandoned in _batches(given_up):
             now = self._clock.now()
-            answers = self._call(backend, [chore.command(now) for chore in abandoned])
+            answers = self._call(
+                self._briefly(backend), [chore.command(now) for chore in abandoned]
+            )
             for chore, answer in zip(abandoned, answers, strict=True):
                 if isinstance(answer, DibsError):
                     self._failed(chore, answer)
         for gate in chores:
             if isinstance(gate, Gate):
                 gate.open()
+
+    def _briefly(self, backend: Backend) -> Apply:
+        """Giving up takes a part of the time that is left for renewals, which wait behind it."""
+        within: Callable[[Sequence[Command], float], Awaitable[Sequence[Reply]]] | None
+        within = getattr(backend, "apply_within", None)
+        ends = min((lease._deadline for lease in self.leases()), default=inf)
+        if within is None or ends == inf:
+            return backend.apply
+        seconds = max((ends - self._clock.now()) / 4, BRIEFEST)
+        return lambda commands: within(commands, seconds)
 
     def _note(self, outcomes: Sequence[Outcome]) -> None:
         """Complain where the store has answered nothing. That it can't do something is an answer."""
@@ -362,11 +377,11 @@ class StoreKeeper:
         except Exception:
             log.exception("telling a lease of its renewal failed")
 
-    def _call(self, backend: Backend, commands: Sequence[Command]) -> list[Answer | DibsError]:
+    def _call(self, apply: Apply, commands: Sequence[Command]) -> list[Answer | DibsError]:
         sent = self._clock.now()
         outcomes: Sequence[Outcome]
         try:
-            outcomes = step(apply_in_halves(backend, commands)).each
+            outcomes = step(apply_in_halves(apply, commands)).each
         except Exception as error:  # a backend's own fault costs nobody a lease
             log.exception("the keeper's connection to %s failed", self.store.url)
             self._disconnect()

@@ -62,7 +62,11 @@ class BlockingBackend:
         return None
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        patience = _patience(commands)
+        return await self.apply_within(commands, PATIENCE)
+
+    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
+        """Apply a batch within so many seconds, but never less than `BRIEFEST`."""
+        patience = max(min(_patience(commands), seconds), BRIEFEST)
         replies, wakeups = await applying.apply(self._session, commands, self.inbox, patience)
         if self._bell is not None:
             self._arrived += wakeups
