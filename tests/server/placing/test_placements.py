@@ -1,5 +1,6 @@
 """Servers of one service whose settings differ: what breaks exclusion is refused, what does not goes on."""
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,11 @@ from dibs.server.config import Placement
 from dibs.server.placing import atlas, mover
 from dibs.server.placing.documents import read_listing, write_listing
 from dibs.server.placing.table import Table
+from dibs.testing.proxy import FaultProxy
 from tests.server.placing.asking import acquired, is_held, lock, move, moved, released, until
 from tests.server.world import World
+from tests.servers.ports import HOST
+from tests.servers.redis import RedisServer
 
 FRESH = 0.5
 ALONE = 1.0
@@ -299,3 +303,25 @@ def test_what_is_about_one_key_keeps_its_order_also_where_leases_are_ended(fleet
             world, an("x", key), Revoke(key, None, "a test", now=True), an("y", key)
         )
         assert (type(first), ended.count, type(second)) == (Granted, 1, Granted)
+
+
+def test_a_store_that_hangs_delays_no_answer_of_another(
+    fleet: Fleet, redis_server: RedisServer
+) -> None:
+    """The client of both waits for a sixth of its ttl, and needs the renewal at the other one."""
+    with FaultProxy(HOST, redis_server.port) as proxy:
+        slow = Placement(name="b", url=proxy.url_for(redis_server.url))
+        world = fleet.start(Placement(name="a", url=fleet.one), slow)
+        client = fleet.client(world)
+        move(client, "d", "b")
+        until(lambda: moved(client, "d", "b"))
+        keys = (b"lock:x", b"lock:d/x")
+        until(
+            lambda: all(type(each) is Granted for each in told(world, *(an("x", k) for k in keys)))
+        )
+        proxy.hang()
+        began = time.monotonic()
+        found = told(world, *(Renew(key, "x" * 24, 24.0) for key in keys))
+        assert time.monotonic() - began < 24.0 / 6
+        assert [type(each) for each in found] == [Renewed, BackendUnavailable]
+        proxy.heal()

@@ -19,7 +19,7 @@ AGAIN = 3
 
 _STALE = (
     "the service can't read its records, which say where locks live: nothing is granted until it can. "
-    "Ask again; for who runs it: does the store with its records answer?"
+    "Ask again. Operators: check the store with the records"
 )
 
 
@@ -185,6 +185,9 @@ class PlacedRuntime:
                 groups.setdefault(home.place, {})[number] = home
             except BackendUnavailable as error:
                 told[number] = error
+        if len(groups) > 1:  # a store that hangs must not delay what the others answer
+            ttls = [command.ttl for command in commands if isinstance(command, Acquire | Renew)]
+            patience = min([*ttls, 12 * (patience or self.call_timeout)]) / 12
         await asyncio.gather(
             *(
                 self._group(commands, place, homes, told, patience)
