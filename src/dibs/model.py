@@ -168,6 +168,7 @@ class Queued:
     """You have a place; ask again after `recheck_in` at the latest."""
 
     position: int
+    """How many wait ahead, counted up to 1,000."""
     recheck_in: float
     now: float
     """The store time of this answer, against which a push tells when it granted."""

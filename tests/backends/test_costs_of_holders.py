@@ -8,6 +8,7 @@ import pytest
 
 from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.site import Site
+from dibs.core.timing import POSITIONS, STEPS
 from dibs.model import (
     Acquire,
     Command,
@@ -211,3 +212,33 @@ def costs(meter: Meter, holders: int) -> dict[str, int]:
     replies, found["an expiry"] = meter.work([take("late", holders)])
     assert isinstance(replies[-1], Granted)
     return found
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgres"])
+def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
+    request: pytest.FixtureRequest, store: str
+) -> None:
+    meter: Meter = request.getfixturevalue(store)()
+    meter.say([take("holder", 1)])
+    names = [f"w{n:04}" for n in range(POSITIONS + 3)]
+    told = []
+    for first in range(0, len(names), 200):
+        some = names[first : first + 200]
+        told += meter.say([take(name, 1, queue=True, patience=1e5) for name in some])
+    assert [reply.position for reply in told] == [min(n, POSITIONS) for n in range(len(names))]  # type: ignore[union-attr]
+
+    def position(name: str, *before: Command) -> int:
+        reply = meter.say([*before, Renew(KEY, name, 60.0)])[-1]
+        assert isinstance(reply, Queued)
+        return reply.position
+
+    assert position(names[-6], *(Renew(KEY, name, 60.0) for name in names[-9:])) == POSITIONS - 3
+    assert position(names[-1], Release(KEY, names[0]), Release(KEY, names[1])) == POSITIONS
+    assert position(names[-1], Renew(KEY, names[-2], 60.0), Release(KEY, names[2])) == POSITIONS - 1
+
+    meter.say([take("more", 5000, queue=True, patience=1e5)])
+    looks, (found,) = 1, meter.say([Inspect(KEY)])
+    while found.waiting:  # type: ignore[union-attr]
+        assert found.holding <= 1 + (looks + 1) * (STEPS + 1)  # type: ignore[union-attr]
+        looks, (found,) = looks + 1, meter.say([Inspect(KEY)])
+    assert looks >= POSITIONS // STEPS

@@ -139,6 +139,18 @@ TOLD: list[list[Any]] = [
     [[wish("a", ttl=3.0, lock_delay=2.0)], 4.0, [wish("b")], 1.7, [Inspect(LINE)]],
     [[wish("a", units=3, capacity=3)], [Resize(LINE, "a", 2, 2)], [Resize(LINE, "a", 1, 1)]],
     [
+        [wish("a"), wish("b")],
+        [wish("c"), wish("d", priority=1), wish("e"), wish("f", priority=1), wish("g", priority=2)],
+        [
+            wish("h"),
+            wish("i", priority=1),
+            wish("j", priority=2),
+            Renew(LINE, "h", 30.0),
+            leave("a"),
+        ],
+        [Inspect(LINE)],
+    ],
+    [
         [wish("a", ttl=9.0), leave("x", bury=9e3)],
         -600.0,
         [Renew(LINE, "a", 9.0)],

@@ -11,6 +11,8 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Literal, Protocol
 
+from dibs.core.timing import POSITIONS
+
 # An id has at most one entry: it holds, or it waits, or it has ended and is remembered.
 
 
@@ -151,7 +153,7 @@ class Book(Protocol):
         """The places, first come first; read no further than you must."""
 
     def ahead_of(self, place: Place) -> int:
-        """How many places come before this one."""
+        """How many places come before this one, counted up to `POSITIONS`."""
 
     def put(self, entry: Entry) -> None:
         """Write an entry, in the stead of whatever its id had."""
@@ -252,6 +254,9 @@ class MemoryBook:
             yield place
 
     def ahead_of(self, place: Place) -> int:
+        return min(self._index(place), POSITIONS)
+
+    def _index(self, place: Place) -> int:
         return bisect_left(self._queue, (*place.rank, ""))
 
     def put(self, entry: Entry) -> None:
@@ -278,7 +283,7 @@ class MemoryBook:
             self.used -= entry.units
             self.taken &= ~bits_of(entry.slots)
         elif isinstance(entry, Place):
-            del self._queue[self.ahead_of(entry)]
+            del self._queue[self._index(entry)]
         self._sweep_if_due()
 
     def ended(self, now: float, most: int) -> Sequence[Entry]:

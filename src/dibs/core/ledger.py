@@ -80,8 +80,8 @@ def apply(
     if flaw is not None:
         return Failed("invalid", flaw), []
     turn = Turn(book, command.key, now, stamp, getattr(command, "id", None))
-    if batch is not None:
-        turn.steps = allowed = max(min(batch.steps, STEPS), FEW_STEPS)
+    allowed = STEPS if batch is None else max(min(batch.steps, STEPS), FEW_STEPS)
+    turn.steps = allowed
     first = book.first()
     turn.settle()
     reply = _RULES[type(command)](turn, command)

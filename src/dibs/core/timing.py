@@ -9,6 +9,9 @@ FRONT = 16
 SIGHT = 64
 """So many waiters are looked at; if all of them are passed over, whoever asks next is granted."""
 
+POSITIONS = 1_000
+"""Waiters ahead are counted up to this number."""
+
 STEPS = 64
 """How many entries a command ends and waiters it grants or refuses, at most; later commands do the rest."""
 

@@ -3,7 +3,8 @@
 from bisect import bisect_left, insort
 
 from dibs.backends.sqlite.schema import Execute
-from dibs.backends.sqlite.statements import ALL_RANKS, ANY_BEHIND, COUNT_AHEAD
+from dibs.backends.sqlite.statements import ANY_BEHIND, COUNT_AHEAD, FIRST_RANKS
+from dibs.core.timing import POSITIONS
 
 type Rank = tuple[int, int]
 
@@ -12,8 +13,8 @@ class Ranks:
     """The ranks of one queue, for as long as only its book changes it.
 
     Who comes last has everybody before it, and most who ask have just come. Of the others the first is
-    counted for, in the rows. Where a second one asks more will, as signs of life travel together, so then
-    all ranks are read, once.
+    counted for, in the rows. Where a second one asks more will, as heartbeats travel together, so then the
+    first `POSITIONS` ranks are read, once.
     """
 
     __slots__ = ("_asked", "_execute", "_key", "_ranks")
@@ -29,19 +30,22 @@ class Ranks:
         if self._ranks is None:
             where = (self._key, *rank)
             if self._execute(ANY_BEHIND, where).fetchone() is None:
-                return others
+                return min(others, POSITIONS)
             if not self._asked:
                 self._asked = True
                 return int(self._execute(COUNT_AHEAD, where).fetchone()[0])
-            self._ranks = self._execute(ALL_RANKS, (self._key,)).fetchall()
-        return bisect_left(self._ranks, rank)
+            self._ranks = self._execute(FIRST_RANKS, (self._key,)).fetchall()
+        return min(bisect_left(self._ranks, rank), POSITIONS)
 
     def add(self, rank: Rank) -> None:
         """A place has come."""
         if self._ranks is not None:
-            insort(self._ranks, rank)
+            insort(self._ranks, rank)  # one too many changes nothing
 
     def remove(self, rank: Rank) -> None:
         """A place has gone."""
-        if self._ranks is not None:
-            del self._ranks[bisect_left(self._ranks, rank)]
+        ranks = self._ranks
+        if ranks is not None and rank <= ranks[-1]:
+            del ranks[bisect_left(ranks, rank)]
+            if len(ranks) < POSITIONS:
+                self._ranks = None  # there may be more

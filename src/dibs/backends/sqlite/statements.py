@@ -15,6 +15,7 @@ from dibs.backends.sqlite.values import (
     tomb_row,
 )
 from dibs.core.book import Entry, Hold, Place, Tomb
+from dibs.core.timing import POSITIONS
 
 _KEY = (
     "key, version, last, capacity, arrivals, used, waiting, holds, tombs, due, doubt, taken, "
@@ -62,6 +63,8 @@ FIRST_PLACES = f"""SELECT {PLACE} FROM lease_places WHERE key = ?
     ORDER BY urgency, arrival LIMIT ?"""  # noqa: S608
 NEXT_PLACES = f"""SELECT {PLACE} FROM lease_places WHERE key = ? AND (urgency, arrival) > (?, ?)
     ORDER BY urgency, arrival LIMIT ?"""  # noqa: S608
-COUNT_AHEAD = """SELECT count(*) FROM lease_places WHERE key = ? AND (urgency, arrival) < (?, ?)"""
+COUNT_AHEAD = f"""SELECT count(*) FROM (SELECT 1 FROM lease_places
+    WHERE key = ? AND (urgency, arrival) < (?, ?) LIMIT {POSITIONS})"""  # noqa: S608
 ANY_BEHIND = """SELECT 1 FROM lease_places WHERE key = ? AND (urgency, arrival) > (?, ?) LIMIT 1"""
-ALL_RANKS = """SELECT urgency, arrival FROM lease_places WHERE key = ? ORDER BY urgency, arrival"""
+FIRST_RANKS = f"""SELECT urgency, arrival FROM lease_places WHERE key = ?
+    ORDER BY urgency, arrival LIMIT {POSITIONS}"""  # noqa: S608

@@ -90,6 +90,8 @@ BEGIN
     RETURN t;
 END $$;
 
+CREATE FUNCTION dibs.positions() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1000::bigint';
+
 -- How many places come before one that is not in the queue yet: of its urgency it will be the last.
 CREATE FUNCTION dibs.ahead_of_new(book dibs.keys, place dibs.entry) RETURNS bigint
 LANGUAGE plpgsql AS $$
@@ -103,16 +105,16 @@ BEGIN
             RETURN dibs.ahead_of(book, place);
         END IF;
     END IF;
-    RETURN book.waiting;
+    RETURN least(book.waiting, dibs.positions());
 END $$;
 
--- How many places come before this one.
+-- How many places come before this one, counted up to `positions`.
 CREATE FUNCTION dibs.ahead_of(book dibs.keys, place dibs.entry) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN count(*) FROM (SELECT FROM dibs.places AS p
         WHERE p.key = book.key AND (p.urgency, p.arrival) < (place.urgency, place.arrival)
-        ORDER BY p.urgency, p.arrival OFFSET 0) AS ahead;
+        ORDER BY p.urgency, p.arrival LIMIT dibs.positions()) AS ahead;
 END $$;
 
 -- When time alone frees units for the first time; infinity where it never does.

@@ -142,5 +142,6 @@ function Book:stored_ahead_of(place)
 end
 
 function Book:ahead_of(place)
-  return self:stored_ahead_of(place) + self:newcomers_before(place) - self:leavers_before(place)
+  local ahead = self:stored_ahead_of(place) + self:newcomers_before(place) - self:leavers_before(place)
+  return math.min(ahead, POSITIONS)
 end

@@ -3,6 +3,7 @@
 local WINDOW = 5 -- how long a pushed grant stands unclaimed, at most
 local FRONT = 16 -- so many waiters send a heartbeat every third of a claim timeout
 local SIGHT = 64 -- so many are looked at; if all are passed over, whoever asks next is granted
+local POSITIONS = 1000 -- waiters ahead are counted up to this number
 local STEPS = 64 -- so many entries are ended and waiters granted or refused by a command; later ones do the rest
 local FEW_STEPS, BATCH_STEPS = 4, 256 -- so many once the commands of a batch have used up so many
 local BURIAL = 60 -- how long an ended id is remembered, at least
