@@ -221,11 +221,11 @@ def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
     meter: Meter = request.getfixturevalue(store)()
     meter.say([take("holder", 1)])
     names = [f"w{n:04}" for n in range(POSITIONS + 3)]
-    told = []
+    told: list[Any] = []
     for first in range(0, len(names), 200):
         some = names[first : first + 200]
         told += meter.say([take(name, 1, queue=True, patience=1e5) for name in some])
-    assert [reply.position for reply in told] == [min(n, POSITIONS) for n in range(len(names))]  # type: ignore[union-attr]
+    assert [reply.position for reply in told] == [min(n, POSITIONS) for n in range(len(names))]
 
     def position(name: str, *before: Command) -> int:
         reply = meter.say([*before, Renew(KEY, name, 60.0)])[-1]
@@ -237,8 +237,14 @@ def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
     assert position(names[-1], Renew(KEY, names[-2], 60.0), Release(KEY, names[2])) == POSITIONS - 1
 
     meter.say([take("more", 5000, queue=True, patience=1e5)])
-    looks, (found,) = 1, meter.say([Inspect(KEY)])
-    while found.waiting:  # type: ignore[union-attr]
-        assert found.holding <= 1 + (looks + 1) * (STEPS + 1)  # type: ignore[union-attr]
-        looks, (found,) = looks + 1, meter.say([Inspect(KEY)])
+    looks, found = 1, look(meter)
+    while found.waiting:
+        assert found.holding <= 1 + (looks + 1) * (STEPS + 1)
+        looks, found = looks + 1, look(meter)
     assert looks >= POSITIONS // STEPS
+
+
+def look(meter: Meter) -> Status:
+    [found] = meter.say([Inspect(KEY)])
+    assert isinstance(found, Status)
+    return found

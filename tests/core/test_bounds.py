@@ -1,5 +1,7 @@
 """One command settles a bounded part of what time or a new capacity has changed; later ones do the rest."""
 
+from typing import Any
+
 import pytest
 
 from dibs.core import ledger, turn
@@ -7,6 +9,7 @@ from dibs.core.book import MemoryBook
 from dibs.core.timing import BATCH_STEPS, FEW_STEPS, STEPS
 from dibs.model import (
     Acquire,
+    Command,
     Gone,
     Granted,
     Inspect,
@@ -23,24 +26,24 @@ KEY = b"semaphore:k"
 CROWD = 1000
 
 
-def ask(book: MemoryBook, command: object, now: float = 0.0) -> tuple[Reply, int]:
+def ask(book: MemoryBook, command: Command, now: float = 0.0) -> tuple[Reply, int]:
     """The reply, and how many others are told something."""
-    reply, wakeups = ledger.apply(book, command, now, 0)  # type: ignore[arg-type]
+    reply, wakeups = ledger.apply(book, command, now, 0)
     return reply, len(wakeups)
 
 
-def wish(name: str, capacity: int = 1, **more: object) -> Acquire:
-    return Acquire(KEY, name, "o", 30.0, capacity=capacity, queue=True, inbox="there", **more)  # type: ignore[arg-type]
+def wish(name: str, capacity: int = 1, **more: Any) -> Acquire:
+    return Acquire(KEY, name, "o", 30.0, capacity=capacity, queue=True, inbox="there", **more)
 
 
-def queue_of(count: int, **more: object) -> MemoryBook:
+def queue_of(count: int, **more: Any) -> MemoryBook:
     book = MemoryBook()
     for n in range(count + 1):
         ask(book, wish(f"w{n}", patience=1e6, **more))
     return book
 
 
-def holders_of(count: int, **more: object) -> MemoryBook:
+def holders_of(count: int, **more: Any) -> MemoryBook:
     book = MemoryBook()
     for n in range(count):
         ask(book, wish(f"h{n}", capacity=count, **more))
@@ -102,10 +105,8 @@ def test_what_is_over_is_neither_renewed_nor_granted_before_it_is_cleared() -> N
 
 def test_a_batch_is_bounded_too() -> None:
     book, batch = queue_of(CROWD), ledger.Batch()
-    told = sum(
-        len(ledger.apply(book, command, 0.0, 0, batch)[1])
-        for command in [wish("new", 10 * CROWD, patience=1e6), *[Inspect(KEY)] * 99]
-    )
+    commands: list[Command] = [wish("new", 10 * CROWD, patience=1e6), *[Inspect(KEY)] * 99]
+    told = sum(len(ledger.apply(book, each, 0.0, 0, batch)[1]) for each in commands)
     assert BATCH_STEPS <= told <= BATCH_STEPS + 100 * (FEW_STEPS + 1)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from dibs.core import turn
 from tests.model.world import FOREVER, Call, Client, FrozenBook, FrozenEntry, Ghost, State, part
 
 # ---- of a state -----------------------------------------------------------------------------------
@@ -121,9 +120,7 @@ def _moved_expiry(old: FrozenEntry | None, new: FrozenEntry, call: Call) -> Iter
     if old is None or old[0] != "hold" or new[0] != "hold":
         return
     was, now = part(old, "state"), part(new, "state")
-    waits = turn.STEPS == 1 and part(new, "expires") <= 0  # for a later command to end it
-    is_same = now != "kept" and part(old, "token") == part(new, "token")
-    if part(old, "expires") <= 0 and is_same and not waits:
+    if part(old, "expires") <= 0 and now != "kept" and part(old, "token") == part(new, "token"):
         yield f"{part(new, 'id')} outlives its expiry"
     gives_up = call[0] == "release" and call[1] == part(new, "id") and was != "kept"
     if part(new, "expires") < part(old, "expires") and not gives_up:
