@@ -3,7 +3,7 @@
 `python examples/fencing_sqlite.py`
 
 Prints: without a guard: shipped, then overwritten by the late one: packed
-Prints: with the guard: token … of lock order:42 is stale: token … was seen since
+Prints: with the guard: token … of lock order:42 is stale: the resource has already seen token …
 Prints: so it is still shipped
 """
 

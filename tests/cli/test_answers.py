@@ -148,9 +148,19 @@ def test_a_name_is_found_under_the_only_kind_that_has_it(cli: Cli) -> None:
     assert cli.show("x")["kind"] == "semaphore"
 
 
+def test_to_look_at_a_file_does_not_make_it(cli: Cli) -> None:
+    cli.url = f"sqlite:///{cli.folder}/none/leases.db"
+    assert (cli("show", "x").returncode, cli("revoke", "x", "--reason", "r").returncode) == (1, 1)
+    assert cli("list", "--json").stdout == ""
+    assert "none/leases.db does not exist; it is created at first use" in cli("doctor").stdout
+    assert not (cli.folder / "none").exists()
+
+
 def test_revoke_tells_when_it_will_be_free(cli: Cli) -> None:
     assert cli("revoke", "x", "--reason", "none").returncode == 1
     cli.hold("x", "--ttl", "20s", stdin=subprocess.PIPE)
+    cli.hold("y", stdin=subprocess.PIPE)
+    assert "--now frees it at once" in cli("revoke", "y", "--reason", "room").stdout
     done = cli("revoke", "x", "--reason", "room", "--json")
     told = json.loads(done.stdout)
     assert done.returncode == 0

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import dibs
+import dibs.sync
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -27,16 +27,16 @@ def findings(url: str) -> tuple[int, dict[str, dict[str, Any]]]:
 
 
 def test_a_file(tmp_path: Path) -> None:
-    code, found = findings(f"sqlite:///{tmp_path}/leases.db")
+    url = f"sqlite:///{tmp_path}/leases.db"
+    with dibs.sync.connect(url) as client:
+        client.status("x")
+    code, found = findings(url)
     assert code == 0
     assert {each["level"] for each in found.values()} == {"ok"}
     assert {"latency", "promises", "file", "disk", "log", "permissions", "pushes"} == set(found)
-
-
-def test_in_words(tmp_path: Path) -> None:
-    done = doctor(f"sqlite:///{tmp_path}/leases.db")
+    done = doctor(url)
     assert done.returncode == 0
-    assert done.stdout.startswith(f"sqlite:///{tmp_path}/leases.db\n  ok       latency: ")
+    assert done.stdout.startswith(f"{url}\n  ok       latency: ")
 
 
 def test_a_redis_that_forgets_and_evicts(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_by_a_service(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_missing_or_misspelt(prints: Prints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DIBS_LOCK_ID", raising=False)
-    assert "Or set DIBS_LOCK_ID." in prints.refused("renew", "x", "--ttl", "5s")
+    assert "Default: DIBS_LOCK_ID" in prints.refused("renew", "x", "--ttl", "5s")
     assert "Did you mean `dibs list`?" in prints.refused("lits")
     assert "Did you mean" not in prints.refused("xyzzy")
 
@@ -169,3 +169,4 @@ def test_finished_runs_of_scheduled_tasks_are_hidden(
                 assert name in running
     assert [row[1] for row in prints("list", "--no-header")] == ["report"]
     assert [row[1] for row in prints("list", "--all", "--no-header")] == [tick, "report"]
+    assert [row[1] for row in prints("top")] == ["NAME", "report"]

@@ -24,6 +24,7 @@ def test_a_missing_command_is_127(cli: Cli) -> None:
     done = cli("run", "x", "--", "there-is-no-such-command")
     assert done.returncode == 127
     assert done.stderr == "dibs: command not found: there-is-no-such-command\n"
+    assert "write -- sh -c '…'" in cli("run", "x", "--", "echo a; echo b").stderr
     assert cli("show", "x").returncode == 1
 
 
@@ -171,11 +172,18 @@ def test_what_the_command_left_in_the_background_is_left_alone(cli: Cli) -> None
     [
         (["run", "x"], "dibs run NAME [OPTIONS] -- CMD [ARGS]..."),
         (["run", "x", "--"], "no command given"),
-        (["run", "x", "true"], "--"),
-        (["run", "--", "true"], "NAME"),
+        (["run", "x", "true"], "put -- before the command"),
+        (["run", "x", "sh", "-c", "echo hi"], "put -- before the command"),
+        (["run", "--", "x", "true"], "NAME stands before --"),
+        (["run", "x", "--timeout", "5", "--", "true"], "Use --wait TIME."),
+        (["run", "x", "--store", "redis://h", "--", "true"], "give a URL with --url"),
+        (["run", "x", "--url", "postgresql+asyncpg://h", "--", "true"], "write postgresql://"),
+        (["serve", "--url", "redis://h"], "No such option '--url'. Use --store URL."),
+        (["--url", "redis://h", "serve"], "takes no --url. Use --store URL."),
+        (["keys", "create", "--name", "ci"], "'--scope'. read, acquire, force"),
         (["run", "x", "--ttl", "soon", "--", "true"], "soon"),
         (["run", "x", "--ttl", "1ms", "--", "true"], "ttl"),
-        (["run", "x", "--wait", "-1", "--", "true"], "wait"),
+        (["run", "x", "--wait", "-1", "--", "true"], "wait is '-1': it can't be negative"),
         (["run", "x", "--wait", "1", "--no-wait", "--", "true"], "give either"),
         (["run", "x", "--units", "2", "--", "true"], "--units"),
         (["run", "", "--", "true"], "1 to 512 bytes"),
@@ -225,6 +233,23 @@ def test_without_its_extra_it_says_what_to_install(package: str) -> None:
     assert "dibs[cli]" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "code"),
+    [
+        ("x", "x -q", 64),
+        ("x", "x --wait 1h", 64),
+        ("x", "x --no-wait", 75),
+        ("x", "y", 0),
+        ("x --capacity 2", "x --capacity 2", 0),
+        ("x --capacity 2 --units 2", "x --capacity 2", 64),
+    ],
+)
+def test_it_does_not_wait_for_itself(cli: Cli, outer: str, inner: str, code: int) -> None:
+    done = cli("run", *outer.split(), "--", *DIBS, "run", *inner.split(), "--", "echo", "went on")
+    assert (done.returncode, done.stdout) == (code, "" if code else "went on\n")
+    assert ('"dibs run" around this command holds x' in done.stderr) is (code == 64)
+
+
 def test_who_waits_is_in_the_queue(cli: Cli) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
     waiter = cli.start("run", "x", "--priority", "3", "--note", "me too", "--", "true")
@@ -239,9 +264,7 @@ def test_quiet_prints_nothing_for_cron(cli: Cli) -> None:
     for options in (["--no-wait"], ["--wait", "1s"]):
         done = cli("run", "x", "-q", *options, "--", "echo", "never")
         assert (done.returncode, done.stdout, done.stderr) == (75, "", "")
-    nested = cli.environment | {"LEASE_NAME": "y"}
-    assert 'an outer "dibs run" already holds y' in cli("run", "y", "--", "true", env=nested).stderr
-    done = cli("run", "y", "--quiet", "--", "echo", "out", env=nested)
+    done = cli("run", "y", "--quiet", "--", "echo", "out")
     assert (done.returncode, done.stdout, done.stderr) == (0, "out\n", "")
     broken = cli("run", "y", "-q", "--url", "nonsense://", "--", "true")
     assert (broken.returncode, "nonsense" in broken.stderr) == (64, True)

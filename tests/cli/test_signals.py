@@ -2,10 +2,12 @@
 
 import signal
 import subprocess
+import sys
+import time
 
 import pytest
 
-from tests.cli.processes import DIBS, PYTHON, Cli, end, line
+from tests.cli.processes import DIBS, LONG, PYTHON, Cli, end, line
 from tests.servers.waiting import wait_until
 
 TRAPS = """
@@ -56,6 +58,43 @@ def test_a_signal_reaches_what_the_command_started(cli: Cli) -> None:
     assert (code, out) == (128 + signal.SIGTERM, "")
 
 
+@pytest.mark.parametrize(
+    "command", [["run", "x", "--"], ["run", "y", "--", *DIBS, "run", "x", "--"]]
+)
+def test_a_command_that_sigint_ends_ends_us_by_it(cli: Cli, command: list[str]) -> None:
+    """So that a shell or `make` above stops, too; `$?` is 130. Others of our group get none."""
+    run = cli.start(*command, "sh", "-c", "echo ready; exec sleep 60")
+    assert line(run) == "ready"
+    run.send_signal(signal.SIGINT)
+    assert end(run)[0] == -signal.SIGINT
+    assert cli("show", "x").returncode == 1
+    ignored = [
+        *PYTHON,
+        "import signal, os; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), 2)",
+    ]
+    nohup = [NOHUP[-1].replace("SIGHUP", "SIGINT"), *DIBS, *command, *ignored]
+    done = subprocess.run([*PYTHON, *nohup], env=cli.environment, check=False, timeout=LONG)
+    assert done.returncode == 128 + signal.SIGINT, "it was ignored at the start"
+
+
+@pytest.mark.once
+def test_an_interrupt_while_it_starts_is_quiet(cli: Cli) -> None:
+    for delay in (0.0, 0.02, 0.04, 0.08, 0.16):
+        program = "import sys; from dibs.cli import main; print(1, flush=True); sys.exit(main())"
+        starting = subprocess.Popen(
+            [sys.executable, "-c", program, "list"],
+            env=cli.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert line(starting) == "1"
+        time.sleep(0.01 + delay)
+        starting.send_signal(signal.SIGINT)
+        code, _, err = end(starting)
+        assert (code, err) in [(-signal.SIGINT, ""), (0, "")]
+
+
 @pytest.mark.parametrize("name", FORWARDED)
 def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
     cli.hold("x", stdin=subprocess.PIPE)
@@ -63,7 +102,8 @@ def test_a_signal_while_waiting_leaves_the_queue(cli: Cli, name: str) -> None:
     wait_until(lambda: cli.show("x")["waiting"] == 1, "a place in the queue")
     waiter.send_signal(signal.Signals[name])
     code, out, err = end(waiter)
-    assert (code, out) == (128 + signal.Signals[name], "")
+    expected = -signal.SIGINT if name == "SIGINT" else 128 + signal.Signals[name]
+    assert (code, out) == (expected, "")
     assert "Traceback" not in err
     assert cli.show("x")["waiting"] == 0
 

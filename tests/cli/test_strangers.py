@@ -26,7 +26,7 @@ STRANGERS = [
     (answer(200, b"{}", server=None), NotConfigured, "is no Dibs service"),
     (answer(404, b'{"detail": "x"}', server=None), NotConfigured, "is no Dibs service"),
     (answer(302, server=None, location="https://x"), NotConfigured, "redirects to https://x"),
-    (answer(502, server=None), BackendUnavailable, "what stands before the service answered 502"),
+    (answer(502, server=None), BackendUnavailable, "a proxy in front of the service answered 502"),
     (answer(200, b"{}", dibs_format="9"), IncompatibleVersion, "speaks format 9"),
 ]
 

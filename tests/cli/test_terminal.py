@@ -8,9 +8,11 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from tests.cli.processes import DIBS, LONG, PYTHON, Cli, alive
 from tests.servers.waiting import wait_until
@@ -21,12 +23,12 @@ SHELL = str(Path(__file__).with_name("jobshell.py"))
 class Session:
     """A terminal with a shell that runs one job."""
 
-    def __init__(self, cli: Cli, args: tuple[str, ...], out: str, columns: int) -> None:
+    def __init__(self, cli: Cli, args: Sequence[str], out: str, columns: int) -> None:
         self._screen, terminal = pty.openpty()
         termios.tcsetwinsize(terminal, (24, columns))
         path = os.ttyname(terminal)
         self._shell = subprocess.Popen(
-            [sys.executable, SHELL, path, out, *DIBS, *args],
+            [sys.executable, SHELL, path, out, *args],
             env=cli.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -67,7 +69,8 @@ class Session:
 
 @contextmanager
 def session(cli: Cli, *args: str, out: str = "-", columns: int = 200) -> Iterator[Session]:
-    opened = Session(cli, args, out, columns)
+    command = args if args[0] == "bash" else (*DIBS, *args)
+    opened = Session(cli, command, out, columns)
     try:
         yield opened
     finally:
@@ -108,8 +111,43 @@ def test_ctrl_c_while_waiting_leaves_the_queue(cli: Cli) -> None:
     with session(cli, "run", "x", "--", "true") as at:
         at.wait_for("you are next")
         at.type("\x03")
-        assert at.report() == f"exited {128 + signal.SIGINT}"
+        assert at.report() == f"exited {-signal.SIGINT}"
     assert cli.show("x")["waiting"] == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "ready"),
+    [
+        ("run y -- sh -c 'echo ready; exec sleep 60'", "ready"),
+        ("run y -- sh -c 'echo ready >&2; exec sleep 60' | cat", "ready"),
+        ("run y -- DIBS run z -- sh -c 'echo ready; exec sleep 60'", "ready"),
+        ("run x -- true", "you are next"),
+        ("watch x", "held by"),
+    ],
+)
+def test_ctrl_c_stops_the_script_too(cli: Cli, verb: str, ready: str) -> None:
+    cli.hold("x", stdin=subprocess.PIPE)
+    script = f"set -o pipefail; DIBS {verb}; echo went on; sleep 60".replace("DIBS", " ".join(DIBS))
+    with session(cli, "bash", "-c", script) as at:
+        at.wait_for(ready)
+        at.type("\x03")
+        assert at.report() == f"exited {-signal.SIGINT}"
+        assert "went on" not in at.shown
+    assert cli("run", "y", "--no-wait", "--", "true").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [("trap 'exit 7' INT; echo ready; sleep 60 & wait", 7), ("echo ready; exec sleep 60", 130)],
+)
+def test_its_code_after_ctrl_c(cli: Cli, command: str, code: int) -> None:
+    """A command that handles Ctrl-C has the last word, and the script goes on."""
+    script = f"trap 'echo stopped' INT; {' '.join(DIBS)} run y -- sh -c \"{command}\"; echo code $?"
+    with session(cli, "bash", "-c", script) as at:
+        at.wait_for("ready")
+        at.type("\x03")
+        at.wait_for(f"code {code}")
+        assert ("stopped" in at.shown) is (code == 130)
 
 
 def test_the_wait_is_shown_on_one_line_that_goes_away(cli: Cli) -> None:

@@ -71,7 +71,7 @@ def test_a_store_that_is_not_there(cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("wrong", "hint"),
     [
-        (("nosuch://x",), "no backend serves"),
+        (("nosuch://x",), "is not the URL of a store"),
         (("--ttl", "1ms"), "ttl is 0.001 s"),
         (("--seconds", "0"), "a second to a week"),
         (("--primitives", "lock,mutex"), "there is no 'mutex'; give some of lock, semaphore"),

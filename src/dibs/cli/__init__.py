@@ -5,24 +5,26 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code; `docs/cli.md` says what each code means."""
+    import signal
+    import sys
+
+    if arguments is None and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the verb is imported: no traceback
     try:
         import click as click
         import rich as rich
     except ModuleNotFoundError:
-        import sys
-
         print(
             'dibs: the command line needs an extra: pip install "dibs[cli]"',
             file=sys.stderr,
         )
         return 64
-    except KeyboardInterrupt:
-        return 130
     from dibs.cli.app import serve
-
-    code = serve(arguments)
-    if arguments is not None:
-        return code
     from dibs.cli.leaving import leave
 
-    return leave(code)
+    interrupt = None
+    try:
+        code = serve(arguments)
+    except KeyboardInterrupt as error:
+        code, interrupt = 128 + signal.SIGINT, error
+    return code if arguments is not None else leave(code, interrupt)

@@ -10,7 +10,7 @@ import click
 
 from dibs.cli import options
 from dibs.cli.by_id import Acquirable, id_of, ttl_of, unattended, wait_of
-from dibs.cli.exits import NOT_ACQUIRED, SIGNALLED
+from dibs.cli.exits import NOT_ACQUIRED
 from dibs.cli.naming import base64_name, bytes_of
 from dibs.cli.signals import Interrupted, Signals
 from dibs.cli.streams import needs_stdout
@@ -64,7 +64,7 @@ _FEWEST = 22
 @click.option(
     "--kind",
     type=click.Choice(("lock", "semaphore")),
-    help="Kind of resource [semaphore with --capacity, else lock].",
+    help="Kind of resource [semaphore if --capacity is above 1, else lock].",
 )
 @click.option(
     "--units",
@@ -99,8 +99,6 @@ def acquire(as_json: bool, **wanted: Any) -> int:
     signals.install()
     try:
         return _acquire(wanted, voice, signals, as_json)
-    except Interrupted as signal:
-        return SIGNALLED + signal.signum
     except BackendUnavailable as error:
         if not error.busy:
             raise
@@ -139,7 +137,7 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
             raise
         if early is not None:
             step(leases.release(held.id))
-            return SIGNALLED + early
+            raise Interrupted(early)
         try:
             _tell(held, ttl, as_json)
         except OSError:

@@ -94,7 +94,9 @@ class _Verbs(click.Group):
         names = {param.name for param in command.params} if command else set()
         takes_url = isinstance(command, click.Group) or names & {"url", "server"}
         if ctx.meta.get("url") and not takes_url:
-            ctx.fail(f"`dibs {name}` takes no --url.")
+            ctx.fail(f"`dibs {name}` takes no --url.{_option_meant('--url', command)}")
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # by `main`, while we import
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return name, command, rest
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -134,6 +136,17 @@ def _meant(word: str) -> str | None:
     return f"Did you mean `dibs {close[0]}`?" if close else None
 
 
+_OPTIONS = {"--timeout": "--wait", "-w": "--wait", "-n": "--no-wait", "--url": "--store"}
+"""What other tools, and other verbs, call our options."""
+
+
+def _option_meant(given: str, command: click.Command | None) -> str:
+    """A suggestion for an option that the verb does not have, if it has that one."""
+    meant = _OPTIONS.get(given)
+    found = [each for each in command.params if meant in each.opts] if command else []
+    return f" Use {meant} {found[0].metavar or ''}".rstrip() + "." if found else ""
+
+
 def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
         from dibs.cli.version import line
@@ -164,7 +177,7 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 def app() -> None:
     """Distributed locks for shell commands: only one at a time, on one machine or on many.
 
-    --url and --store can also follow the verb.
+    --url and --store can also follow the verb. In `serve` and `keys`, --store after the verb takes a URL.
     """
 
 
@@ -178,8 +191,8 @@ def serve(arguments: Sequence[str] | None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     voice = Voice(as_json="--json" in given[: given.index("--") if "--" in given else None])
     _warn_through(voice)
-    if any(each.startswith("DIBS_") for each in os.environ):
-        _warn_of_misspelt(voice)
+    for told in misspelt(os.environ):
+        voice.say("warning", told)
     try:
         return _invoke(given)
     except BrokenPipeError:  # nobody reads stdout any more
@@ -198,7 +211,10 @@ def serve(arguments: Sequence[str] | None) -> int:
         voice.fail(error, code)
         return code
     except KeyboardInterrupt as error:
-        return SIGNALLED + getattr(error, "signum", 2)
+        signum = getattr(error, "signum", signal.SIGINT)
+        if signum == signal.SIGINT:
+            raise
+        return int(SIGNALLED + signum)
     except Exception as error:  # noqa: BLE001 - nobody at a prompt can read a traceback
         _trace_on_request()
         voice.say("error", f"unexpected {type(error).__name__}: {error}", exit_code=BUG)
@@ -220,9 +236,10 @@ def _tell_usage(error: click.ClickException, voice: Voice, given: Sequence[str])
     context = getattr(error, "ctx", None)
     path = context.command_path if context else _path_in(given)
     told = error.format_message()
-    variable = getattr(getattr(error, "param", None), "envvar", None)
-    if variable and isinstance(error, click.MissingParameter):
-        told = f"{told} Or set {variable}."
+    if isinstance(error, click.NoSuchOption) and context:
+        told += _option_meant(error.option_name, context.command)
+    if isinstance(error, click.MissingParameter):
+        told = f"{told} {getattr(error.param, 'help', None) or ''}".rstrip()
     voice.say("error", f"{told}\n  Try: {path} --help", exit_code=USAGE)
 
 
@@ -238,12 +255,6 @@ def _path_in(given: Sequence[str]) -> str:
                 break
             command = found
     return path
-
-
-def _warn_of_misspelt(voice: Voice) -> None:
-
-    for told in misspelt(os.environ):
-        voice.say("warning", told)
 
 
 def _warn_through(voice: Voice) -> None:

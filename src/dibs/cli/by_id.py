@@ -116,7 +116,8 @@ def renew(
 
         emit(name_shape(key) | {"renewed": True, "ttl": wanted, "expires_in": round(left, 3)})
     else:
-        print(f"renewed {shown(key)}: you hold it for {span(left)}")
+        kept = f" (the store keeps it for {span(wanted)})" if left <= wanted else ""
+        print(f"renewed {shown(key)}: you can rely on it for {span(left)}{kept}")
     return 0
 
 

@@ -20,15 +20,17 @@ class NotStarted(Exception):
     def __init__(self, command: str, error: OSError) -> None:
         missing = error.errno == errno.ENOENT
         why = f"{command}: {os.strerror(error.errno or 0)}"
-        super().__init__(f"command not found: {command}" if missing else why)
+        hint = "; for a line of shell write -- sh -c '…'" if " " in command.strip() else ""
+        super().__init__(f"command not found: {command}{hint}" if missing else why)
         self.code = NOT_FOUND if missing else NOT_EXECUTABLE
 
 
 @dataclass
 class Exited:
-    """It ended, with the code that a shell would give."""
+    """It ended, with the code that a shell would give, or by a signal."""
 
     code: int
+    signum: int = 0
 
 
 @dataclass
@@ -67,5 +69,5 @@ class Child:
         if os.WIFSTOPPED(status):
             return Stopped(os.WSTOPSIG(status))
         code = os.waitstatus_to_exitcode(status)
-        self.exited = Exited(code if code >= 0 else SIGNALLED - code)
+        self.exited = Exited(code) if code >= 0 else Exited(SIGNALLED - code, -code)
         return self.exited

@@ -65,7 +65,7 @@ def names_in_use(ctx: click.Context, incomplete: str) -> list[str]:
 
     def look() -> None:
         try:
-            with ctx.scope(cleanup=False), options.open_client(ctx.params.get("url")) as client:
+            with ctx.scope(cleanup=False), options.open_to_look(ctx.params.get("url")) as client:
                 statuses = client.list(os.fsencode(incomplete), ctx.params.get("kind"))
                 found.extend(filter(None, map(_word, islice(statuses, MOST))))
         except Exception:  # noqa: BLE001, S110 - then there is nothing to choose from

@@ -24,7 +24,9 @@ def doctor(given: str | None, url: str | None, as_json: bool) -> int:
     if given and url:
         raise click.UsageError("the URL is given twice, as an argument and with --url")
     with options.open_client(given or url) as client:
-        findings = client.examine()
+        path = options.missing_file(client)
+        absent = Finding("file", "note", f"{path} does not exist; it is created at first use")
+        findings = [absent] if path else client.examine()
     if as_json:
         from dibs.cli.output import emit, finding_shape
 

@@ -45,7 +45,7 @@ def events(
     """Print what happens to locks, until you press Ctrl-C.
 
     With PREFIX, only names that begin with it. A service (https://) reports every event. Other stores are
-    polled: a short hold can be missed, and an end is shown as released or expired by its time.
+    polled. A short hold can be missed, and `events` infers from the time whether it was released or expired.
     """
     voice = Voice(as_json)
     for event in _found(prefix, kind, renewals, every, url, voice):

@@ -11,9 +11,10 @@ import msgspec
 
 from dibs.backends.redact import redacted
 from dibs.cli.directories import configured_store_url
+from dibs.cli.keys_office import service_meant
 from dibs.cli.output import Shape
 from dibs.cli.voice import Voice
-from dibs.errors import DibsError
+from dibs.errors import DibsError, NotConfigured
 from dibs.server.audit import Audit
 from dibs.server.config import read_config
 from dibs.server.keys import KeyRing, UnknownKey
@@ -108,9 +109,19 @@ def local_office(
 
 
 def rotate(records: str | None, config: str | None) -> str:
-    """Replace the secret of the service with these settings; the file it is in. Raises `NotConfigured`."""
+    """Replace the secret of the service with these settings; the file it is in.
+
+    Raises `NotConfigured`, and `UsageError` where the settings only name a service elsewhere.
+    """
     given = {"records": records}
     settings = read_config(config, given, default_store=configured_store_url())
+    service = None if records or config or settings.secret_file else service_meant()
+    if service is not None:
+        told = "run this on its machine, with --records URL or DIBS_SERVER_SECRET_FILE"
+        raise click.UsageError(f"{service.place} names a service: {told}")
+    path = settings.secret_path
+    if path is not None and not settings.secret and not path.exists():
+        raise NotConfigured(f"no file {path}: `dibs serve` has never run with these records")
     settings.secrets().rotate(LIFETIME + LEEWAY)
     return str(settings.secret_path)
 

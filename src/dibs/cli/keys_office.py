@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 import click
@@ -17,6 +17,9 @@ from dibs.config import seconds
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.server.keys_shapes import MAX_LIFE, check_name
 from dibs.server.scopes import lacks_slash, read_prefix, read_scopes, reduced, written
+
+if TYPE_CHECKING:
+    from dibs.settings_stores import StoreSettings
 
 _RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "STORE"))
 """Any of these says where the records are: here is a server of theirs."""
@@ -54,12 +57,17 @@ def office(
     name = options.store_asked()
     if name is not None and beside:
         raise click.UsageError(f"give either --store {name} before the verb, or a place after it")
-    named = any(map(os.environ.get, _RECORDS_NAMED))
-    if not beside and (name is not None or not named):
-        service = configured_service()
-        if service is not None:
-            return _remote(service.url, service.place)
+    service = None if beside else service_meant()
+    if service is not None:
+        return _remote(service.url, service.place)
     return _local(records, store, config, voice)
+
+
+def service_meant() -> "StoreSettings | None":
+    """The service that the settings name, unless they say where its records are."""
+    if options.store_asked() is None and any(map(os.environ.get, _RECORDS_NAMED)):
+        return None
+    return configured_service()
 
 
 def _remote(url: str, named_by: str = "") -> Office:

@@ -11,14 +11,18 @@ ENDS = 5.0
 """So long the very end may take, in seconds: what is registered for it has limits of its own."""
 
 
-def leave(code: int) -> int:
-    """The exit code; does not come back where Temporal was used.
+def leave(code: int, interrupt: KeyboardInterrupt | None = None) -> int:
+    """Return the exit code; does not return after an interrupt, or if Temporal was used.
 
-    Its threads go on while the interpreter is taken apart, which now and then crashes it: the exit
+    An interrupt (SIGINT) ends us by that signal, as a shell expects: else it goes on with its script.
+
+    Temporal's threads go on while the interpreter is taken apart, which now and then crashes it: the exit
     code would be that of a segmentation fault. So what is to be done at the end is done here, and the
     rest left out. All threads of ours are daemons: none is waited for.
     """
-    if "temporalio" not in sys.modules:
+    if interrupt is not None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends us at once
+    elif "temporalio" not in sys.modules:
         return code
     leave_within(ENDS, code)
     atexit._run_exitfuncs()
@@ -27,7 +31,9 @@ def leave(code: int) -> int:
             stream.flush()
         except (OSError, ValueError, AttributeError):
             pass  # nobody reads it, or there is none
-    os._exit(code)
+    if interrupt is not None:
+        os.kill(0 if getattr(interrupt, "everyone", False) else os.getpid(), signal.SIGINT)
+    os._exit(code)  # also if the signal does nothing, as for process 1
 
 
 def leave_within(seconds: float, code: int) -> None:

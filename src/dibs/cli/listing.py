@@ -77,7 +77,7 @@ def _list(
     headless: bool,
     as_json: bool,
 ) -> None:
-    with options.open_client(url) as client:
+    with options.open_to_look(url) as client:
         found: Iterable[Status] = client.list(prefix, kind)
         if not is_all:
             found = (status for status in found if not is_finished_tick(status))
@@ -206,7 +206,7 @@ def _pages(service: "Remote", path: str) -> Iterator[Shape]:
 
 def _seen(url: str | None, name: bytes) -> Iterator[Shape]:
     """In a store."""
-    with options.open_client(url) as client:
+    with options.open_to_look(url) as client:
         if name and not name.endswith(b"/"):
             found: Iterator[Status] = iter((client.status(name, "lock"),))
         else:

@@ -16,7 +16,7 @@ _LOOKS_EVERY = 1.0
 
 @click.command()
 @click.argument("directory", metavar="DIR")
-@click.option("--to", "place", metavar="PLACEMENT", help="Where to, as the settings call it.")
+@click.option("--to", "place", metavar="PLACEMENT", help="Placement, by its name in the settings.")
 @click.option("--wait", is_flag=True, help="Wait until it has moved, and report what it waits for.")
 @in_base64
 @server
@@ -32,7 +32,7 @@ def move(
     """Move the locks of a directory to another placement; without --to, show where it lives.
 
     `/` is everything that has no placement of its own. The directory moves once nobody holds, or waits for,
-    any lock in it. The service remembers the request, so this command may end before.
+    any lock in it. The service stores the request, so you can stop this command before the move.
     """
     with needing("http"):
         remote, path = service(server), f"/v1/move{segment(directory, is_base64=is_base64)}"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 base64_name = click.option(
-    "-B", "--base64", "is_base64", is_flag=True, help="NAME is given in URL-safe base64."
+    "-B", "--base64", "is_base64", is_flag=True, help="NAME or PREFIX is URL-safe base64."
 )
 
 decode = click.option(

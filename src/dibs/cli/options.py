@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
+from urllib.parse import unquote_to_bytes
 
 import click
 
@@ -61,7 +63,7 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one 
 kind = click.option(
     "--kind",
     type=click.Choice(KINDS),
-    help="Kind of resource, if several have this name.",
+    help="Only resources of this kind.",
 )
 
 every = click.option(
@@ -160,6 +162,8 @@ def open_client(url: str | None) -> "Client":
     name = store_asked()
     if url and name:
         raise click.UsageError("give either --url or --store, not both")
+    if name and "://" in name:
+        raise click.UsageError("--store takes a name in the settings: give a URL with --url")
     try:
         client = sync.Client.named(name) if name else sync.connect(url or None)
     except (ValueError, ImportError) as error:
@@ -169,6 +173,29 @@ def open_client(url: str | None) -> "Client":
             "a memory:// store only lives as long as this command: use sqlite:////absolute/path.db"
         )
     return client
+
+
+def missing_file(client: "Client") -> str:
+    """The path of a SQLite store that is not there yet; empty for any other store."""
+    location = client.url.partition("?")[0]
+    if location.startswith("sqlite:///"):
+        named = os.fsdecode(unquote_to_bytes(location.removeprefix("sqlite:///")))
+        path = Path(named).expanduser() if named.startswith("~/") else Path(named)
+        try:
+            path.stat()
+        except FileNotFoundError:
+            return str(path.absolute())
+        except OSError:
+            pass  # the store explains it
+    return ""
+
+
+def open_to_look(url: str | None) -> "Client":
+    """The same client; an empty store instead of a file that is not there: looking must not make it."""
+    from dibs import sync
+
+    client = open_client(url)
+    return sync.connect("memory://") if missing_file(client) else client
 
 
 def full_url(url: str | None) -> str:

@@ -50,7 +50,7 @@ class _Aliased(click.Group):
 def restrict() -> None:
     """Limit the locks of a directory to regions and providers.
 
-    API is `locks`. A restriction also applies to all directories below.
+    API is always `locks`. A restriction also applies to all directories below.
     """
 
 

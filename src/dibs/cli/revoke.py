@@ -32,7 +32,7 @@ def revoke(
 
     Exit codes: 0 revoked, 1 NAME was not held.
     """
-    with options.open_client(url) as client:
+    with options.open_to_look(url) as client:
         status = find(client, name, kind)
         found = next(each for each in KINDS if each == kind_of(status.key))
         count = client.revoke(name, reason=reason, now=at_once, kind=found)
@@ -54,8 +54,8 @@ def revoke(
 
 def _danger(status: Status) -> str:
     return (
-        f"{shown(status.key)} was {holders(status)}. This holder may still be running beside the next "
-        "one: only fencing tokens that the resource checks protect it now"
+        f"{shown(status.key)} was {holders(status)}. A holder may still be running together with the "
+        "next one. Only a resource that checks fencing tokens is protected now"
     )
 
 
@@ -66,5 +66,5 @@ def _told(status: Status, count: int, ends_in: float | None) -> str:
     leases = counted(count, "lease")
     if ends_in is None:
         return f"revoked {leases} of {name}: free when the last of them ends"
-    until = f"free within {span(ends_in)}" if ends_in else "free now"
-    return f"revoked {leases} of {name}: {until}"
+    until = f"free within {span(ends_in)}; if its holder is dead, --now frees it at once"
+    return f"revoked {leases} of {name}: {until if ends_in else 'free now'}"

@@ -2,19 +2,23 @@
 
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from dibs.cli import options
 from dibs.cli.child import NotStarted
-from dibs.cli.exits import LOST, NOT_ACQUIRED, SIGNALLED
+from dibs.cli.exits import LOST, NOT_ACQUIRED
+from dibs.cli.naming import in_use
+from dibs.cli.options import KINDS
 from dibs.cli.signals import Interrupted, Signals
 from dibs.cli.supervise import Supervisor
 from dibs.cli.terminal import Terminal
 from dibs.cli.voice import Voice
-from dibs.cli.warden import Warden
-from dibs.cli.wording import printable, shown
+from dibs.cli.waiting import Speaker
+from dibs.cli.warden import Warden, now
+from dibs.cli.wording import holders, kind_of, printable, shown
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -22,19 +26,7 @@ from dibs.errors import (
     DibsError,
     ImplicitStoreWarning,
 )
-
-if TYPE_CHECKING:
-    from dibs.sync import Client, Lease
-
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
-from dibs.cli.naming import in_use
-from dibs.cli.options import KINDS
-from dibs.cli.waiting import Speaker
-from dibs.cli.warden import now
-from dibs.cli.wording import holders, kind_of
-from dibs.model import Status
+from dibs.model import Holder, Status
 
 if TYPE_CHECKING:
     from dibs.sync import Client, Lease, Lock, Semaphore, Waiting
@@ -51,9 +43,12 @@ class Run(click.Command):
         try:
             rest = super().parse_args(ctx, own)
         except click.UsageError as error:
-            if dashes or "extra argument" not in error.format_message():
+            told = error.format_message()
+            if dashes and isinstance(error, click.MissingParameter):
+                raise click.UsageError(f"NAME stands before --: {_HOW}", ctx) from None
+            if dashes or not told.startswith(("No such option", "Got unexpected extra")):
                 raise
-            raise click.UsageError(f"put -- before the command: {_HOW}", ctx) from None
+            raise click.UsageError(f"put -- before the command: {_HOW} ({told})", ctx) from None
         if not command and not ctx.resilient_parsing:
             raise click.UsageError(f"no command given: {_HOW}", ctx)
         ctx.params["command"] = command
@@ -104,7 +99,7 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 @click.option(
     "--kind",
     type=click.Choice(("lock", "semaphore")),
-    help="Kind of resource [semaphore with --capacity, else lock].",
+    help="Kind of resource [semaphore if --capacity is above 1, else lock].",
 )
 @click.option(
     "--units",
@@ -140,9 +135,8 @@ def _split(args: list[str]) -> tuple[list[str], bool, list[str]]:
 def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
     """Run CMD while holding a lease on NAME, and exit with its code.
 
-    If the lease is lost, CMD and all processes that it started are stopped before another holder can
-    start. CMD finds LEASE_NAME, LEASE_KEY, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its
-    environment.
+    If the lease is lost, CMD and its process group are stopped before another holder can start. CMD
+    finds LEASE_NAME, LEASE_KEY, LEASE_TOKEN, LEASE_SLOT, LEASE_SLOTS and LEASE_OWNER in its environment.
 
     Other exit codes: 75 not acquired, 76 lease lost, 69 store unreachable, 77 access denied, 64 usage
     error, 126 and 127 as a shell, 128+N stopped by signal N.
@@ -157,12 +151,6 @@ def run(busy_code: int, as_json: bool, quiet: bool, **wanted: Any) -> int:
     if quiet:
         warnings.simplefilter("ignore", ImplicitStoreWarning)
         warnings.simplefilter("ignore", CapacityWarning)
-    if os.environb.get(b"LEASE_NAME") == wanted["name"]:
-        voice.say(
-            "warning",
-            f'an outer "dibs run" already holds {wanted["name"].decode(errors="replace")}, '
-            "so this command can wait for itself: use another name",
-        )
     warden = Warden.start()
     try:
         return _Run(voice, warden, wanted).run()
@@ -194,8 +182,6 @@ class _Run:
         except NotStarted as error:
             self._voice.say("error", printable(str(error)), exit_code=error.code)
             return error.code
-        except Interrupted as signal:
-            return SIGNALLED + signal.signum
         except RuntimeError:
             self._signals.check()  # within the standard library's locks an interrupt may become this
             raise
@@ -206,7 +192,7 @@ class _Run:
         try:
             early = self._signals.hold()
             if early is not None:
-                return SIGNALLED + early
+                raise Interrupted(early)
             warn_of_other_kinds(client, lease.key, self._wanted, self._voice)
             return self._hold(lease)
         finally:
@@ -218,6 +204,8 @@ class _Run:
         supervisor = Supervisor(lease, self._warden, self._signals, Terminal(), self._voice)
         environment = os.environ | variables(self._wanted["name"], lease)
         if supervisor.run(self._wanted["command"], environment) and supervisor.code is not None:
+            if (interrupt := supervisor.interrupt) is not None:
+                raise interrupt
             return supervisor.code
         self._tell_loss(lease, supervisor.code)
         return LOST
@@ -281,18 +269,19 @@ def acquire(
     """
     primitive = _primitive(client, wanted, on_lost)
     units = wanted["units"]
-    if wanted["no_wait"]:
-        return primitive.acquire(units=units, wait=0)
     began, is_away = now(), False
     try:
-        lease = primitive.try_acquire(units=units)
+        return primitive.acquire(units=units, wait=0)
+    except AcquireTimeout as error:
+        if wanted["no_wait"]:
+            raise
+        _refuse_nested(primitive.key, error.holders, wanted["capacity"] - units)
     except BackendUnavailable as error:
-        if primitive.config.wait is not None and _left(primitive, began) <= 0:
+        waits = primitive.config.wait is None or _left(primitive, began) > 0
+        if wanted["no_wait"] or not waits:
             raise
         voice.say("unavailable", f"still trying: {error}")
-        lease, is_away = None, True
-    if lease is not None:
-        return lease
+        is_away = True
     wait = None if primitive.config.wait is None else max(_left(primitive, began), 0.0)
 
     def ask() -> None:
@@ -305,6 +294,18 @@ def acquire(
             speaker.tell(waiting)
 
         return primitive.acquire(units=units, wait=wait, on_wait=tell)
+
+
+def _refuse_nested(key: bytes, holders: Sequence[Holder], room: int) -> None:
+    """Raise a usage error if the `dibs run` around us holds what we would wait for, for ever."""
+    if os.environb.get(b"LEASE_KEY") != key:
+        return
+    outer = [each for each in holders if str(each.token) == os.environ.get("LEASE_TOKEN")]
+    if outer and outer[0].units > room:
+        raise click.UsageError(
+            f'the "dibs run" around this command holds {shown(key)} until this command ends, so waiting '
+            "for it would never end: use another name, or run the command without a second dibs run"
+        )
 
 
 def _left(primitive: "Lock | Semaphore", began: float) -> float:

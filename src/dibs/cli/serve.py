@@ -111,6 +111,8 @@ def _tell(server: "Server") -> None:
     print(f"Listening on {server.url}", flush=True)
     if server.sign_in_url:
         print(f"Dashboard, for one sign-in within 10 minutes: {server.sign_in_url}", flush=True)
+    else:
+        print("Dashboard: use an API key (`dibs keys create`), or --sign-in for a link", flush=True)
 
 
 def _tell_json(server: "Server") -> None:

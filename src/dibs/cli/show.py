@@ -30,7 +30,7 @@ def show(
     Exit codes: 0 held, 1 free.
     """
     name = bytes_of(name, is_base64)
-    with options.open_client(url) as client:
+    with options.open_to_look(url) as client:
         status = find(client, name, kind)
     if as_json:
         from dibs.cli.output import emit, status_shape

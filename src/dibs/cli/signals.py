@@ -16,11 +16,15 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal came while we waited: leave the queue and exit."""
+    """A signal came while we waited, or SIGINT ended the command: exit.
 
-    def __init__(self, signum: int) -> None:
+    `everyone`: the rest of our process group, such as the script that runs us, has yet to get it.
+    """
+
+    def __init__(self, signum: int, *, everyone: bool = False) -> None:
         super().__init__(signum)
         self.signum = signum
+        self.everyone = everyone
 
 
 class Signals:
@@ -37,6 +41,7 @@ class Signals:
         self._group: int | None = None
         self._waiting = True
         self._kept: list[int] = []
+        self.seen: set[int] = set()
 
     def install(self) -> None:
         """Take over the signals. Only the main thread can."""
@@ -87,6 +92,7 @@ class Signals:
             os.read(self._reader, 4096)
 
     def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self.seen.add(signum)
         if self._group is not None:
             group.tell(self._group, signum)
             return

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from dibs.cli import group
 from dibs.cli.child import Child, Exited, Stopped
-from dibs.cli.signals import Signals
+from dibs.cli.signals import Interrupted, Signals
 from dibs.cli.terminal import Terminal, suspend
 from dibs.cli.voice import Voice
 from dibs.cli.warden import POLITE, Warden, now
@@ -52,12 +52,26 @@ class Supervisor:
         self._child: Child | None = None
         self._guarded = True
         self._in_trouble = False
+        self._had_terminal = False
 
     @property
     def code(self) -> int | None:
         """What the command exited with, once it has."""
         exited = self._child.exited if self._child else None
         return exited.code if exited else None
+
+    @property
+    def interrupt(self) -> Interrupted | None:
+        """SIGINT, if that ended the command: then it has to end us, too.
+
+        Ctrl-C reaches the foreground only: where that was the command's group, ours has yet to get it.
+        """
+        exited = self._child.exited if self._child else None
+        is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        if is_ignored or exited is None or exited.signum != signal.SIGINT:
+            return None
+        everyone = self._had_terminal and signal.SIGINT not in self._signals.seen
+        return Interrupted(signal.SIGINT, everyone=everyone)
 
     def run(self, command: list[str], environment: Mapping[str, str]) -> bool:
         """Start the command and return when it has ended: whether that was within its lease.
@@ -75,7 +89,7 @@ class Supervisor:
             self._end()
             raise
         finally:
-            self._tty.take_back(self._warden.group)
+            self._had_terminal = self._tty.take_back(self._warden.group)
 
     def _watch(self, child: Child) -> bool:
         while True:

@@ -23,8 +23,10 @@ def temporal() -> None:
 
 @temporal.command()
 @click.option("--address", metavar="HOST:PORT", help="The Temporal server [TEMPORAL_ADDRESS].")
-@click.option("--namespace", metavar="NAME", help="[TEMPORAL_NAMESPACE, else default].")
-@click.option("--profile", metavar="NAME", help="In Temporal's own settings [TEMPORAL_PROFILE].")
+@click.option("--namespace", metavar="NAME", help="Namespace [TEMPORAL_NAMESPACE, else default].")
+@click.option(
+    "--profile", metavar="NAME", help="Profile in Temporal's settings [TEMPORAL_PROFILE]."
+)
 @click.option("--url", metavar="URL", help="All in one: temporal://host:7233/namespace.")
 @click.option(
     "--task-queue",
@@ -41,9 +43,9 @@ def temporal() -> None:
 )
 @options.as_json
 def worker(url: str | None, data_converter: str | None, as_json: bool, **given: Any) -> int:
-    """Run a worker for permits and brokers, on their own task queue, until SIGTERM or SIGINT.
+    """Serve the task queue of permits and brokers.
 
-    The first signal lets running activities finish; a second one stops at once. Run two or more workers:
+    SIGTERM or SIGINT lets running activities finish; a second one stops at once. Run two or more workers:
     they take over from each other. While none runs, nothing is granted and nothing is lost.
     """
     if not (url or given["address"] or given["namespace"] or given["profile"]):

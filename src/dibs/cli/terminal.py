@@ -34,10 +34,12 @@ class Terminal:
         os.tcsetpgrp(self._file, group)
         return True
 
-    def take_back(self, group: int) -> None:
-        """Put ourselves into the foreground again, if the group still is there."""
-        if self._lent and self._foreground() == group:
+    def take_back(self, group: int) -> bool:
+        """Put ourselves into the foreground again; whether the group was there."""
+        had = self._lent and self._foreground() == group
+        if had:
             os.tcsetpgrp(self._file, os.getpgrp())
+        return had
 
     def _foreground(self) -> int:
         if self._file < 0:

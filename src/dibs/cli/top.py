@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dibs.cli import options
+from dibs.cli.listing import is_finished_tick
 from dibs.cli.options import Kind
 from dibs.cli.wording import kind_of, printable, shown, span, taken
 from dibs.errors import BackendUnavailable
@@ -88,15 +89,19 @@ def top(
         _watch(prefix, kind, sort, every, url)
         return 0
     with options.open_client(url) as client:
-        found = sorted(client.list(prefix, kind), key=RANKS[sort])
+        found = sorted(_in_use(client.list(prefix, kind)), key=RANKS[sort])
     (_emit if as_json else _print)(found)
     return 0
 
 
-def _watch(prefix: bytes, kind: Kind | None, sort: str, every: float, url: str | None) -> None:
+def _in_use(found: Iterable[Status]) -> Iterator[Status]:
+    """Without finished runs of scheduled tasks, as in `dibs list`."""
+    return (status for status in found if not is_finished_tick(status))
 
+
+def _watch(prefix: bytes, kind: Kind | None, sort: str, every: float, url: str | None) -> None:
     with options.open_client(url) as client:
-        Screen(lambda: client.list(prefix, kind), sort, every).run()
+        Screen(lambda: _in_use(client.list(prefix, kind)), sort, every).run()
 
 
 def _emit(found: list[Status]) -> None:

@@ -38,7 +38,7 @@ INCONCLUSIVE = 2
 @click.option(
     "--seconds",
     metavar="TIME",
-    help="Time for the faults; checking and cleaning up come on top [60s; with --cycles 1h].",
+    help="Time for the faults. Checking and cleanup take extra time [60s; with --cycles 1h].",
 )
 @click.option("--cycles", type=int, metavar="N", help="Stop after N cycles.")
 @click.option("--processes", type=int, default=6, metavar="N", help="Number of processes [6].")

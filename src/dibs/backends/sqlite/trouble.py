@@ -59,10 +59,14 @@ def explain(error: sqlite3.Error, path: str) -> DibsError:
     """The error that callers see, in the stead of SQLite's own."""
     said = str(error)
     match code_of(error):
-        case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
+        case sqlite3.SQLITE_NOTADB:
             return Corrupt(
-                f"{path} is no readable SQLite database ({said}): nothing is granted from it; "
-                "move it away once no holder is alive, and a new one will be made"
+                f"{path} is not a SQLite database ({said}): nothing is granted from it; check the path"
+            )
+        case sqlite3.SQLITE_CORRUPT:
+            return Corrupt(
+                f"{path} is damaged ({said}): nothing is granted from it. If it is a Dibs store, move it "
+                "away once no holder is alive, and a new one will be made"
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return _forbidden(path, said)
