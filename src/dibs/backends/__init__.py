@@ -53,7 +53,7 @@ def store_for(url: str, *, clock: Clock | None = None) -> Store:
 
 
 def check_scheme(url: str) -> None:
-    """Raises `NotConfigured` for a URL that no backend serves; opens nothing."""
+    """Raises `NotConfigured` for a URL that is not one of a store; opens nothing."""
     _serving(url)
 
 
@@ -64,10 +64,12 @@ def _serving(url: str) -> tuple[str, str, str]:
     scheme = SPELLINGS.get(scheme, scheme)
     target = BUILTIN.get(scheme) or _plugged_in(scheme)
     if not colon or target is None:
-        known = ", ".join(f"{name}://" for name in sorted(BUILTIN))
-        hint = HINTS.get(scheme, "") if colon else f"; for a file write sqlite:///{url}"
+        known = ", ".join(f"{name}://" for name in sorted({*BUILTIN, "postgres"}))
+        plain = scheme.partition("+")[0]
+        hint = f"; write {plain}://" if plain != scheme and plain in BUILTIN else ""
+        hint = HINTS.get(scheme, hint) if colon else f"; for a file write sqlite:///{url}"
         raise NotConfigured(
-            f"no backend serves {redacted(url)!r}: a store's URL begins with one of {known}{hint}"
+            f"{redacted(url)!r} is not the URL of a store: that begins with one of {known}{hint}"
         )
     return scheme, rest, target
 

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from dibs.backends.bell import Bell
 from dibs.backends.postgres import applying, examining, script, upkeep
-from dibs.backends.postgres.connecting import connect_thread
-from dibs.backends.postgres.hearing import listen as hear
-from dibs.backends.postgres.hearing import new_inbox
+from dibs.backends.postgres.connecting import connect_thread, new_inbox
+from dibs.backends.postgres.connecting import listen as hear
 from dibs.backends.postgres.session import PATIENCE, Session
 from dibs.backends.postgres.site import Site
 from dibs.backends.postgres.thread_wire import ThreadWire

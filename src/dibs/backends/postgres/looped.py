@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from dibs.backends.port import Land
 from dibs.backends.postgres import applying, examining, script, upkeep
-from dibs.backends.postgres.connecting import connect_loop
-from dibs.backends.postgres.hearing import listen, new_inbox
+from dibs.backends.postgres.connecting import connect_loop, listen, new_inbox
 from dibs.backends.postgres.loop_wire import LoopWire
 from dibs.backends.postgres.session import Session
 from dibs.backends.postgres.site import Site

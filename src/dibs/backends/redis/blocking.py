@@ -9,6 +9,7 @@ from typing import Any
 
 from dibs.backends.bell import Bell
 from dibs.backends.redis import examining, scanning
+from dibs.backends.redis.cluster import router
 from dibs.backends.redis.link import HiredisError, ReplyError
 from dibs.backends.redis.scanning import Listings
 from dibs.backends.redis.script import read_answer
@@ -17,7 +18,6 @@ from dibs.backends.redis.server import Server
 from dibs.backends.redis.settings import Endpoint, Settings
 from dibs.backends.redis.socket_link import Patience, SocketDial, SocketLink
 from dibs.backends.redis.subscription import PING, PING_EVERY, Ear, new_inbox
-from dibs.backends.redis.topology import router
 from dibs.backends.redis.trouble import broken
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
@@ -233,7 +233,7 @@ class BlockingBackend:
             return ()
         if self._subscription is None:
             await self._subscribe(self.inbox)
-            raise BackendUnavailable("pushes come again, and some may have been missed")
+            raise BackendUnavailable("notifications resumed; some may have been missed")
         try:
             return self._wait(self._subscription, self._bell, timeout)
         except BackendUnavailable:

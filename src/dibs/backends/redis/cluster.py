@@ -8,6 +8,7 @@ from dibs.backends.redis.link import Dial, HiredisError, Link, ReplyError, pack
 from dibs.backends.redis.parts import Part, split, together
 from dibs.backends.redis.script import store_key
 from dibs.backends.redis.scripting import Outcome, Terms, by_name, in_full, is_missing
+from dibs.backends.redis.server import Server
 from dibs.backends.redis.settings import Endpoint, Settings
 from dibs.backends.redis.slots import SlotMap, read_redirection, slot_of
 from dibs.backends.redis.trouble import broken, code_of, explain
@@ -61,7 +62,7 @@ class Cluster:
         link = await self.dial()
         try:
             if not await self._learn_by(link):
-                raise BackendUnavailable(f"{link.endpoint} hung up; is the network well?")
+                raise BackendUnavailable(f"{link.endpoint} hung up; check the network")
         finally:
             link.close()
 
@@ -214,3 +215,9 @@ class Cluster:
 def _fail(parts: Sequence[Part], error: DibsError, *, unknown: bool = False) -> None:
     for part in parts:
         part.fail(error, unknown=unknown)
+
+
+def router(settings: Settings, dial: Dial, terms: Terms) -> Server | Cluster:
+    """What brings batches to where they belong, and back."""
+    kind = Cluster if settings.topology == "cluster" else Server
+    return kind(settings, dial, terms)

@@ -28,10 +28,8 @@ async def examine(link: Link, holdoff: float) -> list[Finding]:
     facts = facts_of(info)
     found = [] if isinstance(clock, ReplyError) else [_clock(clock, before, after)]
     if not facts:
-        found.append(
-            Finding("server", "note", "this user may not use INFO, so little can be told about it")
-        )
-        return found
+        told = "this user has no permission for INFO, so most checks were skipped"
+        return [*found, Finding("server", "note", told)]
     version = facts.get("valkey_version") or facts.get("redis_version", "unknown")
     kind = "Valkey" if "valkey_version" in facts else "Redis"
     evicts = setting_of(policy) or facts.get("maxmemory_policy")
@@ -102,7 +100,7 @@ def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:
     """Nothing is written down: a restart ends what its holders still believe in."""
     told = "the append-only file is off: a restart loses all leases"
     if holdoff:
-        advice = "everybody who uses this server needs the same restart_holdoff=, and no longer ttl"
+        advice = "all clients need the same restart_holdoff=, and no ttl longer than it"
         told += f", and nothing is granted for {holdoff:g} s after it (restart_holdoff)"
         return Finding("persistence", "ok", told, advice)
     advice = "set `appendonly yes`"

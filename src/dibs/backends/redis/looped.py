@@ -8,6 +8,7 @@ from typing import Any
 
 from dibs.backends.port import Land
 from dibs.backends.redis import examining, scanning
+from dibs.backends.redis.cluster import router
 from dibs.backends.redis.link import ReplyError
 from dibs.backends.redis.loop_link import LoopDial, LoopLink
 from dibs.backends.redis.scanning import Listings
@@ -16,7 +17,6 @@ from dibs.backends.redis.scripting import Terms
 from dibs.backends.redis.server import Server
 from dibs.backends.redis.settings import Endpoint, Settings
 from dibs.backends.redis.subscription import PING, PING_EVERY, Ear, new_inbox
-from dibs.backends.redis.topology import router
 from dibs.backends.redis.trouble import broken
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
@@ -117,7 +117,7 @@ class LoopBackend:
         if subscription is None:
             self._dial.part(parting=False)
             await self._subscribe(self.inbox)
-            raise BackendUnavailable("pushes come again, and some may have been missed")
+            raise BackendUnavailable("notifications resumed; some may have been missed")
         if not (self._rung or self._arrived or subscription.error):
             await self._until_woken(timeout)
         self._rung = False

@@ -18,8 +18,7 @@ from dibs.backends.redis.script_keys import (
     ledger_key,
     store_key,
 )
-from dibs.backends.redis.script_reader import slots_of
-from dibs.backends.redis.script_replies import FORMAT, check_format, reply_of
+from dibs.backends.redis.script_replies import FORMAT, check_format, reply_of, slots_of
 from dibs.model import Command, Event, Reply, Wakeup
 
 __all__ = (

@@ -142,6 +142,6 @@ def broken(error: Exception, endpoint: Endpoint) -> DibsError:
     if isinstance(error, DibsError):
         return error
     why = "did not answer in time" if isinstance(error, TimeoutError) else f"hung up: {error}"
-    failure = BackendUnavailable(f"{endpoint} {why}; is it running, and is the network well?")
+    failure = BackendUnavailable(f"{endpoint} {why}; check the server and the network")
     failure.__cause__ = error
     return failure

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dibs.backends.bell import Bell
 from dibs.backends.sqlite import examining, scanning, upkeep
 from dibs.backends.sqlite.connection import Connection
-from dibs.backends.sqlite.listening import begin_to_listen, sender
 from dibs.backends.sqlite.patience import always, persist
-from dibs.backends.sqlite.poll import PACE, Watch
+from dibs.backends.sqlite.poll import PACE, Watch, begin_to_listen, sender
 from dibs.backends.sqlite.post import Post
 from dibs.backends.sqlite.site import Site
 from dibs.backends.sqlite.trouble import Busy

@@ -20,7 +20,7 @@ def examine(connection: Connection, *, pushes: bool) -> list[Finding]:
     free = shutil.disk_usage(site.path).free
     room = Finding("disk", "ok", f"{free >> 20} MB are free where {site.path} lies")
     if free < LITTLE:
-        advice = "make room: a full disk grants nothing, and can't even take a release down"
+        advice = "free some space: with a full disk nothing can be granted or released"
         room = Finding("disk", "warning", room.told, advice)
     return [
         Finding("file", "ok", f"SQLite {sqlite3.sqlite_version}, format {FORMAT}, {keys} keys"),
@@ -44,10 +44,10 @@ def _permissions(path: str) -> Finding:
 
 def _pushes(pushes: bool) -> Finding:
     if pushes:
-        return Finding("pushes", "ok", "datagrams reach us: hand-offs are pushed")
+        return Finding("pushes", "ok", "datagrams arrive: waiters are notified")
     return Finding(
         "pushes",
         "warning",
-        "no datagram sockets are to be had here: waiters find out by asking",
-        "outside of this sandbox or container hand-offs would be faster",
+        "datagram sockets are not available here: waiters poll",
+        "hand-offs are faster outside of this sandbox or container",
     )

@@ -11,8 +11,7 @@ from typing import Any
 
 from dibs.backends.sqlite import examining, scanning, upkeep
 from dibs.backends.sqlite.connection import Connection
-from dibs.backends.sqlite.listening import begin_to_listen
-from dibs.backends.sqlite.poll import PACE, Watch
+from dibs.backends.sqlite.poll import PACE, Watch, begin_to_listen
 from dibs.backends.sqlite.post import Post
 from dibs.backends.sqlite.site import Site
 from dibs.backends.sqlite.trouble import Busy

@@ -1,11 +1,17 @@
 """How a busy file is tried again: soon, at random moments, and not for ever."""
 
+import os
 import time
 from collections.abc import Callable
 
-from dibs.backends.sqlite.chance import chance
 from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.trouble import Busy, locked_out
+
+
+def chance() -> float:
+    """Anything from 0 up to 1."""
+    return int.from_bytes(os.urandom(4)) / 2**32
+
 
 FIRST_PAUSE = 0.0001
 LONGEST_PAUSE = 0.004

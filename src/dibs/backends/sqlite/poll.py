@@ -8,6 +8,7 @@ told of a revocation by their next renewal only.
 from collections.abc import Iterable, Sequence
 
 from dibs.backends.sqlite.connection import Connection
+from dibs.backends.sqlite.post import Post
 from dibs.core.book import Entry, Hold, Place
 from dibs.core.names import fingerprint
 from dibs.core.proof import proof_of
@@ -67,3 +68,23 @@ def _told(entry: Entry | None, key: bytes, lease: str) -> Wakeup:
         grant = entry.token, entry.slots, entry.expires - entry.ttl, entry.ttl
         return Wakeup(key, lease, "", "granted", *grant, proof=proof_of(key, entry.id, *grant))
     return Wakeup(key, lease, "", "head")
+
+
+def begin_to_listen(connection: Connection) -> tuple[Post | None, Watch | None]:
+    """A socket of our own, or, where there can be none, a watch over what we queue for."""
+    if connection.site.datagrams:
+        try:
+            return Post(), None
+        except OSError:
+            return None, Watch(connection)
+    return None, Watch(connection)
+
+
+def sender(connection: Connection) -> Post | None:
+    """A socket that only sends, for a connection that nobody waits at."""
+    if not connection.site.datagrams:
+        return None
+    try:
+        return Post(listening=False)
+    except OSError:
+        return None

@@ -10,9 +10,8 @@ import sqlite3
 import time
 from collections.abc import Iterator
 
-from dibs.backends.sqlite.chance import chance
 from dibs.backends.sqlite.connection import Connection
-from dibs.backends.sqlite.patience import always, persist
+from dibs.backends.sqlite.patience import always, chance, persist
 from dibs.backends.sqlite.trouble import Busy
 from dibs.errors import DibsError
 from dibs.model import Wakeup
