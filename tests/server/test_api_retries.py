@@ -36,7 +36,7 @@ class Forsaken:
 
     @property
     def waits(self) -> bool:
-        return bool(self._world.server.service.accounts.waiting.busy)
+        return bool(self._world.server.service.accounts.waiting)
 
     def until(self, condition: Callable[[], object]) -> None:
         give_up = time.monotonic() + LONG
@@ -64,9 +64,9 @@ class Asked(threading.Thread):
         super().__init__(daemon=True)
         self.answer: httpx2.Response | None = None
         self._client, self._name, self._query = client, name, query
-        busy = world.server.service.accounts.waiting.busy
+        busy = world.server.service.accounts.waiting
         self.start()
-        while world.server.service.accounts.waiting.busy <= busy:
+        while world.server.service.accounts.waiting <= busy:
             time.sleep(0.005)
         client.get(f"/v1/locks/{b64(name)}")  # the store has heard of it by now
 

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +16,7 @@ from dibs.server.records import records_for
 from dibs.server.records.port import Records
 from dibs.server.scopes import EVERYTHING, with_implied
 from dibs.testing import ManualClock
+from tests.server.test_records_away import away
 
 
 def principal(name: str, scope: Scope = Scope.ADMIN, *prefixes: bytes) -> Principal:
@@ -152,9 +152,6 @@ async def test_many_keys_together_are_bounded_too(audit: Audit) -> None:
 async def test_a_refusal_is_no_error_while_the_records_are_away(
     audit: Audit, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(_: bytes) -> Any:
-        raise BackendUnavailable("away")
-
     with monkeypatch.context() as patch:
         patch.setattr(records, "append", away)
         assert not await audit.denied(SHOP, "x")
@@ -219,9 +216,6 @@ async def test_whoever_is_no_administrator_gives_out_nothing(ring: KeyRing, audi
 async def test_a_key_that_cant_be_written_down_is_given_to_nobody(
     ring: KeyRing, audit: Audit, records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def away(_: bytes) -> Any:
-        raise BackendUnavailable("away")
-
     monkeypatch.setattr(records, "append", away)
     with pytest.raises(BackendUnavailable):
         await Desk(ring, audit).create(ROOT, NewKey("ci", (Scope.READ,)))
@@ -248,6 +242,19 @@ async def test_old_lines_go(records: Records, clock: ManualClock) -> None:
     await audit.trim()
     found = [each.what for each in (await audit.page(ROOT)).entries]
     assert found == ["key revoked", "unreadable"], "lines go in their order"
+
+
+async def test_lines_of_a_key_with_many_go_first(
+    records: Records, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_module, "TRIMMED", 7)
+    audit = Audit(records, clock, most=30)
+    for n in range(60):
+        await audit.write(SHOP if n % 20 else ROOT, "restriction set", b"shop/", {"n": n})
+    await audit.trim()
+    kept = [(line.who, line.detail["n"]) for line in (await audit.page(ROOT)).entries]
+    assert [n for who, n in kept if who == "root"] == [40, 20, 0]
+    assert [n for who, n in kept if who == "shop"] == [n for n in range(59, 31, -1) if n % 20]
 
 
 async def test_only_the_newest_lines_stay(

@@ -1,11 +1,13 @@
 """`/v1/batch`: many commands in one call, each with an answer of its own."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from dibs.backends.http import wire
 from dibs.backends.http.names import encoded
@@ -136,16 +138,32 @@ def test_what_is_no_batch(world: World) -> None:
 
 def test_a_key_has_so_many_leases(world: World) -> None:
     client = world.client("acquire")
-    more = [wire.Acquire(key(f"many/{i}"), f"{ID}{i}", "me", 30.0) for i in range(20)]
-    assert {type(reply) for reply in post(client, *more)} == {wire.Granted}
-    (reply,) = post(client, wire.Acquire(key("many/20"), f"{ID}20", "me", 30.0))
-    assert (type(reply), reply.reason) == (wire.Failed, "busy")
+    more = [wire.Acquire(key(f"many/{i}"), f"{ID}{i}", "me", 30.0) for i in range(30)]
+    replies = post(client, *more)
+    assert [type(reply) for reply in replies] == [wire.Granted] * 20 + [wire.Failed] * 10
+    assert {reply.reason for reply in replies[20:]} == {"busy"}
     replies = post(client, wire.Release(key("many/0"), f"{ID}0"))
     assert [type(reply) for reply in replies] == [wire.Released]
     (reply,) = post(client, wire.Acquire(key("many/20"), f"{ID}20", "me", 30.0))
     assert type(reply) is wire.Granted
     (reply,) = post(world.client("acquire"), wire.Acquire(key("many/21"), ID + "z", "me", 30.0))
     assert type(reply) is wire.Granted, "others have their own"
+
+
+@pytest.mark.parametrize("keep", [0.0, 9000.0])
+def test_units_that_stay_taken_count_as_leases(world: World, keep: float) -> None:
+    client = world.client("acquire")
+    wish = wire.Acquire(key(f"kept/{keep}"), ID, "me", 1.0, lock_delay=9000.0 - keep)
+    held = [replace(wish, key=key(f"kept/{keep}/{i}"), id=f"{ID}{i}") for i in range(20)]
+    assert {type(reply) for reply in post(client, *held)} == {wire.Granted}
+    if keep:
+        post(client, *(wire.Release(each.key, each.id, keep) for each in held))
+    else:
+        time.sleep(1.5)
+    for each in held:
+        post(client, wire.Renew(each.key, each.id, 1.0), wire.Release(each.key, each.id))
+    replies = post(client, wish, wire.Release(wish.key, ID, 9000.0))
+    assert [type(reply) for reply in replies] == [wire.Failed] * 2
 
 
 def test_ending_others_leases_is_written_down(world: World) -> None:
@@ -177,9 +195,9 @@ def test_a_key_has_so_many_places_in_line(world: World) -> None:
     def wait(number: int) -> wire.Command:
         return wire.Acquire(key("line"), f"{ID}w{number}", "me", 30.0, queue=True)
 
-    assert {type(reply) for reply in post(client, *map(wait, range(3)))} == {wire.Queued}
-    (reply,) = post(client, wait(3))
-    assert (type(reply), reply.reason) == (wire.Failed, "busy")
+    replies = post(client, *map(wait, range(5)))
+    assert [type(reply) for reply in replies] == [wire.Queued] * 3 + [wire.Failed] * 2
+    assert replies[3].reason == "busy"
     assert [type(reply) for reply in post(client, wait(2))] == [wire.Queued], "a sign of life"
     post(client, wire.Release(key("line"), f"{ID}w0"))
     assert [type(reply) for reply in post(client, wait(3))] == [wire.Queued]

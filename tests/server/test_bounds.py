@@ -2,6 +2,7 @@
 
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -71,6 +72,14 @@ def test_tombstones_of_a_key_are_few_and_short(
     assert found == [accounts.MAX_BURY], "another key has its own"
 
 
+def test_a_page_of_leases_with_many_slots_is_bounded(world: World) -> None:
+    client = world.client()
+    wish = {"op": "acquire", "owner": "me", "ttl": 60.0, "units": 1024, "capacity": 1024}
+    keys = [urlsafe_b64encode(b"semaphore:%05d" % n).decode() for n in range(300)]
+    batch(client, *({**wish, "key": each.rstrip("="), "id": each} for each in keys))
+    assert len(client.get("/v1/scan", params={"limit": 1000}).content) < 1_200_000
+
+
 FORCE: dict[str, Any] = {"force": True, "reason": "a test", "now": True}
 
 
@@ -126,3 +135,8 @@ def test_an_administrator_of_a_directory_has_only_so_many_keys_and_restrictions(
     assert restricted(admin, "elsewhere") == 200
     assert [restricted(theirs, f"shop/{each}") for each in "abca"] == [200, 200, 429, 200]
     assert restricted(admin, "shop/c") == 200
+    before = admin.get("/v1/audit").json()
+    with ThreadPoolExecutor(4) as pool:
+        told = list(pool.map(lambda _: restricted(theirs, "shop/a"), range(8)))
+    assert told == [200] * 8
+    assert admin.get("/v1/audit").json() == before, "nothing has changed"

@@ -15,7 +15,7 @@ from dibs.errors import BackendUnavailable
 from dibs.server import endless, routes
 from dibs.server.limits import Limits
 from dibs.server.observatory import events as events_of
-from dibs.server.observatory.ring import Ring
+from dibs.server.observatory.observatory import Ring
 from tests.server.world import World, b64
 
 

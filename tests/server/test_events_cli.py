@@ -76,8 +76,8 @@ def test_events_of_a_service(cli: Cli, world: World) -> None:
     first, second = read(plain), read(plain)
     assert "granted   lock jobs/1, somebody (why" in first
     assert re.search(r"released  lock jobs/1, somebody .* held for 0 s", second)
-    assert interrupted(plain) == 130
-    assert interrupted(objects) == 130
+    assert interrupted(plain) == -signal.SIGINT
+    assert interrupted(objects) == -signal.SIGINT
 
 
 def test_events_go_on_where_they_were_when_the_connection_breaks(cli: Cli, world: World) -> None:
@@ -165,7 +165,7 @@ def test_watch_tells_each_change(cli: Cli, world: World, tmp_path: Path, of_serv
     assert (holder["owner"], holder["note"]) == ("somebody", "")
     release(client, "x", held["id"])
     assert read(plain).endswith("lock x: free\n")
-    assert interrupted(plain) == 130
+    assert interrupted(plain) == -signal.SIGINT
 
 
 def test_on_a_terminal_it_is_one_line(cli: Cli, world: World) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import socket
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx2
@@ -14,6 +15,7 @@ from dibs.model import Acquire, Command
 from dibs.runtime.port import Answer
 from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
+from dibs.server.reach import LOOKS
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.test_limits import connected
 from tests.server.world import LONG, World, b64
@@ -244,12 +246,73 @@ def test_so_many_bytes_of_bodies_for_a_key() -> None:
         with connected(world) as line:
             head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
             line.sendall(head.encode() + b"Content-Length: 60000\r\n\r\n")
-            wait_until(lambda: total(world, key, "bodies") == 60_000, "its body is awaited")
+            wait_until(lambda: total(world, key, "small_bodies") == 60_000, "its body is awaited")
             padding = b'{"commands":[]}' + b" " * 20_000
             refused = world.client(key=key).post("/v1/batch", content=padding)
             assert (refused.status_code, refused.json()["type"]) == (429, "/problems/limit")
             other = world.client("acquire").post("/v1/batch", content=padding)
             assert other.status_code == 200
+
+
+def test_slow_bodies_of_others_delay_no_renewal() -> None:
+    with served(body_bytes_per_key=1 << 20) as world, ExitStack() as stack:
+        for _ in range(8):
+            head = f"POST /v1/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {world.key('read')}\r\n"
+            line = stack.enter_context(connected(world))
+            line.sendall(head.encode() + b"Content-Length: 1048576\r\n\r\n")
+        bodies = world.server.service.accounts.bodies
+        wait_until(lambda: bodies.busy == 8 << 20, "their bodies are awaited")
+        began = time.monotonic()
+        assert world.client("acquire").post("/v1/batch", json={"commands": []}).status_code == 200
+        assert time.monotonic() - began < 3
+
+
+def test_waiting_takes_a_turn_among_acquires_until_it_waits() -> None:
+    with served(acquires_per_key=1) as world, ThreadPoolExecutor() as pool:
+        key, accounts = world.key("acquire"), world.server.service.accounts
+        key_id = key.split("_")[1]
+        client, path = world.client(key=key), f"/v1/locks/{b64('x')}"
+        world.client().post(path)
+        world.do(lambda: accounts.acquiring.begin(key_id, 1))
+        assert client.post(path, params={"wait": 9}).status_code == 429
+        world.do(lambda: accounts.acquiring.end(key_id, 1))
+        waits = pool.submit(client.post, path, params={"wait": 2})
+        wait_until(lambda: accounts.of(key_id).waiters, "it waits")
+        wait_until(lambda: not accounts.acquiring.busy, "its turn is over")
+        assert waits.result(LONG).status_code == 409
+
+
+def test_looks_of_streams_take_turns_among_reads() -> None:
+    with served(reads_per_key=10) as world:
+        key = world.key("read")
+        world.do(lambda: world.server.service.accounts.reading.begin(key.split("_")[1], 10))
+        with world.client(key=key).stream("GET", f"/v1/watch/locks/{b64('x')}") as stream:
+            assert "unavailable" in stream.read().decode()
+
+
+def pages(client: httpx2.Client, path: str, limit: int) -> Iterator[httpx2.Response]:
+    query: dict[str, Any] = {"limit": limit}
+    while True:
+        yield (answer := client.get(path, params=query))
+        following = answer.json().get("cursor") or answer.json().get("next")
+        if not following:
+            return
+        query["cursor" if path == "/v1/scan" else "from"] = following
+
+
+def test_many_directories_are_read_in_few_looks_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    with served() as world:
+        names, seen, before = [f"{n:02}/x" for n in range(40)], list[str](), 0
+        for name in names:
+            acquired(world.client(), name)
+        client = world.client("read", prefixes=[name[:3].encode() for name in names])
+        gate = Gate(world, monkeypatch)
+        gate.open(1000)
+        for page in pages(client, "/v1/scan", 100):
+            assert gate.reads - before <= LOOKS
+            before = gate.reads
+            seen += [each["key"] for each in page.json()["items"]]
+        assert seen == [b64(f"lock:{each}").removeprefix("base64:") for each in names]
 
 
 @pytest.mark.parametrize("path", ["/v1/scan", "/v1/locks"])
@@ -264,17 +327,11 @@ def test_a_page_is_bounded_by_bytes_and_nothing_is_left_out(path: str) -> None:
             ]  # fmt: skip
             told = client.post("/v1/batch", json={"commands": wishes}).json()["replies"]
             assert {each["is"] for each in told} == {"granted"}
-        query: dict[str, Any] = {"limit": 1000}
         sizes, seen = list[int](), list[str]()
-        while True:
-            answer = client.get(path, params=query)
+        for answer in pages(client, path, 1000):
             sizes.append(len(answer.content))
             page = answer.json()
             seen += [each.get("key") or each["name"] for each in page.get("items") or page["locks"]]
-            following = page.get("cursor") or page.get("next")
-            if not following:
-                break
-            query["cursor" if path == "/v1/scan" else "from"] = following
         assert len(seen) == len(set(seen)) == 1000
         assert max(sizes) < 1 << 21
         assert len(sizes) > 1

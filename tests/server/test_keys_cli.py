@@ -283,7 +283,7 @@ def test_a_service_that_only_a_setting_names_may_not_be_meant(
 ) -> None:
     monkeypatch.setenv("DIBS_URL", world.url)
     told = line.fails(Forbidden, "create", "--name", "a", "--scope", "read")
-    assert "wants an API key" in told
+    assert "requires an API key" in told
     assert "DIBS_URL names this service; with access to its records, --records URL" in told
     assert "names this service" not in line.fails(Forbidden, "list", "--server", world.url)
     monkeypatch.setenv("DIBS_URL", f"http://127.0.0.1:{free_port()}")

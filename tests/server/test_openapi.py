@@ -78,7 +78,7 @@ def test_it_says_how_to_begin(plain: World) -> None:
 )
 def test_only_what_is_no_http_is_refused_as_text(world: World, sent: str) -> None:
     told = described(ROUTES)["info"]["description"]
-    assert "Only what is no HTTP is refused as `text/plain`, with 400" in told
+    assert "Only requests that are not valid HTTP get `text/plain`, with 400" in told
     url = httpx2.URL(world.url)
     with socket.create_connection((url.host, url.port), LONG) as line:
         line.sendall(f"{sent}\r\n\r\n".encode())

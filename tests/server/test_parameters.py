@@ -30,7 +30,9 @@ def test_what_is_wrong_is_told(query: str, told: str) -> None:
     assert "regex" not in str(caught.value.detail)
 
 
-@pytest.mark.parametrize("query", ["kind=null", "mode=null", "capacity=NULL", "units=null"])
+@pytest.mark.parametrize(
+    "query", ["kind=null", "mode=null", "capacity=NULL", "units=null", "mode=%6eull"]
+)
 def test_null_is_no_value(query: str) -> None:
     with pytest.raises(Problem):
         read_parameters(query.encode(), AcquireQuery)

@@ -1,5 +1,6 @@
 """A server that cannot read its records: its locks go on, and a revoked key stops within a minute."""
 
+import asyncio
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -31,13 +32,18 @@ async def away(*_: object) -> Any:
     raise BackendUnavailable("it is away")
 
 
-def cut_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def hang(*_: object) -> Any:
+    await asyncio.Event().wait()
+
+
+def cut_off(world: World, monkeypatch: pytest.MonkeyPatch, how: Any = away) -> None:
     for name in ("revision", "all", "get", "put", "append"):
-        monkeypatch.setattr(world.server.service.records, name, away)
+        monkeypatch.setattr(world.server.service.records, name, how)
 
 
+@pytest.mark.parametrize("how", [away, hang])
 def test_a_revoked_key_stops_also_where_the_records_cant_be_read(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+    how: Any, worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, there = worlds
     principal, key = here.do(
@@ -48,10 +54,12 @@ def test_a_revoked_key_stops_also_where_the_records_cant_be_read(
     bystander = there.client(key=other.headers["Authorization"].removeprefix("Bearer "))
     held = acquired(client, "x")
     acquired(bystander, "z")
-    cut_off(there, monkeypatch)
-    here.do(lambda: here.server.service.keys.revoke(principal.key_id))
-    query = {"id": held["id"], "ttl": 60}
-    until(lambda: client.patch(lock("x"), params=query).status_code == 401)
+    with client.stream("GET", "/v1/stream") as stream:
+        cut_off(there, monkeypatch, how)
+        here.do(lambda: here.server.service.keys.revoke(principal.key_id))
+        query = {"id": held["id"], "ttl": 60}
+        until(lambda: client.patch(lock("x"), params=query).status_code == 401)
+        assert "key ended" in stream.read().decode()
     acquired(bystander, "y")
 
 
@@ -120,18 +128,20 @@ def _revoke_while_away(
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("how", [away, hang])
 def test_locks_and_readiness_do_not_wait_for_the_records(
-    worlds: list[World], monkeypatch: pytest.MonkeyPatch
+    how: Any, worlds: list[World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = worlds
-    client = here.client()
+    client, reader = here.client(), here.client("read")
     held = acquired(client, "x")
-    cut_off(here, monkeypatch)
+    cut_off(here, monkeypatch, how)
     now = here.server.service.now
     end = now() + 2 * keys_known.BELIEVED
     while now() < end:
         assert client.patch(lock("x"), params={"id": held["id"], "ttl": 60}).status_code == 200
         assert client.get("/readyz").status_code == 200
+        assert reader.post(lock("y")).status_code == 403
 
 
 @pytest.mark.once

@@ -5,6 +5,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import click
 import httpx2
 import pytest
 
@@ -64,6 +65,31 @@ def test_it_is_replaced_while_servers_run(
     finally:
         there.close()
         here.close()
+
+
+def test_only_a_secret_that_is_there_and_meant_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DIBS_URL", "https://locks.example.com")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    misspelt = ["--records", f"sqlite:///{tmp_path / 'leases.bd'}"]
+    for given, told in ((misspelt, "has never run"), ([], "names a service")):
+        with pytest.raises((NotConfigured, click.UsageError), match=told):
+            app.main(["keys", "rotate-secret", *given], "dibs", standalone_mode=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_secret_that_cant_be_used_or_is_seen_by_all_is_told_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "leases.db.secret"
+    path.write_text("x" * 40)
+    path.chmod(0o644)
+    World.over(tmp_path).close()
+    assert "leases.db.secret has mode 0644" in caplog.text
+    path.write_text("short")
+    with pytest.raises(NotConfigured, match="holds no secrets"):
+        World.over(tmp_path)
 
 
 def test_servers_that_start_at_once_share_one(tmp_path: Path) -> None:

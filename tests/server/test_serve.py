@@ -20,8 +20,7 @@ from dibs.cli import main
 from dibs.cli.serve import _tell, _tell_json
 from dibs.core.names import fingerprint
 from dibs.errors import NotConfigured
-from dibs.server.config import ServerConfig, read_config
-from dibs.server.listening import CannotListen
+from dibs.server.config import CannotListen, ServerConfig, read_config
 from dibs.server.serve import context_for
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import key_of, self_signed
@@ -113,8 +112,8 @@ def test_from_nothing_to_a_lock_and_back(tmp_path: Path, started: list[Served]) 
         (["--listen", "no..where:1"], 64, "no..where:1 is no address: "),
         (["--tls-cert", "a.pem"], 64, "set both tls_cert and tls_key"),
         (["--tls-cert", "a.pem", "--tls-key", "b.pem"], 64, "tls_cert: no such file: a.pem"),
-        (["--store", "spoon://x"], 64, "no backend serves"),
-        (["--store", "https://other"], 64, "does not stand on another"),
+        (["--store", "spoon://x"], 64, "is not the URL of a store"),
+        (["--store", "https://other"], 64, "cannot use another as its store"),
         (["--config", "missing.toml"], 64, "missing.toml can't be read"),
         (["--config", "bad.toml"], 64, "bad.toml"),
         (["--config", "typo.toml"], 64, "stoer"),

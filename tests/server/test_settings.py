@@ -98,7 +98,7 @@ def test_variables_of_the_library_are_none_of_the_service() -> None:
     ("variable", "value", "told"),
     [
         ("METRICS", "perhaps", "give true or false"),
-        ("DRAIN_DELAY", "-3", "drain_delay is '-3': write it as"),
+        ("DRAIN_DELAY", "-3", "drain_delay is '-3': it can't be negative"),
         ("LIMITS__MIN_TTL", "x", "limits.min_ttl is 'x': write it as"),
         ("LIMITS__WAITERS", "many", "give a whole number"),
         ("LOG_FORMAT", "xml", "give one of json, text"),

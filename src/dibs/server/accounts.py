@@ -1,10 +1,11 @@
 """What each key has in use at a server, and whether it may have more: the bounds are those of `limits`."""
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from dibs.model import Release
+from dibs.model import Acquire, Release
 from dibs.server.fairness import FairQueue
 from dibs.server.limits import Limits
 from dibs.server.problems import Problem
@@ -18,33 +19,11 @@ FEW = 10_000
 SWEPT_EVERY = 1.0
 """Seconds between two looks for leases that have ended, of a key that has as many as it may."""
 
+SURELY = 1.0
+"""Seconds by which a store may have ended a lease before its tally does."""
 
 MAX_BURY = 120.0
 """Seconds that a tombstone stands at most."""
-
-
-class Budget:
-    """How many of one sort may be under way at a time."""
-
-    __slots__ = ("_most", "_what", "busy")
-
-    def __init__(self, most: int, what: str) -> None:
-        self._most = most
-        self._what = what
-        self.busy = 0
-
-    def __enter__(self) -> None:
-        """One more. Raises `Problem`, 503, if there is no room."""
-        if self.busy >= self._most:
-            raise Problem(
-                "overloaded",
-                f"the server is already handling {self.busy} {self._what}",
-                retry_after=1,
-            )
-        self.busy += 1
-
-    def __exit__(self, *_: object) -> None:
-        self.busy -= 1
 
 
 type Which = tuple[bytes, str]
@@ -54,20 +33,35 @@ type Which = tuple[bytes, str]
 class Tally:
     """What counts, each until its time is over."""
 
-    __slots__ = ("_ends", "_swept_at")
+    __slots__ = ("_delays", "_ends", "_swept_at")
 
     def __init__(self) -> None:
         self._ends: dict[Hashable, float] = {}
+        self._delays: dict[Hashable, float] = {}
+        """Seconds of that for which units stay taken after the lease: by `lock_delay`, or `keep`."""
         self._swept_at = 0.0
         """When those whose time was over were struck out."""
 
-    def put(self, each: Hashable, end: float) -> None:
-        """One that counts until then."""
-        self._ends[each] = end
+    def put(self, each: Hashable, end: float, delay: float = 0.0) -> None:
+        """One that counts until then, and for its longest `delay` so far."""
+        delay = max(delay, self._delays.get(each, 0.0))
+        if delay:
+            self._delays[each] = delay
+        self._ends[each] = end + delay
 
-    def drop(self, each: Hashable) -> None:
-        """One that counts no more."""
+    def drop(self, each: Hashable) -> float:
+        """One that counts no more. Returns its delay."""
         self._ends.pop(each, None)
+        return self._delays.pop(each, 0.0)
+
+    def expire(self, each: Hashable) -> None:
+        """One that has ended: what has a delay counts on."""
+        if each not in self._delays:
+            self._ends.pop(each, None)
+
+    def lives(self, each: Hashable, now: float) -> bool:
+        """Whether it counts without its delay, and surely does so at the store too."""
+        return self._ends.get(each, 0.0) - self._delays.get(each, 0.0) > now + SURELY
 
     def has_room(self, each: Hashable, most: int, now: float) -> bool:
         """Whether it counts already, or one more may."""
@@ -76,6 +70,7 @@ class Tally:
         if now - self._swept_at > SWEPT_EVERY:  # or whoever asks in vain would cost us much
             self._swept_at = now
             self._ends = {each: end for each, end in self._ends.items() if end >= now}
+            self._delays = {each: s for each, s in self._delays.items() if each in self._ends}
         return len(self._ends) < most
 
     def counted(self, now: float) -> int:
@@ -87,36 +82,28 @@ class Tally:
         return len(self._ends)
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """What one key has, at this server."""
 
-    __slots__ = (
-        "event_streams",
-        "leases",
-        "places",
-        "sign_ins",
-        "streams",
-        "tombstones",
-        "waiters",
-    )
-
-    def __init__(self) -> None:
-        self.streams = 0
-        self.event_streams = 0
-        self.waiters = 0
-        self.leases = Tally()
-        """Its leases, each until it ends if nobody renews it."""
-        self.places = Tally()
-        """Its places in line, each until nobody believes in it any more."""
-        self.tombstones = Tally()
-        """Released ids that a store remembers."""
-        self.sign_ins = Tally()
-        """Its sessions of the dashboard, each for a minute from its beginning."""
+    streams: int = 0
+    event_streams: int = 0
+    waiters: int = 0
+    reserved: int = 0
+    """Acquires of batches that have not come back from the store."""
+    leases: Tally = field(default_factory=Tally)
+    """Its leases, each until its units are free if nobody renews it."""
+    places: Tally = field(default_factory=Tally)
+    """Its places in line, each until nobody believes in it any more."""
+    tombstones: Tally = field(default_factory=Tally)
+    """Released ids that a store remembers."""
+    sign_ins: Tally = field(default_factory=Tally)
+    """Its sessions of the dashboard, each for a minute from its beginning."""
 
     @property
     def is_idle(self) -> bool:
         """There is nothing to remember."""
-        counted = (self.streams, self.event_streams, self.waiters)
+        counted = (self.streams, self.event_streams, self.waiters, self.reserved)
         return not any((*counted, self.leases, self.places, self.tombstones, self.sign_ins))
 
 
@@ -143,7 +130,9 @@ class Accounts:
         self.bodies = FairQueue(
             "bytes of bodies", 8 * limits.body_bytes_per_key, limits.body_bytes_per_key
         )
-        self.waiting = Budget(limits.waiters, "waiting requests")
+        self.small_bodies = FairQueue("bytes of small bodies", 1 << 60, limits.body_bytes_per_key)
+        self.waiting = 0
+        """Requests that wait in a queue."""
         self._now = now
         self._each: dict[str, Account] = {}
         self._census = Census(0, 0)
@@ -160,15 +149,20 @@ class Accounts:
 
     def check_lease(self, key_id: str, which: Which) -> None:
         """Raises `Problem`, 429, if a key may have no other lease."""
-        account, most = self._each.get(key_id), self.limits.leases_per_key
-        if account is not None and not account.leases.has_room(which, most, self._now()):
+        account, most = self.of(key_id), self.limits.leases_per_key
+        if not account.leases.has_room(which, most - account.reserved, self._now()):
             raise _enough(most, "leases")
 
-    def check_place(self, key_id: str, which: Which) -> None:
-        """Raises `Problem`, 429, if a key may have no other place in line."""
-        account, most = self._each.get(key_id), self.limits.waiters_per_key
-        if account is not None and not account.places.has_room(which, most, self._now()):
+    def reserve(self, key_id: str, command: Acquire) -> None:
+        """Count what it may get in `reserved`, which the caller takes back. Raises `Problem`, 429."""
+        account, most = self.of(key_id), self.limits.waiters_per_key
+        which = (command.key, command.id)
+        self.check_lease(key_id, which)
+        if command.queue and not account.places.has_room(
+            which, most - account.reserved, self._now()
+        ):
             raise _enough(most, "queue positions")
+        account.reserved += 1
 
     def buried(self, key_id: str, command: Release) -> Release:
         """A release whose tombstone is within bounds: in time, and in number for each key."""
@@ -189,22 +183,33 @@ class Accounts:
             )
         account.sign_ins.put(session, now + 60)
 
-    def leased(self, key_id: str, which: Which, ttl: float) -> None:
-        """A key's lease stands for so long."""
+    def leased(self, key_id: str, which: Which, ttl: float, delay: float = 0.0) -> None:
+        """A key's lease stands for so long, and its units stay taken for `delay` if it expires."""
         account = self.of(key_id)
-        account.leases.put(which, self._now() + ttl)
-        account.places.drop(which)
+        delay = max(delay, account.places.drop(which))
+        account.leases.put(which, self._now() + ttl, delay)
 
-    def queued(self, key_id: str, which: Which, patience: float) -> None:
+    def queued(self, key_id: str, which: Which, patience: float, delay: float = 0.0) -> None:
         """A key's place in line lives for so long."""
-        self.of(key_id).places.put(which, self._now() + patience)
+        self.of(key_id).places.put(which, self._now() + patience, delay)
 
     def ended(self, key_id: str, which: Which) -> None:
-        """A lease or a place has ended."""
+        """A lease or a place has ended; what keeps units taken counts on."""
         account = self._each.get(key_id)
         if account is not None:
+            account.leases.expire(which)
+            account.places.expire(which)
+
+    def released(self, key_id: str, which: Which, keep: float) -> None:
+        """A lease or a place was released, or is over already: its units may stay taken."""
+        account, now = self.of(key_id), self._now()
+        delay = max(keep, account.places.drop(which))
+        if account.leases.lives(which, now):
             account.leases.drop(which)
-            account.places.drop(which)
+        if delay:
+            account.leases.put(which, now, delay)
+        else:
+            account.leases.expire(which)
 
     def census(self) -> Census:
         """What all keys have together, as far as this server knows; of many, some seconds ago."""
@@ -218,36 +223,24 @@ class Accounts:
             self._census_good_until = now + CENSUS_EVERY
         return self._census
 
-    def one_more(self, key_id: str, what: str) -> "Counted":
-        """Room for one more of what is counted: `streams`, `waiters`, … Raises `Problem`, 429."""
+    def one_more(self, key_id: str, what: str) -> ExitStack:
+        """Count one more of `streams`, `waiters`, … until it is closed. Raises `Problem`: 429, 503."""
         account = self.of(key_id)
         most: int = getattr(self.limits, f"{what}_per_key")
         if getattr(account, what) >= most:
             raise _enough(most, what.replace("_", " "))
-        return Counted(account, what)
+        if what == "waiters" and self.waiting >= self.limits.waiters:
+            told = f"the server is already handling {self.waiting} waiting requests"
+            raise Problem("overloaded", told, retry_after=1)
 
+        def count(more: int) -> None:
+            setattr(account, what, getattr(account, what) + more)
+            self.waiting += more if what == "waiters" else 0
 
-class Counted:
-    """One that counts, until `end`."""
-
-    __slots__ = ("_account", "_what")
-
-    def __init__(self, account: Account, what: str) -> None:
-        self._account: Account | None = account
-        self._what = what
-        setattr(account, what, getattr(account, what) + 1)
-
-    def end(self) -> None:
-        """It counts no more. May be called again."""
-        account, self._account = self._account, None
-        if account is not None:
-            setattr(account, self._what, getattr(account, self._what) - 1)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        self.end()
+        count(1)
+        counted = ExitStack()
+        counted.callback(count, -1)
+        return counted
 
 
 def _enough(most: int, what: str) -> Problem:

@@ -23,7 +23,7 @@ from dibs.server.problems import Problem, forbidden, unauthenticated
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Needs, Route, Router
 from dibs.server.service import Service
-from dibs.server.ui.policy import POLICY
+from dibs.server.ui.files import POLICY
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -94,7 +94,7 @@ class Application:
         except Problem as problem:
             if problem.kind == "forbidden" and route is not None and call is not None:
                 tried = f"{route.method} {route.path}"
-                await self.service.audit.denied(call.principal, tried, call.name)
+                self.service.audit.deny(call.principal, tried, call.name)
             return _guarded(problem.answer(), scope["raw_path"]), route
         except DibsError as error:
             return _guarded(self._told(error).answer(), scope["raw_path"]), route

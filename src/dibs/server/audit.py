@@ -3,8 +3,9 @@
 No lease id, no key and no token stands in it: a lease is named by its fingerprint, a key by its id.
 """
 
+import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from dibs.core.names import shown
 from dibs.errors import DibsError
 from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Entry, Records
+from dibs.server.repeating import repeat
 
 log = logging.getLogger("dibs.server")
 
@@ -50,11 +52,17 @@ KEEP = 90 * 86400.0
 MOST = 100_000
 """Lines that are kept."""
 
-TRIM_EVERY = 600.0
-"""Seconds between two removals of what is too old."""
+SHARE = 10
+"""One key keeps a tenth of the lines for sure. If there are too many lines, its further ones go first."""
+
+TRIM_FIRST, TRIM_EVERY = 5.0, 600.0
+"""Seconds from the start to the first removal of old lines, and between two removals."""
 
 TRIMMED = 500
-"""Lines that are removed at a time."""
+"""Lines that are read and removed at a time."""
+
+UNDER_WAY = 16
+"""Refusals that wait to be written at most, while the records are slow. Further ones are counted only."""
 
 
 class Line(msgspec.Struct, omit_defaults=True):
@@ -105,6 +113,14 @@ class Audit:
         self._denied = _Rate(DENIED_EACH, DENIED_ALL)
         self._forced = _Rate(FORCED_EACH, FORCED_EACH * 10)
         self._left_out = 0
+        self._refusals: asyncio.Queue[tuple[Principal, str, bytes]] = asyncio.Queue(UNDER_WAY)
+
+    async def work(self) -> None:
+        """Remove old lines, and write the refusals of `deny`, for ever."""
+        await asyncio.gather(
+            repeat(self.trim, TRIM_EVERY, "the audit can't be trimmed", TRIM_FIRST),
+            repeat(self._write_refusal, 0, "a refusal could not be written to the audit"),
+        )
 
     def may_force(self, who: Principal) -> bool:
         """Whether a key may end others' leases now, or has done so too often lately."""
@@ -112,18 +128,34 @@ class Audit:
 
     async def trim(self) -> None:
         """Remove lines that are too old, or too many. Raises `BackendUnavailable`."""
-        newest = await self._records.log(None, 1)
-        first = newest[0].number - self._most if newest else 0
         since = self._clock.stamp() / 1e6 - self._keep
-        while True:
-            lines = await self._records.oldest(TRIMMED)
-            over = list(
-                takewhile(lambda each: each.number <= first or 0 < _read(each).at < since, lines)
-            )
-            if over:
-                await self._records.forget(over)
-            if not over or len(over) < len(lines):
-                return
+        while lines := await self._records.oldest(TRIMMED):
+            over = list(takewhile(lambda each: 0 < _read(each).at < since, lines))
+            await self._records.forget(over)
+            if len(over) < len(lines):
+                break
+        newest = await self._records.log(None, 1)
+        if lines and newest and newest[0].number - lines[0].number >= self._most:
+            await self._trim_to_most()
+
+    async def _trim_to_most(self) -> None:
+        """Remove the oldest lines of keys with more than their share, then the oldest lines of all."""
+        pages, counts, before = list[int | None](), Counter[str](), None
+        while lines := await self._records.log(before, TRIMMED):
+            pages.append(before)
+            counts.update(_read(each).key for each in lines)
+            before = lines[-1].number
+        over = counts.total() - self._most
+        for share in (self._most // SHARE, 0):
+            for before in reversed(pages):
+                gone = list[Entry]()
+                for each in reversed(await self._records.log(before, TRIMMED) if over else ()):
+                    key = _read(each).key
+                    if len(gone) < over and counts[key] > share and (key or not share):
+                        counts[key] -= 1
+                        gone.append(each)
+                over -= len(gone)
+                await self._records.forget(gone)
 
     async def write(
         self, who: Principal, what: What, about: bytes = b"", detail: dict[str, Any] | None = None
@@ -139,6 +171,16 @@ class Audit:
             line.detail = {"left_out": "it was too long"}
             value = msgspec.json.encode(line)
         return await self._records.append(value)
+
+    def deny(self, who: Principal, what: str, about: bytes = b"") -> None:
+        """Have `denied` add a line in the background: nobody waits for records that hang."""
+        if self._refusals.full():
+            self._left_out += 1
+        else:
+            self._refusals.put_nowait((who, what, about))
+
+    async def _write_refusal(self) -> None:
+        await self.denied(*await self._refusals.get())
 
     async def denied(self, who: Principal, what: str, about: bytes = b"") -> bool:
         """Add a line for what somebody tried who may not; False where too many were written lately.

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from dibs.server.service import Service
     from dibs.server.ui.seal import Session
 
+SMALL_BODY = 1 << 16
+"""Bytes of a body that need no room which all API keys share. A connection buffers as many anyway."""
+
 _NOBODY = Principal("", "", frozenset(), ())
 
 
@@ -116,9 +119,11 @@ class Call:
             raise self._too_large(most)
         seconds = self.service.limits.request_time
         length = most if declared is None else int(declared)
+        accounts = self.service.accounts
+        bodies = accounts.small_bodies if length <= SMALL_BODY else accounts.bodies
         try:
             async with (
-                self.service.accounts.bodies.turn(self.principal.key_id, length),
+                bodies.turn(self.principal.key_id or self.ip, length),
                 asyncio.timeout(seconds),
             ):
                 return await self._read(most)
@@ -218,7 +223,7 @@ def read_parameters[T: Struct](query: bytes, kind: type[T], lease_id: bytes | No
         found = msgspec.convert(pairs, kind, strict=False)
     except msgspec.ValidationError as error:
         raise Problem("malformed", _told(str(error), kind)) from None
-    if b"null" in query.lower():  # msgspec takes that word for None
+    if any(each.lower() == "null" for each in pairs.values()):  # msgspec takes that word for None
         for field in msgspec.structs.fields(kind):
             if field.encode_name in pairs and getattr(found, field.name) is None:
                 raise Problem("malformed", f"`{field.encode_name}`: leave it out instead of null")

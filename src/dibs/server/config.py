@@ -2,26 +2,26 @@
 
 import os
 import re
+import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from dibs.backends.redact import redacted
 from dibs.config import seconds
-from dibs.errors import NotConfigured
+from dibs.errors import DibsError, NotConfigured
 from dibs.hub import implicit_url
 from dibs.misspelt import refuse_unknown, refuse_unknown_variables
 from dibs.server.audit import KEEP, MOST
 from dibs.server.limits import FIXED, TIMES, Limits
-from dibs.server.listening import look_up
 from dibs.server.logs import Format
 from dibs.server.placing.table import FRESH
-from dibs.server.records.folders import sqlite_path
+from dibs.server.records.sqlite import sqlite_path
 from dibs.server.secrets import Secrets
 from dibs.server.wanted import place_in, wanted
 
@@ -200,7 +200,9 @@ def _check(config: ServerConfig) -> None:
         )
     for each in config.stores:
         if each.url.startswith(("http:", "https:")):
-            raise NotConfigured(f"{each.name}: a service does not stand on another one: {each.url}")
+            raise NotConfigured(
+                f"a Dibs server cannot use another as its store: {redacted(each.url)}"
+            )
     for origin in config.origins:
         if not re.fullmatch(r"https?://[^/?#@\s]+/?", origin, re.IGNORECASE):
             raise NotConfigured(f"origins: {origin!r}: write https://HOST, or https://HOST:PORT")
@@ -272,3 +274,28 @@ def _read_texts(found: Mapping[str, Any]) -> dict[str, Any]:
             elif field.type == tuple[str, ...] and isinstance(value, str):
                 owner[field.name] = [each.strip() for each in value.split(",") if each.strip()]
     return result
+
+
+class CannotListen(DibsError):
+    """The address can't be had now: it is taken, or not there yet. It may be later."""
+
+
+class Found(NamedTuple):
+    """What a socket takes."""
+
+    family: int
+    kind: int
+    protocol: int
+    address: Any
+
+
+def look_up(listen: str, host: str, port: int) -> Found:
+    """What `listen`, read as host and port, leads to. Raises `CannotListen`; `NotConfigured` for no name."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise CannotListen(f"{listen} is no address here: {error.strerror}") from error
+    except UnicodeError as error:
+        raise NotConfigured(f"{listen} is no address: {error}") from error
+    family, kind, protocol, _, address = found[0]
+    return Found(family, kind, protocol, address)

@@ -6,6 +6,7 @@ a queue of its own, and they are served in turn, so a flood by one key delays an
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass, field
 from math import inf
 
 from dibs.server.problems import Problem
@@ -14,15 +15,13 @@ PATIENCE = 5.0
 """Seconds that work may wait for its turn."""
 
 
+@dataclass(slots=True, eq=False)
 class _Share:
     """What one API key has: the cost of its work under way, of that and what waits, and those who wait."""
 
-    __slots__ = ("busy", "total", "waiting")
-
-    def __init__(self) -> None:
-        self.busy = 0
-        self.total = 0
-        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+    busy: int = 0
+    total: int = 0
+    waiting: deque[tuple[int, asyncio.Future[None]]] = field(default_factory=deque)
 
 
 class FairQueue:
@@ -55,7 +54,7 @@ class FairQueue:
         if share.total and share.total + cost > self._per_key:
             raise Problem(
                 "limit",
-                f"this key has {share.total} {self._what} under way, and may have {self._per_key:g}",
+                f"this API key has {share.total} {self._what} in progress; its limit is {self._per_key:g}",
                 retry_after=1,
             )
         share.total += cost
@@ -91,7 +90,7 @@ class FairQueue:
             if isinstance(error, TimeoutError):
                 raise Problem(
                     "overloaded",
-                    f"the server is busy: {self._what} wait for {PATIENCE:g} s and more",
+                    f"the server is overloaded: {self._what} wait for more than {PATIENCE:g} s",
                     retry_after=1,
                 ) from None
             raise

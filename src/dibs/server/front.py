@@ -1,6 +1,7 @@
 """The front of a server: uvicorn, by its documented API, on a socket of ours."""
 
 import asyncio
+import logging
 import socket
 import ssl
 from math import ceil
@@ -10,9 +11,10 @@ import uvicorn
 from dibs.backends.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
 from dibs.errors import NotConfigured
 from dibs.server.app import Application
-from dibs.server.config import ServerConfig
-from dibs.server.listening import CannotListen, look_up
+from dibs.server.config import CannotListen, ServerConfig, look_up
 from dibs.server.service import Service
+
+log = logging.getLogger("dibs.server")
 
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
@@ -101,3 +103,19 @@ def url_of(sock: socket.socket, *, secure: bool) -> str:
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{shown}:{port}"
+
+
+def allow_files(wanted: int) -> None:
+    """Ask the system for so many open files, and so connections, or for as many as it gives."""
+    try:
+        import resource
+    except ImportError:
+        return  # it knows no such bound
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError) as error:
+        log.warning("no more than %d files can be open: %s", soft, error)

@@ -46,7 +46,7 @@ _TOLD = {
 
 _UNKNOWN = (
     "the service could read neither its records nor its store for a minute, so this key may be revoked: "
-    "nobody is let in until it can. For who runs it: do they answer?"
+    "all requests are rejected until it can. Operators: check the store and the records"
 )
 
 

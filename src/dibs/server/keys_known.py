@@ -110,17 +110,15 @@ class KnownKeys:
     async def refresh(self) -> None:
         """Learn what has changed, if anything has."""
         async with self.changing:
-            known, self._revision = (
-                self._revision,
-                -1,
-            )  # after an outage nothing is taken for granted:
-            revision = await self._records.revision()  # a failover may have counted anew
+            asked, known = self._clock.now(), self._revision
+            self._revision = -1  # after an outage nothing is taken for granted: a failover may have
+            revision = await self._records.revision()  # counted anew
             if revision != known:
                 self._take(await self._records.all(KIND))
                 for each in self.on_change:
                     await each()
             self._revision = revision
-            self._looked_at = self._heard_at = self._clock.now()
+            self._looked_at, self._heard_at = asked, max(self._heard_at, asked)
 
     @property
     def is_current(self) -> bool:
@@ -145,20 +143,16 @@ class KnownKeys:
     async def _keep_fresh(self) -> None:
         trouble = "keys can't be looked up, so they stay as they were known"
         unsigned = "a store cannot be told which keys are revoked"
-        await asyncio.gather(
-            repeat(self._look, REFRESH, trouble), repeat(self.leave_markers, REFRESH, unsigned)
+        unasked = "a store cannot be asked which keys are revoked"
+        await asyncio.gather(  # each by itself: records that hang keep nothing else
+            repeat(self.refresh, REFRESH, trouble),
+            repeat(self._ask_if_silent, REFRESH, unasked),
+            repeat(self.leave_markers, REFRESH, unsigned),
+            repeat(self._tell_watchers, REFRESH, "streams of ended keys cannot be ended"),
         )
 
-    async def _look(self) -> None:
-        """Some end by themselves meanwhile."""
-        try:
-            await self.refresh()
-        except (DibsError, TimeoutError):
-            if self._clock.now() - self._heard_at > ASKED_AFTER:
-                await self._ask_the_stores()
-            raise
-        finally:
-            self.tell_watchers()
+    async def _tell_watchers(self) -> None:
+        self.tell_watchers()
 
     async def leave_markers(self) -> None:
         """Have servers that cannot read the records hear of revoked keys. Raises `BackendUnavailable`."""
@@ -174,9 +168,10 @@ class KnownKeys:
         for error in filter(None, told):
             raise error
 
-    async def _ask_the_stores(self) -> None:
+    async def _ask_if_silent(self) -> None:
         """The records are away: another server may have left word of keys that were revoked since."""
-        if self.markers is None:
+        asked = self._clock.now()
+        if self.markers is None or asked - self._heard_at <= ASKED_AFTER:
             return
         by_marker = {marker_of(key): key for key in self if key.revoked is None}
         found = await self.markers.standing(by_marker)
@@ -184,7 +179,7 @@ class KnownKeys:
         for marker in found:
             key = by_marker[marker]
             self._keys[key.id] = replace(key.as_revoked(now), version=-1)  # to be read again
-        self._heard_at = self._clock.now()
+        self._heard_at = max(self._heard_at, asked)
 
     def _take(self, records: Sequence[Record]) -> None:
         known = {key.id: key for record in records if (key := self._read_anew(record)) is not None}

@@ -43,7 +43,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     waiters_per_key: int = 5_000
     """So many requests may wait; and so many places in line may come of commands in batches."""
     leases_per_key: int = 100_000
-    """Which one server has granted and not seen to end."""
+    """Which one server has granted and not seen to end, with `lock_delay` and `keep`."""
     tombstones_per_key: int = 10_000
     """Released lease ids that a store remembers for one server; further ones are released without."""
     sign_ins_per_key: int = 100
@@ -55,12 +55,12 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     renewals_at_once: int = 4_096
     """Likewise for renewals and releases, which never wait behind acquires and reads."""
     reads_at_once: int = 256
-    """Likewise for reads: an inspect counts as one, a page as its `limit`."""
+    """Likewise for reads: an inspect counts as one, a look of a watch as 16, a read for a page as 100."""
     reads_per_key: int = 10_000
     changes_per_key: int = 8
     """Changes of API keys and restrictions."""
     body_bytes_per_key: int = 8 << 20
-    """Bytes of request bodies that are being read."""
+    """Bytes of request bodies that are being read; separately of those up to 64 KiB."""
     request_time: float = 20.0
     """Within which a body must have arrived."""
     idle_time: float = 75.0
@@ -71,7 +71,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """So often something comes in a stream, if only a comment."""
     stream_backlog: int = 4_096
     """A stream of pushes whose client is behind by more is cut off. How many events there may be, for those
-    of `/v1/events`, the ring says (`observatory/ring.py`).
+    of `/v1/events`, the ring says (`observatory/observatory.py`).
     """
 
 

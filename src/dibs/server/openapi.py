@@ -32,22 +32,21 @@ _ABOUT = """\
 Locks as leases: each is held for `ttl` seconds and no longer, unless it is renewed, and every grant of a \
 name has a higher fencing token (`sequencer`).
 
-- **Who asks**: `Authorization: Bearer dibs_…`, with a key of `dibs keys create`.
+- **Authentication**: `Authorization: Bearer dibs_…`, with a key of `dibs keys create`.
 - **Names** are `base64:` and their bytes in URL-safe base64 without padding: `jobs/nightly` is \
 `base64:am9icy9uaWdodGx5`.
-- **Parameters** stand in the query, also those of POST, PATCH and DELETE; a body is taken only where one \
-is described.
+- **Parameters** go into the query, also for POST, PATCH and DELETE. Send a body only where one is described.
 - **To hold a lock**: `POST /v1/locks/base64:am9icy9uaWdodGx5?ttl=30&wait=10`, then with the `id` of the \
 answer `PATCH …?id=…&ttl=30` each time a third of the ttl is over, and `DELETE …?id=…` at the end. After a \
-410 it is lost. With `capacity=` it is a semaphore, with `mode=` a readers-writer lock; without `kind=` the \
-other methods find that too, where there is nothing of a lock.
-- **To be able to send it again** after a failure, bring a random `id` of your own, 128 bits or more; then \
-release it also when you have given up.
-- **Refusals** are `application/problem+json`: `type` leads to what it means and what to do; a 409 has the \
-holders. Only what is no HTTP is refused as `text/plain`, with 400.
+410 it is lost. With `capacity=` it is a semaphore, with `mode=` a readers-writer lock. Add \
+`kind=` to later requests about a semaphore or a readers-writer lock.
+- **Safe retries**: send a random `id` of at least 128 bits. You can then repeat the request. Release the id \
+even if you give up.
+- **Errors** are `application/problem+json`: `type` leads to what it means and what to do; a 409 has the \
+holders. Only requests that are not valid HTTP get `text/plain`, with 400.
 """
 
-_SUCCESS = {200: "Done", 201: "Made", 204: "Done", 304: "As it was"}
+_SUCCESS = {200: "Done", 201: "Created", 204: "Done", 304: "Not modified"}
 
 _LINKS: dict[str, Node] = {
     "acquiring_acquire": {

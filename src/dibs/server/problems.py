@@ -35,7 +35,7 @@ KINDS: dict[str, Kind] = {
         "Request from another site",
         "A browser session can only make changes from the dashboard. Programs send an API key.",
     ),
-    "not-held": Kind(404, "Not held", "The resource is free, or this key may not see it."),
+    "not-held": Kind(404, "Not held", "It is free, or this API key has no permission to read it."),
     "no-such-key": Kind(404, "API key not found", "GET /v1/keys lists the keys."),
     "no-such-restriction": Kind(
         404, "Restriction not found", "GET /v1/restrict lists the restrictions."
@@ -65,7 +65,7 @@ KINDS: dict[str, Kind] = {
     "media-type": Kind(
         415, "Unsupported media type", "Send application/json or application/msgpack."
     ),
-    "limit": Kind(429, "Quota exceeded", "Release some, or wait. GET /v1/limits shows all limits."),
+    "limit": Kind(429, "Quota exceeded", "Use less, or wait. GET /v1/limits shows all limits."),
     "headers-too-large": Kind(431, "Headers too large", "GET /v1/limits shows the limit."),
     "bug": Kind(500, "Internal server error", "This is a bug. The server log has the details."),
     "overloaded": Kind(503, "Server overloaded", "Try again after Retry-After."),

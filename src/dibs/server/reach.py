@@ -2,13 +2,16 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
 from dibs.backends.http.names import MARK, decoded
 from dibs.core.names import KINDS, MAX_NAME, Kind
-from dibs.model import Status
+from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
+from dibs.runtime.port import Answer as Answered
+from dibs.runtime.port import Told
 from dibs.server.answers import JSON, Answer, encode
 from dibs.server.principal import Principal, Scope
 from dibs.server.problems import Problem
@@ -27,10 +30,51 @@ PAGE_BYTES = 1 << 20
 """A page ends with the key that brings it above about this size."""
 
 
+LOOKS_AT_ONCE = 16
+"""Keys that are read at a time for a batch."""
+
+_ENOUGH = Answered(Failed("busy", "the answer has its limit of about 1 MB: ask again for these"), 0)
+
+
 def _size_of(status: Status) -> int:
     """About how many bytes it has as JSON."""
-    holders = sum(250 + len(each.owner) + len(each.note) for each in status.holders)
-    return 200 + holders + sum(250 + len(each.owner) + len(each.note) for each in status.waiters)
+    listed: tuple[Holder | Waiter, ...] = (*status.holders, *status.waiters)
+    texts = sum(250 + _length(each.owner) + _length(each.note) for each in listed)
+    return 200 + texts + 5 * sum(len(each.slots) for each in status.holders)
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() and text.isprintable() else 6 * len(text)
+
+
+async def ask_in_parts(
+    service: "Service", who: Principal, commands: Sequence[Command]
+) -> Sequence[Told]:
+    """As `Service.ask_all`, but reads few keys at a time, and none beyond `PAGE_BYTES`: see `bounded`."""
+    told = list[Told]()
+    looks = [n for n, each in enumerate(commands) if type(each) is Inspect]
+    for at, end in pairwise([0, *looks[LOOKS_AT_ONCE::LOOKS_AT_ONCE], len(commands)]):
+        full = sum(map(_bytes_of, told)) >= PAGE_BYTES
+        is_asked = [not full or type(each) is not Inspect for each in commands[at:end]]
+        asked = list(compress(commands[at:end], is_asked))
+        answers = iter(await service.ask_all(who, asked) if asked else ())
+        told += [next(answers) if each else _ENOUGH for each in is_asked]
+    return told
+
+
+def bounded(told: Iterable[Told]) -> Sequence[Told]:
+    """The same, with `Failed` for each status that begins beyond `PAGE_BYTES`."""
+    found, size = list[Told](), 0
+    for each in told:
+        length = _bytes_of(each)
+        found.append(_ENOUGH if length and size >= PAGE_BYTES else each)
+        size += length
+    return found
+
+
+def _bytes_of(told: Told) -> int:
+    status = told.reply if isinstance(told, Answered) else None
+    return _size_of(status) if isinstance(status, Status) else 0
 
 
 async def page_json[T](
@@ -101,6 +145,11 @@ def _seen(principal: Principal, wanted: bytes) -> Iterable[bytes]:
     return tuple(each for each in reduced(principal.prefixes) if each.startswith(wanted))
 
 
+def _before(stretch: bytes) -> bytes:
+    """A key that comes before those of a stretch, and after those of stretches before it."""
+    return stretch[:-1] + (bytes([stretch[-1] - 1]) + b"\xff" * 4 if stretch[-1] else b"")
+
+
 async def read(
     service: "Service",
     principal: Principal,
@@ -114,25 +163,25 @@ async def read(
     """
     items: list[Status] = []
     looks = size = 0
-    async with service.accounts.reading.turn(principal.key_id, limit):
-        for stretch in stretches(principal, prefixes):
-            if after is not None and after >= stretch and not after.startswith(stretch):
-                continue  # it lies behind us
-            cursor = after if after is not None and after.startswith(stretch) else None
-            while True:
-                few = min(limit - len(items), AT_ONCE)
+    for stretch in stretches(principal, prefixes):
+        if after is not None and after >= stretch and not after.startswith(stretch):
+            continue  # it lies behind us
+        cursor = after if after is not None and after.startswith(stretch) else None
+        while True:
+            if looks >= LOOKS:
+                return Found(items, cursor or _before(stretch))
+            few = min(limit - len(items), AT_ONCE)
+            async with service.accounts.reading.turn(principal.key_id, AT_ONCE):
                 page = await service.runtime.backend.scan(stretch, cursor, few)
-                looks += 1
-                cursor = page.cursor
-                for item in page.items:
-                    items.append(item)
-                    size += _size_of(item)
-                    if size >= PAGE_BYTES:
-                        return Found(items, item.key)
-                if cursor is None:
-                    break
-                if len(items) >= limit or looks >= LOOKS:
-                    return Found(items, cursor)
+            looks += 1
+            cursor = page.cursor
+            for item in page.items:
+                items.append(item)
+                size += _size_of(item)
+                if size >= PAGE_BYTES:
+                    return Found(items, item.key)
             if len(items) >= limit:
-                return Found(items, items[-1].key)
+                return Found(items, cursor or items[-1].key)
+            if cursor is None:
+                break
     return Found(items, None)

@@ -26,11 +26,15 @@ class Complaints:
         self._told.pop(about, None)
 
 
-async def repeat(work: Callable[[], Awaitable[None]], every: float, trouble: str) -> None:
-    """Do it every so many seconds, for ever. What goes wrong is told once, after `trouble`."""
+async def repeat(
+    work: Callable[[], Awaitable[None]], every: float, trouble: str, first: float | None = None
+) -> None:
+    """Do it every so many seconds, the first time after `first`. Logs what fails once, after `trouble`."""
     complaints = Complaints()
+    pause = every if first is None else first
     while True:
-        await asyncio.sleep(every)
+        await asyncio.sleep(pause)
+        pause = every
         try:
             await work()
             complaints.settle(trouble)

@@ -68,6 +68,7 @@ class Secrets:
         self._lines: list[tuple[bytes, float]] = []
         if path is not None and not self._given:
             _make(path)
+            self.accepted()  # it fails now or never
         elif not self._given:
             self._given = (secrets.token_bytes(32),)
 

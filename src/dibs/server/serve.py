@@ -21,10 +21,9 @@ from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
 from dibs.hub import hub_for
 from dibs.runtime.asyncio import AsyncRuntime
-from dibs.server.audit import TRIM_EVERY, Audit
+from dibs.server.audit import Audit
 from dibs.server.config import Placement, ServerConfig
-from dibs.server.files import allow_files
-from dibs.server.front import Front, listening_socket, url_of
+from dibs.server.front import Front, allow_files, listening_socket, url_of
 from dibs.server.keys import KeyRing
 from dibs.server.logs import logged
 from dibs.server.metrics import measured
@@ -34,8 +33,8 @@ from dibs.server.placing.listing import Own, check_each_once
 from dibs.server.placing.markers import Markers
 from dibs.server.placing.starting import join, own_of, placing, runtime_over
 from dibs.server.records import records_for
-from dibs.server.records.folders import missing_folders, open_to_others
 from dibs.server.records.port import Records
+from dibs.server.records.sqlite import missing_folders, open_to_others
 from dibs.server.repeating import repeat
 from dibs.server.secrets import SHORTEST
 from dibs.server.service import Service
@@ -147,15 +146,15 @@ class Server:
         stack.push_async_callback(keys.close)
         self._check_keys(keys)
         audit = Audit(records, keep=config.audit_keep, most=config.audit_lines)
-        stack.enter_context(
-            background(repeat(audit.trim, TRIM_EVERY, "the audit can't be trimmed"))
-        )
+        stack.enter_context(background(audit.work()))
         await join(records, audit, own, ways, config.placement_fresh)
         runtime = await runtime_over(ways, records, config.placement_fresh)
         await runtime.ready()
         keys.leave_markers(Markers(lambda: runtime.stores))
         service = Service(runtime, records, keys, audit, config.limits, config.origins)
         await keys.on_change(service.sessions.read_ended)
+        trouble = "other servers cannot be told who has signed out"
+        stack.enter_context(background(repeat(service.sessions.write_ended, 1.0, trouble)))
         desk = placing(runtime, records, audit)
         service.placing = await stack.enter_async_context(desk)
         return service
@@ -177,9 +176,9 @@ class Server:
                 "With several servers, set the same %d random characters on all.",
                 SHORTEST,
             )
-        for told in open_to_others(
-            (self.config.records_url, *(each.url for each in self.config.stores))
-        ):
+        secret = None if self.config.secret else self.config.secret_path
+        urls = (self.config.records_url, *(each.url for each in self.config.stores))
+        for told in open_to_others(urls, secret):
             log.warning("%s", told)
         for worry in await records.worries():
             log.warning("records = %s: %s", redacted(self.config.records_url), worry)

@@ -23,6 +23,7 @@ from dibs.model import (
     Lost,
     Queued,
     Release,
+    Released,
     Renew,
     Renewed,
     Reply,
@@ -311,10 +312,11 @@ class Service:
 
 
 def _acquired(accounts: Accounts, key_id: str, command: Acquire, reply: Reply) -> None:
+    which, delay = (command.key, command.id), command.lock_delay
     if type(reply) is Granted:
-        accounts.leased(key_id, (command.key, command.id), reply.ttl)
+        accounts.leased(key_id, which, reply.ttl, delay)
     elif type(reply) is Queued:
-        accounts.queued(key_id, (command.key, command.id), command.patience)
+        accounts.queued(key_id, which, command.patience, delay)
 
 
 def _renewed(accounts: Accounts, key_id: str, command: Renew, reply: Reply) -> None:
@@ -326,8 +328,11 @@ def _renewed(accounts: Accounts, key_id: str, command: Renew, reply: Reply) -> N
         accounts.ended(key_id, (command.key, command.id))
 
 
-def _released(accounts: Accounts, key_id: str, command: Release, _: Reply) -> None:
-    accounts.ended(key_id, (command.key, command.id))
+def _released(accounts: Accounts, key_id: str, command: Release, reply: Reply) -> None:
+    if type(reply) is Released:
+        accounts.released(key_id, (command.key, command.id), command.keep)
+    else:
+        accounts.ended(key_id, (command.key, command.id))
 
 
 _KEPT: dict[type, Callable[..., None]] = {

@@ -89,9 +89,8 @@ def _flaw(limits: Limits, command: Command) -> str | None:
 
 
 def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
-    most = limits.max_capacity if command.key.startswith(b"semaphore:") else MANY
-    if not (1 <= command.units <= most and 1 <= command.capacity <= most):
-        return f"`units` and `capacity` must be 1 to {most}"
+    if flaw := _size_flaw(limits, command):
+        return flaw
     if not -(1 << 31) <= command.priority < 1 << 31:  # at the top are those who wait to upgrade
         return "`priority` must be -2^31 to 2^31 - 1"
     if not (isfinite(command.patience) and 0 < command.patience <= limits.max_ttl):
@@ -103,6 +102,23 @@ def _acquire_flaw(limits: Limits, command: Acquire) -> str | None:
         or text_flaw("note", command.note)
         or text_flaw("trace", command.trace, MAX_ID)
     )
+
+
+def _size_flaw(limits: Limits, command: Acquire) -> str | None:
+    """What others hold by depends on the capacity, so it is the one that the kind of resource has."""
+    kind, units, capacity = command.key.partition(b":")[0], command.units, command.capacity
+    if kind == b"semaphore":
+        most = limits.max_capacity
+        if not (1 <= units <= most and 1 <= capacity <= most):
+            return f"`units` and `capacity` must be 1 to {most}"
+    elif kind == b"rwlock":
+        if capacity != MANY or units not in (1, MANY):
+            return (
+                f"of an rwlock, `capacity` must be {MANY}, and `units` 1 to read or {MANY} to write"
+            )
+    elif units != 1 or capacity != 1:
+        return f"of a {kind.decode()}, `units` and `capacity` must be 1"
+    return None
 
 
 def _floor_flaw(command: Acquire, stamp: Callable[[], int]) -> str | None:

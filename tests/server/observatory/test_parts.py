@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dibs.server.observatory.events import Event, shape
-from dibs.server.observatory.ring import Ring
+from dibs.server.observatory.observatory import Ring
 
 
 def event(name: bytes = b"x") -> Event:

@@ -10,6 +10,7 @@ from dibs.core.book import MemoryBook
 from dibs.core.ledger import apply
 from dibs.core.names import fingerprint
 from dibs.model import (
+    MANY,
     Acquire,
     Command,
     Granted,
@@ -302,9 +303,10 @@ def test_no_slot_is_shown_with_two_holders(capacity: int, seed: int) -> None:
     """Commands of this server and of others, pushes before the answer that caused them, late looks."""
     seen, random = Watched(), Random(seed)
     seen.walk()
-    for _ in range(120):
+    for step in range(120):
         who = random.choice("abcdef")
         commands: list[Command] = [
+            Resize(KEY, f"id-of-{who}", random.randint(1, capacity), step),
             replace(acquire(who, ttl=4.0), capacity=capacity),
             replace(acquire(who, ttl=4.0), capacity=capacity),
             replace(release(who), keep=random.choice([0.0, 0.0, 0.0, 1.0])),
@@ -323,10 +325,11 @@ def check_no_overlap(told: list[Event]) -> None:
     """Each hold of a slot ends, in the order of the events and by their times, before the next begins."""
     holds: dict[str, Event] = {}
     for event in told:
-        if event.what == "granted":
+        if event.what in ("granted", "resized"):
+            begun = holds.pop(event.lease, None) if event.what == "resized" else None
             for other in holds.values():
                 assert not set(other.slots) & set(event.slots), (other, event)
-            holds[event.lease] = event
+            holds[event.lease] = replace(event, at=begun.at) if begun else event
         elif event.what in ("released", "expired", "freed"):
             granted = holds.pop(event.lease, None)
             assert event.held_for is not None
@@ -340,6 +343,28 @@ def check_no_overlap(told: list[Event]) -> None:
                 assert event.at >= ended.get(slot, 0.0) - 0.001, event
             elif event.what in ("released", "expired", "freed"):
                 ended[slot] = event.at
+
+
+@pytest.mark.parametrize("here", [True, False])
+def test_a_reader_that_upgrades_holds_all_along_and_alone(seen: Watched, here: bool) -> None:
+    act = seen.here if here else seen.elsewhere
+    for who, ttl in (("a", 30.0), ("b", 1.0)):
+        act(replace(acquire(who, ttl=ttl), key=b"rwlock:x", capacity=MANY))
+    seen.walk()
+    seen.now += 1.5
+    act(Resize(b"rwlock:x", "id-of-a", MANY, 1))
+    seen.walk()
+    assert seen.take() == ["granted a", "granted b", "expired b", "resized a"]
+
+
+def test_many_slots_are_not_remembered(seen: Watched) -> None:
+    wish = Acquire(b"semaphore:x", "id-of-a", "a", 30.0, units=1024, capacity=1024)
+    seen.here(wish)
+    known = seen.picture.of(wish.key)
+    assert known is not None
+    assert [known.slots, *(each.slots for each in known.holds.values())] == [{}, ()]
+    seen.here(Release(wish.key, wish.id))
+    assert [known.ended, *(event.slots for event in seen.told)] == [{}, (), ()]
 
 
 def test_an_expiry_is_told_at_its_own_time_before_the_next_grant(seen: Watched) -> None:

@@ -10,7 +10,7 @@ import pytest
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.hub import hub_for
 from dibs.model import Acquire, Page
-from dibs.server.observatory import picture, scanner, sketch
+from dibs.server.observatory import picture, scanner
 from dibs.server.observatory.observatory import Observatory
 from dibs.server.placing.runtime import PlacedRuntime
 from tests.server.alone import alone
@@ -91,27 +91,42 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
 
     monkeypatch.setattr(scanner, "WATCHED", 0.01)
     monkeypatch.setattr(picture, "LATE", 0.0)
-    monkeypatch.setattr(picture, "SILENT", 0.2)
     monkeypatch.setattr(runtime.backend, "scan", forbidden)
     observatory, bell = Observatory(runtime), asyncio.Event()
     for number in range(20):
         for who in ("a", "b"):
-            wish = Acquire(b"lock:%d" % number, who * 22, "me", 0.2, queue=True)
+            wish = Acquire(b"lock:%d" % number, who * 22, "me", 0.2, queue=True, patience=0.2)
             observatory.picture.saw(wish, (await runtime.call(wish)).reply)
-    kept = Acquire(b"lock:kept", "k" * 22, "me", 60.0)
-    observatory.picture.saw(kept, (await runtime.call(kept)).reply)
+    for who in ("k", "l"):
+        kept = Acquire(b"lock:kept", who * 22, "me", 60.0, queue=True, patience=0.2)
+        observatory.picture.saw(kept, (await runtime.call(kept)).reply)
     assert len(observatory.picture) == 21
     async with observatory.at_work(), asyncio.timeout(LONG):
         with observatory.watched(bell):
-            while len(observatory.picture) > 1:
+            while len(observatory.picture) > 1 or observatory.picture.all()[0].places:
+                observatory.picture._at(b"lock:kept")  # there are commands about it all the time
                 await asyncio.sleep(0.01)
     assert [each.key for each in observatory.picture.all()] == [b"lock:kept"]
+
+
+async def test_what_is_renewed_elsewhere_has_not_ended(
+    runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanner, "UNWATCHED", 0.3)
+    monkeypatch.setattr(picture, "LATE", 0.0)
+    observatory = Observatory(runtime)
+    take = Acquire(b"lock:x", "i" * 22, "me", 0.2)
+    async with observatory.at_work():
+        for _ in range(20):
+            await runtime.call(take)
+            await asyncio.sleep(0.05)
+    assert [each.what for each in observatory.ring.after(0, 100)] == ["granted"]
 
 
 async def test_of_many_keys_the_oldest_are_forgotten(
     runtime: PlacedRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sketch, "MOST", 3)
+    monkeypatch.setattr(picture, "MOST", 3)
     observatory = Observatory(runtime)
     for number in range(5):
         wish = Acquire(b"lock:%d" % number, f"{number:022}", "me", 60.0)

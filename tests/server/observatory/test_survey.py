@@ -3,14 +3,14 @@
 import asyncio
 import random
 
+from dibs.server.observatory.observatory import SHARE, STEP, Survey
+from dibs.server.observatory.picture import Picture
 from dibs.server.observatory.seen import Place, Seen
-from dibs.server.observatory.sketch import Sketch
-from dibs.server.observatory.survey import SHARE, STEP, Survey
 
 MANY = 5 * STEP + 7
 
 
-class Counted(Sketch):
+class Counted(Picture):
     """One that counts how often somebody walks through it."""
 
     def __init__(self, keys: int) -> None:
@@ -21,7 +21,7 @@ class Counted(Sketch):
         for number, key in enumerate(names):
             seen = self._begin(key)
             for place in range(3 if number == 1 else number % 2):
-                seen.places[f"{number}.{place}"] = Place("me", "", 1, 0.0)
+                seen.places[f"{number}.{place}"] = Place("me", "", 1, 0.0, 30.0)
 
     def all(self) -> list[Seen]:
         self.walks += 1
@@ -75,7 +75,7 @@ async def test_few_are_told_as_they_are_now() -> None:
     sketch = Counted(3)
     survey = Survey(sketch, Clock())
     assert len(await survey.lines()) == 1
-    sketch._begin(b"lock:new").places["4"] = Place("me", "", 1, 0.0)
+    sketch._begin(b"lock:new").places["4"] = Place("me", "", 1, 0.0, 30.0)
     assert len(await survey.lines()) == 2
 
 

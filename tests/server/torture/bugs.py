@@ -72,8 +72,8 @@ def gives_up_for_the_caller() -> None:
 
     real = acquiring._Line.__init__
 
-    def init(self: Any, runtime: Any, ask: Any, lease_id: str, *, brought: bool) -> None:
-        real(self, runtime, ask, lease_id, brought=False)
+    def init(self: Any, *given: Any, brought: bool) -> None:
+        real(self, *given, brought=False)
 
     put(acquiring._Line, "__init__", init)
 

@@ -33,6 +33,8 @@ TTL = 10
 THREADS = 48
 CROWD = 400
 """Holders of the semaphore that is asked about again and again."""
+FAT = 20
+"""Semaphores with a hundred holders each, all with long notes."""
 
 
 def b64(text: str) -> str:
@@ -72,6 +74,35 @@ type Attack = Callable[[Caller, random.Random], int]
 def crowded(call: Caller, _: random.Random) -> int:
     command = {"op": "inspect", "key": b64("semaphore:theirs/crowd")}
     return call("POST", "/v1/batch", {"commands": [command] * 512})[0]
+
+
+def looking_at_fat(call: Caller, _: random.Random) -> int:
+    commands = [
+        {"op": "inspect", "key": b64(f"semaphore:theirs/fat{number % FAT}")}
+        for number in range(512)
+    ]
+    return call("POST", "/v1/batch", {"commands": commands})[0]
+
+
+def watching(call: Caller, any_of: random.Random) -> int:
+    """Streams of a crowd that changes, for a second."""
+    path = f"/v1/watch/locks/base64:{b64('theirs/crowd')}?kind=semaphore"
+    return _open(call, any_of, [f"GET {path}"] * 8)
+
+
+def starving(call: Caller, any_of: random.Random) -> int:
+    """Bodies that are announced, and never sent."""
+    return _open(call, any_of, ["POST /v1/batch"] * 8, "Content-Length: 1048576\r\n")
+
+
+def _open(call: Caller, any_of: random.Random, requests: list[str], more: str = "") -> int:
+    head = f"Host: x\r\nAuthorization: {call._headers['Authorization']}\r\n{more}\r\n"
+    with ExitStack() as stack:
+        for request in requests:
+            peer = stack.enter_context(socket.create_connection((HOST, call._port), 5))
+            peer.sendall(f"{request} HTTP/1.1\r\n{head}".encode())
+        time.sleep(1 + any_of.random())
+    return 1
 
 
 def listing(call: Caller, any_of: random.Random) -> int:
@@ -137,6 +168,42 @@ def joining(call: Caller, any_of: random.Random) -> int:
     return call("POST", "/v1/batch", {"commands": commands})[0]
 
 
+def flipping(call: Caller, any_of: random.Random) -> int:
+    """A queue, and then room for all of it at once."""
+    command = {"op": "acquire", "key": b64("semaphore:theirs/flip"), "owner": "x", "inbox": "x"}
+    size = {"capacity": 100_000} if any_of.random() < 0.1 else {"queue": True}
+    commands = [command | size | {"id": new_id(any_of), "ttl": 60.0} for _ in range(128)]
+    return call("POST", "/v1/batch", {"commands": commands})[0]
+
+
+def beating(call: Caller, any_of: random.Random) -> int:
+    """Heartbeats of a long queue."""
+    ids = [f"{any_of.randrange(2000):022}" for _ in range(256)]
+    key = b64("lock:theirs/queue")
+    commands = [
+        {"op": "acquire", "key": key, "id": each, "owner": "x", "ttl": 60.0, "queue": True}
+        for each in ids
+    ]
+    return call("POST", "/v1/batch", {"commands": commands})[0]
+
+
+def resizing(call: Caller, any_of: random.Random) -> int:
+    key, size = b64("semaphore:theirs/slots"), {"capacity": 1024, "ttl": 60.0, "owner": "x"}
+    commands: list[dict[str, object]] = [{"op": "acquire", "key": key, "id": "r" * 22} | size]
+    start = any_of.randrange(1 << 40)
+    commands += [
+        {"op": "resize", "key": key, "id": "r" * 22, "units": (1, 1024)[n % 2], "seq": start + n}
+        for n in range(511)
+    ]
+    return call("POST", "/v1/batch", {"commands": commands})[0]
+
+
+def revoking(call: Caller, _: random.Random) -> int:
+    """Nobody has that lease, but all are looked at."""
+    command = {"op": "revoke", "key": b64("semaphore:theirs/crowd"), "lease": "x", "reason": "r"}
+    return call("POST", "/v1/batch", {"commands": [command] * 4})[0]
+
+
 def forcing(call: Caller, any_of: random.Random) -> int:
     command = {"op": "revoke", "key": b64("lock:theirs/none"), "lease": None, "reason": "r" * 3000}
     return call("POST", "/v1/batch", {"commands": [command] * 200})[0]
@@ -184,13 +251,16 @@ def idling(call: Caller, any_of: random.Random) -> int:
     return 1
 
 
-READING: tuple[Attack, ...] = (crowded, listing, nested)
-ACQUIRING: tuple[Attack, ...] = (*READING, greedy, hasty, fat, burying, joining)
+READING: tuple[Attack, ...] = (crowded, listing, nested, looking_at_fat, watching, starving)
+ACQUIRING: tuple[Attack, ...] = (
+    *(*READING, greedy, hasty, fat, burying, joining),
+    *(flipping, beating, resizing),
+)
 ATTACKS: dict[str, tuple[Attack, ...]] = {
     "read": READING,
     "acquire": ACQUIRING,
-    "force": (*READING, forcing),
-    "admin": (*ACQUIRING, forcing, ruling),
+    "force": (*READING, forcing, revoking),
+    "admin": (*ACQUIRING, forcing, revoking, ruling),
     "stranger": (guessing, stuffing, pipelining, idling),
 }
 
@@ -250,6 +320,10 @@ def assail(server: DibsServer, who: str, seconds: float, seed: int) -> bool:
         for number in range(CROWD)
     ]  # fmt: skip
     admin("POST", "/v1/batch", {"commands": crowd})
+    for each in range(FAT):
+        key = b64(f"semaphore:theirs/fat{each}")
+        fatten = {"key": key, "note": "\x01" * 1000, "owner": "\x01" * 250}
+        admin("POST", "/v1/batch", {"commands": [one | fatten for one in crowd[:100]]})
     theirs = "" if who == "stranger" else made(who, "theirs/")
     url = f"http://{ours}@{HOST}:{server.port}"
     run = [sys.executable, "-m", "dibs", "run", "ours/held", "--ttl", f"{TTL}s", "--url", url]

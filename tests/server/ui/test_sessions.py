@@ -11,6 +11,7 @@ import pytest
 
 from dibs.server.observatory.events import Event
 from dibs.server.ui.seal import Seal, Session, new_session
+from tests.server.test_records_away import cut_off
 from tests.server.ui.profiles import TRUST, Profile, type_of
 from tests.server.world import World, b64
 from tests.servers.waiting import wait_until
@@ -217,7 +218,9 @@ def test_a_stream_ends_with_its_session(world: World, enter: Callable[..., Profi
 
 
 @pytest.mark.once
-def test_any_server_of_the_service_takes_it(tmp_path: Path, enter: Callable[..., Profile]) -> None:
+def test_any_server_of_the_service_takes_it_until_its_end(
+    tmp_path: Path, enter: Callable[..., Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = World.over(tmp_path)
     there = World.over(tmp_path)
     try:
@@ -231,6 +234,14 @@ def test_any_server_of_the_service_takes_it(tmp_path: Path, enter: Callable[...,
                 assert client.delete("/ui/session", headers=page).status_code == 204
                 assert "session ended" in stream.read().decode(), "at the other server, too"
             assert profile.with_cookie(profile.sealed) == 401
+            profile = enter("read", at=here)
+            client.headers["cookie"] = f"dibs_session={profile.sealed}"
+            with monkeypatch.context() as now:
+                cut_off(here, now)
+                answer = profile.client.delete("/ui/session", headers=profile.page)
+                assert (answer.status_code, "set-cookie" in answer.headers) == (503, True)
+                assert profile.client.get("/ui/session").status_code == 401
+            wait_until(lambda: client.get("/ui/session").status_code == 401, "it ends there too")
     finally:
         there.close()
         here.close()

@@ -2,17 +2,17 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from dibs.model import Command, Reply, Status, Wakeup
 from dibs.runtime.mail import Letterbox, PassingMail
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
-from dibs.server.observatory.ring import Ring
 from dibs.server.observatory.scanner import Scanner
-from dibs.server.observatory.survey import Survey
 
 if TYPE_CHECKING:
     from dibs.server.placing.runtime import PlacedRuntime
@@ -21,6 +21,86 @@ if TYPE_CHECKING:
 
 GATHERED = 0.02
 """So long news gather before those who watch are told, in seconds."""
+
+MOST = 16_384
+"""So many events are remembered."""
+
+AT_ONCE = 500
+"""So many are looked through at a time, for one who follows them."""
+
+
+class Ring:
+    """The latest events. A reader keeps the number of the last event that it has read, and goes on there."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._events: deque[Event] = deque(maxlen=most)
+        self.last = 0
+        """The number of the latest event; 0 before the first."""
+
+    def add(self, event: Event) -> None:
+        """One more; the oldest is forgotten."""
+        self.last += 1
+        self._events.append(event)
+
+    @property
+    def forgotten(self) -> int:
+        """The number of the latest event that is forgotten; 0 before that."""
+        return self.last - len(self._events)
+
+    def has_after(self, number: int) -> bool:
+        """Whether nothing that came after that one is forgotten."""
+        return self.forgotten <= number <= self.last
+
+    def after(self, number: int, most: int) -> list[Event]:
+        """The next ones after that number, without a gap, if `has_after` it."""
+        missing = self.last - number
+        begin = len(self._events) - missing
+        if begin + most < missing:  # it is nearer from the left
+            return list(islice(self._events, begin, begin + most))
+        newest_first = islice(reversed(self._events), max(missing - most, 0), missing)
+        return list(newest_first)[::-1]
+
+
+STEP = 2_000
+"""So many are looked at in a row: a millisecond or two."""
+
+SHARE = 20
+"""What has taken a while is good for so many times that, so it takes little of the time, however many ask."""
+
+type Lines = Sequence[tuple[int, bytes]]
+
+
+class Survey:
+    """What is known of all keys at once. Where they are many it may be some seconds old."""
+
+    def __init__(self, picture: Picture, now: Callable[[], float]) -> None:
+        self._picture = picture
+        self._now = now
+        self._walk: asyncio.Task[Lines] | None = None
+        self._good_until = 0.0
+
+    async def lines(self) -> Lines:
+        """Where somebody waits, the longest line first: how many, as a negative, and the key."""
+        walk, is_quick = self._walk, len(self._picture) <= STEP
+        if walk is None or (walk.done() and (is_quick or self._now() >= self._good_until)):
+            walk = self._walk = asyncio.get_running_loop().create_task(self._measured())
+        return await asyncio.shield(walk)  # others want it too, whoever goes
+
+    async def _measured(self) -> Lines:
+        began = self._now()
+        found: list[tuple[int, bytes]] = []
+        async for some in in_steps(self._picture.all()):
+            found += [(-len(each.places), each.key) for each in some if each.places]
+        found.sort()
+        self._good_until = self._now() + SHARE * (self._now() - began)
+        return found
+
+
+async def in_steps[T](items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+    """The parts of a long list, between which others go on."""
+    for at in range(0, len(items), STEP):
+        yield items[at : at + STEP]
+        await asyncio.sleep(0)
 
 
 class Observatory:

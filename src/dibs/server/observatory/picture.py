@@ -5,6 +5,7 @@ one of them has told already the other does not tell again.
 """
 
 from collections.abc import Callable, Mapping
+from math import inf
 
 from dibs.core.names import fingerprint
 from dibs.model import (
@@ -24,9 +25,19 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.server.observatory.events import What
-from dibs.server.observatory.seen import Hold, Place, Seen
-from dibs.server.observatory.sketch import MOST, PUNCTUAL, Sketch
+from dibs.server.observatory.events import Event, What
+from dibs.server.observatory.seen import SILENT, Hold, Place, Seen, few
+
+type Tell = Callable[[Event], None]
+
+PUNCTUAL = 0.25
+"""Seconds: a hold that is gone no earlier than this before its expiry has expired."""
+
+MOST = 250_000
+"""Keys in use that are known; for another one the oldest is forgotten."""
+
+MOST_ENDED = 4096
+"""Keys out of use, of which it is remembered when their last holds ended."""
 
 RENEWED = 0.05
 """A lease whose end has moved by more than that and a look takes, in seconds, was renewed."""
@@ -34,12 +45,184 @@ RENEWED = 0.05
 LATE = 1.0
 """Seconds after its end for which a hold may have been renewed unseen."""
 
-SILENT = 150.0
-"""Seconds without a command about a key after which nobody waits for it any more."""
+PATIENCE = 30.0
+"""Seconds that a place stands at least after its owner has renewed it."""
 
 
-class Picture(Sketch):
-    """See the module."""
+class Picture:
+    """See the module. `now` is a clock that only runs forwards, `wall` the time of day."""
+
+    def __init__(self, tell: Tell, now: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._tell = tell
+        self._now = now
+        self._wall = wall
+        self._begun = now()
+        self._walks = 0
+        self._seen: dict[bytes, Seen] = {}
+        self._ended: dict[bytes, float] = {}
+        """When the last holds of the keys ended that came out of use last."""
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def of(self, key: bytes) -> Seen | None:
+        """What is known of a key that is in use."""
+        return self._seen.get(key)
+
+    def all(self) -> list[Seen]:
+        """What is known of each of them."""
+        return list(self._seen.values())
+
+    def _at(self, key: bytes) -> Seen:
+        """What is known of a key that a command has just changed."""
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._begin(key)
+        seen.changed = self._now()
+        return seen
+
+    def _begin(self, key: bytes) -> Seen:
+        """A key that comes into use."""
+        if len(self._seen) >= MOST:
+            del self._seen[next(iter(self._seen))]
+        seen = self._seen[key] = Seen(key)
+        seen.others_ended = self._ended.pop(key, seen.others_ended)
+        return seen
+
+    def _drop_if_idle(self, seen: Seen) -> None:
+        if seen.is_idle and self._seen.pop(seen.key, None) is not None:
+            self._ended[seen.key] = max(seen.others_ended, *seen.ended.values(), 0.0)
+            if len(self._ended) > MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
+
+    def _grant(
+        self,
+        seen: Seen,
+        lease: str,
+        owner: str,
+        note: str,
+        units: int,
+        by: Granted | Wakeup,
+    ) -> Hold:
+        now = self._now()
+        place = seen.places.pop(lease, None)
+        ends = now + by.window if isinstance(by, Wakeup) else now  # until it is claimed
+        hold = Hold(owner, note, by.token, units, few(by.slots), now, ends)
+        if self._make_room(seen, lease, hold):
+            self._tell_granted(seen, lease, hold, 0.0 if place is None else now - place.since)
+        return hold
+
+    def _make_room(self, seen: Seen, lease: str, hold: Hold) -> bool:
+        """Add a hold, after the ends of those that it shows to be over.
+
+        False if a newer one is known in its stead: then this one is over itself, and is not added.
+        """
+        if lease in seen.holds:
+            self._end(seen, lease, self._ended_as(seen.holds[lease], hold.since), before=hold.since)
+        over = seen.displaced_by(hold.units, hold.slots)
+        if any(seen.holds[each].token > hold.token for each in over):
+            return False
+        for each in over:
+            what = self._ended_as(seen.holds[each], hold.since)
+            self._end(seen, each, what, before=hold.since, found=True)
+        hold.since = max(hold.since, seen.free_since(hold.slots))
+        seen.put(lease, hold)
+        return True
+
+    def _resize(
+        self, seen: Seen, lease: str, units: int, by: Granted | Hold, *, found: bool = False
+    ) -> None:
+        """A hold has other units from now on; first come the ends of those that this shows to be over."""
+        hold, now = seen.take(lease), self._now()
+        over = seen.displaced_by(units, few(by.slots))
+        is_new = all(seen.holds[each].token < by.token for each in over)
+        if is_new:
+            for each in over:
+                self._end(seen, each, self._ended_as(seen.holds[each], now), found=True)
+            seen.free(hold.slots, now)
+            hold.units, hold.slots, hold.token = units, few(by.slots), by.token
+        seen.put(lease, hold)
+        if is_new:
+            self._tell_of(seen, "resized", lease, hold, found=found)
+
+    def _ended_as(self, hold: Hold, by: float) -> What:
+        """How a hold ended that is known to be over at that time."""
+        return "expired" if hold.ends <= by + PUNCTUAL else "released"
+
+    def _tell_granted(
+        self, seen: Seen, lease: str, hold: Hold, waited: float | None, *, found: bool = False
+    ) -> None:
+        self._tell_of(seen, "granted", lease, hold, waited=waited, found=found, at=hold.since)
+
+    def _renew(self, seen: Seen, lease: str, hold: Hold, ttl: float) -> None:
+        self._extend(hold, ttl)
+        hold.renewals += 1
+        self._tell_of(seen, "renewed", lease, hold)
+
+    def _extend(self, hold: Hold, ttl: float) -> None:
+        hold.ends = self._now() + ttl
+        hold.ttl = ttl
+
+    def _end(
+        self,
+        seen: Seen,
+        lease: str,
+        what: What,
+        *,
+        reason: str = "",
+        found: bool = False,
+        before: float = inf,
+    ) -> None:
+        """A hold has ended: at its expiry, or now, and no later than `before`."""
+        hold = seen.take(lease)
+        at = min(self._now(), before)
+        if what == "expired":
+            at = min(at, hold.ends)
+        at = max(at, hold.since)
+        seen.free(hold.slots, at)
+        self._tell_of(seen, what, lease, hold, reason=reason, found=found, at=at)
+
+    def _tell_of(
+        self,
+        seen: Seen,
+        what: What,
+        lease: str,
+        of: Hold | Place,
+        *,
+        waited: float | None = None,
+        reason: str = "",
+        found: bool = False,
+        at: float | None = None,
+    ) -> None:
+        """Tell of something that happened at that time, or now."""
+        now = self._now()
+        at = now if at is None else at
+        held_for: float | None = None
+        token = 0
+        slots: tuple[int, ...] = ()
+        if type(of) is Hold:
+            token, slots = of.token, of.slots
+            if what != "granted":
+                held_for = at - of.since
+        elif what == "left":
+            waited = at - of.since
+        self._tell(
+            Event(
+                what,
+                seen.key,
+                self._wall() - (now - at),
+                lease,
+                of.owner,
+                of.note,
+                token,
+                of.units,
+                slots,
+                waited,
+                held_for,
+                reason,
+                found,
+            )
+        )
 
     # -- what commands tell -------------------------------------------------------------------------
 
@@ -69,10 +252,19 @@ class Picture(Sketch):
 
     def _queued(self, command: Acquire, reply: Queued) -> None:
         seen, lease = self._at(command.key), fingerprint(command.id)
-        if lease not in seen.places:
-            place = Place(command.owner, command.note, command.units, self._now())
+        now = self._now()
+        place = seen.places.get(lease)
+        if place is None:
+            place = Place(command.owner, command.note, command.units, now, 0.0)
             seen.places[lease] = place
             self._tell_of(seen, "queued", lease, place)
+        place.until = now + command.patience
+
+    def _waits(self, command: Renew, reply: Queued) -> None:
+        seen = self._seen.get(command.key)
+        place = None if seen is None else seen.places.get(fingerprint(command.id))
+        if place is not None:
+            place.until = self._now() + max(command.ttl, PATIENCE)
 
     def _renewed(self, command: Renew, reply: Renewed | Granted) -> None:
         seen = self._seen.get(command.key)
@@ -94,8 +286,7 @@ class Picture(Sketch):
         hold = None if seen is None else seen.holds.get(lease)
         if seen is not None and hold is not None and hold.units != command.units:
             seen.changed = self._now()
-            seen.resize(lease, command.units, reply.slots)
-            self._tell_of(seen, "resized", lease, hold)
+            self._resize(seen, lease, command.units, reply)
 
     def _lost(self, command: Renew, reply: Lost) -> None:
         self._over(command.key, fingerprint(command.id), "expired", reply.reason, reply.detail)
@@ -151,7 +342,10 @@ class Picture(Sketch):
         for lease, hold in sorted(found.items(), key=lambda each: each[1].token):
             self._look_at(seen, lease, hold, now - asked)
         for waiter in status.waiters:
-            if waiter.lease not in seen.places:
+            place = seen.places.get(waiter.lease)
+            if place is not None:
+                place.until = max(place.until, now + SILENT)
+            else:
                 place = seen.places[waiter.lease] = Place.of(waiter, now)
                 if self._is_news(place.since):
                     self._tell_of(seen, "queued", waiter.lease, place, found=True)
@@ -162,8 +356,8 @@ class Picture(Sketch):
     ) -> None:
         """The ends of what is there no more, before the grants that followed."""
         gone_at = {
-            each: hold.since
-            for hold in sorted(found.values(), key=lambda hold: -hold.since)
+            each: now if self._is_resized(seen, lease, hold) else hold.since
+            for lease, hold in sorted(found.items(), key=lambda each: -each[1].since)
             if hold.token > seen.newest
             for each in seen.displaced_by(hold.units, hold.slots)
         }
@@ -183,8 +377,8 @@ class Picture(Sketch):
                 del seen.places[lease]
 
     def _look_at(self, seen: Seen, lease: str, found: Hold, took: float) -> None:
-        hold = seen.holds.get(lease)
-        if hold is None or hold.token != found.token:
+        hold, is_resized = seen.holds.get(lease), self._is_resized(seen, lease, found)
+        if hold is None or (hold.token != found.token and not is_resized):
             place = seen.places.pop(lease, None)
             if self._make_room(seen, lease, found) and (
                 place is not None or self._is_news(found.since)
@@ -192,9 +386,8 @@ class Picture(Sketch):
                 waited = None if place is None else found.since - place.since
                 self._tell_granted(seen, lease, found, waited, found=True)
             return
-        if found.units != hold.units:
-            seen.resize(lease, found.units, found.slots)
-            self._tell_of(seen, "resized", lease, hold, found=True)
+        if is_resized:
+            self._resize(seen, lease, found.units, found, found=True)
         ended, hold.ends = hold.ends, max(hold.ends, found.ends)
         if found.ends - took > ended + RENEWED:
             hold.renewals += 1
@@ -202,6 +395,15 @@ class Picture(Sketch):
         if found.revoked and not hold.revoked:
             hold.revoked = True
             self._tell_of(seen, "revoked", lease, hold, found=True)
+
+    def _is_resized(self, seen: Seen, lease: str, found: Hold) -> bool:
+        """Whether a hold that is known has other units now. More units are a new token too."""
+        hold = seen.holds.get(lease)
+        return (
+            hold is not None
+            and hold.units != found.units
+            and (hold.token == found.token or found.since < hold.since + PUNCTUAL)
+        )
 
     def _is_news(self, since: float) -> bool:
         """What was so before we began has not happened."""
@@ -213,9 +415,8 @@ class Picture(Sketch):
         for seen in self.all():
             for lease in [each for each, hold in seen.holds.items() if hold.ends + LATE < now]:
                 self._end(seen, lease, "expired", found=True)
-            if seen.changed + SILENT < now:
-                for lease in list(seen.places):
-                    self._tell_of(seen, "left", lease, seen.places.pop(lease), found=True)
+            for lease in [each for each, place in seen.places.items() if place.until < now]:
+                self._tell_of(seen, "left", lease, seen.places.pop(lease), found=True)
             self._drop_if_idle(seen)
 
     def begin_walk(self) -> int:
@@ -234,6 +435,7 @@ _TAKEN: dict[tuple[type, type], Callable[..., None]] = {
     (Acquire, Queued): Picture._queued,
     (Renew, Renewed): Picture._renewed,
     (Renew, Granted): Picture._renewed,
+    (Renew, Queued): Picture._waits,
     (Renew, Lost): Picture._lost,
     (Release, Released): Picture._released,
     (Resize, Granted): Picture._resized,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from dibs.core.names import KINDS
-from dibs.errors import DibsError
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Inspect, Status
 from dibs.runtime.port import Answer
 from dibs.server.observatory.picture import Picture
@@ -30,6 +30,9 @@ SHARE_UNWATCHED = 49
 
 PAGE = 200
 """Keys that are read at a time: while they are, everybody else waits."""
+
+LOOKS = 16
+"""Keys that are looked at closely at a time."""
 
 CLOSELY = 512
 """So many single keys are looked at, each second."""
@@ -81,8 +84,12 @@ class Scanner:
             begun = self._runtime.now()
             self._hurry.clear()
             with _logged():
-                self._picture.lapse()
-                await self._walk(begun)
+                try:
+                    await self._walk(begun)
+                except DibsError as error:
+                    if not isinstance(error, BackendUnavailable):  # it lists no keys, as by an ACL
+                        self._picture.lapse()
+                    raise
             until = begun + (WATCHED if self._watching else UNWATCHED)
             await self._rest(max(until - self._runtime.now(), 0.05))
 
@@ -117,7 +124,8 @@ class Scanner:
             began = self._runtime.now()
             if keys:
                 with _logged():
-                    await self._look(keys)
+                    for at in range(0, len(keys), LOOKS):
+                        await self._look(keys[at : at + LOOKS])
             took = self._runtime.now() - began
             await asyncio.sleep(max(WATCHED - took, SHARE * took if keys else 0.0))
 

@@ -1,102 +1,92 @@
 """What a picture has of one key."""
 
+from dataclasses import dataclass, field
+from math import inf
+
 from dibs.model import Holder, Waiter
 
+MOST_SLOTS = 16
+"""Slots of one hold that are remembered and told. A hold with more units is shown without slot numbers."""
 
+ENDED_SLOTS = 64
+"""Slots of one key whose last holds' ends are remembered one by one."""
+
+SILENT = 150.0
+"""Seconds after which a place that a look has found is over, if no other look finds it."""
+
+
+def few(slots: tuple[int, ...]) -> tuple[int, ...]:
+    """These slots, or none where they are too many."""
+    return slots if len(slots) <= MOST_SLOTS else ()
+
+
+@dataclass(slots=True, eq=False)
 class Hold:
     """A hold, as it was seen last. Times are of this machine's clock, which only runs forwards."""
 
-    __slots__ = (
-        "ends",
-        "note",
-        "owner",
-        "renewals",
-        "revoked",
-        "since",
-        "slots",
-        "token",
-        "ttl",
-        "units",
-    )
-
-    def __init__(
-        self, owner: str, note: str, token: int, units: int, slots: tuple[int, ...], since: float
-    ) -> None:
-        self.owner = owner
-        self.note = note
-        self.token = token
-        self.units = units
-        self.slots = slots
-        self.since = since
-        self.ends = since
-        """When it ends, unless it is renewed."""
-        self.ttl = 0.0
-        """0 where it is not known."""
-        self.renewals = 0
-        self.revoked = False
+    owner: str
+    note: str
+    token: int
+    units: int
+    slots: tuple[int, ...]
+    since: float
+    ends: float
+    """When it ends, unless it is renewed."""
+    ttl: float = 0.0
+    """0 where it is not known."""
+    renewals: int = 0
+    revoked: bool = False
 
     @classmethod
-    def of(cls, holder: Holder, now: float) -> "Hold":
+    def of(cls, each: Holder, now: float) -> "Hold":
         """What a look has found."""
-        since = now - holder.held_for
-        found = cls(holder.owner, holder.note, holder.token, holder.units, holder.slots, since)
-        found.ends = now + holder.expires_in
-        found.revoked = holder.state == "revoked"
+        since, ends = now - each.held_for, now + each.expires_in
+        found = cls(each.owner, each.note, each.token, each.units, few(each.slots), since, ends)
+        found.revoked = each.state == "revoked"
         return found
 
 
+@dataclass(slots=True, eq=False)
 class Place:
     """A place in line, as it was seen last."""
 
-    __slots__ = ("note", "owner", "since", "units")
-
-    def __init__(self, owner: str, note: str, units: int, since: float) -> None:
-        self.owner = owner
-        self.note = note
-        self.units = units
-        self.since = since
+    owner: str
+    note: str
+    units: int
+    since: float
+    until: float
+    """When it is over unless its owner is heard of."""
 
     @classmethod
     def of(cls, waiter: Waiter, now: float) -> "Place":
         """What a look has found."""
-        return cls(waiter.owner, waiter.note, waiter.units, now - waiter.waited)
+        return cls(waiter.owner, waiter.note, waiter.units, now - waiter.waited, now + SILENT)
 
 
+@dataclass(slots=True, eq=False)
 class Seen:
     """A key in use."""
 
-    __slots__ = (
-        "capacity",
-        "changed",
-        "ended",
-        "holds",
-        "key",
-        "newest",
-        "places",
-        "slots",
-        "units",
-        "walk",
-    )
-
-    def __init__(self, key: bytes) -> None:
-        self.key = key
-        self.holds: dict[str, Hold] = {}
-        """By the fingerprints of their leases' ids."""
-        self.places: dict[str, Place] = {}
-        self.slots: dict[int, str] = {}
-        """Which of them has a slot."""
-        self.units = 0
-        """How many units they have together."""
-        self.capacity = 0
-        """The newest capacity; 0 if it is not known."""
-        self.ended: dict[int, float] = {}
-        """When each slot's last hold ended, as far as that was told."""
-        self.newest = 0
-        """The newest token."""
-        self.changed = float("-inf")
-        """When a command's answer changed it: a look that began before is older than that."""
-        self.walk = 0
-        """The last walk through the store that has found it."""
+    key: bytes
+    holds: dict[str, Hold] = field(default_factory=dict[str, Hold])
+    """By the fingerprints of their leases' ids."""
+    places: dict[str, Place] = field(default_factory=dict[str, Place])
+    slots: dict[int, str] = field(default_factory=dict[int, str])
+    """Which of them has a slot."""
+    units: int = 0
+    """How many units they have together."""
+    capacity: int = 0
+    """The newest capacity; 0 if it is not known."""
+    ended: dict[int, float] = field(default_factory=dict[int, float])
+    """When each slot's last hold ended, as far as that was told: of the last ones, the latest last."""
+    others_ended: float = -inf
+    """When the last hold of all other slots had ended."""
+    newest: int = 0
+    """The newest token."""
+    changed: float = -inf
+    """When a command's answer changed it: a look that began before is older than that."""
+    walk: int = 0
+    """The last walk through the store that has found it."""
 
     def put(self, lease: str, hold: Hold) -> None:
         """Add a hold."""
@@ -114,11 +104,17 @@ class Seen:
                 del self.slots[slot]
         return hold
 
-    def resize(self, lease: str, units: int, slots: tuple[int, ...]) -> None:
-        """Give a hold that many units."""
-        hold = self.take(lease)
-        hold.units, hold.slots = units, slots
-        self.put(lease, hold)
+    def free(self, slots: tuple[int, ...], at: float) -> None:
+        """Remember when the hold of these slots ended."""
+        for slot in slots:
+            self.ended.pop(slot, None)
+            self.ended[slot] = at
+        while len(self.ended) > ENDED_SLOTS:
+            self.others_ended = max(self.others_ended, self.ended.pop(next(iter(self.ended))))
+
+    def free_since(self, slots: tuple[int, ...]) -> float:
+        """When the last hold of these slots ended, or a little later."""
+        return max((self.ended.get(each, self.others_ended) for each in slots), default=0.0)
 
     def displaced_by(self, units: int, slots: tuple[int, ...]) -> list[str]:
         """The leases that must have ended, as these units were granted.

@@ -111,8 +111,8 @@ class Atlas:
         before, table = self.table, await read_table(self._records, sent)
         if table.version < before.version:
             raise Corrupt(
-                "the records know less of where directories live than they did. Nothing more is granted, as "
-                "it may be held elsewhere: restart all servers once no lock of before can still be held"
+                "the records have lost information about where directories live. Nothing is granted, as a "
+                "lock may be held in another store. Restart all servers once all leases so far have expired"
             )
         self.table = table
         if table.listing != before.listing:

@@ -1,5 +1,6 @@
 """What administrators say of where directories live, and what they are told."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -77,6 +78,8 @@ class Desk:
         self._audit = audit
         self._placed = placed
         self._mover = mover
+        self._changing = asyncio.Lock()
+        """Held from reading to writing, so that what conflicts here writes no line of the audit."""
 
     @property
     def places(self) -> Sequence[Place]:
@@ -99,27 +102,30 @@ class Desk:
 
     async def restrict(self, who: Principal, directory: bytes, rule: Rule) -> None:
         """Set one. Raises `ValueError`, `Unsatisfiable`, `Conflict`, `TooMany`."""
-        rule = rule.spelt(self.places)
-        found = await read_all(self._records)
-        rules = {**found.rules, directory: rule}
-        if not who.may_everywhere(Scope.ADMIN) and directory not in found.rules:
-            theirs = sum(who.may(Scope.ADMIN, each) for each in found.rules)
-            if theirs >= RULES_EACH:
-                raise TooMany(f"there are {theirs} restrictions in your directories")
-        self._check(found, directory, rules)
-        await self._audit.write(who, "restriction set", directory, {"rule": rule})
-        version = found.versions.get((RULE, directory), 0)
-        await write(self._records, RULE, directory, rule, version)
-        await outdate(self._records)
+        async with self._changing:
+            rule = rule.spelt(self.places)
+            found = await read_all(self._records)
+            rules = {**found.rules, directory: rule}
+            if not who.may_everywhere(Scope.ADMIN) and directory not in found.rules:
+                theirs = sum(who.may(Scope.ADMIN, each) for each in found.rules)
+                if theirs >= RULES_EACH:
+                    raise TooMany(f"there are {theirs} restrictions in your directories")
+            self._check(found, directory, rules)
+            if found.rules.get(directory) != rule:
+                await self._audit.write(who, "restriction set", directory, {"rule": rule})
+                version = found.versions.get((RULE, directory), 0)
+                await write(self._records, RULE, directory, rule, version)
+            await outdate(self._records)
 
     async def unrestrict(self, who: Principal, directory: bytes) -> None:
         """Delete one; what lives somewhere stays there. Raises `Unknown`, `Conflict`."""
-        found = await read_all(self._records)
-        version = found.versions.get((RULE, directory))
-        if version is None:
-            raise Unknown(f"there is no restriction on {directory_shown(directory)}")
-        await self._audit.write(who, "restriction deleted", directory)
-        await self._records.delete(RULE, record_name(directory), version)
+        async with self._changing:
+            found = await read_all(self._records)
+            version = found.versions.get((RULE, directory))
+            if version is None:
+                raise Unknown(f"there is no restriction on {directory_shown(directory)}")
+            await self._audit.write(who, "restriction deleted", directory)
+            await self._records.delete(RULE, record_name(directory), version)
 
     def _check(self, found: Documents, directory: bytes, rules: Mapping[bytes, Rule]) -> None:
         """Raises `Unsatisfiable` where it, or a directory within it, could live nowhere."""
@@ -147,14 +153,16 @@ class Desk:
         if place is None:
             names = ", ".join(each.name for each in self.places)
             raise Unknown(f"unknown placement {to!r}; placements: {names}")
-        found = await read_all(self._records)
-        told = next(objections(found.rules, directory, place), None)
-        if told is not None:
-            raise Unsatisfiable(f"cannot move {directory_shown(directory)} there: {told}")
-        await self._audit.write(who, "move ordered", directory, {"to": to})
-        version = found.versions.get((PIN, directory), 0)
-        await write(self._records, PIN, directory, Pin(to), version)
-        await outdate(self._records)
+        async with self._changing:
+            found = await read_all(self._records)
+            told = next(objections(found.rules, directory, place), None)
+            if told is not None:
+                raise Unsatisfiable(f"cannot move {directory_shown(directory)} there: {told}")
+            if found.pins.get(directory) != to:
+                await self._audit.write(who, "move ordered", directory, {"to": to})
+                version = found.versions.get((PIN, directory), 0)
+                await write(self._records, PIN, directory, Pin(to), version)
+            await outdate(self._records)
 
     async def progress(self, directory: bytes) -> Progress:
         """Where it lives, and how far its move is. Raises `BackendUnavailable`."""

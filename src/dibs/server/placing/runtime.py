@@ -90,7 +90,7 @@ class PlacedRuntime:
     async def listen(self) -> None:
         """All of them listen from the start."""
 
-    async def ready(self) -> None:
+    async def ready(self, timeout: float | None = None) -> None:
         """Connect. The default placement has to be there; another may come later."""
         await self.ways.ready(self.atlas.table.default.place)
         self.is_ready = True

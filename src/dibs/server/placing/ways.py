@@ -47,7 +47,7 @@ class Ways:
         found = self.named.get(place)
         if found is None:
             raise BackendUnavailable(
-                f"this directory lives at the placement {place}, which this server's settings lack"
+                f"this directory is stored at placement {place}, which is not configured on this server"
             )
         if not found.is_ready:
             await found.ready()

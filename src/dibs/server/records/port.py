@@ -71,4 +71,4 @@ class Records(Protocol):
         """The oldest lines, oldest first."""
 
     async def forget(self, lines: Sequence[Entry]) -> None:
-        """Remove these lines, which are the oldest. Some may be gone already."""
+        """Remove these lines. Some may be gone already."""

@@ -218,7 +218,7 @@ class PostgresRecords:
         return [entry_of(row, self._place) for row in await self._read(OLDEST, limit)]
 
     async def forget(self, lines: Sequence[Entry]) -> None:
-        await self._write(FORGET, max((each.number for each in lines), default=0))
+        await self._write(FORGET, [each.number for each in lines])
 
 
 class _Lost(Exception):
@@ -307,7 +307,7 @@ INSERT INTO dibs.service_log SELECT lines, %s FROM next RETURNING number"""
 OLDEST = "SELECT number, value FROM dibs.service_log ORDER BY number LIMIT %s"
 
 FORGET = """
-WITH gone AS (DELETE FROM dibs.service_log WHERE number <= %s RETURNING 1) SELECT count(*) FROM gone"""
+WITH gone AS (DELETE FROM dibs.service_log WHERE number = ANY(%s) RETURNING 1) SELECT count(*) FROM gone"""
 
 LOG = """
 SELECT number, value FROM dibs.service_log WHERE number < %s ORDER BY number DESC LIMIT %s"""

@@ -3,7 +3,7 @@
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -51,7 +51,7 @@ _CHANGE = (
 _REMOVE = "DELETE FROM dibs_records WHERE kind = ? AND name = ? AND version = ?"
 _APPEND = "INSERT INTO dibs_log (value) VALUES (?)"
 _OLDEST = "SELECT number, value FROM dibs_log ORDER BY number LIMIT ?"
-_FORGET = "DELETE FROM dibs_log WHERE number <= ?"
+_FORGET = "DELETE FROM dibs_log WHERE number = ?"
 _LOG = "SELECT number, value FROM dibs_log WHERE number < ? ORDER BY number DESC LIMIT ?"
 
 
@@ -211,8 +211,11 @@ class SqliteRecords:
         return [entry_of(row, self._address.path) for row in rows]
 
     async def forget(self, lines: Sequence[Entry]) -> None:
-        last = max((each.number for each in lines), default=0)
-        await self._do(lambda db: db.execute(_FORGET, (last,)))
+        def forgotten(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                db.executemany(_FORGET, [(each.number,) for each in lines])
+
+        await self._do(forgotten)
 
 
 class _transaction:  # noqa: N801 -- read as a phrase
@@ -248,3 +251,22 @@ def _risen(db: sqlite3.Connection, done: sqlite3.Cursor) -> bool:
         return False
     db.execute(_RISE)
     return True
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of a SQLite URL. Raises `NotConfigured` for one that is none."""
+    return Path(Address(url).path)
+
+
+def open_to_others(urls: Iterable[str], secret: Path | None = None) -> Sequence[str]:
+    """What is wrong with the permissions of these SQLite files, and of the file with the secret."""
+    paths = dict.fromkeys(str(sqlite_path(url)) for url in urls if url.startswith("sqlite:"))
+    told = map(file.open_to_others, [*paths, *([str(secret)] if secret else ())])
+    return list(filter(None, told))
+
+
+def missing_folders(urls: Iterable[str]) -> Sequence[str]:
+    """Those that are yet to be made. Raises `NotConfigured` for a URL of SQLite's that is none."""
+    paths = [sqlite_path(url) for url in urls if url.startswith("sqlite:")]
+    folders = dict.fromkeys(path.parent for path in paths)
+    return [str(folder) for folder in folders if not folder.exists()]

@@ -94,7 +94,7 @@ ROUTES = (
         path="/v1/limits",
         needs=SIGNED_IN,
         handler=limits,
-        summary="How much there may be of anything, in all and for each key",
+        summary="All limits, in total and per API key",
         answers={200: Limits},
     ),
     Route(

@@ -1,7 +1,7 @@
 """Acquiring: at once or not at all, or with a wait in the queue."""
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from typing import NamedTuple
 
 from dibs.backends.http.translation import holders_to_wire
@@ -10,6 +10,7 @@ from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Ren
 from dibs.primitives.acquire import Acquiring
 from dibs.primitives.ask import Ask, Grant
 from dibs.primitives.messages import contention
+from dibs.runtime.port import Answer as Answered
 from dibs.runtime.port import Runtime
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
@@ -33,11 +34,18 @@ class Had(NamedTuple):
 class _Line(Acquiring):
     """A place in line under an id that is used once."""
 
-    __slots__ = ("_brought",)
+    __slots__ = ("_brought", "_turn")
 
-    def __init__(self, runtime: Runtime, ask: Ask, lease_id: str, *, brought: bool) -> None:
+    def __init__(
+        self, runtime: Runtime, ask: Ask, lease_id: str, turn: AsyncExitStack, *, brought: bool
+    ) -> None:
         super().__init__(runtime, ask, lease_id=lease_id)
         self._brought = brought
+        self._turn = turn  # among the acquires: over as soon as it waits
+
+    async def _in_turn(self, wait: float | None, until: float, answer: Answered) -> Grant:
+        await self._turn.aclose()
+        return await super()._in_turn(wait, until, answer)
 
     @property
     def is_doubtful(self) -> bool:
@@ -77,12 +85,11 @@ async def acquire_in_line(
     Raises `AcquireTimeout`, `HungUp` when the caller hangs up, and `Problem` when the server is about
     to stop or the caller's key or session ends.
     """
-    service = call.service
-    with (
-        service.accounts.waiting,
-        service.accounts.one_more(call.principal.key_id, "waiters"),
-    ):
-        line = _Line(service.runtime, ask, lease_id, brought=brought)
+    service, key_id = call.service, call.principal.key_id
+    with service.accounts.one_more(key_id, "waiters"):
+        turn = AsyncExitStack()
+        await turn.enter_async_context(service.accounts.acquiring.turn(key_id))
+        line = _Line(service.runtime, ask, lease_id, turn, brought=brought)
         loop = asyncio.get_running_loop()
         place = asyncio.Task(line.run(wait), loop=loop, eager_start=True)
         try:
@@ -91,6 +98,7 @@ async def acquire_in_line(
                 with nullcontext() if spans is None else spans.waiting():
                     await _until_any(call, ask, place)
         finally:
+            await turn.aclose()
             if line.is_doubtful:
                 service.doubts.add(lease_id)
             if not brought and _is_too_late(place):

@@ -33,7 +33,7 @@ ROUTES = (
         path="/v1/audit",
         needs=somewhere(Scope.ADMIN),
         handler=page,
-        summary="What was done of consequence, newest first; a page may be empty and not the last",
+        summary="The audit log, newest first; a page can be empty and not the last",
         query=AuditQuery,
         answers={200: Page},
     ),

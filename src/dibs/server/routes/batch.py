@@ -38,12 +38,13 @@ from dibs.server.answers import Answer
 from dibs.server.call import Call
 from dibs.server.fairness import FairQueue
 from dibs.server.problems import Problem, too_often
+from dibs.server.reach import ask_in_parts, bounded
 from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
 
 JSON, MSGPACK = b"application/json", b"application/msgpack"
 
-MAX_REVOKES = 4
+MAX_REVOKES = 1
 """In a batch. A revocation is the one command that reads all holders of its key."""
 
 _decoders: dict[bytes, Callable[[bytes], wire.Batch]] = {
@@ -85,13 +86,26 @@ async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
     """Apply all of them. `busy`: why those of `_PUT_OFF` are refused; empty if they are not."""
     service = call.service
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
+    account = service.accounts.of(call.principal.key_id)
+    before = account.reserved
     vetted = [
         wire.Failed("busy", busy) if busy and type(op) in _PUT_OFF else _vetted(call, op, trace)
         for op in ops
     ]
+    reserved = account.reserved - before
+    try:
+        return await _apply_vetted(call, ops, vetted)
+    finally:
+        account.reserved -= reserved
+
+
+async def _apply_vetted(
+    call: Call, ops: Sequence[wire.Command], vetted: list[Command | wire.Reply]
+) -> Answer:
+    service = call.service
     for n in [n for n, each in enumerate(vetted) if type(each) is Revoke][MAX_REVOKES:]:
-        vetted[n] = wire.Failed("busy", f"at most {MAX_REVOKES} revocations fit into a batch")
-    await _audit_refusals(call, ops, vetted)
+        vetted[n] = wire.Failed("busy", f"at most {MAX_REVOKES} revocation fits into a batch")
+    _audit_refusals(call, ops, vetted)
     await _write_down(call, vetted)
     commands = [each for each in vetted if isinstance(each, COMMANDS)]
     told: Sequence[Told] = ()
@@ -120,8 +134,8 @@ async def _ask(call: Call, commands: Sequence[Command]) -> Sequence[Told]:
             sent.append(command)
         if type(command) is Inspect:
             looks[command.key] = place
-    told = await call.service.ask_all(call.principal, sent)
-    return [told[place] for place in places]
+    told = await ask_in_parts(call.service, call.principal, sent)
+    return bounded(told[place] for place in places)
 
 
 async def _ops(call: Call) -> Sequence[wire.Command]:
@@ -150,13 +164,14 @@ def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
     reply = refused(service.limits, who, command, service.runtime.stamp)
     if reply is not None:
         return reply_to_wire(reply)
-    if type(command) is Acquire:
-        try:
+    try:
+        if type(command) is Acquire:
+            service.accounts.reserve(who.key_id, command)
+        elif type(command) is Release and command.keep:
             service.accounts.check_lease(who.key_id, (command.key, command.id))
-            if command.queue:
-                service.accounts.check_place(who.key_id, (command.key, command.id))
-        except Problem as problem:
-            return wire.Failed("busy", problem.detail)
+    except Problem as problem:
+        return wire.Failed("busy", problem.detail)
+    if type(command) is Acquire:
         command.address = call.ip  # type: ignore[misc]
         command.trace = command.trace or trace  # type: ignore[misc]
     inbox = getattr(command, "inbox", "")
@@ -168,14 +183,14 @@ def _vetted(call: Call, op: wire.Command, trace: str) -> Command | wire.Reply:
     return command
 
 
-async def _audit_refusals(
+def _audit_refusals(
     call: Call, ops: Sequence[wire.Command], vetted: Sequence[Command | wire.Reply]
 ) -> None:
     """Whoever would end other people's leases, and may not, is remembered too."""
     for op, reply in zip(ops, vetted, strict=True):
         if type(op) is wire.Revoke and type(reply) is wire.Failed and reply.reason == "forbidden":
             name = decoded(op.key).partition(b":")[2]
-            await call.service.audit.denied(call.principal, "revoke in POST /v1/batch", name)
+            call.service.audit.deny(call.principal, "revoke in POST /v1/batch", name)
 
 
 async def _write_down(call: Call, vetted: list[Command | wire.Reply]) -> None:

@@ -13,8 +13,7 @@ from dibs.server.principal import Scope
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Nothing
 from dibs.server.routing import PUBLIC, SESSION, Route
-from dibs.server.ui.files import INDEX, File, FileAnswer, all_files
-from dibs.server.ui.policy import POLICY
+from dibs.server.ui.files import INDEX, POLICY, File, FileAnswer, all_files
 from dibs.server.ui.sessions import SignedIn
 
 log = logging.getLogger("dibs.server")
@@ -99,16 +98,21 @@ async def session(call: Call) -> Answer:
 
 
 async def sign_out(call: Call) -> Answer:
-    """End the session. What cannot be written down about it holds nobody back."""
+    """End the session: 503 if the other servers do not know yet."""
     sessions, found = call.service.sessions, _found(call)
     try:
         await sessions.end(found.session)
-        directory = common_directory(found.principal.prefixes)
+    except DibsError as error:
+        raise Problem(
+            "unavailable",
+            f"this server has ended the session, others accept it until the records can be written: {error}",
+            headers=(sessions.no_cookie(call), *POLICY),
+        ) from None
+    directory = common_directory(found.principal.prefixes)
+    try:
         await call.service.audit.write(found.principal, "signed out", directory)
     except DibsError as error:
-        log.warning(
-            "could not write a sign-out to the records, so it holds on this server only: %s", error
-        )
+        log.warning("could not write a sign-out to the audit: %s", error)
     return empty(204, sessions.no_cookie(call), *POLICY)
 
 

@@ -11,9 +11,9 @@ from dibs.model import Inspect, Status
 from dibs.runtime.port import Answer as Told
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
-from dibs.server.observatory.survey import in_steps
+from dibs.server.observatory.observatory import in_steps
 from dibs.server.principal import Scope
-from dibs.server.reach import names_of
+from dibs.server.reach import ask_in_parts, bounded, names_of
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
 
@@ -44,7 +44,7 @@ async def queues(call: Call) -> Answer:
     async with service.accounts.reading.turn(who.key_id, asked.limit):
         lines = await _lines(call, names)
         asks = [Inspect(key) for key in lines[: asked.limit]]
-        told = await service.ask_all(who, asks) if asks else ()
+        told = bounded(await ask_in_parts(service, who, asks))
     found = [each.reply for each in told if isinstance(each, Told)]
     now = [each for each in found if isinstance(each, Status) and each.waiting]
     now.sort(key=lambda status: (-status.waiting, status.key))
@@ -70,7 +70,7 @@ ROUTES = (
         path="/v1/queues",
         needs=SIGNED_IN,
         handler=queues,
-        summary="Where somebody waits, the longest lines first",
+        summary="Queues, longest first",
         query=QueuesQuery,
         answers={200: Queues},
     ),

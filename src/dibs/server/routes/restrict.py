@@ -144,7 +144,7 @@ ROUTES = (
         path=_ONE,
         needs=SEEING,
         handler=get,
-        summary="Where a directory may live, and whether it does",
+        summary="A directory's restriction, and whether it is enforced",
         query=Nothing,
         answers={200: RestrictionShown},
         problems=(404,),
@@ -176,7 +176,7 @@ ROUTES = (
             path=path,
             needs=SIGNED_IN,
             handler=listing,
-            summary="Restrictions that this key may see",
+            summary="Restrictions that this API key has permission to read",
             query=PageQuery,
             answers=_LISTED,
         )

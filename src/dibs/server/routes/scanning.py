@@ -89,7 +89,7 @@ ROUTES = (
         path="/v1/scan",
         needs=SIGNED_IN,
         handler=scan,
-        summary="Keys in use, of every kind, that this key may see",
+        summary="Keys in use, of every kind, that this API key has permission to read",
         query=ScanQuery,
         answers={200: (StatusPage, ObservedPage)},
     ),

@@ -71,14 +71,14 @@ class AcquireQuery(Strict, frozen=True):
 
     ttl: Ttl = 30.0
     client_id: Annotated[
-        Text, Meta(description="Who holds it, for people; else the name of the key")
+        Text, Meta(description="Owner to show to others. Default: the API key's name")
     ] = field(name="client-id", default="")
     id: (
         Annotated[
             LeaseId,
             Meta(
-                description="A random id of your own: the same request may then be sent again, to "
-                "any server, and finds its place or its lease. Whoever gives up releases it"
+                description="A random id of your own. You can then repeat the request, at any server: it "
+                "finds its place in the queue or its lease. Release it if you give up"
             ),
         ]
         | None
@@ -87,8 +87,8 @@ class AcquireQuery(Strict, frozen=True):
         float,
         Meta(
             ge=0,
-            description="Seconds to wait in line. Hanging up leaves the line; under an id of your own "
-            "the place is kept for a while",
+            description="Seconds to wait in the queue. Disconnecting leaves the queue, unless you sent "
+            "an `id`: that place is kept for a while",
             extra={"words": "a number of seconds, such as 30 or 2.5"},
         ),
     ] = 0.0
@@ -112,11 +112,9 @@ class AcquireQuery(Strict, frozen=True):
         ]
         | None
     ) = None
-    units: Annotated[int, Meta(ge=1, le=MAX_CAPACITY, description="How many of them")] | None = None
-    priority: Annotated[
-        int, Meta(ge=-1_000_000, le=1_000_000, description="The higher goes first in line")
-    ] = 0
-    note: Annotated[Text, Meta(description="What for: whoever waits may read it")] = ""
+    units: Annotated[int, Meta(ge=1, le=MAX_CAPACITY, description="Units to acquire")] | None = None
+    priority: Annotated[int, Meta(ge=-1_000_000, le=1_000_000, description="Higher goes first")] = 0
+    note: Annotated[Text, Meta(description="A note, shown to waiters")] = ""
 
 
 class RenewQuery(Strict, frozen=True):

@@ -9,13 +9,16 @@ from dibs.backends.http.translation import status_to_wire
 from dibs.model import Inspect, Status
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
-from dibs.server.observatory.ring import AT_ONCE
+from dibs.server.observatory.observatory import AT_ONCE
 from dibs.server.principal import Scope
 from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
+
+COST = 16
+"""What a look counts among the reads of its API key: four streams of one key look at a time."""
 
 GAP = 0.1
 """Seconds between two looks at one lock for one caller; what happens meanwhile is told together."""
@@ -75,7 +78,8 @@ class _Changes:
 
     async def _status(self) -> bytes:
         service = self._call.service
-        answer = await service.ask(self._call.principal, Inspect(self._key))
+        async with service.accounts.reading.turn(self._call.principal.key_id, COST):
+            answer = await service.ask(self._call.principal, Inspect(self._key))
         self._looked_at = service.now()
         if not isinstance(answer.reply, Status):
             return b""

@@ -1,4 +1,4 @@
-"""The files of the dashboard: all are read when the server starts, so no request's path leads to a disk."""
+"""The files of the dashboard, read when the server starts, and the policy that browsers get with them."""
 
 from base64 import urlsafe_b64encode
 from collections.abc import Mapping
@@ -22,6 +22,36 @@ MEDIA = {
     ".webmanifest": b"application/manifest+json",
 }
 """What a file is, by how its name ends. Others are not served."""
+
+
+_MAY = (
+    "default-src 'none'",
+    "script-src 'self'",
+    "style-src 'self'",
+    "connect-src 'self'",
+    "img-src 'self' data:",
+    "font-src 'self'",
+    "manifest-src 'self'",
+    "frame-ancestors 'none'",
+    "base-uri 'none'",
+    "form-action 'self'",
+)
+
+_FEATURES = (
+    "accelerometer", "autoplay", "camera", "display-capture", "encrypted-media", "fullscreen",
+    "geolocation", "gyroscope", "hid", "idle-detection", "magnetometer", "microphone", "midi",
+    "payment", "picture-in-picture", "publickey-credentials-get", "screen-wake-lock", "serial",
+    "usb", "xr-spatial-tracking",
+)  # fmt: skip
+"""What browsers know; `clipboard-write` is not here, as names may be copied."""
+
+POLICY: tuple[Header, ...] = (
+    (b"content-security-policy", "; ".join(_MAY).encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"permissions-policy", ", ".join(f"{each}=()" for each in _FEATURES).encode()),
+)
+"""With every answer at `/` and below `/ui/`; besides those headers that every answer of a server has."""
 
 
 class File(NamedTuple):

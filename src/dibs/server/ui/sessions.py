@@ -56,6 +56,8 @@ class Sessions:
         self._seals_of: dict[bytes, Seal] = {}
         self._ended: dict[tuple[str, str], int] = {}
         """When those that signed out would have ended, by key and nonce."""
+        self._unwritten: dict[tuple[str, str], int] = {}
+        """Those of them that are not in the records yet."""
         self._watchers: dict[Session, list[Callable[[], None]]] = {}
 
     # -- who asks -----------------------------------------------------------------------------------
@@ -159,21 +161,28 @@ class Sessions:
         return SignedIn(new_session(who.key_id, int(until)), who)
 
     async def end(self, session: Session) -> None:
-        """End a session: here at once, on all servers within two seconds. Raises `BackendUnavailable`."""
-        self._learn({(session.key_id, session.nonce): session.expires_at})
-        done = False
-        while not done:
-            found = await self._records.get(KIND, session.key_id)
-            ended = _read(found) if found else {}
-            now = self._keys.now()
-            ended = {each: until for each, until in ended.items() if until > now}
-            if len(ended) >= MOST_ENDED:
-                del ended[min(ended, key=ended.__getitem__)]  # it would have ended first
-            ended[session.nonce] = session.expires_at
-            with suppress(Conflict):  # another server has ended one at the same time
+        """End a session: here at once, on all servers within two seconds.
+
+        Raises `BackendUnavailable` if the others do not know yet: `write_ended` tries again.
+        """
+        which = session.key_id, session.nonce
+        self._unwritten[which] = session.expires_at
+        self._learn({which: session.expires_at})
+        await self.write_ended()
+
+    async def write_ended(self) -> None:
+        """Tell the other servers which sessions have ended here. Raises `BackendUnavailable`."""
+        for (key_id, nonce), expires_at in list(self._unwritten.items()):
+            with suppress(Conflict):  # another server has ended one at the same time: later
+                found = await self._records.get(KIND, key_id)
+                now, ended = self._keys.now(), _read(found) if found else {}
+                ended = {each: until for each, until in ended.items() if until > now}
+                if len(ended) >= MOST_ENDED:
+                    del ended[min(ended, key=ended.__getitem__)]  # it would have ended first
+                ended[nonce] = expires_at
                 version = found.version if found else 0
-                await self._records.put(KIND, session.key_id, encode(ended), version)
-                done = True
+                await self._records.put(KIND, key_id, encode(ended), version)
+                self._unwritten.pop((key_id, nonce), None)
 
     async def read_ended(self) -> None:
         """Learn which sessions have ended on other servers."""

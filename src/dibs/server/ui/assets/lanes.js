@@ -40,8 +40,9 @@ function add(found, status, hold) {
   }
 }
 
+/** Events of more units have no slot numbers: `MOST_SLOTS` in observatory/seen.py. */
 function slotsOf(event) {
-  return event.kind === "semaphore" && event.slots.length ? event.slots : [null];
+  return event.kind === "semaphore" && event.slots.length && event.slots.length <= 16 ? event.slots : [null];
 }
 
 function lane(found, { kind, name }, slot) {

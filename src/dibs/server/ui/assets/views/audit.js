@@ -11,8 +11,8 @@ const PAGE = 50;
 export function auditView() {
   const told = trouble();
   const rows = h("tbody");
-  const columns = ["When", "What", "Who", "About", "More"];
-  const table = h("div.scrolls", { tabindex: "0", role: "region", "aria-label": "The audit" }, h("table.audit", {}, h("thead", {}, h("tr", {}, columns.map((each) => h("th", { scope: "col" }, each)))), rows));
+  const columns = ["When", "Action", "Who", "Target", "Details"];
+  const table = h("div.scrolls", { tabindex: "0", role: "region", "aria-label": "Audit log" }, h("table.audit", {}, h("thead", {}, h("tr", {}, columns.map((each) => h("th", { scope: "col" }, each)))), rows));
   const older = h("button.plain.more", { type: "button", hidden: true, onclick: () => load() }, "Older");
   const newest = h("button.plain", { type: "button", onclick: () => again() }, "Reload");
   const total = h("span.total", { role: "status" });

@@ -48,7 +48,7 @@ export function eventsView(_, params) {
     const found = (paused ?? all).filter(wants);
     const later = paused ? all.slice(all.indexOf(paused.at(-1)) + 1).filter(wants).length : 0;
     keyed(list, found.slice(-MOST).reverse(), (event) => event, line);
-    say(total, paused ? `paused, ${later.toLocaleString("en")} since` : found.length > MOST ? `the latest ${MOST}` : "");
+    say(total, paused ? `paused, ${later.toLocaleString("en")} since` : found.length > MOST ? `latest ${MOST} events` : "");
     nothing.hidden = found.length > 0;
     if (!found.length) nothing.replaceChildren(nothingThere(wanted));
   }

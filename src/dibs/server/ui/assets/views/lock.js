@@ -112,7 +112,7 @@ function makeHold(found, hold, ask) {
     fact("token", "Token", h("b", {}, hold.token || "none")),
     fact("held-for", "Held for", when(hold.since, undefined, { tabindex: "0" })),
     fact("ends", "Ends in", bar),
-    share(found, hold) ? fact("has", "Has", share(found, hold)) : null,
+    share(found, hold) ? fact("has", "Holds", share(found, hold)) : null,
     hold.lease ? fact("fingerprint", "Lease", h("code", {}, hold.lease)) : null,
   ];
   const end = ask && hold.lease ? h("button.plain", { type: "button", onclick: () => ask(hold) }, "End this lease…") : null;
@@ -128,6 +128,6 @@ function copyButton(name) {
     say(button, "Copied");
     setTimeout(() => say(button, "Copy the name"), 1_500);
   };
-  const button = h("button.plain", { type: "button", onclick: () => copy().catch(() => say(button, "Not allowed to copy")) }, "Copy the name");
+  const button = h("button.plain", { type: "button", onclick: () => copy().catch(() => say(button, "The browser did not allow copying")) }, "Copy the name");
   return button;
 }

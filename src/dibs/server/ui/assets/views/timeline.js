@@ -27,7 +27,7 @@ const SPANS = [
   ["3600", "1 hour"],
   ["21600", "6 hours"],
 ];
-const ENDINGS = { released: "released", expired: "expired", freed: "freed by force" };
+const ENDINGS = { released: "released", expired: "expired", freed: "force-released" };
 
 export function timelineView(_, params) {
   const view = new Timeline(params.get("prefix") ?? "", params.get("span") ?? "300");
@@ -46,7 +46,7 @@ class Timeline {
     this.blocks = s("g");
     this.axis = s("g.axis");
     this.edge = s("line.edge");
-    this.drawing = s("svg.lanes", { role: "img", "aria-label": "Who held what when; each lock’s page tells it in words" }, hatch(), this.axis, this.blocks, this.edge);
+    this.drawing = s("svg.lanes", { role: "img", "aria-label": "Timeline of holds; each lock’s page has the same as text" }, hatch(), this.axis, this.blocks, this.edge);
     this.chart = h("div.timeline", {}, this.labels, h("div.drawing", {}, this.drawing));
     const fields = h(
       "div.fields",
@@ -190,5 +190,5 @@ function hatch() {
 
 function legend() {
   const each = (how, words) => h("li", {}, h("span.sample", { "data-how": how, "aria-hidden": "true" }), words);
-  return h("ul.legend", { "aria-label": "Key" }, each("held", "held now"), each("released", "released"), each("expired", "expired"), each("freed", "freed by force"));
+  return h("ul.legend", { "aria-label": "Key" }, each("held", "held now"), each("released", "released"), each("expired", "expired"), each("freed", "force-released"));
 }
