@@ -51,6 +51,9 @@ NAMES = {
     "refuse_in_workflow": "refuse_in_loop",
     "until_sigterm": "step_until_sigterm",
 }
+AWAITED = {"Acquisition", "Awaited"}
+"""Classes of what is awaited on the other side."""
+
 STEPPED = {"until_sigterm"}
 """Functions that are given a coroutine, and step it themselves."""
 
@@ -190,7 +193,7 @@ class Unasync(ast.NodeTransformer):
     # -- what only asyncio has --------------------------------------------------------------------------
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST | None:
-        if node.name == "Acquisition":
+        if node.name in AWAITED:
             return None
         self._reword(node)
         self.generic_visit(node)
@@ -198,13 +201,13 @@ class Unasync(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.value, ast.Name) and node.value.id == "Acquisition":
+        if isinstance(node.value, ast.Name) and node.value.id in AWAITED:
             return node.slice
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.func, ast.Name) and node.func.id == "Acquisition":
+        if isinstance(node.func, ast.Name) and node.func.id in AWAITED:
             return stepped(node.args[0])
         return node
 
@@ -250,6 +253,9 @@ def like(node: ast.AST, kind: type[ast.AST]) -> ast.AST:
 
 def stepped(coroutine: ast.expr) -> ast.expr:
     """`step(coroutine)`."""
+    match coroutine:
+        case ast.Call(func=ast.Name(id=name), args=[inner]) if name in AWAITED:
+            coroutine = inner
     return ast.Call(func=ast.Name(id="step"), args=[coroutine], keywords=[])
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from dibs.faces.common import *  # noqa: F403
 
     __all__: list[str]
+    __version__: str
 else:
     from dibs.faces.common import public_names
     from dibs.lazy import pass_through

@@ -1,8 +1,8 @@
 """Every public class, written once, for asyncio. `tools/unasync.py` makes `dibs.sync` of it, for threads."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
@@ -34,6 +34,7 @@ from dibs.primitives.options import (
     NoOptions,
     TaskOptions,
     refuse_options,
+    shown_as,
 )
 from dibs.primitives.primitive import LockBase
 from dibs.primitives.resizing import ResizableLease
@@ -105,20 +106,19 @@ class Lease(LeaseBase, HeldBlock):
         return self._release()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until the lease is lost (True), or released, or for `timeout` seconds (False)."""
+        """Wait until it is lost (return True), or released or `timeout` seconds have passed (False)."""
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
 
-class Acquisition[LeaseT: Held](Coroutine[Any, Any, LeaseT]):
-    """The result of `acquire()`: await it to get a lease, or use it with `async with`."""
+class Awaited[T](Coroutine[Any, Any, T]):
+    """A coroutine that says so where its `await` was forgotten."""
 
-    __slots__ = ("_coroutine", "_lease")
+    __slots__ = ("_coroutine",)
 
-    def __init__(self, coroutine: Coroutine[Any, Any, LeaseT]) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
-        self._lease: LeaseT | None = None
 
-    def __await__(self) -> Generator[Any, None, LeaseT]:
+    def __await__(self) -> Generator[Any, None, T]:
         return self._coroutine.__await__()
 
     def send(self, value: Any) -> Any:
@@ -129,6 +129,21 @@ class Acquisition[LeaseT: Held](Coroutine[Any, Any, LeaseT]):
 
     def close(self) -> None:
         self._coroutine.close()
+
+    if not TYPE_CHECKING:  # type checkers know that it is a coroutine
+
+        def __bool__(self) -> bool:
+            self._coroutine.close()
+            raise TypeError("write `await` before this call: without it the store is not asked")
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"a coroutine has no {name}: write `await` before this call")
+
+
+class Acquisition[LeaseT: Held](Awaited[LeaseT]):
+    """The result of `acquire()`: await it to get a lease, or use it with `async with`."""
+
+    __slots__ = ("_lease",)
 
     async def __aenter__(self) -> LeaseT:
         lease = self._lease = await self._coroutine
@@ -141,7 +156,6 @@ class Acquisition[LeaseT: Held](Coroutine[Any, Any, LeaseT]):
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._lease is not None
         await self._lease._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
@@ -157,7 +171,7 @@ class Acquisition[LeaseT: Held](Coroutine[Any, Any, LeaseT]):
 
 
 class Enterable[HeldT: Held](Entering[HeldT]):
-    """What can be entered with `async with`."""
+    """An object for `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:
         return self._enter()
@@ -194,9 +208,9 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
         """Return the holders and waiters. `mine` tells which leases belong to this client."""
         return await self._status()
 
-    async def locked(self) -> bool:
-        """Return whether nothing is free at this moment."""
-        return await self._locked()
+    def locked(self) -> Coroutine[Any, Any, bool]:
+        """Return whether all units are taken."""
+        return Awaited(self._locked())
 
     async def revoke(self, *, reason: str, now: bool = False) -> int:
         """End the leases of all holders; return how many there were.
@@ -213,7 +227,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
 
     def acquire(
         self,
-        *,
+        *more: Never,
         units: int = 1,
         wait: Duration | Unset | None = UNSET,
         priority: int | None = None,
@@ -238,15 +252,17 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         until then the key is busy for others. The ttl must be longer than the transaction. Raises
         `NotConfigured` for a store without transactions, and for a connection to another database.
         """
-        if others:
-            refuse_options("acquire()", others, Acquirable.acquire)
+        if more or others:
+            told = more and "no positional arguments"
+            refuse_options("acquire()", others, Acquirable.acquire, told)
         return Acquisition(self._acquire(units, wait, priority, note, within, on_wait))
 
-    async def try_acquire(
+    @shown_as("try_acquire")
+    def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None
-    ) -> LeaseT | None:
+    ) -> Coroutine[Any, Any, LeaseT | None]:
         """Acquire without waiting; None if others hold it or wait for it."""
-        return await self._try(units, priority, note)
+        return Awaited(self._try(units, priority, note))
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
@@ -362,9 +378,9 @@ class RWLock(RWLockBase[Reading, Writing]):
         """Return the holders and waiters; a writer has all units, a reader has one."""
         return await self._writing.status()
 
-    async def locked(self) -> bool:
-        """Return whether it is read or written at this moment; `read().locked()` asks for a writer."""
-        return await self._writing.locked()
+    def locked(self) -> Coroutine[Any, Any, bool]:
+        """Return whether anyone holds it; `read().locked()` returns whether a writer holds it."""
+        return Awaited(self._writing._locked())
 
     async def revoke(self, *, reason: str, now: bool = False) -> int:
         """Like `Lock.revoke`, for the readers and the writer."""
@@ -399,27 +415,13 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         max_hold: Duration | Unset = UNSET,
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
-        cancel: bool | Unset = UNSET,
-        note: str | Unset = UNSET,
-        label: str | Unset = UNSET,
-        on_lost: Callable[[Any], object] | None = None,
-        require: Iterable[str] = (),
         client: "Client | str | None" = None,
-        env_prefix: str | None = None,
-        env_load: bool = True,
+        **options: Unpack[TaskOptions],
     ) -> Callable[[F], F]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
-        hold = {
-            "min_hold": min_hold,
-            "max_hold": max_hold,
-            "cancel": cancel,
-            "note": note,
-            "label": label,
-        }
-        about = {"on_lost": on_lost, "require": require, "client": client}
-        loading = {"env_prefix": env_prefix, "env_load": env_load}
+        hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
         wrapping: Callable[[F], F] = imported("dibs.faces.wraps").wraps_task(
-            template, on_busy, default, hold, loading, about
+            template, on_busy, default, client, hold
         )
         return wrapping
 
@@ -430,9 +432,9 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         """
         return Acquisition(self._acquire(1, 0, None, note))
 
-    async def try_acquire(self, *, note: str | None = None) -> TaskLease | None:
+    def try_acquire(self, *, note: str | None = None) -> Coroutine[Any, Any, TaskLease | None]:
         """Start if possible; None if it is running, or ran too recently."""
-        return await self._try(1, None, note)
+        return Awaited(self._try(1, None, note))
 
 
 # -- leader elections ---------------------------------------------------------------------------------
@@ -473,11 +475,11 @@ class Campaign(CampaignBase[Term]):
     """
 
     async def wait(self, timeout: Duration | None = None) -> bool:
-        """Wait until it leads (True), or for `timeout` seconds (False)."""
+        """Wait until it leads (return True); return False after `timeout` seconds."""
         return await self._wait(optional_seconds(timeout, "timeout"))
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until it does not lead (True), or for `timeout` seconds (False)."""
+        """Wait until it does not lead (return True); return False after `timeout` seconds."""
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
     async def __aenter__(self) -> Self:
@@ -554,7 +556,7 @@ class Leases(LeasesBase[Lease], HeldBlock):
         return await self._release()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until one is lost (True), or all are released, or for `timeout` seconds (False)."""
+        """Wait until one is lost (return True), or all released or `timeout` seconds have passed (False)."""
         return await self._wait_lost(optional_seconds(timeout, "timeout"))
 
 
@@ -609,11 +611,11 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
             refuse_options("acquire()", others, AllOf.acquire)
         return Acquisition(self._acquire(wait, priority, note, on_wait))
 
-    async def try_acquire(
+    def try_acquire(
         self, *, priority: int | None = None, note: str | None = None
-    ) -> Leases | None:
+    ) -> Coroutine[Any, Any, Leases | None]:
         """Acquire all without waiting; None if others hold one of them or wait for it."""
-        return await self._try(priority, note)
+        return Awaited(self._try(priority, note))
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
@@ -750,7 +752,7 @@ class Client:
 
 
 def _lease_type(kind: str) -> type[Lease]:
-    """What a lease of that kind is."""
+    """Return the lease class of a kind."""
     return RWLease if kind == "rwlock" else Lease
 
 
@@ -760,12 +762,12 @@ def connect(
     default: bool = False,
     **options: Unpack[ConnectOptions],
 ) -> Client:
-    """A client of the store that `url` names; None for the default store. Connects when it is used.
+    """Return a client of the store at `url` (None: the default store). It connects on first use.
 
     With `default=True`, primitives created without `client=` use this client until it is closed. Then the
     previous default applies again. Options go with a URL: `connect_timeout` and `call_timeout`, in
     seconds, and `clock`, for tests. Instead of a URL, `client` takes a `temporalio.client.Client`. Raises
-    `NotConfigured` for a URL that no backend serves.
+    `NotConfigured` for a URL that is not one of a store.
     """
     found = opened(url, default, options)
     return Client(found.hub, opened=found)

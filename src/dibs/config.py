@@ -16,7 +16,7 @@ FOREVER = "forever"
 """Seconds, a `timedelta`, or a text such as "30s", "1.5h", "250ms"."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.ASCII)
+_DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.ASCII)
 
 
 @final
@@ -71,8 +71,8 @@ def safe_ttl(value: Duration) -> float:
     ttl = seconds(value, "ttl")
     if not MIN_TTL <= ttl < inf:
         raise UnsafeTiming(
-            f"ttl is {ttl:g} s: it must be finite and at least {MIN_TTL:g} s, as a holder stops "
-            f"{margin(MIN_TTL):g} s or more before the store lets go of its lease"
+            f"ttl is {ttl:g} s: it must be finite and at least {MIN_TTL:g} s, because a holder stops "
+            f"at least {margin(MIN_TTL):g} s before its lease expires in the store"
         )
     return ttl
 
@@ -136,8 +136,8 @@ def safe_lock_delay(value: Duration) -> float:
     delay = seconds(value, "lock_delay")
     if delay > LONGEST_LOCK_DELAY:
         raise UnsafeTiming(
-            f"lock_delay is {delay:g} s: nobody can end it early, so give at most "
-            f"{LONGEST_LOCK_DELAY:g} s; against writes that come later, compare fencing tokens"
+            f"lock_delay is {delay:g} s: it cannot be ended early, so it must be at most "
+            f"{LONGEST_LOCK_DELAY:g} s. Compare fencing tokens to reject later writes"
         )
     return delay
 

@@ -66,7 +66,7 @@ def _implicit() -> Hub:
         raise NotConfigured(f"No store is set. A file only excludes processes in this pod. {how}")
     required = os.environ.get("DIBS_REQUIRE")
     if required not in (None, "", "cluster"):
-        raise NotConfigured(f"DIBS_REQUIRE is {required!r}: it may be cluster, or unset")
+        raise NotConfigured(f"DIBS_REQUIRE is {required!r}: the only allowed value is cluster")
     if required:
         raise NotConfigured(f"DIBS_REQUIRE=cluster, and no store is set. {how}")
     warnings.warn(

@@ -14,6 +14,8 @@ def from_modules(package: str, names: Mapping[str, tuple[str, ...]]) -> Exports:
     home = {name: module for module, exported in names.items() for name in exported}
 
     def get(name: str) -> Any:
+        if name == "__version__":
+            return imported("importlib.metadata").version("dibs")
         if name not in home:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(imported(home[name]), name)

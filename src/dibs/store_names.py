@@ -18,8 +18,8 @@ def store_name(name: object) -> str:
         )
     if name == "default":
         raise ValueError(
-            "no store is called 'default': that is the one of whoever names none (client= left out, "
-            "connect(url, default=True), DIBS_URL, or url at the top of the settings file)"
+            "'default' is not a store name. Primitives without client= use the default store: "
+            "connect(url, default=True), DIBS_URL, or url at the top of the settings file"
         )
     if not _NAME.fullmatch(name):
         raise ValueError(f"a store's name is {name!r}: write it with a to z, 0 to 9, _ and -")

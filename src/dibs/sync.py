@@ -4,9 +4,9 @@
 that file, and run the tool.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.config import UNSET, Unset, optional_seconds
 from dibs.config import Duration as Duration
@@ -43,6 +43,7 @@ from dibs.primitives.options import (
     NoOptions,
     TaskOptions,
     refuse_options,
+    shown_as,
 )
 from dibs.primitives.primitive import LockBase
 from dibs.primitives.resizing import ResizableLease
@@ -111,12 +112,12 @@ class Lease(LeaseBase, HeldBlock):
         return step(self._release())
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until the lease is lost (True), or released, or for `timeout` seconds (False)."""
+        """Wait until it is lost (return True), or released or `timeout` seconds have passed (False)."""
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
 class Enterable[HeldT: Held](Entering[HeldT]):
-    """What can be entered with `with`."""
+    """An object for `with`."""
 
     def __enter__(self) -> HeldT:
         return step(self._enter())
@@ -154,7 +155,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
         return step(self._status())
 
     def locked(self) -> bool:
-        """Return whether nothing is free at this moment."""
+        """Return whether all units are taken."""
         return step(self._locked())
 
     def revoke(self, *, reason: str, now: bool = False) -> int:
@@ -172,7 +173,7 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
 
     def acquire(
         self,
-        *,
+        *more: Never,
         units: int = 1,
         wait: Duration | Unset | None = UNSET,
         priority: int | None = None,
@@ -196,10 +197,12 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
         until then the key is busy for others. The ttl must be longer than the transaction. Raises
         `NotConfigured` for a store without transactions, and for a connection to another database.
         """
-        if others:
-            refuse_options("acquire()", others, Acquirable.acquire)
+        if more or others:
+            told = more and "no positional arguments"
+            refuse_options("acquire()", others, Acquirable.acquire, told)
         return step(self._acquire(units, wait, priority, note, within, on_wait))
 
+    @shown_as("try_acquire")
     def try_acquire(
         self, *, units: int = 1, priority: int | None = None, note: str | None = None
     ) -> LeaseT | None:
@@ -313,8 +316,8 @@ class RWLock(RWLockBase[Reading, Writing]):
         return self._writing.status()
 
     def locked(self) -> bool:
-        """Return whether it is read or written at this moment; `read().locked()` asks for a writer."""
-        return self._writing.locked()
+        """Return whether anyone holds it; `read().locked()` returns whether a writer holds it."""
+        return step(self._writing._locked())
 
     def revoke(self, *, reason: str, now: bool = False) -> int:
         """Like `Lock.revoke`, for the readers and the writer."""
@@ -346,27 +349,13 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
         max_hold: Duration | Unset = UNSET,
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
-        cancel: bool | Unset = UNSET,
-        note: str | Unset = UNSET,
-        label: str | Unset = UNSET,
-        on_lost: Callable[[Any], object] | None = None,
-        require: Iterable[str] = (),
         client: "Client | str | None" = None,
-        env_prefix: str | None = None,
-        env_load: bool = True,
+        **options: Unpack[TaskOptions],
     ) -> Callable[[F], F]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
-        hold = {
-            "min_hold": min_hold,
-            "max_hold": max_hold,
-            "cancel": cancel,
-            "note": note,
-            "label": label,
-        }
-        about = {"on_lost": on_lost, "require": require, "client": client}
-        loading = {"env_prefix": env_prefix, "env_load": env_load}
+        hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
         wrapping: Callable[[F], F] = imported("dibs.faces.wraps").wraps_task(
-            template, on_busy, default, hold, loading, about
+            template, on_busy, default, client, hold
         )
         return wrapping
 
@@ -417,11 +406,11 @@ class Campaign(CampaignBase[Term]):
     """
 
     def wait(self, timeout: Duration | None = None) -> bool:
-        """Wait until it leads (True), or for `timeout` seconds (False)."""
+        """Wait until it leads (return True); return False after `timeout` seconds."""
         return step(self._wait(optional_seconds(timeout, "timeout")))
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until it does not lead (True), or for `timeout` seconds (False)."""
+        """Wait until it does not lead (return True); return False after `timeout` seconds."""
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
     def __enter__(self) -> Self:
@@ -495,7 +484,7 @@ class Leases(LeasesBase[Lease], HeldBlock):
         return step(self._release())
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
-        """Wait until one is lost (True), or all are released, or for `timeout` seconds (False)."""
+        """Wait until one is lost (return True), or all released or `timeout` seconds have passed (False)."""
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
@@ -683,19 +672,19 @@ class Client:
 
 
 def _lease_type(kind: str) -> type[Lease]:
-    """What a lease of that kind is."""
+    """Return the lease class of a kind."""
     return RWLease if kind == "rwlock" else Lease
 
 
 def connect(
     url: str | None = None, *, default: bool = False, **options: Unpack[ConnectOptions]
 ) -> Client:
-    """A client of the store that `url` names; None for the default store. Connects when it is used.
+    """Return a client of the store at `url` (None: the default store). It connects on first use.
 
     With `default=True`, primitives created without `client=` use this client until it is closed. Then the
     previous default applies again. Options go with a URL: `connect_timeout` and `call_timeout`, in
     seconds, and `clock`, for tests. Instead of a URL, `client` takes a `temporalio.client.Client`. Raises
-    `NotConfigured` for a URL that no backend serves.
+    `NotConfigured` for a URL that is not one of a store.
     """
     found = opened(url, default, options)
     return Client(found.hub, opened=found)

@@ -3,7 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +50,17 @@ TEMPORAL_FLOWS = BASE | names(
     " temporal.defaults temporal.failures"
 )
 """What workflow code of Temporal's users relies on, however a permit is granted."""
+
+
+def flows(more: str = "") -> Rule:
+    """Code in workflows of Temporal's users."""
+    return Rule(
+        TEMPORAL_FLOWS | names(more),
+        siblings=True,
+        theirs=names("temporalio"),
+        not_stdlib=IN_WORKFLOWS,
+    )
+
 
 # The most specific row holds: `backends.port` before `backends.*`. A module without a row fails.
 RULES: Mapping[str, Rule] = {
@@ -146,9 +157,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
-        names(
-            "errors lazy backends.temporal.broker.* temporal.semaphore temporal.lock temporal.plugin"
-        )
+        names("errors lazy backends.temporal.broker.* temporal.semaphore temporal.plugin")
         | names("temporal.failures temporal.permits.* temporal.slot.* temporal.activity.*")
         | names("temporal.worker.* temporal.defaults backends.temporal.protocol.*")
     ),
@@ -157,34 +166,14 @@ RULES: Mapping[str, Rule] = {
     "temporal.defaults": Rule(
         names("backends.temporal.protocol.queues"), theirs=names("temporalio")
     ),
-    "temporal.permits.*": Rule(
-        TEMPORAL_FLOWS, siblings=True, theirs=names("temporalio"), not_stdlib=IN_WORKFLOWS
-    ),
-    "temporal.slot.*": Rule(
-        TEMPORAL_FLOWS | names("temporal.permits.*"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
-    "temporal.fair.*": Rule(
-        TEMPORAL_FLOWS | names("temporal.permits.*"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
+    "temporal.permits.*": flows(),
+    "temporal.slot.*": flows("temporal.permits.*"),
+    "temporal.fair.*": flows("temporal.permits.*"),
     # the kind of the workflow's own random numbers, which a replay draws again
-    "temporal.slot.acquiring": Rule(
-        TEMPORAL_FLOWS | names("temporal.permits.* temporal.slot.*"),
-        siblings=True,
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS - {"random"},
+    "temporal.slot.acquiring": replace(
+        flows("temporal.permits.* temporal.slot.*"), not_stdlib=IN_WORKFLOWS - {"random"}
     ),
-    "temporal.semaphore": Rule(
-        TEMPORAL_FLOWS | names("temporal.permits.* temporal.slot.* temporal.fair.*"),
-        theirs=names("temporalio"),
-        not_stdlib=IN_WORKFLOWS,
-    ),
-    "temporal.lock": Rule(names("config temporal.semaphore temporal.permits.*")),
+    "temporal.semaphore": flows("temporal.permits.* temporal.slot.* temporal.fair.*"),
     "temporal.activity.*": Rule(
         PUBLIC
         | names("config settings core.* defaults backends temporal.sdk")

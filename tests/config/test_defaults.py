@@ -1,5 +1,7 @@
 """Which store is used where none is named."""
 
+import asyncio
+import contextvars
 import threading
 import warnings
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import ImplicitStoreWarning, NotConfigured, defaults
+from dibs import ImplicitStoreWarning, NotConfigured, defaults, overrides
+from dibs.stores import hub_named
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
@@ -77,7 +80,7 @@ def test_where_a_cluster_is_required_it_is_an_error_instead(
     with pytest.raises(NotConfigured, match="DIBS_REQUIRE=cluster"):
         dibs.sync.Lock("a").acquire()
     monkeypatch.setenv("DIBS_REQUIRE", "clusterr")
-    with pytest.raises(NotConfigured, match="it may be cluster, or unset"):
+    with pytest.raises(NotConfigured, match="the only allowed value is cluster"):
         dibs.sync.Lock("a").acquire()
     assert not list(home.iterdir())
 
@@ -234,3 +237,89 @@ def test_whether_somebody_named_it(monkeypatch: pytest.MonkeyPatch, write: Write
     with dibs.sync.connect("memory://", default=True):
         assert defaults.default_is_named()
     assert not defaults.default_is_named()
+
+
+def test_a_named_store_is_overridden_alone() -> None:
+    real, double, other = memory(), memory(), memory()
+    dibs.set_default(real)
+    with dibs.override(double, name="reports"):
+        assert hub_named("reports").url == double.url
+        assert url_in_use() == real.url
+        with dibs.override(other), dibs.sync.Lock("a", client="reports"):
+            assert double.lock("a").locked()
+            assert url_in_use() == other.url
+        with dibs.override(other, name="reports"):
+            assert hub_named("reports").url == other.url
+        assert hub_named("reports").url == double.url
+    with pytest.raises(dibs.NotConfigured):
+        hub_named("reports")
+
+
+def test_an_override_comes_before_what_is_connected_meanwhile() -> None:
+    """As where a test starts the application, whose lifespan connects."""
+    double = memory()
+    with dibs.override(double), dibs.override(double, name="reports"):
+        real = dibs.sync.connect("memory://real", default=True)
+        assert hub_named("reports").url == url_in_use() == double.url
+    with real:
+        assert url_in_use() == "memory://real"
+
+
+async def test_two_tests_at_once_have_each_their_own() -> None:
+    both_are_in, seen = asyncio.Barrier(2), []
+
+    async def child() -> str:
+        return url_in_use()
+
+    async def test(client: Any) -> None:
+        with dibs.override(client), dibs.override(client, name="reports"):
+            await both_are_in.wait()
+            urls = {url_in_use(), hub_named("reports").url, await asyncio.create_task(child())}
+            urls.add(await asyncio.to_thread(url_in_use))
+            seen.append(urls == {client.url})
+            await both_are_in.wait()
+
+    await asyncio.gather(test(memory()), test(memory()))
+    assert seen == [True, True]
+
+
+def test_two_threads_at_once_have_each_their_own() -> None:
+    both_are_in, seen = threading.Barrier(2), []
+
+    def test(client: Any) -> None:
+        with dibs.override(client):
+            both_are_in.wait()
+            seen.append(url_in_use() == client.url)
+            both_are_in.wait()
+
+    threads = [threading.Thread(target=test, args=(memory(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [True, True]
+
+
+def test_one_that_ends_in_another_context_has_ended_everywhere() -> None:
+    """A fixture's two halves may run in contexts of their own."""
+    dibs.set_default("memory://default")
+    inside, other = contextvars.copy_context(), contextvars.copy_context()
+    override = dibs.override(memory())
+    inside.run(override.__enter__)
+    copied = inside.copy()
+    other.run(override.__exit__, None, None, None)
+    for context in (inside, copied, other):
+        assert context.run(url_in_use) == "memory://default"
+    assert not overrides._latest
+
+
+def test_they_may_end_in_any_order() -> None:
+    one, two = memory(), memory()
+    dibs.set_default("memory://default")
+    first, second = dibs.override(one), dibs.override(two)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert url_in_use() == two.url
+    second.__exit__(None, None, None)
+    assert url_in_use() == "memory://default"

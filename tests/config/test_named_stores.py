@@ -173,10 +173,12 @@ def test_a_wrong_url_in_settings_tells_where_it_stands(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write('[stores.reports]\nurl = "mongodb://h"')
-    with pytest.raises(NotConfigured, match=re.escape(f"{path}: [stores.reports] url: no backend")):
+    with pytest.raises(NotConfigured, match=re.escape(f"{path}: [stores.reports] url: 'mongodb")):
         dibs.sync.Lock("a", client="reports").acquire()
     monkeypatch.setenv("DIBS_STORES__REPORTS__URL", "mongodb://h")
-    with pytest.raises(NotConfigured, match=r"^DIBS_STORES__REPORTS__URL: no backend serves"):
+    with pytest.raises(
+        NotConfigured, match=r"^DIBS_STORES__REPORTS__URL: 'mongodb://h' is not the URL of a store"
+    ):
         dibs.sync.Lock("a", client="reports").acquire()
 
 
@@ -226,7 +228,10 @@ async def test_an_unknown_name_is_told_with_the_known_ones(
     ("name", "told"),
     [
         ("redis://me:secret@h", r"'redis://me:\*\*\*@h' is a URL, and no name of a store"),
-        ("default", "no store is called 'default': that is the one of whoever names none"),
+        (
+            "default",
+            "'default' is not a store name. Primitives without client= use the default store",
+        ),
         ("Reports", "a store's name is 'Reports': write it with a to z"),
         ("", "a store's name is '': write it with a to z"),
     ],

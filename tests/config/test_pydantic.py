@@ -79,7 +79,7 @@ def test_from_variables_and_from_toml(monkeypatch: pytest.MonkeyPatch, tmp_path:
     [
         ("CART__TTL", "soon", "cart", "ttl is 'soon': write it as \"30s\""),
         ("CART__TTL", "0.01", "cart", "ttl is 0.01 s: it must be finite and at least 0.1 s"),
-        ("CART__WAIT", "-1", "cart", "wait is '-1': write it as"),
+        ("CART__WAIT", "-1", "cart", "wait is '-1': it can't be negative"),
         ("CART__PRIORITY", "high", "cart.priority", "should be a valid integer"),
         ("CART__AUTO_RENEW", "maybe", "cart.auto_renew", "should be a valid boolean"),
         ("CART__TLL", "3", "cart.tll", "Unexpected keyword argument"),

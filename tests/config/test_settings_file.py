@@ -10,7 +10,11 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import LockConfig, NotConfigured, UnsafeTiming
+from dibs.config import READERS
+from dibs.primitives import election_config, tasklock
+from dibs.settings_file import STORE_KEYS
 from tests.config.conftest import Write
+from tests.pages import DOCS, blocks, run
 from tests.runtime.scripts import run_script
 
 
@@ -255,12 +259,10 @@ def test_a_url_that_nobody_serves_tells_where_it_stands(
     with pytest.raises(ValueError, match=re.escape(f"{path}: call_timeout is 'soon': ")):
         dibs.sync.connect()
     path = write('url = "mongodb://me:secret@h"')
-    with pytest.raises(
-        NotConfigured, match=re.escape(f"{path}: url: no backend serves 'mongodb://me:***")
-    ):
+    with pytest.raises(NotConfigured, match=re.escape(f"{path}: url: 'mongodb://me:***")):
         dibs.sync.connect()
     monkeypatch.setenv("DIBS_URL", "mongodb://h")
-    with pytest.raises(NotConfigured, match=r"^DIBS_URL: no backend serves"):
+    with pytest.raises(NotConfigured, match=r"^DIBS_URL: 'mongodb://h' is not the URL of a store"):
         dibs.sync.connect()
 
 
@@ -282,3 +284,32 @@ def test_a_shell_command_goes_by_the_file(write: Write, tmp_path: Path) -> None:
     )
     assert "by the file" in "\n".join(lines)
     assert (tmp_path / "file.db").exists()
+
+
+PAGE = "configuration.md"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [(0, "as it is set"), (1, "in two stores, with token"), (2, "about a microsecond")],
+)
+def test_an_example_works(number: int, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "dibs.toml"
+    (toml,) = blocks(PAGE, "toml")
+    file.write_text(toml, "utf-8")
+    settings = {"DIBS_CONFIG": str(file), "DIBS_LOCK__CART__WAIT": "3s"}
+    assert told in run(blocks(PAGE)[number], tmp_path, **settings)
+
+
+def test_every_example_is_tried() -> None:
+    assert len(blocks(PAGE)) == 3
+
+
+@pytest.mark.parametrize(
+    "key", sorted({*READERS, *election_config.READERS, *tasklock.READERS, *STORE_KEYS})
+)
+def test_every_setting_is_told(key: str) -> None:
+    page = (DOCS / PAGE).read_text("utf-8")
+    table = page.partition("## Settings")[2].partition("## Stores")[0]
+    assert f"`{key}`" in table

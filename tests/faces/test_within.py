@@ -209,7 +209,7 @@ async def test_without_a_transaction_it_stands_at_once(world: World, database: D
     connection = await database.connect(autocommit=True)
     lease = await database.acquire(world.client.lock("a"), wait=0, within=connection)
     assert not await database.is_free("a")
-    with pytest.raises(AcquireTimeout, match="by this very"):
+    with pytest.raises(AcquireTimeout, match="by this task"):
         await database.acquire(world.client.lock("a"), within=connection)
     assert await world.get(lease.release())
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 from uuid import uuid4
 
@@ -116,7 +117,10 @@ HABITS = [
     ("lease_time", "write ttl="),
     ("retry_interval", "waiters do not poll"),
     ("expire", "write ttl="),
-    ("timeout", "did you mean wait="),
+    ("timeout", "wait= (how long to queue"),
+    ("worker", "Dibs takes no identity"),
+    ("backend", "write client=connect(url)"),
+    ("max_lock_seconds", "write TaskLock(name, 1, 60)"),
     ("wiat", "did you mean wait=?"),
 ]
 
@@ -149,6 +153,52 @@ def test_what_other_libraries_call_an_option(
             call()
         assert told in str(error.value)
         assert "__init__" not in str(error.value)
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync])
+def test_what_is_given_in_the_wrong_place_is_told(module: Any) -> None:
+    lock = module.connect(f"memory://{uuid4()}").lock("a")
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: module.Lock("a", 30), "a lock takes one name; options go by keyword: ttl=, wait="),
+        (lambda: module.RWLock("a", 30), "a rwlock takes one name; options go by keyword: ttl="),
+        (lambda: module.Semaphore("a", 2, 30), "a semaphore takes a name and a capacity; options"),
+        (
+            lambda: module.TaskLock("a", 0, 60, True),
+            "a tasklock takes a name, min_hold and max_hold;",
+        ),
+        (lambda: module.LeaderElection("a", 30), "a leader takes one name; options go by keyword"),
+        (lambda: module.Semaphore("a"), "Semaphore.__init__() missing 1 required"),
+        (module.Lock, "Lock.__init__() missing 1 required positional argument: 'name'"),
+        (lambda: lock.acquire(False), "acquire() takes no positional arguments; options go by key"),
+        (lambda: lock.acquire(timeout=1), "acquire() has no option timeout=: write wait="),
+        (lambda: lock.acquire(ttl=3), "acquire() has no option ttl=: write it in the constructor"),
+        (lambda: lock.acquire(expire=3), "without a renewal) in the constructor"),
+        (
+            lambda: lock.try_acquire(wait=1),
+            "try_acquire() got an unexpected keyword argument 'wait'",
+        ),
+    ]
+    for call, told in calls:
+        with pytest.raises(TypeError) as error:
+            call()
+        assert told in str(error.value)
+
+
+async def test_a_forgotten_await_is_told(aio: Any) -> None:
+    lock, all_of, tasks = aio.lock("a"), dibs.AllOf(aio.lock("b")), aio.task_lock("c", 0, 60)
+    calls = [lock.locked, lock.try_acquire, lock.acquire, all_of.try_acquire, tasks.try_acquire]
+    for call in (*calls, aio.rwlock("d").locked):
+        with pytest.raises(TypeError, match="write `await` before this call"):
+            assert call()
+    acquiring = lock.acquire()
+    with pytest.raises(AttributeError, match="no token: write `await` before this call"):
+        assert acquiring.token
+    async with acquiring:
+        assert await lock.locked()
+
+
+def test_the_version_is_told() -> None:
+    assert dibs.__version__ == version("dibs")
 
 
 @pytest.mark.parametrize("module", [dibs, dibs.sync])

@@ -178,19 +178,6 @@ def sent(w: World, store: Any) -> list[list[str]]:
 
 
 @in_both_worlds
-async def test_all_are_acquired_in_one_round_trip_and_released_in_one(w: World) -> None:
-    store, client = site(w)
-    three = w.module.AllOf(*(client.lock(name) for name in "cab"))
-    await w.get((await w.get(three.acquire())).release())
-    sent(w, store)
-    leases = await w.get(three.acquire())
-    assert sent(w, store) == [["Acquire"] * 3]
-    assert await w.get(leases.release())
-    assert sent(w, store) == [["Release"] * 3]
-    await w.get(client.close())
-
-
-@in_both_worlds
 async def test_a_refused_try_is_one_round_trip_and_one_to_undo_it(w: World) -> None:
     store, client = site(w)
     held = await w.get(w.another().lock("b").acquire())

@@ -34,9 +34,9 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
         TypeError,
         "it is of the other world",
     ),
-    (lambda c: ((c.semaphore("s", 2), 3),), ValueError, "semaphore s has 1 to 2 units"),
-    (lambda c: ((c.semaphore("s", 2), 0),), ValueError, "semaphore s has 1 to 2 units"),
-    (lambda c: ((c.lock("a"), 2),), ValueError, "a has 1 to 1 units"),
+    (lambda c: ((c.semaphore("s", 2), 3),), ValueError, "semaphore s has a capacity of 2"),
+    (lambda c: ((c.semaphore("s", 2), 0),), ValueError, "semaphore s has a capacity of 2"),
+    (lambda c: ((c.lock("a"), 2),), ValueError, "a has a capacity of 1"),
     (lambda c: ((c.semaphore("s", 2), "2"),), TypeError, "the second is a number of units"),
     (lambda c: ((c.semaphore("s", 2), True),), TypeError, "the second is a number of units"),
     (lambda c: ((c.rwlock("r").read(), 2),), ValueError, "a reader takes one, a writer all"),
@@ -97,7 +97,7 @@ def test_options_are_checked_at_once(module: Any) -> None:
     ):
         with pytest.raises(kind, match=told):
             module.AllOf(lock, **wrong)
-    with pytest.raises(TypeError, match="did you mean wait="):
+    with pytest.raises(TypeError, match="write wait="):
         module.AllOf(lock).acquire(timeout=3)
     with pytest.raises(TypeError, match="release the leases"):
         module.AllOf(lock).release()

@@ -142,7 +142,7 @@ def test_what_is_out_of_all_proportion_is_refused(make: Any) -> None:
     assert make(lock_delay="10m").lock_delay == 600
     too_long: list[Any] = [601, "1h", float("inf")]
     for wrong in too_long:
-        with pytest.raises(UnsafeTiming, match=r"nobody can end it early.* at most 600 s"):
+        with pytest.raises(UnsafeTiming, match=r"cannot be ended early.* at most 600 s"):
             make(lock_delay=wrong)
     with pytest.raises(ValueError, match="negative"):
         make(lock_delay=-1)

@@ -1,6 +1,7 @@
 """How the loss of a lease reaches the body of an `async with`, and what it leaves alone."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,16 +9,12 @@ import pytest
 
 from dibs import Client, Lease, LeaseLost
 from dibs.model import Wakeup
+from dibs.runtime.asyncio import TaskGuard
 from dibs.runtime.mail import PassingMail
 from dibs.testing import ManualClock
+from tests.primitives.waits import cancelling
 
 FOR_EVER = 3600
-
-
-def cancelling() -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    return task.cancelling()
 
 
 type Lose = Callable[..., asyncio.Task[None]]
@@ -231,7 +228,29 @@ async def test_on_lost_runs_in_the_loop_and_its_failure_harms_nobody(
             task = lose("a")
             await asyncio.sleep(FOR_EVER)
     await task
-    async with asyncio.timeout(10):
-        while not told:
-            await asyncio.sleep(0)
     assert told == [(lease, asyncio.get_running_loop())]
+
+
+async def test_on_lost_was_called_when_the_block_ends(
+    client: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fire_and_pause(guard: TaskGuard) -> None:
+        fire(guard)
+        time.sleep(0.1)  # the keeper's thread: the loop goes on meanwhile
+
+    fire = TaskGuard.fire
+    monkeypatch.setattr(TaskGuard, "fire", fire_and_pause)
+    told: list[Lease] = []
+    with pytest.raises(LeaseLost):
+        async with client.lock("a", on_lost=told.append) as interrupted:
+            revoking = asyncio.create_task(client.revoke("a", reason="a test"))
+            await asyncio.sleep(FOR_EVER)
+    await revoking
+    assert told == [interrupted]
+    keeper = client.hub.keeper
+    with pytest.raises(LeaseLost):
+        async with client.lock("b", ttl=10, auto_renew=False, on_lost=told.append) as silent:
+            keeper.unwatch(silent)  # it is late, and the block finds the loss itself
+            clock.advance(9)
+    await asyncio.sleep(0)
+    assert told == [interrupted, silent]

@@ -7,14 +7,9 @@ import pytest
 
 from dibs import Client, LeaseLost
 from dibs.testing import ManualClock
+from tests.primitives.waits import cancelling
 
 FOR_EVER = 3600
-
-
-def cancelling() -> int:
-    task = asyncio.current_task()
-    assert task is not None
-    return task.cancelling()
 
 
 def lose(clock: ManualClock) -> None:

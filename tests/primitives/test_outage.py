@@ -4,7 +4,6 @@ import asyncio
 import logging
 import threading
 from collections.abc import Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,28 +11,10 @@ import pytest
 from dibs import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.model import Acquire, Command, Release
 from dibs.runtime.step import step
+from tests.primitives.elections import away, outage, site
 from tests.primitives.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 from tests.servers.waiting import wait_until
-
-
-def away(_: Sequence[Command]) -> None:
-    raise BackendUnavailable("the store is away")
-
-
-def site(w: World, **options: Any) -> tuple[TappedStore, Any]:
-    """A store that can be made to fail, under the world's clock, and a client of it."""
-    store = TappedStore(store=w.store)
-    return store, w.another(store, **options)
-
-
-@contextmanager
-def outage(store: TappedStore) -> Any:
-    store.before = away
-    try:
-        yield
-    finally:
-        store.before = lambda _: None
 
 
 @in_both_worlds
@@ -115,6 +96,23 @@ async def test_an_unbounded_acquire_gives_up_after_connect_timeout(w: World) -> 
     with pytest.raises(BackendUnavailable):
         await ticking(w, lambda: client.lock("a", wait=None).acquire())
     assert 4 <= w.clock.now() - trial.began < 6
+
+
+@in_both_worlds
+async def test_connect_timeout_counts_from_the_start(w: World) -> None:
+    """Also where the store hangs, so that each try takes time."""
+    store, client = site(w, connect_timeout="4s")
+    began = w.clock.now()
+
+    def hang(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Acquire) for command in commands):
+            w.clock.advance(3)
+            raise BackendUnavailable("the store did not answer")
+
+    store.before = hang
+    with pytest.raises(BackendUnavailable):
+        await ticking(w, lambda: client.lock("a", wait=None).acquire())
+    assert 4 <= w.clock.now() - began < 8
 
 
 @in_both_worlds

@@ -9,10 +9,10 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import LeaseLost, NotHeld, Reentrant
-from dibs.primitives.roll import Roll
+from dibs.primitives.reentry import Roll
 from dibs.testing import ManualClock
 from tests.primitives.elections import eventually, outage, site
-from tests.primitives.reentrant import free, lock_of
+from tests.primitives.test_reentrant import free, lock_of
 from tests.primitives.worlds import World, in_both_worlds
 
 

@@ -1,19 +1,28 @@
 """Readers and writers: who comes next, and what helps users."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from dibs import (
     AcquireTimeout,
+    BackendUnavailable,
     Client,
+    LeaseLost,
     LockConfig,
+    NotHeld,
     Reentrant,
 )
-from dibs.model import MANY
+from dibs.core.names import fingerprint
+from dibs.hub import Hub
+from dibs.model import MANY, Acquire, Command, Granted, Release, Resize
+from dibs.runtime.port import Answer
 from dibs.testing import ManualClock, expire, steal
+from tests.primitives.test_rwlock_properties import failing, heal, resizes, site, units
 from tests.primitives.worlds import World, in_both_worlds
+from tests.runtime.stores import TappedStore
 
 # ---- who comes next -------------------------------------------------------------------------------
 
@@ -74,7 +83,7 @@ async def test_a_reader_that_wants_to_write_is_told_how(w: World) -> None:
         await w.get(lock.write().acquire())
     with pytest.raises(Reentrant, match="pass the lease on"):
         await w.get(lock.read().acquire(wait=5))
-    with pytest.raises(AcquireTimeout, match="by this very task or thread"):
+    with pytest.raises(AcquireTimeout, match="by this task or thread"):
         await w.get(lock.write().acquire(wait=0))
     await w.get(lease.release())
     await w.get((await w.get(lock.write().acquire())).release())
@@ -122,3 +131,306 @@ def test_the_lock_itself_is_not_entered() -> None:
             w.module.RWLock("a").__enter__()
         with pytest.raises(TypeError, match=r"`async with RWLock\('a'\).read\(\)` or"):
             asyncio.run(w.module.RWLock("a").__aenter__())
+
+
+async def upgraded_in_vain(w: World, store: TappedStore, lease: Any) -> None:
+    """The store has made it the writer, and goes away before anybody hears of it."""
+
+    def fail(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Resize) for command in commands):
+            store.before = failing(lambda _: True)
+            raise BackendUnavailable("planted")
+
+    store.after = fail
+    with pytest.raises(BackendUnavailable):
+        await w.get(lease.upgrade(wait=0))
+    assert lease.mode == "read"
+    assert await units(w) == [MANY]
+
+
+@pytest.mark.parametrize("auto_renew", [True, False])
+@in_both_worlds
+async def test_an_upgrade_whose_answer_is_lost_is_taken_back(w: World, auto_renew: bool) -> None:
+    store, client = site(w)
+    lease = await w.get(client.rwlock("a", auto_renew=auto_renew).read().acquire())
+    await upgraded_in_vain(w, store, lease)
+    w.clock.advance(6)
+    assert await units(w) == [MANY]
+    heal(store)
+    w.clock.advance(2)
+    assert await units(w) == [1]
+    assert not lease.lost
+    w.clock.advance(60)
+    assert lease.lost is not auto_renew
+    await w.get(lease.release())
+
+
+@in_both_worlds
+async def test_a_second_try_finds_that_the_first_was_granted(w: World) -> None:
+    store, client = site(w)
+    lease = await w.get(client.rwlock("a").read().acquire())
+    await upgraded_in_vain(w, store, lease)
+    heal(store)
+    await w.get(lease.upgrade(wait=0))
+    status = await w.get(w.client.status("a", "rwlock"))
+    assert (lease.mode, lease.token) == ("write", status.last_token)
+    w.clock.advance(60)
+    assert await units(w) == [MANY], "what was to be taken back is void"
+    lease.ensure()
+    await w.get(lease.release())
+
+
+@in_both_worlds
+async def test_a_downgrade_during_an_outage_is_made_later(w: World) -> None:
+    store, client = site(w)
+    lease = await w.get(client.rwlock("a").write().acquire())
+    store.before = failing(resizes)
+    await w.get(lease.downgrade())
+    assert lease.mode == "read", "nobody writes any more, whatever the store knows"
+    assert await units(w) == [MANY]
+    heal(store)
+    w.clock.advance(2)
+    assert await units(w) == [1]
+    await w.get(lease.release())
+
+
+async def test_an_upgrade_outlives_a_short_outage(clock: ManualClock) -> None:
+    store = TappedStore(clock=clock)
+    client: Any = Client(Hub(store, clock=clock))
+    async with client.rwlock("a").read() as lease:
+        store.before = failing(lambda _: True)
+        upgrade = asyncio.create_task(lease.upgrade(wait=5))
+        for _ in range(10):
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        assert not upgrade.done()
+        heal(store)
+        while not upgrade.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        await upgrade
+        assert lease.mode == "write"
+    await client.close()
+
+
+@pytest.mark.parametrize(("wait", "after"), [(3, 3), (None, 10)])
+async def test_an_upgrade_gives_up_on_a_longer_one(
+    clock: ManualClock, wait: float | None, after: float
+) -> None:
+    store = TappedStore(clock=clock)
+    client: Any = Client(Hub(store, clock=clock))
+    lease = await client.rwlock("a").read().acquire()
+    store.before = failing(lambda _: True)
+    began = clock.now()
+    upgrade = asyncio.create_task(lease.upgrade(wait=wait))
+    while not upgrade.done():
+        clock.advance(0.05)
+        await asyncio.sleep(0)
+    with pytest.raises(BackendUnavailable):
+        await upgrade
+    assert after <= clock.now() - began < after + 0.5
+    assert lease.mode == "read"
+    heal(store)
+    await lease.release()
+    await client.close()
+
+
+async def test_a_cancelled_upgrade_leaves_the_queue(client: Client, clock: ManualClock) -> None:
+    lock = client.rwlock("a")
+    async with lock.read() as lease:
+        other = asyncio.create_task(lock.read().acquire())
+        reader = await other
+        upgrade = asyncio.create_task(lease.upgrade())
+        while not (await lock.status()).waiting:
+            await asyncio.sleep(0)
+        upgrade.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await upgrade
+        assert client.hub.keeper.flush(5)
+        assert (await lock.status()).waiting == 0
+        assert lease.mode == "read"
+        lease.ensure()
+        await reader.release()
+
+
+@pytest.mark.parametrize("turns", range(0, 60, 2))
+async def test_cancelled_at_any_moment_it_leaves_nothing(clock: ManualClock, turns: int) -> None:
+    store = TappedStore(clock=clock, turns=3)
+    client: Any = Client(Hub(store, clock=clock))
+    lock = client.rwlock("a")
+    reader = await asyncio.create_task(lock.read().acquire())
+    lease = await lock.read().acquire()
+    upgrade = asyncio.create_task(lease.upgrade())
+    for turn in range(turns):
+        await asyncio.sleep(0)
+        if turn == 40:  # it waits by now, and may go on
+            await reader.release()
+        clock.advance(0.001)
+    upgrade.cancel()
+    await asyncio.wait([upgrade])
+    clock.advance(1)
+    assert client.hub.keeper.flush(5)
+    status = await lock.status()
+    assert status.waiting == 0
+    taken = {holder.lease: holder.units for holder in status.holders}
+    assert taken[fingerprint(lease._id)] == (MANY if lease.mode == "write" else 1)
+    lease.ensure()
+    await reader.release()
+    await lease.release()
+    assert not await lock.locked()
+    await client.close()
+
+
+def test_an_interrupt_leaves_nothing() -> None:
+    w = World("sync")
+    store, client = site(w)
+    lease = client.rwlock("a").read().acquire()
+
+    def interrupt(commands: Sequence[Command]) -> None:
+        if any(isinstance(command, Resize) for command in commands):
+            heal(store)
+            raise KeyboardInterrupt
+
+    for hook in ("before", "after"):
+        setattr(store, hook, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lease.upgrade(wait=0)
+        assert lease.mode == "read"
+        w.clock.advance(1)
+        assert [holder.units for holder in client.rwlock("a").status().holders] == [1]
+    lease.upgrade()
+    for hook in ("before", "after"):
+        setattr(store, hook, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lease.downgrade()
+        assert lease.mode == "read"
+        w.clock.advance(1)
+        assert [holder.units for holder in client.rwlock("a").status().holders] == [1]
+        lease.upgrade()
+    assert lease.release()
+
+
+async def test_a_waiting_upgrade_keeps_its_place_until_it_is_served(
+    client: Client, clock: ManualClock
+) -> None:
+    """The place is believed only while it speaks up, for as long as the wait takes."""
+    lock = client.rwlock("a", ttl="3s")
+    reader = await asyncio.create_task(lock.read().acquire())
+    async with lock.read() as lease:
+        upgrade = asyncio.create_task(lease.upgrade())
+        for _ in range(600):
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        (place,) = (await lock.status()).waiters
+        assert place.note == "waits to upgrade the lease that it reads under"
+        assert await asyncio.create_task(lock.read().try_acquire()) is None
+        await reader.release()
+        while not upgrade.done():
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+        await upgrade
+        assert (await lock.status()).waiting == 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+async def test_an_upgrade_whose_place_has_ended_takes_another(
+    clock: ManualClock, ends: bool
+) -> None:
+    """As when the process stood still while it asked for it, and it went with its patience.
+
+    A late copy of what asked for a place finds it buried.
+    """
+    store = TappedStore(clock=clock)
+    client: Any = Client(Hub(store, clock=clock))
+    backend: Any = store.inner.backend(blocking=True)
+    late: list[Command] = []
+
+    def end_the_first(commands: Sequence[Command]) -> None:
+        for each in commands:
+            if isinstance(each, Acquire) and each.note.startswith("waits to upgrade") and not late:
+                late.append(each)
+                if ends:
+                    backend.apply_now([Release(each.key, each.id, bury=60)])
+                raise BackendUnavailable("planted")
+
+    lock = client.rwlock("a")
+    reader = await asyncio.create_task(lock.read().acquire())
+    async with lock.read() as lease:
+        store.before = end_the_first
+        upgrade = asyncio.create_task(lease.upgrade())
+        while not (await lock.status()).waiting and not upgrade.done():
+            clock.advance(0.05)
+            await asyncio.sleep(0)
+        await reader.release()
+        while not upgrade.done():
+            clock.advance(0.05)
+            await asyncio.sleep(0)
+        await upgrade
+        assert lease.mode == "write"
+        backend.apply_now(late)
+        assert (await lock.status()).waiting == 0
+    await client.close()
+
+
+async def test_a_claim_whose_answer_comes_after_the_upgrade_is_no_loss(
+    client: Client, clock: ManualClock
+) -> None:
+    async with client.rwlock("a").read() as lease:
+        claimed = Answer(Granted(lease.token, (), 30.0), clock.now())
+        clock.advance(1)
+        await lease.upgrade()
+        lease._renewed(claimed)
+        lease.ensure()
+        assert lease.mode == "write"
+
+
+async def test_an_upgrade_ends_with_its_lease(client: Client, clock: ManualClock) -> None:
+    lock = client.rwlock("a", ttl="3s", auto_renew=False)
+    reader = await asyncio.create_task(client.rwlock("a").read().acquire())
+    lease = await lock.read().acquire()
+    upgrade = asyncio.create_task(lease.upgrade())
+    while not upgrade.done():
+        clock.advance(0.1)
+        await asyncio.sleep(0)
+    with pytest.raises(LeaseLost):
+        await upgrade
+    assert client.hub.keeper.flush(5)
+    assert (await lock.status()).waiting == 0
+    await reader.release()
+
+
+@in_both_worlds
+async def test_what_has_ended_is_not_changed(w: World) -> None:
+    lease = await w.get(w.client.rwlock("a").read().acquire())
+    await w.get(lease.release())
+    for change in (lease.upgrade, lease.downgrade):
+        with pytest.raises(NotHeld):
+            await w.get(change())
+
+
+@in_both_worlds
+async def test_nothing_is_asked_where_nothing_would_change(w: World) -> None:
+    store, client = site(w)
+    lock = client.rwlock("a")
+    reader = await w.get(lock.read().acquire())
+    store.batches.clear()
+    store.kept.clear()
+    await w.get(reader.downgrade())
+    await w.get(reader.upgrade())
+    first = reader.token
+    await w.get(reader.upgrade())
+    assert sum(map(len, (*store.batches, *store.kept))) == 1
+    assert reader.token == first
+    await w.get(reader.release())
+
+
+@in_both_worlds
+async def test_an_uncontended_cycle_is_two_commands(w: World) -> None:
+    store, client = site(w)
+    for side in (client.rwlock("a").read(), client.rwlock("a").write()):
+        store.batches.clear()
+        store.kept.clear()
+        await w.get((await w.get(side.acquire())).release())
+        sent = [type(command) for batch in (*store.batches, *store.kept) for command in batch]
+        assert sent == [Acquire, Release]

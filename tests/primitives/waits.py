@@ -87,3 +87,10 @@ async def until_queued(w: World, name: str, count: int, kind: Any = "lock") -> N
     while (await w.get(w.client.status(name, kind))).waiting != count:
         assert time.monotonic() < end, "they never queued"
         await pause(w)
+
+
+def cancelling() -> int:
+    """How many cancellations of the running task are counted."""
+    task = asyncio.current_task()
+    assert task is not None
+    return task.cancelling()

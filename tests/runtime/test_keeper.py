@@ -14,8 +14,10 @@ import pytest
 
 from dibs import BackendUnavailable, Forbidden, LeaseLost
 from dibs.backends.memory import MemoryStore
+from dibs.clock import SystemClock
 from dibs.hub import Hub
 from dibs.model import Acquire, Command, Release, Renew, Wakeup
+from dibs.runtime.timers import ThreadTimers
 from dibs.sync import Client, Lease
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
@@ -467,3 +469,18 @@ def test_what_a_lease_costs_in_memory_does_not_grow_with_their_number() -> None:
     print(f"{many:.0f} bytes per lease, the memory store's own share included")
     assert many < 1.2 * few
     assert many < 4_000
+
+
+def test_a_timer_is_on_time_after_a_suspend() -> None:
+    class Boot:
+        suspended = 0.0
+        stamp = SystemClock().stamp
+
+        def now(self) -> float:
+            return time.monotonic() + self.suspended
+
+    clock, over = Boot(), threading.Event()
+    ThreadTimers(clock).at(clock.now() + 60, over.set)
+    time.sleep(0.05)  # by now its thread sleeps
+    clock.suspended = 100.0
+    assert over.wait(4)

@@ -222,6 +222,6 @@ async def decorated() -> None:
 async def wrong() -> None:
     Lock("a", ttl=[])  # type: ignore[arg-type]
     Lock("a", timeout=3)  # type: ignore[call-arg]
-    Lock("a").acquire(5)  # type: ignore[call-arg]
+    Lock("a").acquire(5)  # type: ignore[arg-type]
     await dibs.sync.Lock("a").acquire()  # type: ignore[misc]
     await report("today")  # type: ignore[arg-type]

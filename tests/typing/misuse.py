@@ -43,7 +43,7 @@ async def the_wrong_side(client: Client, blocking: dibs.sync.Client) -> None:
     async with blocking.rwlock("a").write():  # type: ignore[attr-defined]
         pass
     await RWLock("a").acquire()  # type: ignore[attr-defined]
-    await RWLock("a").write().acquire(1)  # type: ignore[call-arg]
+    await RWLock("a").write().acquire(1)  # type: ignore[arg-type]
     await (await Lock("a").acquire()).upgrade()  # type: ignore[attr-defined]
 
 

@@ -14,7 +14,7 @@ from dibs.errors import AcquireTimeout, NotHeld
 from dibs.faces.described import client_of
 from dibs.primitives.description import Description
 from dibs.primitives.options import refuse_options
-from dibs.primitives.tasklock import task_configured
+from dibs.primitives.tasklock import READERS, TaskLockBase, task_configured
 from dibs.primitives.template import NameTemplate, called
 from dibs.settings import configured
 from dibs.stores import NamedStore
@@ -81,16 +81,21 @@ def wraps_task[F: Callable[..., Any]](
     template: str,
     on_busy: str,
     default: object,
-    hold: dict[str, Any],
-    loading: dict[str, Any],
-    about: dict[str, Any],
+    client: Any,
+    options: dict[str, Any],
 ) -> Callable[[F], F]:
     """What `TaskLock.wraps` of both worlds does; see there."""
     _check(template, on_busy)
-    config = task_configured(template, hold, **loading)
+    extra: dict[str, Any] = {"client": client}
+    for key in {"on_lost", "require"} & options.keys():
+        extra[key] = options.pop(key)
+    prefix, load = options.pop("env_prefix", None), options.pop("env_load", True)
+    if unknown := {key: options[key] for key in options.keys() - READERS.keys()}:
+        refuse_options("wraps()", unknown, TaskLockBase.__init__)
+    config = task_configured(template, options, env_prefix=prefix, env_load=load)
 
     def decorate(function: F) -> F:
-        return _wrapped("TaskLock", function, template, config, about, on_busy, default)
+        return _wrapped("TaskLock", function, template, config, extra, on_busy, default)
 
     return decorate
 

@@ -53,13 +53,15 @@ class Acquiring(Asking):
     async def run(self, wait: float | None) -> Grant:
         """Acquire within `wait` seconds (None: for ever; 0: one try, which raises when refused)."""
         try:
-            until, enough, patience = inf, inf, None
+            began = self._rt.now()
+            until, enough, patience = inf, inf, self._rt.connect_timeout
             if wait is not None:
-                until = self._rt.now() + wait
-                enough, patience = max(until, self._rt.now() + BRIEFLY), max(wait, BRIEFLY)
+                patience = max(wait, BRIEFLY)
+                until, enough = began + wait, began + patience
             try:
                 if not self._rt.is_ready:
-                    await self._rt.ready()
+                    await self._rt.ready(patience)
+                    patience = max(began + patience - self._rt.now(), BRIEFLY)
                 self._in_flight, self._over = True, False
                 answer = await self._rt.call(self._command(wait != 0), patience)
                 if wait != 0:
@@ -68,7 +70,7 @@ class Acquiring(Asking):
                 self._doubtful = True
                 if self._rt.now() >= enough:
                     raise
-                answer = await self._send(queue=wait != 0, until=until, bounded=wait is not None)
+                answer = await self._send(queue=wait != 0, until=until, since=began)
             self._in_flight = False
             if answer.resent:
                 self._doubtful = True
@@ -115,7 +117,7 @@ class Acquiring(Asking):
                 return grant
             if self._rt.now() >= until:
                 await self._withdraw(wait)
-            answer = await self._send(queue=True, until=until, bounded=wait is not None)
+            answer = await self._send(queue=True, until=until)
 
     # -- waiting ------------------------------------------------------------------------------------
 

@@ -194,7 +194,7 @@ class Trial:
         ]
         try:
             if not rt.is_ready:
-                await rt.ready()
+                await rt.ready(patience)
         except BackendUnavailable as error:
             return [error] * len(commands)
         return await rt.call_all(commands, patience)

@@ -87,7 +87,8 @@ def _check_units(primitive: PrimitiveBase[Any], units: object) -> None:
         raise TypeError(f"({primitive!r}, {units!r}): the second is a number of units, an int")
     if not 1 <= units <= primitive._capacity:
         raise ValueError(
-            f"({primitive!r}, {units}): {key_shown(primitive.key)} has 1 to {primitive._capacity} units"
+            f"({primitive!r}, {units}): units must be at least 1, and {key_shown(primitive.key)} has a "
+            f"capacity of {primitive._capacity}"
         )
 
 

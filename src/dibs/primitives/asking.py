@@ -1,5 +1,7 @@
 """One id's conversation with the store: asking until there is an answer, and giving the id up."""
 
+from math import inf
+
 from dibs.core.timing import burial
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Failed, Release
@@ -29,22 +31,22 @@ class Asking:
         self._over = True
         """There is nothing to be given up."""
 
-    async def _send(self, *, queue: bool, until: float, bounded: bool = True) -> Answer:
-        """Ask until the store answers, or until there is no more time to ask."""
+    async def _send(self, *, queue: bool, until: float, since: float | None = None) -> Answer:
+        """Ask `until` then, or for `connect_timeout` from `since` (unset: from now) if that has no end."""
         rt = self._rt
-        limit, pause = None, 0.02
+        limit, pause = until, 0.02
+        if until == inf:
+            limit = (rt.now() if since is None else since) + rt.connect_timeout
         while True:
+            patience = max(limit - rt.now(), BRIEFLY)
             try:
                 if not rt.is_ready:
-                    await rt.ready()
+                    await rt.ready(patience)
                 self._in_flight, self._over = True, False
-                patience = max(until - rt.now(), BRIEFLY) if bounded else None
                 answer = not_busy(await rt.call(self._command(queue), patience), self._ask.key)
                 self._in_flight = False
             except BackendUnavailable:
                 self._doubtful = True
-                if limit is None:
-                    limit = until if bounded else rt.now() + rt.connect_timeout
                 left = limit - rt.now()
                 if left <= 0:
                     raise

@@ -114,5 +114,5 @@ class Unattended:
 
     def _lost(self, detail: str = "") -> LeaseLost:
         told = f"nothing of {key_shown(self.key)} is held under this id"
-        why = detail or "it was released or revoked, or has expired"
+        why = detail or "it has ended, or the id, the name or the store is another"
         return LeaseLost(f"{told}: {why}", key=self.key)

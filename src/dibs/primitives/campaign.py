@@ -6,8 +6,7 @@ from typing import Any
 
 from dibs.errors import DibsError, NotHeld
 from dibs.fork import generation
-from dibs.primitives.complaints import Complaints
-from dibs.primitives.election import ElectionBase
+from dibs.primitives.election import Complaints, ElectionBase
 from dibs.primitives.election_config import JITTER
 from dibs.primitives.messages import key_shown
 from dibs.primitives.stoppable import Stoppable, Stopped

@@ -199,7 +199,7 @@ class Detective:
             return
         again = await self._find(wait)
         if again is not None and [step.seen for step in again] == [step.seen for step in circle]:
-            raise _deadlock(self._ask.key, again)
+            raise _deadlock(self._rt, self._ask.key, again)
 
     def withdraw(self) -> None:
         """The wait is over."""
@@ -311,17 +311,20 @@ def _advert(status: Status) -> Advert | None:
     return None
 
 
-def _deadlock(key: bytes, circle: tuple[Step, ...]) -> Deadlock:
+def _deadlock(rt: Runtime, key: bytes, circle: tuple[Step, ...]) -> Deadlock:
     """What whoever gives way is told: who holds what, and waits for what."""
     holds = [step.hold for step in circle]
+    alike = len({hold.owner for hold in holds}) < len(holds)
+    names = rt.holding.names() if alike else {}
     told = "; ".join(
-        f"{step.hold.owner} holds {key_shown(step.key)} and waits for {key_shown(step.advert.wait.key)}"
+        f"{step.hold.owner}{names.get(step.hold.lease, '')} holds {key_shown(step.key)} and waits for "
+        f"{key_shown(step.advert.wait.key)}"
         for step in (circle[-1], *circle[:-1])
     )
     return Deadlock(
-        f"{told}: none of these waits can end, and yours began last, so it gives way: release what you "
-        "hold and begin again, and acquire in the same order everywhere, as AllOf does; a lease that another "
-        "task or thread will release is that one's by lease.adopt() there",
+        f"{told}: none of these waits can end. Yours began last, so it was cancelled. Release what you hold "
+        "and start again. To avoid this, acquire in the same order everywhere, as AllOf does. If another "
+        "task or thread will release a lease, call lease.adopt() there",
         key=key,
         holders=tuple(holds),
     )

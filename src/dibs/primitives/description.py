@@ -4,14 +4,14 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import fields
 from socket import gethostname
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Never, Self, Unpack
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, check_priority
 from dibs.core.names import Kind, key_of
 from dibs.errors import MissingCapability
 from dibs.primitives.ask import Ask, Terms
 from dibs.primitives.messages import key_shown
-from dibs.primitives.options import NoOptions, refuse_options
+from dibs.primitives.options import NoOptions, refuse_options, shown_as
 from dibs.primitives.watching import OnWait, check_on_wait
 from dibs.settings import configured
 
@@ -41,11 +41,13 @@ class Description:
     _may_await: ClassVar[bool] = True
     """Its callbacks may be coroutine functions."""
     _on_wait: OnWait | None = None
+    _takes: ClassVar[str] = "one name"
 
+    @shown_as("Lock.__init__")
     def __init__(
         self,
         name: str | bytes,
-        *,
+        *more: Never,
         ttl: Duration | Unset = UNSET,
         wait: Duration | Unset | None = UNSET,
         priority: int | Unset = UNSET,
@@ -64,8 +66,8 @@ class Description:
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
-        if others:
-            refuse_options(f"a {self.kind}", others, Description.__init__)
+        if more or others:
+            refuse_options(f"a {self.kind}", others, Description.__init__, more and self._takes)
         given = {
             "ttl": ttl,
             "wait": wait,
@@ -164,7 +166,8 @@ class Description:
             return wish
         wish = self._another_wish(units, priority, note)
         if not 1 <= units <= self._capacity:
-            raise ValueError(f"units is {units}: {key_shown(self.key)} has 1 to {self._capacity}")
+            told = f"{key_shown(self.key)} has a capacity of {self._capacity}"
+            raise ValueError(f"units is {units}: it must be at least 1, and {told}")
         return wish
 
     def _another_wish(

@@ -1,10 +1,11 @@
 """A leader election: one key that one candidate at a time keeps, while the others wait for it."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import iscoroutinefunction
 from itertools import count
 from random import uniform
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Never, Self, Unpack
 from weakref import ref
 
 from dibs.config import UNSET, Duration, LockConfig, Unset
@@ -12,13 +13,40 @@ from dibs.core.names import Kind
 from dibs.errors import BackendUnavailable, LeaseLost
 from dibs.model import Holder
 from dibs.primitives.acquire import Acquiring
-from dibs.primitives.complaints import Complaints
 from dibs.primitives.election_config import JITTER, LeaderConfig, leader_configured
 from dibs.primitives.messages import key_shown
-from dibs.primitives.options import NoOptions, refuse_options
+from dibs.primitives.options import NoOptions, refuse_options, shown_as
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.stoppable import Stoppable
 from dibs.primitives.term import Callback, LeaderTerms, TermBase
+
+log = logging.getLogger("dibs")
+
+EVERY = 30.0
+"""While it goes on failing it is told again after so many seconds."""
+
+
+class Complaints:
+    """What goes wrong with one thing."""
+
+    def __init__(self, of: str, now: Callable[[], float]) -> None:
+        self._of = of
+        self._now = now
+        self._told_at: float | None = None
+        self.latest: Exception | None = None
+        """What went wrong last; None once it works again."""
+
+    def tell(self, error: Exception) -> None:
+        """It has failed, and will be tried again."""
+        self.latest = error
+        now = self._now()
+        if self._told_at is None or now - self._told_at >= EVERY:
+            self._told_at = now  # only where it is told: else nothing but the first would ever be
+            log.warning("the campaign for %s failed and will retry: %s", self._of, error)
+
+    def clear(self) -> None:
+        """It works."""
+        self.latest = self._told_at = None
 
 
 class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
@@ -29,10 +57,11 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
     renew_deadline: float
     retry: float
 
+    @shown_as("LeaderElection.__init__")
     def __init__(
         self,
         name: str | bytes,
-        *,
+        *more: Never,
         ttl: Duration | Unset = UNSET,
         renew_deadline: Duration | Unset = UNSET,
         retry: Duration | Unset = UNSET,
@@ -48,8 +77,8 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
-        if others:
-            refuse_options(f"a {self.kind}", others, ElectionBase.__init__)
+        if more or others:
+            refuse_options(f"a {self.kind}", others, ElectionBase.__init__, more and self._takes)
         given = {
             "ttl": ttl,
             "renew_deadline": renew_deadline,

@@ -244,8 +244,6 @@ class KeptLease:
             self._guard.fire()
         for signal in tuple(self._watchers or ()):
             signal.set()
-        if self._terms.on_lost is not None:
-            self._rt.call_soon(self._call_on_lost)
         log.warning("%s", self._loss())  # last: whoever writes it may block
 
     # -- within -------------------------------------------------------------------------------------
@@ -302,12 +300,15 @@ class KeptLease:
         except IndexError:
             return False
         self._end = how
+        here = generation.number == self._generation
+        if how in LOSSES and here and self._terms.on_lost is not None:
+            self._rt.call_soon(self._call_on_lost)  # first: the program may end with the block
         self._rt.keeper.unwatch(self)
         self._let_go()
         if how not in LOSSES:
             for signal in tuple(self._watchers or ()):
                 signal.set()
-        if self._seen is not None and generation.number == self._generation:
+        if self._seen is not None and here:
             self._seen.ended(how)
         return True
 
@@ -335,8 +336,7 @@ class KeptLease:
 
     def _farewell(self) -> Release:
         """What gives it up."""
-        bury = burial(self._rt.call_timeout) if self._doubtful else 0.0
-        return Release(self.key, self._id, 0.0, bury)
+        return Release(self.key, self._id, 0.0, self._burial())
 
     def _abandon(self) -> None:
         """Have it given up in the background."""

@@ -50,7 +50,7 @@ def contention(key: bytes, holders: tuple[Holder, ...], ahead: int | None) -> st
     """Who is in the way of a key."""
     name = key_shown(key)
     if not holders:
-        told = f"{name} was not to be had"
+        told = f"{name} is not free"
     elif len(holders) == 1:
         told = f"{name} is {holder_shown(holders[0])}"
     else:
@@ -120,8 +120,8 @@ def refusal(ask: Ask, reply: Refused) -> DibsError:
     """The error for units that are not to be had now, or ever."""
     if reply.reason == "too_large":
         return DibsError(
-            f"{ask.units} units of {key_shown(ask.key)} can't be had: "
-            f"the capacity it was last declared with is smaller",
+            f"cannot acquire {ask.units} units of {key_shown(ask.key)}: "
+            "its last declared capacity is smaller",
             key=ask.key,
         )
     if observing.observer is not None:

@@ -71,7 +71,7 @@ _TTL = "write ttl= (how long the store keeps it without a renewal)"
 _PUSHED = "leave it out: waiters do not poll, the store tells them when it is their turn"
 _OTHER_WORDS = {
     "timeout": (
-        "timeout= says too little: did you mean wait= (how long to queue) or "
+        "timeout= is ambiguous: did you mean wait= (how long to queue) or "
         "ttl= (how long the store keeps it)?"
     ),
     **dict.fromkeys(
@@ -90,19 +90,40 @@ _OTHER_WORDS = {
         ("limit", "value", "permits", "max_leases"), "write Semaphore(name, capacity=N)"
     ),
     **dict.fromkeys(("owner", "id"), "write label=, which is shown as part of the owner"),
+    "worker": "leave it out: Dibs takes no identity, and a restarted process waits at most one ttl",
+    "backend": "write client=connect(url), or set DIBS_URL",
+    **dict.fromkeys(("min_lock_seconds", "max_lock_seconds"), "write TaskLock(name, 1, 60)"),
 }
 """What other libraries call our options."""
 
 
-def refuse_options(of: str, given: Mapping[str, object], known: Callable[..., object]) -> NoReturn:
-    """Raise `TypeError` for options that `known`, a method of ours, does not have."""
-    from difflib import get_close_matches  # only a wrong call pays for them
-    from inspect import signature
+def shown_as[F: Callable[..., object]](name: str) -> Callable[[F], F]:
+    """What Python's own messages call a function, where its class has another name to users."""
 
+    def rename(function: F) -> F:
+        function.__qualname__ = name
+        return function
+
+    return rename
+
+
+def refuse_options(
+    of: str, given: Mapping[str, object], known: Callable[..., object], takes: object = ""
+) -> NoReturn:
+    """Raise `TypeError` for options that `known` lacks, or for more by position than what it `takes`."""
+    from difflib import get_close_matches  # only a wrong call pays for them
+    from inspect import Parameter, signature
+
+    parameters = signature(known).parameters
+    if takes:
+        options = [name for name in parameters if parameters[name].kind is Parameter.KEYWORD_ONLY]
+        raise TypeError(f"{of} takes {takes}; options go by keyword: {'=, '.join(options[:3])}=")
     name = min(given)
-    advice = _OTHER_WORDS.get(name)
+    advice = _WAIT if (of, name) == ("acquire()", "timeout") else _OTHER_WORDS.get(name)
+    if of == "acquire()" and (advice == _TTL or name in HoldOptions.__annotations__):
+        advice = f"{advice or 'write it'} in the constructor"
     if advice is None:
-        near = get_close_matches(name, signature(known).parameters, 1)
+        near = get_close_matches(name, parameters, 1)
         advice = f"did you mean {near[0]}=?" if near else ""
     if not advice.startswith(name):
         advice = f"{of} has no option {name}={advice and ': '}{advice}"

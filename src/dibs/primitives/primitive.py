@@ -164,11 +164,11 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
     def _refuse_reentry(self, patience: object) -> None:
         name = key_shown(self.key)
         if patience == 0:
-            raise AcquireTimeout(f"{name} is held by this very task or thread", key=self.key)
+            raise AcquireTimeout(f"{name} is held by this task or thread", key=self.key)
         raise Reentrant(
-            f"{name} is already held by this very task or thread, so waiting for it would never "
-            "end: pass the lease on instead of acquiring it again, or make every Lock of that name "
-            "that this task or thread acquires with reentrant=True",
+            f"{name} is already held by this task or thread, so this acquire would wait forever. "
+            "Pass the lease on, or create every Lock of that name that this task or thread acquires "
+            "with reentrant=True",
             key=self.key,
         )
 

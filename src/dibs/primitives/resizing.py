@@ -27,6 +27,7 @@ from dibs.model import (
     Refused,
     Release,
     Renew,
+    Renewed,
     Reply,
     Resize,
 )
@@ -35,7 +36,7 @@ from dibs.primitives.deadlock import Lookout, first_due
 from dibs.primitives.handle import Handle
 from dibs.primitives.ids import new_id
 from dibs.primitives.lease import LeaseBase
-from dibs.primitives.messages import contention, key_shown, unexpected
+from dibs.primitives.messages import contention, key_shown, not_busy, unexpected
 from dibs.runtime.port import NO_CARE, Answer, Care, Runtime
 
 log = logging.getLogger("dibs")
@@ -49,7 +50,7 @@ SOON = 0.001
 class ResizableLease(LeaseBase):
     """A lease on one unit or on all of them."""
 
-    __slots__ = ("_asked", "_number", "_settling", "_written")
+    __slots__ = ("_asked", "_number", "_outgrown", "_settling", "_written")
 
     def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
         self._number = 0
@@ -58,6 +59,8 @@ class ResizableLease(LeaseBase):
         """Of the change that gave it all units."""
         self._settling: Resize | None = None
         """A change that the keeper is to bring about."""
+        self._outgrown = 0, 0.0
+        """The token before the newest upgrade, and when that was answered."""
         self._asked: Command | None = None
         """What the keeper has asked the store for it last."""
         super().__init__(rt, key, terms, grant, me)
@@ -70,7 +73,6 @@ class ResizableLease(LeaseBase):
     # -- changing -----------------------------------------------------------------------------------
 
     async def _upgrade(self, wait: Any) -> None:
-
         patience = optional_seconds(wait, "wait")
         self.ensure()
         if self.mode == "read":
@@ -87,7 +89,8 @@ class ResizableLease(LeaseBase):
             if not isinstance(reply, Granted):
                 self._refuse(reply)
         except BackendUnavailable as error:  # or the key is busy
-            log.warning("%s lets readers in as soon as may be: %s", key_shown(self.key), error)
+            told = "the store did not confirm the downgrade of %s; retrying in the background: %s"
+            log.warning(told, key_shown(self.key), error)
             self._settle(change)
         except BaseException:
             self._settle(change)
@@ -102,6 +105,7 @@ class ResizableLease(LeaseBase):
             self._settle(self._change_to(1))
             raise
         if isinstance(reply, Granted):
+            self._outgrown = self.token, self._rt.now()
             self.token = reply.token
             self._written = change.seq  # last: until here it is for reading
             return None
@@ -153,6 +157,13 @@ class ResizableLease(LeaseBase):
             self._watch_from(now, 0.0)
         self._see_to_it(self._rt.now() + SOON)
 
+    def _follow(self, answer: Answer) -> bool:
+        reply, (token, until) = answer.reply, self._outgrown
+        if isinstance(reply, Granted) and reply.token == token and answer.sent < until:
+            # its claim, which the store had answered before it granted the upgrade
+            answer = Answer(Renewed(reply.ttl), answer.sent, answer.resent)
+        return super()._follow(answer)
+
     def _not_renewed(self, error: Exception) -> None:
         super()._not_renewed(error)
         self._see_to_it(self._renew_at)
@@ -189,6 +200,7 @@ class Upgrading:
     """
 
     __slots__ = (
+        "_doubtful",
         "_lease",
         "_limit",
         "_look_at",
@@ -207,6 +219,8 @@ class Upgrading:
         self._lease = lease
         self._place = ""
         """The id that waits at the front of the queue."""
+        self._doubtful = False
+        """A copy of its Acquire may still be under way."""
         self._speak_at = self._look_at = inf
         self._lookout: Lookout | None = None
         self._refused: Refused | None = None
@@ -290,7 +304,9 @@ class Upgrading:
 
     async def _ask_for_place(self) -> Reply:
         lease, terms = self._lease, self._lease._terms
-        self._place = new_id()
+        if self._doubtful:  # a late copy of the place before this one must find it buried
+            self._abandon_place()
+        self._place, self._doubtful = new_id(), False
         ask = Acquire(
             lease.key,
             self._place,
@@ -305,8 +321,11 @@ class Upgrading:
         )
         while True:
             try:
-                return (await self._rt.call(ask)).reply
+                answer = not_busy(await self._rt.call(ask), lease.key)
+                self._doubtful = self._doubtful or answer.resent
+                return answer.reply
             except BackendUnavailable as error:
+                self._doubtful = True
                 self._endure(error)
                 await self._rt.signal().wait(LATEST)
 
@@ -341,8 +360,9 @@ class Upgrading:
             await self._take_place()  # it went with its patience, during an outage or a pause
 
     async def _leave_place(self) -> None:
+        bury = burial(self._rt.call_timeout) if self._doubtful else 0.0
         try:
-            await self._rt.call(Release(self._lease.key, self._place))
+            await self._rt.call(Release(self._lease.key, self._place, bury=bury))
         except BaseException as error:
             self._abandon_place()
             if not isinstance(error, BackendUnavailable):

@@ -5,7 +5,7 @@ in their order of arrival: a writer that waits keeps later readers behind it, an
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.config import LockConfig
 from dibs.core.names import Kind
@@ -13,7 +13,7 @@ from dibs.errors import AcquireTimeout, Reentrant
 from dibs.model import MANY
 from dibs.primitives.ask import Ask, Terms
 from dibs.primitives.messages import key_shown
-from dibs.primitives.options import Options
+from dibs.primitives.options import Options, shown_as
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.resizing import ResizableLease
 from dibs.primitives.watching import OnWait
@@ -43,7 +43,7 @@ class SideBase[LeaseT: ResizableLease](PrimitiveBase[LeaseT]):
         return super()._another_wish(self._units, priority, note)
 
     def _refuse_reentry(self, patience: object) -> None:
-        told = f"{key_shown(self.key)} is already held by this very task or thread"
+        told = f"{key_shown(self.key)} is already held by this task or thread"
         if patience == 0:
             raise AcquireTimeout(told, key=self.key)
         raise Reentrant(f"{told}, so waiting for it may never end: {self._advice}", key=self.key)
@@ -83,8 +83,9 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     _read_type: type[ReadT]
     _write_type: type[WriteT]
 
-    def __init__(self, name: str | bytes, **options: Unpack[Options]) -> None:
-        self._reading = reading = self._read_type(name, **options)
+    @shown_as("RWLock.__init__")
+    def __init__(self, name: str | bytes, *more: Never, **options: Unpack[Options]) -> None:
+        self._reading = reading = self._read_type(name, *more, **options)
         self._writing = self._write_type.from_config(
             name,
             reading.config,
@@ -139,10 +140,12 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     def _client(self) -> Any:
         return self._reading._client
 
+    @shown_as("RWLock.read")
     def read(self) -> ReadT:
         """For reading: as many as come, while nobody writes. Acquired and entered as a `Lock` is."""
         return self._reading
 
+    @shown_as("RWLock.write")
     def write(self) -> WriteT:
         """For writing: alone. Acquired and entered as a `Lock` is."""
         return self._writing

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, Self, Unpack
+from typing import Any, ClassVar, Never, Self, Unpack
 
 from dibs.config import LockConfig
 from dibs.core.names import Kind, shown, split_key
@@ -10,7 +10,7 @@ from dibs.errors import AcquireTimeout, CapacityWarning
 from dibs.model import MAX_CAPACITY, Status
 from dibs.primitives.lease import LeaseBase
 from dibs.primitives.messages import key_shown
-from dibs.primitives.options import Options
+from dibs.primitives.options import Options, shown_as
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.watching import OnWait
 
@@ -20,11 +20,16 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 
     kind: ClassVar[Kind] = "semaphore"
 
-    def __init__(self, name: str | bytes, capacity: int, **options: Unpack[Options]) -> None:
+    _takes: ClassVar[str] = "a name and a capacity"
+
+    @shown_as("Semaphore.__init__")
+    def __init__(
+        self, name: str | bytes, capacity: int, *more: Never, **options: Unpack[Options]
+    ) -> None:
         self.capacity = _checked(capacity)
         if capacity > 1:
             _refuse_reentrant(options.setdefault("reentrant", False))
-        super().__init__(name, **options)
+        super().__init__(name, *more, **options)
 
     @classmethod
     def from_config(  # type: ignore[override]  # a semaphore is nothing without its capacity

@@ -71,15 +71,16 @@ class TaskLeaseBase(LeaseBase):
     def _tell_overrun(self) -> None:
         """Say once that the store has let go before the task was done."""
         ran = self._rt.now() - self._asked_at
-        if ran > self.ttl and not self._told:
+        most: float = self._terms.max_hold or self.ttl
+        if ran > most and not self._told:
             self._told = True
             log.warning(
                 "%s was held for %s, %s longer than its max_hold of %s, so it may have been started "
                 "elsewhere meanwhile: give it a longer max_hold, or cancel=True",
                 key_shown(self.key),
                 span(ran),
-                span(ran - self.ttl),
-                span(self.ttl),
+                span(ran - most),
+                span(most),
             )
 
     # -- what it is not for -------------------------------------------------------------------------

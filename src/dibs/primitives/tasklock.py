@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self, Unpack
+from typing import Any, ClassVar, NamedTuple, Never, Self, Unpack
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
-from dibs.primitives.options import NoOptions, refuse_options
+from dibs.primitives.options import NoOptions, refuse_options, shown_as
 from dibs.primitives.primitive import PrimitiveBase
 from dibs.primitives.tasklease import TaskLeaseBase
 from dibs.settings import configured_together
@@ -77,15 +77,17 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     """One start at a time, and none too soon after the one before."""
 
     kind: ClassVar[Kind] = "tasklock"
+    _takes: ClassVar[str] = "a name, min_hold and max_hold"
     min_hold: float
     max_hold: float
 
+    @shown_as("TaskLock.__init__")
     def __init__(
         self,
         name: str | bytes,
         min_hold: Duration | Unset = UNSET,
         max_hold: Duration | Unset = UNSET,
-        *,
+        *more: Never,
         cancel: bool | Unset = UNSET,
         note: str | Unset = UNSET,
         label: str | Unset = UNSET,
@@ -96,8 +98,8 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         env_load: bool = True,
         **others: Unpack[NoOptions],
     ) -> None:
-        if others:
-            refuse_options(f"a {self.kind}", others, TaskLockBase.__init__)
+        if more or others:
+            refuse_options(f"a {self.kind}", others, TaskLockBase.__init__, more and self._takes)
         given = {
             "min_hold": min_hold,
             "max_hold": max_hold,
@@ -135,6 +137,12 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         self.min_hold, self.max_hold = config.min_hold, config.max_hold  # type: ignore[assignment]
         self._more = TaskTerms(self.min_hold, config.cancel)
         hold = LockConfig(
-            ttl=config.max_hold, wait=0, auto_renew=False, note=config.note, label=config.label
+            # `min_hold` counts from the answer, which takes a sixth of the ttl at most
+            ttl=max(self.max_hold, self.min_hold * 6 / 5),
+            wait=0,
+            auto_renew=False,
+            max_hold=config.max_hold,
+            note=config.note,
+            label=config.label,
         )
         self._describe(name, hold, on_lost, require, client)

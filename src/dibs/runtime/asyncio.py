@@ -9,7 +9,7 @@ from weakref import WeakMethod
 
 from dibs.backends.port import Store
 from dibs.clock import Clock
-from dibs.errors import DibsError
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
 from dibs.model import Capabilities, Command, Finding, Inspect, Page, Status, Wakeup
 from dibs.runtime.batcher import Batcher
@@ -210,18 +210,22 @@ class AsyncRuntime:
     async def listen(self) -> None:
         """The loop has listened from the start."""
 
-    async def ready(self) -> None:
-        """Connect once, however many tasks come first."""
+    async def ready(self, timeout: float | None = None) -> None:
+        """Connect once, however many tasks come first; after `timeout` seconds it goes on without them."""
         if self.is_ready:
             return
         if not self._closed and (self._opening is None or self._opening.done()):
             self._opening = self._loop.create_task(self._open())
             self._opening._log_destroy_pending = False  # type: ignore[attr-defined]
+            # whoever waits for it may have left before it fails, and the loop need not log that
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
         opening = self._opening
         if opening is not None:
-            await asyncio.wait((opening,))
+            await asyncio.wait((opening,), timeout=timeout)
         if opening is None or opening.cancelled() or self._closed:
             raise DibsError("the client was closed while it was asked for something")
+        if not opening.done():
+            raise BackendUnavailable("connecting to the store did not succeed in time")
         opening.result()
 
     async def _open(self) -> None:

@@ -2,6 +2,7 @@
 
 from weakref import ref
 
+from dibs.core.names import fingerprint
 from dibs.runtime.port import Nesting
 
 SPARE = 256
@@ -52,6 +53,15 @@ class Holdings:
         keys = {*(new or ()), *(old or ())}
         found = [self.get(key, who) for key in keys]
         return [lease for lease in found if lease is not None]
+
+    def names(self) -> dict[str, str]:
+        """Which task or thread holds each lease, by the lease's fingerprint; for people."""
+        found = {}
+        for (_, who), known in list(self._leases.items()):
+            if (lease := known()) is not None:
+                name = getattr(who, "name", None) or getattr(who, "get_name", str)()
+                found[fingerprint(lease._id)] = f" ({name})"
+        return found
 
     def __len__(self) -> int:
         return len(self._leases)

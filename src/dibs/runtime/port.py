@@ -196,8 +196,8 @@ class Runtime(Protocol):
     def now(self) -> float:
         """This machine's clock, by which deadlines are kept."""
 
-    async def ready(self) -> None:
-        """Connect, if that hasn't been done."""
+    async def ready(self, timeout: float | None = None) -> None:
+        """Connect, if that hasn't been done; raise `BackendUnavailable` after `timeout` seconds."""
 
     async def call(self, command: Command, patience: float | None = None) -> Answer:
         """One command's round trip. Raises `BackendUnavailable` when its fate is unknown.

@@ -142,7 +142,7 @@ class ThreadRuntime:
 
     is_over = False
 
-    async def ready(self) -> None:
+    async def ready(self, timeout: float | None = None) -> None:
         """Connections are made when they are needed. Raises `DibsError` once it is closed."""
         if self._closed:
             raise DibsError("the client was closed while it was asked for something")

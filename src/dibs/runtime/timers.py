@@ -18,6 +18,9 @@ from dibs.fork import on_fork
 
 log = logging.getLogger("dibs")
 
+LOOK_EVERY = 2.0
+"""Seconds between two looks at the clock. Sleeping stops in suspend, and the boot clock does not."""
+
 
 class Timers(Protocol):
     """Tells when a time has come."""
@@ -84,8 +87,8 @@ class ThreadTimers:
                 _call(heapq.heappop(timers))
 
     def _take(self, handed_over: "SimpleQueue[_Timer]", timers: list[_Timer]) -> None:
-        """Sleep until a timer is due or comes in; the boot clock runs on in suspend, so look often."""
-        left = min(timers[0].when - self._clock.now(), 60.0) if timers else None
+        """Sleep until a timer is due or comes in, for `LOOK_EVERY` seconds at most."""
+        left = min(timers[0].when - self._clock.now(), LOOK_EVERY) if timers else None
         try:
             while True:
                 heapq.heappush(timers, handed_over.get(timeout=left and max(left, 0.0)))

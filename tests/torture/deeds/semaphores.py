@@ -17,7 +17,7 @@ async def elastic(hand: Hand) -> None:
     try:
         await take(hand, "elastic", capacity, hand.draw.randint(1, capacity), most=4)
     except DibsError as error:
-        if type(error) is not DibsError or "can't be had" not in str(error):
+        if type(error) is not DibsError or "cannot acquire" not in str(error):
             raise
 
 
