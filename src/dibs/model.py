@@ -56,10 +56,10 @@ class Acquire:
     """How long the units stay closed should this hold end by expiry."""
     inbox: str = ""
     """Where pushes for this id go; means something to the backend only."""
-    address: str = ""
-    """Network address of the caller, set by a lock service; shown to operators."""
     trace: str = ""
     """Trace and span of the acquire (`dibs.links`), so that a waiter's span can link to its holder's."""
+    address: str = ""
+    """Network address of the caller, set by a lock service; shown to operators."""
 
 
 @record

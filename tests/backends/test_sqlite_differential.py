@@ -18,10 +18,7 @@ from dibs.backends.sqlite.site import Site
 from dibs.backends.sqlite.values import slots_of
 from dibs.core import ledger
 from dibs.core.book import MemoryBook, bits_of
-from dibs.core.names import fingerprint
 from dibs.model import (
-    MANY,
-    MAX_SLOTS,
     Acquire,
     Command,
     Inspect,
@@ -29,14 +26,10 @@ from dibs.model import (
     Release,
     Renew,
     Reply,
-    Resize,
-    Revoke,
     Wakeup,
 )
-from tests.backends.told_plans import DEAD_CROWDS, TOLD
-
-IDS = [f"id{n}" for n in range(9)]
-KEYS = [b"lock:a", b"semaphore:\xff\x00b"]
+from tests.backends.postgres.ledger_commands import KEYS, plans
+from tests.backends.told_plans import TOLD
 
 
 class ManualClock:
@@ -49,55 +42,6 @@ class ManualClock:
 
     def stamp(self) -> int:
         return self.wall
-
-
-keys = st.sampled_from([KEYS[0], *KEYS])
-ids = st.sampled_from(IDS)
-ttls = st.sampled_from([0.5, 3.0, 10.0, 30.0])
-acquires = st.builds(
-    Acquire,
-    key=keys,
-    id=ids,
-    owner=st.sampled_from(["host/1/a", "höst/2/b", ""]),
-    ttl=ttls,
-    units=st.sampled_from([1, 1, 1, 2, 3]),
-    capacity=st.sampled_from([1, 1, 1, 1, 2, 3, 4, MAX_SLOTS + 1, MANY]),
-    queue=st.sampled_from([True, True, True, False]),
-    patience=st.sampled_from([1.0, 8.0, 30.0]),
-    priority=st.integers(-1, 2),
-    note=st.sampled_from(["", "why\0not"]),
-    floor=st.sampled_from([0, 0, 1_700_000_100_000_000]),
-    lock_delay=st.sampled_from([0.0, 0.0, 2.0]),
-    inbox=st.sampled_from(["", "here", "there"]),
-)
-commands = st.one_of(
-    acquires,
-    acquires,
-    acquires,
-    st.builds(Renew, key=keys, id=ids, ttl=ttls),
-    st.builds(Renew, key=keys, id=ids, ttl=ttls),
-    st.builds(
-        Release,
-        key=keys,
-        id=ids,
-        keep=st.sampled_from([0.0, 0.0, 4.0]),
-        bury=st.sampled_from([0.0, 0.0, 6.0]),
-    ),
-    st.builds(Resize, key=keys, id=ids, units=st.integers(1, 4), seq=st.integers(0, 4)),
-    st.builds(Inspect, key=keys),
-    st.builds(
-        Revoke,
-        key=keys,
-        lease=st.one_of(st.none(), ids.map(fingerprint)),
-        reason=st.just("because"),
-        now=st.booleans(),
-    ),
-)
-batches = st.lists(commands, min_size=1, max_size=12)
-waits = st.sampled_from([0.01, 0.6, 1.0, 1.7, 5.0, 12.0, 70.0])
-steps = st.one_of(
-    batches, batches, batches, batches, waits, waits, st.just("sweep"), st.just("step back")
-)
 
 
 def plain(reply: Reply) -> Reply:
@@ -169,7 +113,7 @@ class Subject:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(
-    plan=st.one_of(*[st.lists(steps, min_size=8, max_size=40)] * 3, DEAD_CROWDS),
+    plan=plans,
     manner=st.sampled_from(["remembering", "reopened", "in turns"]),
 )
 def test_rows_answer_as_memory_does(plan: list[Any], manner: str) -> None:

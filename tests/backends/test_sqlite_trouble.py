@@ -212,7 +212,7 @@ def test_a_file_where_the_folder_should_be(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"A letter to my aunt. " * 500)
-    with pytest.raises(Corrupt, match=f"{path} is no readable SQLite database"):
+    with pytest.raises(Corrupt, match=f"{path} is not a SQLite database.*check the path"):
         blocking(path)
     assert path.read_bytes().startswith(b"A letter"), "somebody's file is left as it is"
     path.unlink()

@@ -1,6 +1,7 @@
 """A holder that is paused past its lease writes late: it is refused, and gets in without the guard."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from dibs.sync import connect
 from tests.fencing.resources import Resource, Sql, resource
+from tests.pages import blocks, run
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,3 +66,34 @@ def pause_and_write(thing: Resource, where: tuple[str, str], store: str) -> None
                 thing.write(lease, "newest")
         finally:
             paused.kill()
+
+
+SERVER = "redis://localhost:6379/0"
+
+
+def example(about: str) -> str:
+    [found] = [block for block in blocks("fencing.md") if about in block]
+    return found
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("about", ["SqlFence", "FileFence"])
+def test_an_example_of_the_page_works(about: str, tmp_path: Path) -> None:
+    assert re.match(
+        r"token \d+ of lock \S+ is stale: the resource has already seen token",
+        run(example(about), tmp_path),
+    )
+
+
+@pytest.mark.multiprocess
+def test_the_example_for_redis_works(redis_url: str, tmp_path: Path) -> None:
+    code = example("RedisFence")
+    assert SERVER in code
+    told = run(code.replace(SERVER, redis_url), tmp_path)
+    assert re.match(
+        r"token \d+ of lock cart:42 is stale: the resource has already seen token", told
+    )
+
+
+def test_every_example_of_the_page_is_run() -> None:
+    assert len(blocks("fencing.md")) == 3

@@ -11,7 +11,7 @@ import dibs
 from dibs.backends.memory import MemoryStore
 from dibs.hub import Hub
 from dibs.tasks import Tasks
-from dibs.tasks.moments import SECOND
+from dibs.tasks.schedule import SECOND
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
 

@@ -1,13 +1,14 @@
 """Tasks of a leader: run by it alone, cancelled with its term, taken over by the next."""
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
-from dibs import LeaderElection, LeaseLost
-from dibs.tasks import Tasks
-from tests.tasks.places import Cluster, eventually, turn
+from dibs import LeaderElection, LeaseLost, TaskLock
+from dibs.tasks import TaskFailure, TaskRouter, Tasks
+from tests.tasks.places import Cluster, cluster, eventually, turn
 from tests.tasks.test_ticks import Job, counts, status
 
 
@@ -176,3 +177,212 @@ async def test_an_election_is_a_task_and_tells_its_trouble(place: Cluster) -> No
         assert tasks.healthy()
     assert not leader.is_leader()
     assert not status(tasks, "leader:main").running
+
+
+async def test_a_stop_waits_for_what_runs(place: Cluster) -> None:
+    job = Job(place)
+    tasks = job.on(place.tasks())
+    job.may_end.clear()
+    await tasks.start()
+    await place.advance(60)
+    stopping = asyncio.create_task(tasks.stop())
+    await place.advance(120)
+    assert not stopping.done()
+    assert not tasks.running
+    assert not tasks.healthy()
+    job.may_end.set()
+    await stopping
+    assert job.seconds == [60], "no new tick"
+    assert status(tasks).last_outcome == "done"
+    assert not await TaskLock("job", 0, 9, client=place.client()[1]).locked()
+
+
+async def test_what_takes_too_long_is_cancelled(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(place)
+    tasks = job.on(place.tasks(shutdown_timeout=0.05), min_hold="30s")
+    job.may_end.clear()
+    async with tasks:
+        await place.advance(60)
+    assert status(tasks).last_outcome == "cancelled"
+    assert "task job did not end within 0.05 s, and is cancelled" in caplog.text
+    lock = TaskLock("job", 30, 60, client=place.client()[1])
+    assert (await lock.status()).holders[0].state == "kept", "min_hold stands"
+
+
+async def test_a_thread_that_does_not_end_keeps_its_lock_and_not_the_stop(
+    place: Cluster,
+) -> None:
+    tasks = place.tasks(shutdown_timeout=0.05)
+    may_end = threading.Event()
+
+    @tasks.every("60s", name="job")
+    def job() -> None:
+        assert may_end.wait(20)
+
+    other = TaskLock("job", 0, 60, client=place.client()[1])
+    async with tasks:
+        await place.advance(60)
+        await eventually(lambda: status(tasks).running)
+    assert status(tasks).last_outcome == "cancelled"
+    assert await other.locked()
+    may_end.set()
+    while await other.locked():
+        await asyncio.sleep(0.001)
+
+
+async def test_a_stop_that_is_cancelled_waits_no_longer(place: Cluster) -> None:
+    job = Job(place)
+    tasks = job.on(place.tasks(shutdown_timeout="1h"))
+    job.may_end.clear()
+    await tasks.start()
+    await place.advance(60)
+    stopping = asyncio.create_task(tasks.stop())
+    await turn()
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    await eventually(lambda: status(tasks).last_outcome == "cancelled")
+
+
+async def test_starting_twice_is_told_and_stopping_twice_is_fine(place: Cluster) -> None:
+    tasks = place.tasks()
+    await tasks.stop()
+    await tasks.start()
+    with pytest.raises(RuntimeError, match="run already: start them once"):
+        await tasks.start()
+    await asyncio.gather(tasks.stop(), tasks.stop())
+    await tasks.stop()
+    assert not tasks.running
+
+
+def test_it_can_be_started_again_in_another_loop() -> None:
+    tasks: Any = None
+    ran = []
+
+    async def main() -> None:
+        nonlocal tasks
+        async with cluster() as place:
+            client = place.client()[1]
+            if tasks is None:
+                tasks = Tasks(clock=place.clock)
+                tasks.every("60s", name="job")(lambda: ran.append(1))
+            tasks._client, tasks._clock = client, place.clock
+            before = len(ran)
+            async with tasks:
+                await place.advance(60)
+                await eventually(lambda: len(ran) > before)
+                ran.append(0)
+
+    asyncio.run(main())
+    asyncio.run(main())
+    assert ran == [1, 0, 1, 0]
+    assert status(tasks).won == 2
+
+
+async def test_tasks_may_be_added_while_it_runs(place: Cluster) -> None:
+    job, router, began = Job(place), TaskRouter(), []
+
+    @router.add
+    async def go_on() -> None:
+        began.append(place.second)
+        await asyncio.Event().wait()
+
+    async with place.tasks() as tasks:
+        await place.advance(30)
+        job.on(tasks)
+        tasks.include_router(router, prefix="more")
+        await turn()
+        await place.advance(30)
+        assert job.seconds == [60]
+        assert began == [30]
+
+        def elsewhere() -> None:
+            with pytest.raises(RuntimeError, match="add one in the event loop that runs them"):
+                tasks.every("60s", name="late")(lambda: None)
+
+        await asyncio.to_thread(elsewhere)
+        assert "late" not in tasks.status()
+    assert next(iter(tasks.status())) == "job"
+
+
+async def test_a_lasting_task_goes_on_and_is_cancelled_at_once(place: Cluster) -> None:
+    tasks, told = place.tasks(shutdown_timeout="1h"), []
+
+    async def poll() -> None:
+        told.append("begins")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            told.append("ends")
+
+    tasks.add(poll, name="poll")
+    async with tasks:
+        await turn()
+        assert status(tasks, "poll").running
+        assert status(tasks, "poll").schedule == "from start to stop"
+        assert tasks.healthy()
+    assert told == ["begins", "ends"]
+    assert status(tasks, "poll").last_outcome == "cancelled"
+
+
+async def test_a_lasting_task_that_fails_is_told_and_unhealthy(
+    place: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[TaskFailure] = []
+    job, tasks = Job(place), place.tasks(on_error=told.append)
+
+    @tasks.add
+    async def poll() -> None:
+        raise LookupError("gone")
+
+    async with job.on(tasks):
+        await place.advance(60)
+        assert not tasks.healthy()
+    assert job.seconds == [60]
+    assert "test_leading:" in caplog.text
+    [failure] = told
+    assert failure.task.endswith("poll")
+    assert (failure.tick, failure.outcome, repr(failure.error)) == (
+        None,
+        "failed",
+        "LookupError('gone')",
+    )
+
+
+async def test_run_goes_on_until_it_is_stopped_or_cancelled(place: Cluster) -> None:
+    job = Job(place)
+    tasks = job.on(place.tasks())
+    ready = asyncio.Event()
+    running = asyncio.create_task(tasks.run(ready=ready.set))
+    await ready.wait()
+    assert tasks.running
+    await place.advance(60)
+    await tasks.stop()
+    await running
+    running = asyncio.create_task(tasks.run())
+    await place.advance(60)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not tasks.running
+    assert job.seconds == [60, 120]
+    assert counts(tasks) == (2, 0, 0, 0)
+
+
+async def test_a_tick_that_is_being_claimed_is_run_to_its_end(place: Cluster) -> None:
+    """A stop in between must not leave a tick that is claimed and was never run."""
+    store, client = place.client()
+    tasks = Job(place).on(Tasks(client=client, clock=place.clock))
+    await tasks.start()
+    await place.advance(59)
+    store.hold = asyncio.Event()
+    store.turns = 1
+    await place.advance(1)
+    stopping = asyncio.create_task(tasks.stop())
+    await turn()
+    assert not stopping.done()
+    store.hold.set()
+    await stopping
+    assert status(tasks).last_outcome == "done"

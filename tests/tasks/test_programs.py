@@ -1,6 +1,7 @@
 """Whole programs: an application whose lifespan runs tasks, and one that does nothing else."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+
+from tests.pages import blocks, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -152,3 +155,11 @@ def test_importing_it_imports_no_cron(tmp_path: Path) -> None:
     code = "import sys, dibs.tasks; print('cronsim' in sys.modules)"
     with program(tmp_path, "-c", code) as process:
         assert process.communicate(timeout=60) == ("False\n", "")
+
+
+@pytest.mark.multiprocess
+def test_the_page_s_example_works(tmp_path: Path) -> None:
+    told = run(blocks("tasks.md")[0], tmp_path)
+    assert "polled, with token" in told
+    assert re.search(r"^poll every 1 s won [1-9]", told, re.MULTILINE), told
+    assert "billing/__main__:report cron 0 3 * * * (Europe/Berlin) won" in told

@@ -141,7 +141,7 @@ async def test_cron_ticks_are_run_too(place: Cluster) -> None:
 async def test_jitter_moves_a_start_but_never_past_the_next_tick(
     place: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.tasks.runner.uniform", lambda low, high: high)
+    monkeypatch.setattr("dibs.tasks.session.uniform", lambda low, high: high)
     job = Job(place)
     async with job.on(place.tasks(), jitter="20s"):
         await place.advance(170)
@@ -178,7 +178,7 @@ async def test_jitter_longer_than_the_grace_runs_no_tick_twice(
         task = asyncio.current_task()
         return high * drawn["prompt" if task is prompt else "tardy"]
 
-    monkeypatch.setattr("dibs.tasks.runner.uniform", draw)
+    monkeypatch.setattr("dibs.tasks.session.uniform", draw)
     async with schedulers["prompt"] as scheduler:
         [prompt] = scheduler._session._loops  # type: ignore[union-attr]
         async with schedulers["tardy"]:

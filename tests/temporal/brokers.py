@@ -28,13 +28,7 @@ from dibs.backends.temporal.protocol.wire import (
 )
 from dibs.model import Acquire, Command, Reply, Status
 from tests.servers.temporal import TemporalServer
-from tests.temporal.broker_flows import (
-    BriskBroker,
-    Crowd,
-    HastyBroker,
-    HastyMailbox,
-    Waiter,
-)
+from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, HastyMailbox, Waiter
 from tests.temporal.workers import connected, unique, worker
 
 

@@ -12,10 +12,7 @@ from uuid import uuid4
 from temporalio import workflow
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import RetryPolicy
-from temporalio.worker import (
-    UnsandboxedWorkflowRunner,
-    Worker,
-)
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 import dibs
 from dibs.temporal import LockInterceptor

@@ -11,9 +11,8 @@ import sys
 from temporalio.client import Client
 
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
-from tests.temporal.histories import history_of, replay
 from tests.temporal.slot_workflows import Relay, Spec
-from tests.temporal.workers import unique, worker
+from tests.temporal.workers import history_of, replay, unique, worker
 
 
 async def main(address: str) -> None:

@@ -13,9 +13,8 @@ from temporalio.exceptions import ApplicationError
 
 from dibs.errors import LeaseLost
 from dibs.temporal.failures import PermitLost
-from dibs.temporal.lock import Lock
 from dibs.temporal.permits.permit import Permit
-from dibs.temporal.semaphore import Semaphore
+from dibs.temporal.semaphore import Lock, Semaphore
 from tests.temporal.guide import GuideSemaphore
 
 

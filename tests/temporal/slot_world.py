@@ -13,17 +13,8 @@ from temporalio.exceptions import ApplicationError
 
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.temporal.guide import GuidePermit
-from tests.temporal.histories import history_of, kinds
-from tests.temporal.slot_workflows import (
-    Curious,
-    Held,
-    Holder,
-    Interrupted,
-    Relay,
-    Spec,
-    TwoTasks,
-)
-from tests.temporal.workers import connected, unique, until, worker
+from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted, Relay, Spec, TwoTasks
+from tests.temporal.workers import connected, history_of, kinds, unique, until, worker
 
 if TYPE_CHECKING:
     from tests.servers.temporal import TemporalServer

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from dibs.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
-from dibs.backends.temporal.protocol.bounds import AGES
 from dibs.backends.temporal.protocol.owners import inbox_of, owner_of
-from dibs.backends.temporal.protocol.wire import pack_command, pack_reply, unpack_command
+from dibs.backends.temporal.protocol.wire import AGES, pack_command, pack_reply, unpack_command
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.timing import WINDOW

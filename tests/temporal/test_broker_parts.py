@@ -14,8 +14,7 @@ from dibs.backends.temporal.broker.clerk import Clerk
 from dibs.backends.temporal.broker.clock import BrokerClock
 from dibs.backends.temporal.broker.desk import Desk
 from dibs.backends.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
-from dibs.backends.temporal.broker.post import AT_ONCE, Post
-from dibs.backends.temporal.broker.telling import Telling
+from dibs.backends.temporal.broker.post import AT_ONCE, Post, Telling
 from dibs.backends.temporal.protocol.owners import inbox_of
 from dibs.backends.temporal.protocol.wire import Answer, Call, News, pack_command
 from dibs.core.names import fingerprint

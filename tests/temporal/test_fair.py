@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 
 import dibs
 from dibs.model import Revoke
-from dibs.temporal.fair import place as brokered_place
+from dibs.temporal.fair import acquiring as brokered_place
 from tests.servers.temporal import TemporalServer
 from tests.temporal.fair_flows import (
     Held,
@@ -22,8 +22,7 @@ from tests.temporal.fair_flows import (
     TwoTasks,
 )
 from tests.temporal.fair_world import fair_world
-from tests.temporal.histories import count, kinds
-from tests.temporal.workers import unique, until
+from tests.temporal.workers import count, kinds, unique, until
 
 pytestmark = [pytest.mark.once]
 

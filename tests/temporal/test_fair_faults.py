@@ -2,32 +2,29 @@
 
 import logging
 from datetime import timedelta
-from uuid import uuid4
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from dibs.backends.temporal.broker.watch import Watch
 from dibs.model import Revoke
-from dibs.temporal.fair import place as brokered_place
+from dibs.temporal.fair import acquiring as brokered_place
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer
-from tests.temporal.fair_flows import (
-    FLOWS,
-    Held,
-    Holding,
-    Relay,
-    Siblings,
-    TwoSemaphores,
-    TwoTasks,
-)
+from tests.temporal.fair_flows import FLOWS, Held, Holding, Relay, Siblings, TwoSemaphores, TwoTasks
 from tests.temporal.fair_world import WORKFLOWS, Handle, World, fair_world
-from tests.temporal.histories import count, kinds, replay
-from tests.temporal.workers import unique, until, until_at_rest, worker
+from tests.temporal.workers import (
+    count,
+    kinds,
+    replay,
+    reset_to,
+    unique,
+    until,
+    until_at_rest,
+    worker,
+)
 
 pytestmark = [pytest.mark.once]
 
@@ -188,7 +185,7 @@ async def test_a_waiter_that_is_reset_asks_anew(temporal_server: TemporalServer)
         holder = await world.holding()
         waiter = await world.waiting(hold=0)
         run_id = (await waiter.describe()).run_id
-        reset = await reset_to(world, waiter.id, run_id or "", 4)
+        reset = await reset_to(world.client, waiter.id, run_id or "", 4)
 
         async def waits_anew() -> bool:
             # The old run's place goes when the broker can't tell it something: now, or at its turn.
@@ -238,7 +235,7 @@ async def test_a_holder_that_is_reset_and_another_never_hold_both(
         history = await holder.fetch_history()
         told = kinds(history).index("WORKFLOW_EXECUTION_SIGNALED")
         held_from = kinds(history).index("WORKFLOW_TASK_COMPLETED", told) + 1
-        reset = await reset_to(world, holder.id, run_id or "", held_from)
+        reset = await reset_to(world.client, holder.id, run_id or "", held_from)
         again = world.client.get_workflow_handle(holder.id, run_id=reset, result_type=Held)
         await world.until_holding(again)
         await again.signal(Holding.leave)
@@ -246,18 +243,3 @@ async def test_a_holder_that_is_reset_and_another_never_hold_both(
         assert mine.until <= theirs.since
         assert mine.token < theirs.token
         await world.until_free()
-
-
-async def reset_to(world: World, workflow_id: str, run_id: str, event: int) -> str:
-    """The run ID of the run that goes on from there."""
-    request = ResetWorkflowExecutionRequest(
-        namespace="default",
-        workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
-        workflow_task_finish_event_id=event,
-        reason="a test",
-        request_id=uuid4().hex,
-    )
-    reset = await world.client.workflow_service.reset_workflow_execution(
-        request, timeout=timedelta(seconds=10)
-    )
-    return reset.run_id

@@ -2,7 +2,6 @@
 
 import asyncio
 import multiprocessing
-from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -10,36 +9,26 @@ from uuid import uuid4
 
 import pytest
 from temporalio import activity
-from temporalio.client import Client
-from temporalio.worker import SharedStateManager, UnsandboxedWorkflowRunner, Worker
+from temporalio.client import Client, WorkflowHistory
+from temporalio.worker import (
+    ActivityInboundInterceptor,
+    ExecuteActivityInput,
+    Interceptor,
+    Replayer,
+    SharedStateManager,
+    UnsandboxedWorkflowRunner,
+    Worker,
+)
 
 import dibs
-from dibs.temporal import (
-    DibsPlugin,
-    LockInterceptor,
-    TemporalWorker,
-    current_lock,
-    needs_lock,
-)
+from dibs.temporal import DibsPlugin, LockInterceptor, TemporalWorker, current_lock, needs_lock
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal.needs_lock_flow import Reports, report
-from tests.temporal.needs_lock_world import (
-    WAIT,
-    RunsSteps,
-    Step,
-    waits_for,
-    working,
-)
+from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, pending, waits_for, working
+from tests.temporal.workers import until
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[dibs.Client]:
-    """A store in memory, of its own."""
-    async with dibs.connect("memory://") as client:
-        yield client
 
 
 def lock_told() -> dict[str, Any]:
@@ -327,7 +316,7 @@ async def test_who_has_it_is_told_who_asks_for_it_again(
 
     async with working(temporal_server.address, [work]) as world:
         (found,) = await world.run(Step("work"))
-    assert "already held by this very task" in found
+    assert "already held by this task" in found
 
 
 async def test_the_plugin_is_one_line_and_the_default_store_is_the_default(
@@ -365,3 +354,115 @@ async def test_over_temporal_itself(temporal_server: TemporalServer) -> None:
             await waits_for(store, name, 1)
         (token,) = await handle.result()
     assert token > lease.token
+
+
+URL = "memory://needs-lock-scheduling"
+
+
+async def held() -> int:
+    async with dibs.connect(URL) as client:
+        return len((await client.status("x", "semaphore")).holders)
+
+
+@activity.defn
+@needs_lock(max_locks=2, lock_name="x")
+async def work() -> int:
+    return await held()
+
+
+def locks() -> LockInterceptor:
+    return LockInterceptor(backend=URL)
+
+
+@pytest.mark.parametrize("of_a_thread", [False, True])
+async def test_1_where_nobody_has_installed_it(
+    temporal_server: TemporalServer, of_a_thread: bool
+) -> None:
+    @activity.defn(name="work")
+    @needs_lock(max_locks=1, lock_name="x")
+    def in_thread() -> None:
+        raise AssertionError("it ran without its lock")
+
+    run: Any = in_thread if of_a_thread else work
+    async with working(temporal_server.address, [run], interceptors=[]) as world:
+        (found,) = await world.run(Step("work"))
+    assert found.startswith("LockNotInstalled: ")
+    assert "install DibsPlugin" in found
+
+
+class LosesFirstResults(Interceptor):
+    """What the first attempt of each activity did isn't known to the server."""
+
+    def intercept_activity(
+        self,
+        next: ActivityInboundInterceptor,  # noqa: A002  # its name there
+    ) -> ActivityInboundInterceptor:
+        return _LosesFirstResult(next)
+
+
+class _LosesFirstResult(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:  # noqa: A002
+        result = await self.next.execute_activity(input)
+        if activity.info().attempt == 1:
+            raise RuntimeError("the result was lost")
+        return result
+
+
+async def test_5_a_lost_result_leaks_no_slot(temporal_server: TemporalServer) -> None:
+    interceptors = [locks(), LosesFirstResults()]
+    async with working(temporal_server.address, [work], interceptors=interceptors) as world:
+        assert await world.run(Step("work")) == [1]
+        assert await held() == 0
+
+
+async def test_10_an_activity_hosted_elsewhere_is_locked_there(
+    temporal_server: TemporalServer,
+) -> None:
+    """The workflow's worker knows neither the function nor that it needs a lock."""
+    address = temporal_server.address
+    async with (
+        working(address, [work], interceptors=[locks()]) as there,
+        working(address, [], interceptors=[locks()]) as here,
+    ):
+        assert await here.run(Step("work", queue=there.queue)) == [1]
+
+
+async def test_11_a_running_workflow_does_not_notice_that_it_is_installed(
+    temporal_server: TemporalServer,
+) -> None:
+    """Nor that it isn't any more."""
+
+    @activity.defn(name="work")
+    async def plain() -> None: ...
+
+    histories: list[WorkflowHistory] = []
+    for run, interceptors in ((work, [locks()]), (plain, [])):
+        served: list[Any] = [run]
+        async with working(temporal_server.address, served, interceptors=interceptors) as world:
+            handle = await world.start(Step("work"))
+            await handle.result()
+            histories.append(await handle.fetch_history())
+    assert [len(each.events) for each in histories] == [11, 11]
+    for history in histories:
+        for interceptors in ([locks()], []):
+            replayer = Replayer(
+                workflows=[RunsSteps],
+                interceptors=interceptors,
+                workflow_runner=UnsandboxedWorkflowRunner(),
+            )
+            await replayer.replay_workflow(history)
+
+
+async def test_12_work_that_waits_for_a_worker_holds_nothing(
+    temporal_server: TemporalServer,
+) -> None:
+    address = temporal_server.address
+    async with working(address, [work], interceptors=[locks()]) as world:
+        handle = await world.start(Step("work", queue="nobody serves this"))
+
+        async def queued() -> bool:
+            return len(await pending(handle)) == 1
+
+        await until(queued)
+        assert await held() == 0
+        await handle.terminate()

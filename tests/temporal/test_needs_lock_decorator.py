@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from dibs.errors import NotConfigured, NotHeld, UnsafeTiming
 from dibs.temporal import DibsPlugin, LockInterceptor, current_lock, needs_lock
-from dibs.temporal.activity import backend as needs_lock_backend
+from dibs.temporal.activity import decorator as needs_lock_decorator
 from dibs.temporal.activity.decorator import Need, need_of, refuse_locked_workflows
 
 
@@ -162,13 +162,13 @@ def test_a_lock_that_is_kept_nowhere_is_refused_before_the_worker_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A file on this host would exclude no other one."""
-    monkeypatch.setattr(needs_lock_backend, "default_is_named", lambda: False)
+    monkeypatch.setattr(needs_lock_decorator, "default_is_named", lambda: False)
     bare, told = needs_lock("x")(plain), needs_lock("x", backend="memory://told")(plain)
     LockInterceptor().check([told, plain])
     LockInterceptor(backend="memory://all").check([bare])
     with pytest.raises(NotConfigured, match=r"plain is kept.*set DIBS_URL"):
         LockInterceptor().check([told, bare])
-    monkeypatch.setattr(needs_lock_backend, "default_is_named", lambda: True)
+    monkeypatch.setattr(needs_lock_decorator, "default_is_named", lambda: True)
     LockInterceptor().check([bare])
 
 
@@ -210,7 +210,7 @@ def numbers() -> Generator[int]:
         (
             lambda: needs_lock("x", backend="reddis://host")(plain),
             NotConfigured,
-            "no backend serves",
+            "is not the URL of a store",
         ),
         (lambda: needs_lock("x", auto_renew=1)(plain), TypeError, "auto_renew is 1"),  # type: ignore[arg-type]
         (lambda: needs_lock("x/{")(plain), ValueError, "'x/{' is no name with fields"),

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,21 +16,13 @@ import dibs
 from dibs.core.timing import trusted
 from dibs.temporal import current_lock, needs_lock
 from dibs.temporal.activity.decorator import need_of
-from dibs.temporal.activity.slots import slots_for
-from dibs.temporal.activity.terms import longest_hold, times_of, ttl_for, whole
+from dibs.temporal.activity.slots import longest_hold, slots_for, times_of, ttl_for, whole
 from dibs.testing import FaultProxy, expire
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
 from tests.temporal.needs_lock_world import WAIT, RunsSteps, Step, until, waits_for, working
 
 pytestmark = pytest.mark.once
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[dibs.Client]:
-    """A store in memory, of its own."""
-    async with dibs.connect("memory://") as client:
-        yield client
 
 
 async def test_7_a_revoked_lock_cancels_the_activity_for_good(

@@ -4,7 +4,6 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from statistics import median
 from typing import Any
@@ -22,13 +21,6 @@ pytestmark = pytest.mark.once
 
 HEARTBEAT = 2.5
 """Of activities that wait for longer, in seconds; who waits is heard of three times as often."""
-
-
-@pytest.fixture
-async def store() -> AsyncIterator[dibs.Client]:
-    """A store in memory, of its own."""
-    async with dibs.connect("memory://") as client:
-        yield client
 
 
 @pytest.mark.parametrize("wait_in_slot", [None, 0.0], ids=["in slot", "without slot"])
@@ -164,8 +156,11 @@ async def test_8_a_wait_may_have_an_end_of_its_own(
         assert "is held by" in each
 
 
-async def test_8_without_an_end_of_its_own_it_ends_with_the_activity(
-    temporal_server: TemporalServer, store: dibs.Client
+@pytest.mark.parametrize(
+    "ends", [{"schedule_to_close": 1.0}, {"start_to_close": 1.0, "attempts": 1}], ids=str
+)
+async def test_8_without_an_end_of_its_own_it_ends_with_the_activity_or_its_last_attempt(
+    temporal_server: TemporalServer, store: dibs.Client, ends: dict[str, Any]
 ) -> None:
     @activity.defn
     @needs_lock("x", backend=store, wait_in_slot=0.1)
@@ -173,7 +168,7 @@ async def test_8_without_an_end_of_its_own_it_ends_with_the_activity(
 
     async with working(temporal_server.address, [work]) as world:
         async with store.semaphore("x", 1).acquire():
-            (found,) = await world.run(Step("work", schedule_to_close=1.0))
+            (found,) = await world.run(Step("work", **ends))
             await waits_for(store, "x", 0)
     assert found.startswith("AcquireTimeout: ")
     assert "is held by" in found
@@ -227,20 +222,6 @@ async def test_a_wait_costs_none_of_a_limited_number_of_attempts(
         (found,) = await handle.result()
     assert found.startswith("RuntimeError")
     assert ran == [1, 2]
-
-
-async def test_the_last_attempt_waits_to_its_end_and_leaves_no_place_behind(
-    temporal_server: TemporalServer, store: dibs.Client
-) -> None:
-    @activity.defn
-    @needs_lock("x", backend=store, wait_in_slot=0.1)
-    async def work() -> None: ...
-
-    async with working(temporal_server.address, [work]) as world:
-        async with store.semaphore("x", 1).acquire():
-            (found,) = await world.run(Step("work", start_to_close=1.0, attempts=1))
-            await waits_for(store, "x", 0)
-    assert found.startswith("AcquireTimeout: ")
 
 
 async def test_an_attempt_that_has_run_leaves_its_lease_to_no_other(

@@ -9,16 +9,18 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
 from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.permits import (
-    FORMAT,
-    Adoption,
-    PermitSlotInput,
-    PermitStatus,
-)
+from dibs.backends.temporal.protocol.permits import FORMAT, Adoption, PermitSlotInput, PermitStatus
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
-from tests.temporal.histories import count, history_of, replay
-from tests.temporal.workers import connected, unique, until_closed, worker
+from tests.temporal.workers import (
+    connected,
+    count,
+    history_of,
+    replay,
+    unique,
+    until_closed,
+    worker,
+)
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
 

@@ -22,7 +22,7 @@ from dibs.temporal import (
     PermitSlotWorkflow,
     TemporalWorker,
 )
-from dibs.temporal.worker.beside import ServedBeside, _running
+from dibs.temporal.plugin import ServedBeside, _running
 from dibs.temporal.worker.served import WORKFLOWS
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Raises
@@ -48,11 +48,18 @@ def ours_in(worker: Worker) -> list[Any]:
     return [each for each in both if isinstance(each, LockInterceptor)]
 
 
+async def held(client: Client, queue: str, permits: str) -> Any:
+    """The slot that a workflow of that queue held, and which module its semaphore came from."""
+    return await client.execute_workflow(
+        Holds.run,
+        args=[unique("r"), permits],
+        id=unique("holds"),
+        task_queue=queue,
+        execution_timeout=timedelta(seconds=PATIENCE),
+    )
+
+
 # -- what it sets up ------------------------------------------------------------------------------
-
-
-def test_all_three_are_served() -> None:
-    assert set(WORKFLOWS) == {PermitSlotWorkflow, DibsBroker, DibsMailbox}
 
 
 async def test_an_applications_worker(temporal_server: TemporalServer) -> None:
@@ -150,13 +157,7 @@ async def test_one_line_serves_everything(temporal_server: TemporalServer) -> No
     permits, queue = unique("permits"), unique("queue")
     client = await with_plugin(temporal_server, DibsPlugin(task_queue=permits, serve=True))
     async with Worker(client, task_queue=queue, workflows=[Holds]):
-        slot, same = await client.execute_workflow(
-            Holds.run,
-            args=[unique("r"), permits],
-            id=unique("holds"),
-            task_queue=queue,
-            execution_timeout=timedelta(seconds=PATIENCE),
-        )
+        slot, same = await held(client, queue, permits)
     assert slot == "0"
     assert same == id(sys.modules["dibs.temporal.semaphore"]), "it was taken in anew"
 
@@ -171,13 +172,7 @@ async def test_several_share_one_beside(temporal_server: TemporalServer) -> None
             pass
         last = unique("queue")
         async with Worker(client, task_queue=last, workflows=[Holds]):
-            slot, _ = await client.execute_workflow(
-                Holds.run,
-                args=[unique("r"), permits],
-                id=unique("holds"),
-                task_queue=last,
-                execution_timeout=timedelta(seconds=PATIENCE),
-            )
+            slot, _ = await held(client, last, permits)
     assert slot == "0"
     assert not _running[client]
 
@@ -237,13 +232,7 @@ async def test_one_that_serves_already_is_enough(temporal_server: TemporalServer
     async with TemporalWorker(client, task_queue=permits):
         queue = unique("queue")
         async with Worker(client, task_queue=queue, workflows=[Holds]):
-            slot, _ = await client.execute_workflow(
-                Holds.run,
-                args=[unique("r"), permits],
-                id=unique("holds"),
-                task_queue=queue,
-                execution_timeout=timedelta(seconds=PATIENCE),
-            )
+            slot, _ = await held(client, queue, permits)
     assert slot == "0"
 
 

@@ -12,7 +12,7 @@ from dibs.errors import InvalidName
 from dibs.temporal import Lock, Semaphore
 from dibs.temporal.failures import Misused
 from dibs.temporal.fair.acquiring import unanswered
-from dibs.temporal.fair.delivery import Broker
+from dibs.temporal.fair.line import Broker
 from dibs.temporal.permits.terms import terms
 
 pytestmark = pytest.mark.once
@@ -44,6 +44,7 @@ def pool(**options: Any) -> Semaphore:
         ({"resource": "a\nb"}, "control characters"),
         ({"resource": "x" * 300}, "255 bytes"),
         ({"resource": "x" * 600, "fair": True}, "512 bytes"),
+        ({"ttl": 5}, "no option ttl= here; .* go to acquire"),
     ],
 )
 def test_what_makes_no_semaphore(options: dict[str, Any], words: str) -> None:

@@ -3,37 +3,36 @@
 import asyncio
 import re
 import sys
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 from temporalio import workflow
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from dibs.backends.temporal.workflows.permit_runs import PermitRun
 from dibs.temporal.failures import Misused
-from dibs.temporal.permits.pool import Pool
-from dibs.temporal.permits.unfinished import may_run_on
+from dibs.temporal.permits.permit import may_run_on
+from dibs.temporal.permits.terms import Pool
 from dibs.temporal.semaphore import Semaphore
 from dibs.temporal.slot import acquiring as slot_acquiring
-from dibs.temporal.slot import arming as slot_arming
+from dibs.temporal.slot import permit as slot_permit
 from dibs.temporal.slot.permit import SlotPermit
 from tests.servers.temporal import TemporalServer
-from tests.temporal.histories import count, history_of, kinds, replay
 from tests.temporal.slot_workflows import Curious, Held, Holder, Interrupted
-from tests.temporal.slot_world import SlotWorld, overlap, slot_world
-from tests.temporal.workers import status_of, unique, until, until_closed
+from tests.temporal.slot_world import SlotWorld, overlap
+from tests.temporal.workers import (
+    count,
+    history_of,
+    kinds,
+    replay,
+    reset_to,
+    status_of,
+    unique,
+    until,
+    until_closed,
+)
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
-    async with slot_world(temporal_server) as found:
-        yield found
 
 
 async def test_the_guide_s_holders_and_ours_exclude_each_other(world: SlotWorld) -> None:
@@ -162,7 +161,7 @@ async def test_a_renewal_that_hangs_ends_with_the_deadline(
 
 def report_late(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Of the first permit the holder hears when its lease would be over; the run IDs of all."""
-    really = slot_arming.wait_until_armed
+    really = slot_permit.wait_until_armed
     runs: list[str] = []
 
     async def late(permit: SlotPermit, bound: float, pool: Pool, *, until: float) -> None:
@@ -263,18 +262,8 @@ async def test_reset_to_before_its_acquire_meets_its_own_permit_and_waits_for_it
     handle = await world.hold(spec)
     await world.until_inside(handle)
     first = await world.permit(spec).describe()
-    answer = await world.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace="default",
-            workflow_execution=WorkflowExecution(
-                workflow_id=handle.id, run_id=handle.first_execution_run_id or ""
-            ),
-            reason="test",
-            workflow_task_finish_event_id=4,
-            request_id=unique(),
-        )
-    )
-    again = world.client.get_workflow_handle(handle.id, run_id=answer.run_id, result_type=Held)
+    run_id = await reset_to(world.client, handle.id, handle.first_execution_run_id or "", 4)
+    again = world.client.get_workflow_handle(handle.id, run_id=run_id, result_type=Held)
     await again.signal("go")
     held = await again.result()
     assert held.run_id != first.run_id
@@ -303,22 +292,12 @@ async def test_reset_to_after_its_acquire_it_is_never_held_by_two(
     history = await history_of(world.client, handle.id)
     signaled = kinds(history).index("WORKFLOW_EXECUTION_SIGNALED")
     after = kinds(history).index("WORKFLOW_TASK_COMPLETED", signaled) + 1
-    answer = await world.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace="default",
-            workflow_execution=WorkflowExecution(
-                workflow_id=handle.id, run_id=handle.first_execution_run_id or ""
-            ),
-            reason="test",
-            workflow_task_finish_event_id=after,
-            request_id=unique(),
-        )
-    )
-    again = world.client.get_workflow_handle(handle.id, run_id=answer.run_id, result_type=Held)
+    run_id = await reset_to(world.client, handle.id, handle.first_execution_run_id or "", after)
+    again = world.client.get_workflow_handle(handle.id, run_id=run_id, result_type=Held)
     other = await world.hold(world.spec("ours", spec.resource, acquire={"backoff": 0.3}))
 
     async def renewed_or_told() -> bool:
-        found = count(await history_of(world.client, handle.id, answer.run_id))
+        found = count(await history_of(world.client, handle.id, run_id))
         renewals = found["SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED"]
         return bool(renewals or found["WORKFLOW_EXECUTION_FAILED"])
 

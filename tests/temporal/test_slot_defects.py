@@ -2,29 +2,19 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
-from tests.servers.temporal import TemporalServer
-from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Curious, Held, Interrupted, Relay, TwoTasks
-from tests.temporal.slot_world import SlotWorld, overlap, slot_world
-from tests.temporal.workers import status_of, unique, until, until_closed, worker
+from tests.temporal.slot_world import SlotWorld, overlap
+from tests.temporal.workers import history_of, kinds, status_of, unique, until, until_closed, worker
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
-    async with slot_world(temporal_server) as found:
-        yield found
 
 
 async def test_1_a_late_release_leaves_another_task_s_permit_alone(world: SlotWorld) -> None:

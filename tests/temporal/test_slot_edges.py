@@ -1,32 +1,22 @@
 """Slot mode where two things happen to a holder at the very same time."""
 
-from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from temporalio.client import WorkflowHandle
 
 from dibs.backends.temporal.protocol.permits import ARMED, PermitNews
 from dibs.temporal import defaults
 from dibs.temporal.failures import Misused
-from dibs.temporal.permits.handoff import FORMAT, Handoff
+from dibs.temporal.permits.permit import FORMAT, Handoff
 from dibs.temporal.slot.here import MOST_UNHEARD, Here
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
-from tests.servers.temporal import TemporalServer
-from tests.temporal.histories import history_of, kinds
 from tests.temporal.slot_workflows import Holder, Spec
-from tests.temporal.slot_world import SlotWorld, slot_world
-from tests.temporal.workers import status_of, unique, until, until_closed, worker
+from tests.temporal.slot_world import SlotWorld
+from tests.temporal.workers import history_of, kinds, status_of, unique, until, until_closed, worker
 
 pytestmark = [pytest.mark.once, pytest.mark.asyncio(loop_scope="module")]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(temporal_server: TemporalServer) -> AsyncIterator[SlotWorld]:
-    async with slot_world(temporal_server) as found:
-        yield found
 
 
 class Apart:

@@ -11,9 +11,8 @@ from dibs.backends.temporal.protocol.permits import PermitSlotInput
 from dibs.temporal.slot.acquiring import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.binaries import temporal_program
-from tests.temporal.histories import count, history_of, replay
 from tests.temporal.slot_workflows import Holder, Spec
-from tests.temporal.workers import unique, worker
+from tests.temporal.workers import count, history_of, replay, unique, worker
 
 
 def events_of_a_wait(

@@ -8,8 +8,15 @@ import pytest
 from dibs.testing.history import Event
 from tests.temporal.torture.holders import Order
 from tests.temporal.torture.judging import Judgement, judge
-from tests.temporal.torture.marks import LeaseName, cleared, killed, lost
-from tests.temporal.torture.plain_told import KILLED_HOLDING, KILLED_WAITING, befell
+from tests.temporal.torture.marks import (
+    KILLED_HOLDING,
+    KILLED_WAITING,
+    LeaseName,
+    befell,
+    cleared,
+    killed,
+    lost,
+)
 from tests.temporal.torture.plan import Mode, Plan
 from tests.temporal.torture.torture import torture
 from tests.torture.in_line import in_line

@@ -1,14 +1,19 @@
 """Workers for a test, each on a task queue of its own, and what one wants to know of workflows afterwards."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+from temporalio.worker import Replayer, UnsandboxedWorkflowRunner, Worker
 
 if TYPE_CHECKING:
     from tests.servers.temporal import TemporalServer
@@ -100,3 +105,47 @@ async def until_closed(client: Client, workflow_id: str, run_id: str | None = No
 
     await until(closed)
     return last
+
+
+async def history_of(
+    client: Client, workflow_id: str, run_id: str | None = None
+) -> WorkflowHistory:
+    """All events of one run."""
+    return await client.get_workflow_handle(workflow_id, run_id=run_id).fetch_history()
+
+
+def kinds(history: WorkflowHistory) -> list[str]:
+    """The types of its events, in order, without `EVENT_TYPE_`."""
+    return [
+        EventType.Name(event.event_type).removeprefix("EVENT_TYPE_") for event in history.events
+    ]
+
+
+def count(history: WorkflowHistory) -> Counter[str]:
+    """How many events of each type."""
+    return Counter(kinds(history))
+
+
+async def replay(history: WorkflowHistory, *workflows: type, sandboxed: bool = True) -> None:
+    """Run today's code against it. Raises if that would have done anything else."""
+    replayer = (
+        Replayer(workflows=list(workflows))
+        if sandboxed
+        else Replayer(workflows=list(workflows), workflow_runner=UnsandboxedWorkflowRunner())
+    )
+    await replayer.replay_workflow(history)
+
+
+async def reset_to(client: Client, workflow_id: str, run_id: str, event: int) -> str:
+    """Reset a workflow; the run ID of the run that goes on from that event."""
+    request = ResetWorkflowExecutionRequest(
+        namespace="default",
+        workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id),
+        workflow_task_finish_event_id=event,
+        reason="a test",
+        request_id=unique(),
+    )
+    reset = await client.workflow_service.reset_workflow_execution(
+        request, timeout=timedelta(seconds=10)
+    )
+    return reset.run_id

@@ -10,8 +10,7 @@ raise `StaleToken`; whoever writes at the same time is put in order by the resou
 from dibs.fencing.file import FileFence
 from dibs.fencing.redis import AsyncRedisFence, RedisFence
 from dibs.fencing.sql import AsyncSqlFence, SqlFence
-from dibs.fencing.stale import StaleToken
-from dibs.fencing.stamp import Stamped
+from dibs.fencing.stamp import StaleToken, Stamped
 
 __all__ = [
     "AsyncRedisFence",

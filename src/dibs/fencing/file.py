@@ -8,8 +8,7 @@ from json import dumps, loads
 from pathlib import Path
 
 from dibs.errors import DibsError
-from dibs.fencing.stale import stale
-from dibs.fencing.stamp import Stamp, Stamped, stamp_of
+from dibs.fencing.stamp import Stamp, Stamped, stale, stamp_of
 
 
 class FileFence:

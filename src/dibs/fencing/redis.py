@@ -5,8 +5,7 @@ from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
-from dibs.fencing.stale import stale
-from dibs.fencing.stamp import Stamp, Stamped, stamp_of
+from dibs.fencing.stamp import Stamp, Stamped, stale, stamp_of
 
 PREFIX = "dibs:fence:"
 

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dibs.errors import DibsError, NotConfigured
-from dibs.fencing.stale import stale
-from dibs.fencing.stamp import Stamp, Stamped, stamp_of
+from dibs.fencing.stamp import Stamp, Stamped, stale, stamp_of
 
 TABLE = "dibs_fences"
 

@@ -1,9 +1,10 @@
 """What a write is stamped with: the key of a lease, its fencing token, and its slots."""
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote_from_bytes
 
-from dibs.core.names import KINDS
+from dibs.core.names import KINDS, shown, split_key
+from dibs.errors import DibsError
 
 LARGEST = 2**53
 """Tokens are below it, so that every language and store can compare them."""
@@ -46,7 +47,8 @@ def stamp_of(by: Stamped) -> Stamp:
     """What a write by `by` is stamped with.
 
     A lease without numbered slots, as a writer's, is for slot 0. Raises `TypeError` for what is no lease
-    and no tuple of that shape, `ValueError` for a token or slot that can't be one.
+    and no tuple of that shape, and for a reader's lease or another of several without slots; `ValueError`
+    for a token or slot that can't be one.
     """
     if isinstance(by, tuple):
         key, token, slots = _parts(by)
@@ -55,6 +57,11 @@ def stamp_of(by: Stamped) -> Stamp:
             key, token, slots = by.key, by.token, tuple(by.slots) or (0,)
         except AttributeError:
             raise TypeError(f"{by!r} is no lease: give one, or (key, token, slot)") from None
+        if getattr(by, "mode", "") == "read" or (key.startswith(b"semaphore:") and not by.slots):
+            raise TypeError(
+                f"{by!r} is held beside others, and a fence would refuse all but the newest of them: write "
+                "under a Lock, an RWLock's write(), or a Semaphore of at most 1,024 units"
+            )
     if type(token) is not int or not 0 < token < LARGEST:
         raise ValueError(f"the token is {token!r}: give lease.token, an int from 1 to 2**53 - 1")
     for slot in slots:
@@ -78,3 +85,32 @@ def _parts(by: tuple[object, ...]) -> tuple[bytes, int, tuple[int, ...]]:
             "nobody else would compare with it"
         )
     return raw, token, (slot,)  # type: ignore[return-value]  # the caller looks at what they are
+
+
+class StaleToken(DibsError):
+    """Somebody with a higher token has written since: the lease is another's, so give up.
+
+    `token` is that of the write that was refused, `seen` the highest one that the resource knows.
+    """
+
+    def __init__(self, message: str = "", *, token: int = 0, seen: int = 0, **about: Any) -> None:
+        super().__init__(message, **about)
+        self.token = token
+        self.seen = seen
+
+
+def stale(key: bytes, slot: int, token: int, seen: int) -> StaleToken:
+    """The error for a token on a key and slot, where the resource has seen a higher one."""
+    return StaleToken(
+        f"token {token} of {_told(key, slot)} is stale: the resource has already seen token {seen}, so "
+        "another holder has the lease. Nothing was written; leave the rest of the work to that holder",
+        key=key,
+        token=token,
+        seen=seen,
+    )
+
+
+def _told(key: bytes, slot: int) -> str:
+    kind, name = split_key(key)
+    told = f"{kind} {shown(name)}" if kind in KINDS else shown(key)
+    return f"{told}, slot {slot}" if slot else told

@@ -6,10 +6,10 @@
 
 from dibs.tasks.clock import Clock as Clock
 from dibs.tasks.clock import SteppedClock as SteppedClock
+from dibs.tasks.definition import ScheduleOptions as ScheduleOptions
 from dibs.tasks.manager import Tasks as Tasks
-from dibs.tasks.options import ScheduleOptions as ScheduleOptions
-from dibs.tasks.report import TaskFailure as TaskFailure
 from dibs.tasks.router import TaskRouter as TaskRouter
+from dibs.tasks.status import TaskFailure as TaskFailure
 from dibs.tasks.status import TaskStatus as TaskStatus
 
 __all__ = [

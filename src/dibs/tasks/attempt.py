@@ -11,12 +11,39 @@ from typing import Any
 
 from dibs import AcquireTimeout, LeaseLost, NotHeld, TaskLock, as_current
 from dibs import sync as blocking
-from dibs.tasks.claim import RunLock
-from dibs.tasks.duty import Duty
-from dibs.tasks.functions import called, is_async
-from dibs.tasks.moments import SECOND, written
-from dibs.tasks.outcome import outcome_of
+from dibs.tasks.claim import Duty, RunLock
+from dibs.tasks.definition import called, is_async, is_cancelled
+from dibs.tasks.schedule import SECOND, written
 from dibs.tasks.status import Outcome
+
+type Ended = Callable[[Outcome, BaseException | None], None]
+
+
+async def outcome_of(
+    call: Callable[[], Awaitable[object]],
+    ended: Ended,
+    *,
+    is_loss: Callable[[BaseException], bool] = lambda _: False,
+) -> tuple[Outcome, BaseException | None]:
+    """Call and await it: its outcome, and the error if it failed. `ended` is told both, in any case.
+
+    Raises nothing but a cancellation that somebody asked for. `is_loss`: that error means a lost lease.
+    """
+    outcome: Outcome = "done"
+    failure: BaseException | None = None
+    try:
+        await call()
+    except asyncio.CancelledError as error:
+        if is_cancelled():
+            outcome = "cancelled"
+            raise
+        outcome, failure = "failed", error
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # it is reported
+        outcome, failure = ("lost" if is_loss(error) else "failed"), error
+    finally:
+        ended(outcome, failure)
+    return outcome, failure
+
 
 RETRY = SECOND
 """After an error of the store it is tried again after so long."""

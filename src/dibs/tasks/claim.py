@@ -1,12 +1,14 @@
 """Winning a tick: by a lock that bears its name, and stays closed for as long as anybody may try it."""
 
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any
 
-from dibs import AcquireTimeout, Client, TaskLock, TaskLockConfig
+from dibs import AcquireTimeout, Campaign, Client, TaskLock, TaskLockConfig
 from dibs import sync as blocking
-from dibs.tasks.definition import Scheduled
-from dibs.tasks.functions import is_async
+from dibs.tasks.clock import Timekeeper
+from dibs.tasks.definition import Scheduled, is_async
+from dibs.tasks.status import Reporter, Tally
 
 type RunLock = TaskLock | blocking.TaskLock
 """Of the world that the task's function is of."""
@@ -64,3 +66,18 @@ class Claimant:
             for holder in busy.holders
         ):
             raise Uncertain("a try whose answer was lost is being given up") from busy
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """A task, and the means to do it."""
+
+    task: Scheduled
+    claimant: Claimant
+    lock: RunLock | None
+    """What is held while it runs; None where it runs everywhere."""
+    campaign: Campaign | None
+    """By which it leads, if only a leader runs it."""
+    time: Timekeeper
+    tally: Tally
+    reporter: Reporter

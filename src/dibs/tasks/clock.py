@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
-from dibs.tasks.moments import SECOND
+from dibs.tasks.schedule import SECOND
 
 LONGEST_NAP = 30.0
 """The wall clock is looked at again after so many seconds: it may be set, and the machine may sleep."""

@@ -1,16 +1,226 @@
 """What was declared: a scheduled task, a lasting one, or a leader."""
 
+import asyncio
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import tzinfo
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, TypedDict, get_args
 
-from dibs import LeaderElection, TaskLock
-from dibs.tasks.cron import Cron
-from dibs.tasks.functions import Function
-from dibs.tasks.moments import written
-from dibs.tasks.options import Terms
-from dibs.tasks.schedule import Every
+from dibs import Campaign, LeaderElection, TaskLock, TaskLockConfig
+from dibs.config import Duration, seconds
+from dibs.errors import UnsafeTiming
+from dibs.tasks.schedule import SECOND, Cron, Every, Schedule, written
+
+type Function = Callable[[], Any]
+
+
+def is_async(function: Function) -> bool:
+    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    return _is(inspect.iscoroutinefunction, function)
+
+
+def check_function(function: object) -> None:
+    """Raises `TypeError` for what can't be a task."""
+    if not callable(function):
+        raise TypeError(f"a task is a function without arguments, and {function!r} is none")
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
+        raise TypeError(f"{called(function)} is a generator, whose body nobody would run")
+    try:
+        needed = [
+            parameter.name
+            for parameter in inspect.signature(function).parameters.values()
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        ]
+    except (TypeError, ValueError):  # something built in, which tells nobody
+        return
+    if needed:
+        raise TypeError(
+            f"{called(function)} needs {', '.join(needed)}, and a task is called without arguments: "
+            "give them defaults, or a functools.partial and a name="
+        )
+
+
+def called(function: Any) -> str:
+    """What to call it in a message."""
+    return str(getattr(function, "__qualname__", None) or repr(function))
+
+
+def default_name(function: Any) -> str:
+    """`module:function`, the same in every process that runs the program.
+
+    Raises `ValueError` for what has no name of its own.
+    """
+    name = getattr(function, "__qualname__", None)
+    if not isinstance(name, str) or name.endswith("<lambda>"):
+        raise ValueError(f"{function!r} has no name of its own: give name=")
+    return f"{_module(function.__module__)}:{name}"
+
+
+def is_cancelled() -> bool:
+    """Somebody wants the running asyncio task to end: a function may raise `CancelledError` by itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _module(name: str) -> str:
+    """What is `__main__` in one process may be imported in another, or be another program's."""
+    if name != "__main__":
+        return name
+    main: Any = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        return str(spec.name).removesuffix(".__main__")
+    return Path(getattr(main, "__file__", None) or "__main__").stem
+
+
+def _is(kind: Callable[[object], bool], function: object) -> bool:
+    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004  # the very method
+
+
+type Missed = Literal["skip", "latest", "all"]
+
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """What may be said of a task besides its schedule; durations are seconds, or texts such as "30s"."""
+
+    name: str
+    """Its name, in the whole cluster; unset: `module:function`."""
+    min_hold: Duration
+    """Nobody starts it again before so long has passed since the start; unset: 0."""
+    max_hold: Duration
+    """Nobody is kept out for longer, even if the process that runs it dies."""
+    cancel: bool
+    """Cancel a coroutine in time before `max_hold` is over, instead of only saying so."""
+    jitter: Duration
+    """Begin up to so much later, but before the next tick; drawn anew by each process for each tick."""
+    missed: Missed
+    """What to do about ticks at which this process wasn't there, or was blocked; unset: "skip"."""
+    grace: Duration
+    """For so long after it a tick may still be run."""
+    leader: LeaderElection | Campaign
+    """Only the leader runs it, and is cancelled when its term ends."""
+    everywhere: bool
+    """Each process runs it, without any lock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The options of one task, all of them, in seconds."""
+
+    min_hold: float
+    max_hold: float
+    cancel: bool
+    jitter: float
+    missed: Missed
+    grace: float
+    leader: LeaderElection | Campaign | None
+    everywhere: bool
+
+    @property
+    def grace_span(self) -> int:
+        """The grace in microseconds."""
+        return round(self.grace * SECOND)
+
+    @property
+    def window(self) -> int:
+        """How long after it a tick may be claimed, in microseconds."""
+        return round((self.grace + self.jitter) * SECOND)
+
+    @property
+    def keep(self) -> float:
+        """How long a tick that was claimed stays so, in seconds.
+
+        Somebody tries it until its window is over by *his* clock, so this outlasts all tries where no two
+        clocks differ by as much as the grace.
+        """
+        return self.window / SECOND + self.grace
+
+
+def checked(schedule: Schedule, given: ScheduleOptions) -> Terms:
+    """All options of a task. Raises `TypeError`, `ValueError` or `UnsafeTiming` for what can't be."""
+    unknown = sorted(given.keys() - ScheduleOptions.__annotations__.keys())
+    if unknown:
+        known = ", ".join(ScheduleOptions.__annotations__)
+        raise TypeError(f"a task has no option {', '.join(unknown)}: there are {known}")
+    terms = _read(schedule.period, given)
+    if terms.everywhere:
+        _check_everywhere(given)
+    if not 1 <= terms.grace < float("inf"):
+        raise UnsafeTiming(f"grace is {terms.grace:g} s: give at least 1 s, as clocks differ")
+    if schedule.period is not None:
+        _check_rhythm(terms, schedule.period)
+    if terms.missed == "all" and terms.min_hold:
+        raise ValueError(
+            "missed='all' runs ticks right after one another, which min_hold forbids: leave one out"
+        )
+    return terms
+
+
+def _read(period: float | None, given: ScheduleOptions) -> Terms:
+    shortest = seconds(given.get("min_hold", 0), "min_hold")
+    longest = HOUR if period is None else min(max(5 * period, MINUTE), DAY)
+    grace = 5 * MINUTE if period is None else min(max(period, MINUTE), HOUR)
+    hold = TaskLockConfig(
+        min_hold=shortest,
+        max_hold=given.get("max_hold", max(longest, shortest)),
+        cancel=given.get("cancel", False),
+    )
+    return Terms(
+        min_hold=shortest,
+        max_hold=seconds(hold.max_hold),
+        cancel=hold.cancel,
+        jitter=seconds(given.get("jitter", 0), "jitter"),
+        missed=_policy(given.get("missed", "skip")),
+        grace=seconds(given.get("grace", grace), "grace"),
+        leader=_leader(given.get("leader")),
+        everywhere=_flag(given.get("everywhere", False)),
+    )
+
+
+def _check_everywhere(given: ScheduleOptions) -> None:
+    senseless = sorted(given.keys() & {"min_hold", "max_hold", "cancel", "leader"})
+    if senseless:
+        raise ValueError(
+            f"everywhere=True runs a task in each process without a lock, so {', '.join(senseless)} "
+            "would mean nothing: leave one or the other out"
+        )
+
+
+def _check_rhythm(terms: Terms, period: float) -> None:
+    if terms.jitter >= period:
+        raise ValueError(
+            f"jitter is {terms.jitter:g} s: it must be less than the period, {period:g} s"
+        )
+    if terms.min_hold + terms.jitter >= period:
+        raise UnsafeTiming(
+            f"min_hold is {terms.min_hold:g} s, and ticks are {period - terms.jitter:g} s apart or more: "
+            "each run would keep the next from starting; give a shorter min_hold, or a longer period"
+        )
+
+
+def _policy(missed: Any) -> Missed:
+    if missed not in get_args(Missed.__value__):
+        raise ValueError(f"missed is {missed!r}: write 'skip', 'latest' or 'all'")
+    policy: Missed = missed
+    return policy
+
+
+def _flag(everywhere: object) -> bool:
+    if type(everywhere) is not bool:
+        raise TypeError(f"everywhere is {everywhere!r}: give True or False")
+    return everywhere
+
+
+def _leader(leader: object) -> LeaderElection | Campaign | None:
+    if leader is None or isinstance(leader, LeaderElection | Campaign):
+        return leader
+    raise TypeError(f"leader is {leader!r}: give a dibs.LeaderElection, or a campaign of one")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,11 @@ from dibs.sigterm import on_sigterm
 from dibs.store_names import store_name
 from dibs.tasks.claim import Claimant
 from dibs.tasks.clock import Clock, Timekeeper, WallClock
-from dibs.tasks.cron import zone_of
 from dibs.tasks.definition import Definition, Led, Scheduled
-from dibs.tasks.report import OnError
 from dibs.tasks.router import Registry
+from dibs.tasks.schedule import zone_of
 from dibs.tasks.session import Session
-from dibs.tasks.status import Tally, TaskStatus
+from dibs.tasks.status import OnError, Tally, TaskStatus
 
 
 class Tasks(Registry):

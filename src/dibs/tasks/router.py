@@ -7,11 +7,20 @@ from typing import Any, Unpack
 
 from dibs import LeaderElection
 from dibs.config import Duration
-from dibs.tasks.cron import Cron, needs_cronsim
-from dibs.tasks.definition import Definition, Lasting, Led, Scheduled, check_name
-from dibs.tasks.functions import called, check_function, default_name, is_async
-from dibs.tasks.options import ScheduleOptions, checked
-from dibs.tasks.schedule import Every
+from dibs.tasks.definition import (
+    Definition,
+    Lasting,
+    Led,
+    Scheduled,
+    ScheduleOptions,
+    called,
+    check_function,
+    check_name,
+    checked,
+    default_name,
+    is_async,
+)
+from dibs.tasks.schedule import Cron, Every, needs_cronsim
 
 
 class Registry:

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from dibs.temporal.defaults import DEFAULT_LEASE as DEFAULT_LEASE
     from dibs.temporal.defaults import MAX_BACKOFF as MAX_BACKOFF
     from dibs.temporal.failures import Misused as Misused
-    from dibs.temporal.lock import Lock as Lock
-    from dibs.temporal.permits.handoff import Handoff as Handoff
+    from dibs.temporal.permits.permit import Handoff as Handoff
     from dibs.temporal.permits.permit import Permit as Permit
     from dibs.temporal.plugin import DibsPlugin as DibsPlugin
+    from dibs.temporal.semaphore import Lock as Lock
     from dibs.temporal.semaphore import Semaphore as Semaphore
     from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow as PermitSlotWorkflow
     from dibs.temporal.worker.joining import TEMPORAL_TASK_QUEUE as TEMPORAL_TASK_QUEUE
@@ -66,14 +66,12 @@ else:
             "dibs.temporal.defaults": ("DEFAULT_BACKOFF", "DEFAULT_LEASE", "MAX_BACKOFF"),
             "dibs.temporal.worker.joining": ("TEMPORAL_TASK_QUEUE", "connect_temporal_client"),
             "dibs.temporal.failures": ("Misused",),
-            "dibs.temporal.permits.handoff": ("Handoff",),
             "dibs.temporal.activity.interceptor": ("LockInterceptor",),
-            "dibs.temporal.lock": ("Lock",),
             "dibs.temporal.activity.decorator": ("needs_lock",),
-            "dibs.temporal.permits.permit": ("Permit",),
+            "dibs.temporal.permits.permit": ("Handoff", "Permit"),
             "dibs.temporal.slot.permit_workflow": ("PermitSlotWorkflow",),
             "dibs.temporal.plugin": ("DibsPlugin",),
-            "dibs.temporal.semaphore": ("Semaphore",),
+            "dibs.temporal.semaphore": ("Lock", "Semaphore"),
             "dibs.temporal.worker.serving": ("serve",),
             "dibs.temporal.worker.worker": ("TemporalWorker",),
         },

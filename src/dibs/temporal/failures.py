@@ -10,14 +10,7 @@ from typing import Any
 
 from temporalio.exceptions import ApplicationError
 
-from dibs.errors import (
-    AcquireTimeout,
-    BackendUnavailable,
-    DibsError,
-    LeaseLost,
-    NotHeld,
-    Reentrant,
-)
+from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError, LeaseLost, NotHeld, Reentrant
 from dibs.temporal.sdk import name_error
 
 

@@ -1,16 +1,16 @@
-"""A semaphore for workflow code."""
+"""A semaphore and a lock for workflow code."""
 
 import asyncio
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, Never, Unpack
 
 from temporalio import workflow
 
 from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.bounds import MOST_SLOTS
 from dibs.backends.temporal.protocol.ids import permit_workflow_id
 from dibs.backends.temporal.protocol.permits import Adoption
+from dibs.backends.temporal.protocol.wire import MOST_SLOTS
 from dibs.backends.temporal.workflows.permit_runs import PermitRun
 from dibs.config import Duration, seconds
 from dibs.core.names import key_of
@@ -18,16 +18,19 @@ from dibs.temporal import defaults
 from dibs.temporal.defaults import named_queue
 from dibs.temporal.failures import AcquireTimedOut, Misused, PermitLost, checked
 from dibs.temporal.fair.acquiring import acquire_fair, reattach_fair
-from dibs.temporal.permits.acquiring import Acquiring
-from dibs.temporal.permits.ending import settle
-from dibs.temporal.permits.handoff import Handoff
-from dibs.temporal.permits.permit import Permit
-from dibs.temporal.permits.pool import OnHolderClose, Pool
-from dibs.temporal.permits.terms import Asked, Terms, Tried, refuse_waiting, terms
+from dibs.temporal.permits.permit import Acquiring, Handoff, Permit, settle
+from dibs.temporal.permits.terms import (
+    Asked,
+    OnHolderClose,
+    Pool,
+    Terms,
+    Tried,
+    refuse_waiting,
+    terms,
+)
 from dibs.temporal.slot.acquiring import acquire_slot
-from dibs.temporal.slot.arming import wait_until_armed
 from dibs.temporal.slot.here import here
-from dibs.temporal.slot.permit import SlotPermit
+from dibs.temporal.slot.permit import SlotPermit, wait_until_armed
 
 
 class Semaphore:
@@ -60,6 +63,7 @@ class Semaphore:
         on_holder_close: OnHolderClose = "safe",
         quarantine: Duration = 0.0,
         armed: bool = True,
+        **others: Never,
     ) -> None:
         self.resource = resource
         self.capacity = capacity
@@ -67,6 +71,10 @@ class Semaphore:
         self.on_holder_close: OnHolderClose = on_holder_close
         self.armed = armed
         with checked():
+            if others:  # Python's own error would have the workflow task retried for ever
+                raise TypeError(
+                    f"no option {min(others)}= here; ttl=, wait= and so on go to acquire()"
+                )
             self.task_queue = named_queue(task_queue)
             self.quarantine = seconds(quarantine, "quarantine")
             _check_mode(self)
@@ -256,3 +264,37 @@ async def _adopt(handoff: Handoff) -> bool:
     adoption = Adoption(info.workflow_id, info.run_id, handoff.ttl)
     permit_workflow_id = ids.permit_workflow_id(handoff.resource, handoff.slots[0])
     return await PermitRun(permit_workflow_id, handoff.run_id).adopt(adoption)
+
+
+class Lock(Semaphore):
+    """One workflow at a time holds it: a semaphore with the one slot "0"; see there for the rest.
+
+    Without `fair` a `Lock` and a `Semaphore` of one name, capacity 1, exclude each other.
+    """
+
+    kind: ClassVar[str] = "lock"
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        task_queue: str | None = None,
+        fair: bool = False,
+        on_holder_close: OnHolderClose = "safe",
+        quarantine: Duration = 0.0,
+        armed: bool = True,
+        **others: Never,
+    ) -> None:
+        super().__init__(
+            name,
+            capacity=1,
+            task_queue=task_queue,
+            fair=fair,
+            on_holder_close=on_holder_close,
+            quarantine=quarantine,
+            armed=armed,
+            **others,
+        )
+
+    def __repr__(self) -> str:
+        return f"Lock({self.resource!r}{', fair=True' if self.fair else ''})"

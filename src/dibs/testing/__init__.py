@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from dibs.testing.clock import ManualClock as ManualClock
     from dibs.testing.faults import Faults as Faults
     from dibs.testing.faults import FaultyStore as FaultyStore
+    from dibs.testing.faults import expire as expire
+    from dibs.testing.faults import steal as steal
     from dibs.testing.history import Event as Event
     from dibs.testing.history import merge as merge
     from dibs.testing.history import read as read
     from dibs.testing.liveness import check_liveness as check_liveness
-    from dibs.testing.mishaps import expire as expire
-    from dibs.testing.mishaps import steal as steal
     from dibs.testing.proxy import FaultProxy as FaultProxy
     from dibs.testing.recorder import Recorder as Recorder
     from dibs.testing.torture.plan import TorturePlan as TorturePlan
-    from dibs.testing.torture.progress import TortureProgress as TortureProgress
+    from dibs.testing.torture.rounds import TortureProgress as TortureProgress
     from dibs.testing.torture.supervise import Torture as Torture
     from dibs.testing.torture.verdict import Verdict as Verdict
 else:
@@ -39,31 +39,17 @@ else:
     __all__, __getattr__, __dir__ = from_modules(
         __name__,
         {
-            "dibs.testing.checker": (
-                "Violation",
-                "check",
-            ),
+            "dibs.testing.checker": ("Violation", "check"),
             "dibs.testing.clock": ("ManualClock",),
-            "dibs.testing.faults": (
-                "Faults",
-                "FaultyStore",
-            ),
-            "dibs.testing.history": (
-                "Event",
-                "merge",
-                "read",
-            ),
+            "dibs.testing.faults": ("Faults", "FaultyStore", "expire", "steal"),
+            "dibs.testing.history": ("Event", "merge", "read"),
             "dibs.testing.liveness": ("check_liveness",),
-            "dibs.testing.mishaps": (
-                "expire",
-                "steal",
-            ),
-            "dibs.testing.torture.plan": ("TorturePlan",),
-            "dibs.testing.torture.progress": ("TortureProgress",),
-            "dibs.testing.torture.supervise": ("Torture",),
-            "dibs.testing.torture.verdict": ("Verdict",),
             "dibs.testing.proxy": ("FaultProxy",),
             "dibs.testing.recorder": ("Recorder",),
+            "dibs.testing.torture.plan": ("TorturePlan",),
+            "dibs.testing.torture.rounds": ("TortureProgress",),
+            "dibs.testing.torture.supervise": ("Torture",),
+            "dibs.testing.torture.verdict": ("Verdict",),
         },
     )
     del from_modules

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from math import inf
 
-from dibs.testing.checker import Violation
+from dibs.testing.checker import Hold, Holds, Violation
 from dibs.testing.history import Event
-from dibs.testing.intervals import Hold, Holds
 
 
 class DeadWaiters:

@@ -19,7 +19,7 @@ import pytest
 if TYPE_CHECKING:
     import dibs
     from dibs.testing.clock import ManualClock
-    from dibs.testing.mishaps import Keyed
+    from dibs.testing.faults import Keyed
 
 MAY_LEAK = "dibs_may_leak"
 CLIENT = "dibs_client"
@@ -54,7 +54,7 @@ def dibs_client(dibs_clock: "ManualClock") -> Iterator["dibs.Client"]:
 @pytest.fixture
 def dibs_expire(dibs_client: "dibs.Client") -> "Callable[[Keyed], int]":
     """See `dibs.testing.expire`."""
-    from dibs.testing.mishaps import expire
+    from dibs.testing.faults import expire
 
     return expire
 
@@ -62,7 +62,7 @@ def dibs_expire(dibs_client: "dibs.Client") -> "Callable[[Keyed], int]":
 @pytest.fixture
 def dibs_steal(dibs_client: "dibs.Client") -> "Callable[[Keyed], int]":
     """See `dibs.testing.steal`."""
-    from dibs.testing.mishaps import steal
+    from dibs.testing.faults import steal
 
     return steal
 
@@ -79,7 +79,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
 
 def _check_leaks(client: Any) -> None:
     from dibs.core.names import shown, split_key
-    from dibs.testing.mishaps import THIEF, held
+    from dibs.testing.faults import THIEF, held
 
     if not held(client):
         return

@@ -12,8 +12,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from dibs.testing.proxy_links import Link
-from dibs.testing.proxy_rules import Counts, Direction, Reset, Rules
+from dibs.testing.proxy_links import Counts, Direction, Link, Reset, Rules
 
 HOST = "127.0.0.1"
 ANSWER_WITHIN = 10.0  # seconds for the proxy's thread to do what it was told

@@ -7,10 +7,53 @@ import asyncio
 import math
 import socket
 import struct
+import threading
 from collections import Counter, deque
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal
 
-from dibs.testing.proxy_rules import Counts, Direction, Reset, Rules
+type Direction = Literal["to_server", "to_client"]
+
+
+@dataclass(eq=False, slots=True)
+class Reset:
+    """An order to reset the first `times` connections that carry `count` bytes in a direction."""
+
+    count: int
+    direction: Direction
+    times: int
+
+
+@dataclass(slots=True)
+class Rules:
+    """The faults in force."""
+
+    swallow: set[Direction] = field(default_factory=set[Direction])
+    delays: dict[Direction, tuple[float, float]] = field(
+        default_factory=dict[Direction, tuple[float, float]]
+    )
+    rate: float = math.inf
+    reset: Reset | None = None
+
+    def clear(self) -> None:
+        """No faults any more."""
+        self.swallow.clear()
+        self.delays.clear()
+        self.rate = math.inf
+        self.reset = None
+
+
+@dataclass(slots=True)
+class Counts:
+    """What went through; `changed` is notified of every change."""
+
+    accepted: int = 0
+    resets: int = 0
+    passed: Counter[Direction] = field(default_factory=Counter[Direction])
+    swallowed: Counter[Direction] = field(default_factory=Counter[Direction])
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: on, 0 seconds: closing sends an RST
 MANY = 1 << 18  # bytes under way in a stream, from which its source has to wait

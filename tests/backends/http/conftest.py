@@ -1,4 +1,4 @@
-"""One service for the tests of a module."""
+"""One service for the tests of a module, and both sides that use it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.http.serving import Served
+from tests.backends.redis.both_worlds import Side
 from tests.servers.certificates import self_signed
 
 
@@ -29,3 +30,9 @@ def encrypted(certificate: Path) -> Iterator[Served]:
     service = Served(certificate=certificate)
     yield service
     service.close()
+
+
+@pytest.fixture(params=["async", "blocking"])
+def side(request: pytest.FixtureRequest) -> Side:
+    """Asyncio, and threads."""
+    return Side(request.param)

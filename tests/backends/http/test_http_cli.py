@@ -2,13 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from dibs.backends.http.url import FILE_VARIABLE, OPTIONS, VARIABLE
 from dibs.core.names import fingerprint
 from tests.backends.http.serving import Served
+from tests.pages import DOCS, blocks, run
 from tests.server.world import b64
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.once]
@@ -36,16 +40,16 @@ def test_run_list_and_doctor(served: Served) -> None:
     assert json.loads(done.stdout)["name"] == "cli/a"
     told = cli(served, key, "doctor")
     assert told.returncode == 0
-    assert "may acquire, read below cli/" in told.stdout
+    assert "scopes acquire, read below cli/" in told.stdout
     assert "use no ttl below 1 s" in told.stdout, "the service grants none below that"
-    assert "none: the way to 127.0.0.1 does not leave this machine" in told.stdout
+    assert "none, and none needed: 127.0.0.1 is this machine" in told.stdout
     assert "ttl: this service grants 1 to 86400 seconds" in told.stdout
 
 
 @pytest.mark.parametrize(
     ("key", "code", "told"),
     [
-        ("", 77, "wants an API key: set DIBS_API_KEY"),
+        ("", 77, "requires an API key: set DIBS_API_KEY"),
         ("dibs_no_0123456789012345678901", 77, "does not accept the API key from DIBS_API_KEY"),
         ("two words", 64, "is no API key"),
         ("nonsense", 77, "what DIBS_API_KEY has is no API key: one begins with dibs_"),
@@ -77,3 +81,57 @@ def test_acquire_renew_release(served: Served) -> None:
     assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 0
     assert cli(served, key, "release", "cli/a", "-L", lock_id).returncode == 76
     assert cli(served, key, "acquire", "x/a", "--ttl", "60").returncode == 77
+
+
+PAGE = "https.md"
+TOLD = ("order 42 is paid, with token ", "slot 0 is ours\nlatency ")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize("number", range(2))
+def test_an_example_works(number: int, served: Served, tmp_path: Path) -> None:
+    key = served.world.key("acquire", prefixes=[b"jobs/"])
+    settings = {"DIBS_URL": served.world.url, VARIABLE: key}
+    assert run(blocks(PAGE)[number], tmp_path, **settings).startswith(TOLD[number])
+
+
+def test_every_example_is_tried() -> None:
+    assert len(blocks(PAGE)) == len(TOLD)
+
+
+@pytest.mark.parametrize("word", [*(f"{option}=" for option in OPTIONS), VARIABLE, FILE_VARIABLE])
+def test_every_option_is_told(word: str) -> None:
+    assert word in (DOCS / PAGE).read_text("utf-8")
+
+
+@pytest.mark.multiprocess
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl here")
+def test_what_curl_is_answered(served: Served, tmp_path: Path) -> None:
+    """The lines as they stand there, in the shell that is everywhere; and what somebody else is told."""
+    (lines,) = blocks(PAGE, "sh")
+    (problem,) = blocks(PAGE, "json")
+    acquiring, rest = lines.split("# acquire\n")
+    other = 'curl -sS -w "\\n" -H "Authorization: Bearer $DIBS_API_KEY" -X POST "$lock"\n'
+    done = subprocess.run(
+        ["/bin/sh", "-eu"],
+        input=f"{acquiring}\n{other}{rest}",
+        env={
+            "PATH": os.environ["PATH"],
+            "DIBS_URL": served.world.url,
+            VARIABLE: served.world.key("acquire", "read", prefixes=[b"jobs/"]),
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    held, refused, renewed, shown, released = map(json.loads, done.stdout.splitlines())
+    assert not done.stderr
+    assert {"id", "sequencer", "ttl", "remaining"} <= held.keys()
+    assert refused.keys() == json.loads(problem).keys()
+    assert refused["holders"][0].keys() == json.loads(problem)["holders"][0].keys()
+    assert [refused[each] for each in ("type", "status")] == ["/problems/held", 409]
+    assert renewed["ttl"] == 30
+    assert shown["info"]["client-id"] == "ci-7"
+    assert released == {"status": 200, "title": "Ok"}

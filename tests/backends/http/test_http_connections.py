@@ -20,11 +20,6 @@ from tests.backends.http.serving import Served
 from tests.backends.redis.both_worlds import Side, acquire, granted, release
 
 
-@pytest.fixture(params=["async", "blocking"])
-def side(request: pytest.FixtureRequest) -> Side:
-    return Side(request.param)
-
-
 @pytest.fixture
 def key() -> bytes:
     return b"lock:" + secrets.token_hex(4).encode()
@@ -123,7 +118,7 @@ async def test_who_may_not_is_told(served: Served) -> None:
             await client.lock("jobs/a").acquire()
         assert not await client.lock("other/a").locked()
         found = {finding.about: finding for finding in await client.examine()}
-    assert "may read below jobs/" in found["key"].told
+    assert "scopes read below jobs/" in found["key"].told
     assert found["encryption"].level == "note"
     assert "Dibs" in found["server"].told
 

@@ -8,10 +8,9 @@ import pytest
 
 from dibs.backends import store_for
 from dibs.backends.http import wire
-from dibs.backends.http.following import Following
+from dibs.backends.http.following import MOST_SPREAD, SPREAD, Following, Spread
 from dibs.backends.http.names import encoded
 from dibs.backends.http.reading import Answer
-from dibs.backends.http.spread import MOST_SPREAD, SPREAD, Spread
 from dibs.errors import DibsError, Forbidden, NotConfigured
 from dibs.model import Wakeup
 from tests.backends.http.peers import Peer, answer, batch, problem, service, stream
@@ -19,11 +18,6 @@ from tests.backends.redis.both_worlds import Side, acquire, release
 
 PUSH = wire.Push(encoded(b"lock:a"), "print", "granted", 7, (0,), 1.5, 5.0)
 RELEASED = batch(wire.Released())
-
-
-@pytest.fixture(params=["async", "blocking"])
-def side(request: pytest.FixtureRequest) -> Side:
-    return Side(request.param)
 
 
 def event(kind: str, data: bytes = b"{}") -> bytes:
@@ -130,7 +124,7 @@ def test_without_a_stream_all_else_goes_on(
     said: bytes | None, side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing depends on pushes, least of all a renewal."""
-    monkeypatch.setattr("dibs.backends.http.spread.SPREAD", 0.05)
+    monkeypatch.setattr("dibs.backends.http.following.SPREAD", 0.05)
 
     async def case() -> None:
         with Peer(service(stream=said, batch=RELEASED)) as peer:

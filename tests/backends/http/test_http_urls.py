@@ -6,8 +6,7 @@ import pytest
 
 from dibs import connect
 from dibs.backends import store_for
-from dibs.backends.http.apikey import FILE_VARIABLE, VARIABLE
-from dibs.backends.http.url import read_url
+from dibs.backends.http.url import FILE_VARIABLE, VARIABLE, read_url
 from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
 

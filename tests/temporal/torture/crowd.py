@@ -10,20 +10,15 @@ from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
-from temporalio.client import (
-    Client,
-    WorkflowExecutionStatus,
-    WorkflowFailureError,
-    WorkflowHandle,
-)
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from tests.temporal.torture.crews import Queues
+from tests.temporal.torture.crew import Queues
 from tests.temporal.torture.holders import HOLDER, SHAPES, Order
+from tests.temporal.torture.pace import found, steady
 from tests.temporal.torture.plan import POOLS, Plan
-from tests.temporal.torture.steady import found, steady
 
 BRIEF = (0.02, 0.2)
 """How long most work takes, in seconds."""

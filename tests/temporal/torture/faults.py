@@ -15,15 +15,13 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from tests.servers.temporal import TemporalServer
-from tests.temporal.torture.crew import Crew
-from tests.temporal.torture.crews import Crews
+from tests.temporal.torture.crew import Crew, Crews
 from tests.temporal.torture.crowd import Crowd
 from tests.temporal.torture.diary import Diary
-from tests.temporal.torture.marks import struck
+from tests.temporal.torture.marks import Watch, struck
 from tests.temporal.torture.operators import Operator
+from tests.temporal.torture.pace import found, steady
 from tests.temporal.torture.plan import Plan
-from tests.temporal.torture.steady import found, steady
-from tests.temporal.torture.watch import Watch
 
 if TYPE_CHECKING:
     pass

@@ -3,23 +3,156 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
+from dibs.core.timing import DRIFT, claim_window
 from dibs.testing.checker import (
+    Holds,
     Violation,
     check_exclusion,
     check_slots,
     check_tokens,
     check_writes,
 )
-from dibs.testing.history import Event
-from dibs.testing.intervals import Holds
+from dibs.testing.history import Event, merge
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.resources import FENCED, UNFENCED
 from tests.temporal.torture.holders import Order
-from tests.temporal.torture.marks import AGAIN, lease_name, slot_key
-from tests.temporal.torture.ordering import Run, out_of_turn, turns_of_holders, turns_of_programs
+from tests.temporal.torture.marks import AGAIN, CLEARED, KILLED, lease_name, slot_key
 from tests.temporal.torture.plan import Plan
-from tests.temporal.torture.reading import with_ends
+from tests.torture.in_line import IN_LINE
+
+
+def with_ends(events: Iterable[Event]) -> list[Event]:
+    """Put an end to what the dead were doing, and to holds that an operator ended."""
+    events = merge(events)
+    ends = _Ends(events)
+    return merge(each for event in events for each in ends.follow(event))
+
+
+class _Ends:
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._open: dict[str, Event] = {}
+        """By lease: its grant, with the process that worked under it last."""
+        self._known: dict[str, Event] = {}
+        self._died = {event.process: event.at for event in events if event.resource == KILLED}
+        self._cleared: list[Event] = []
+
+    def follow(self, event: Event) -> Iterator[Event]:
+        """The event, and the ends of holds that it means."""
+        yield event
+        match event.what:
+            case "granted":
+                yield from self._begin(event)
+            case "renewed" if event.lease in self._open:
+                grant = self._open[event.lease]
+                self._open[event.lease] = grant._replace(process=event.process)
+            case "renewed" if event.lease in self._known:
+                again = self._known[event.lease]._replace(
+                    at=event.at,
+                    until=event.until,
+                    process=event.process,
+                    invoked=-inf,
+                    resource=AGAIN,
+                )
+                yield again
+                yield from self._begin(again)
+            case "releasing":
+                self._open.pop(event.lease, None)
+            case "disturbed" if event.resource == KILLED:
+                for lease, grant in list(self._open.items()):
+                    if grant.process == event.process:
+                        yield self._end(lease, event.at)
+            case "disturbed" if event.resource == CLEARED:
+                self._cleared.append(event)
+                for lease, grant in list(self._open.items()):
+                    if _clears(event, grant):
+                        yield self._end(lease, event.at)
+            case _:
+                pass
+
+    def _begin(self, grant: Event) -> Iterator[Event]:
+        """What the dead have yet to say, or one who has not heard of its end, begins no hold."""
+        self._open[grant.lease] = self._known[grant.lease] = grant
+        dead = self._died.get(grant.process, inf)
+        if dead <= grant.at or any(_clears(mark, grant) for mark in self._cleared):
+            yield self._end(grant.lease, grant.at)
+
+    def _end(self, lease: str, at: float) -> Event:
+        grant = self._open.pop(lease)
+        return Event(at, "releasing", grant.key, lease, grant.token, process=grant.process)
+
+
+def _clears(mark: Event, grant: Event) -> bool:
+    return (
+        mark.key == grant.key
+        and grant.token <= mark.token
+        and (not mark.slots or bool(set(mark.slots) & set(grant.slots)))
+    )
+
+
+type Run = tuple[str, str]
+"""A workflow ID and a run ID."""
+MOMENT = 0.01
+"""Clocks are read one after the other."""
+
+
+class Turn(NamedTuple):
+    """A grant, and that the question for it was at the broker `arrived`, for certain."""
+
+    arrived: float
+    grant: Event
+    until: float = inf
+    """Somebody who is served later than that passes over nobody: the waiter may have fallen silent."""
+
+
+def turns_of_holders(
+    grants: Iterable[Event], orders: Mapping[str, Order], arrivals: Mapping[Run, float]
+) -> Iterator[Turn]:
+    """The first of each workflow's run."""
+    for grant in grants:
+        name = lease_name(grant.lease)
+        order, arrived = orders.get(name.workflow), arrivals.get((name.workflow, name.run))
+        clear = order is not None and order.shape not in ("twins", "carries")
+        if clear and name.turn == 1 and arrived is not None:
+            yield Turn(arrived, grant)
+
+
+def turns_of_programs(
+    grants: Iterable[Event], events: Iterable[Event], ttl: float
+) -> Iterator[Turn]:
+    """Of plain programs, who give signs of life: each is believed in for a while after it asked."""
+    arrived: dict[tuple[int, str, float], float] = {}
+    for event in events:
+        if event.resource == IN_LINE:
+            arrived.setdefault((event.process, event.key, event.invoked), event.at)
+    for grant in grants:
+        at = arrived.get((grant.process, grant.key, grant.invoked))
+        if at is not None:
+            yield Turn(at, grant, grant.invoked + (1 - DRIFT) * claim_window(ttl))
+
+
+def out_of_turn(
+    key: str, grants: Sequence[Event], turns: Iterable[Turn], orders: Mapping[str, Order]
+) -> Iterator[Violation]:
+    """Find who was served before somebody of no lesser priority whose place was there already."""
+    for arrived, first, until in turns:
+        for later in grants:
+            if later.token >= first.token or later.invoked <= arrived + MOMENT or later.at > until:
+                continue
+            if _priority(later, orders) <= _priority(first, orders):
+                message = (
+                    f"token {later.token} was asked for at {later.invoked:.6f}, and came before "
+                    f"{first.token}, which waited since {arrived:.6f}"
+                )
+                yield Violation("token", key, f"out of turn: {message}", (first, later))
+
+
+def _priority(grant: Event, orders: Mapping[str, Order]) -> int:
+    """Plain programs have none."""
+    order = orders.get(lease_name(grant.lease).workflow)
+    return order.priority if order is not None else 0
 
 
 @dataclass

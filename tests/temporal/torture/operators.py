@@ -2,16 +2,27 @@
 
 import asyncio
 import random
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import (
+    Client,
+    WorkflowExecutionDescription,
+    WorkflowExecutionStatus,
+    WorkflowHandle,
+)
 
 from dibs.backends.temporal.protocol import ids
+from dibs.backends.temporal.protocol.wire import unpack_reply
+from dibs.model import Status
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import cleared
-from tests.temporal.torture.steady import found
+from tests.temporal.torture.pace import found, steady
+from tests.temporal.torture.plan import Plan
 
 type Permit = WorkflowHandle[Any, Any]
 
@@ -66,3 +77,70 @@ class Operator:
         for freed in self._freed:
             key = f"semaphore:{freed.name}"
             self._diary.record(cleared(freed.at, key, (freed.slot,), freed.ended))
+
+
+_LINGERING = (ids.BROKER, ids.MAILBOX)
+"""They take a minute to end after those who were killed."""
+
+
+async def left_open(client: Client, plan: Plan) -> list[str]:
+    """What still runs once everything should be over; in plain words."""
+    until = time.monotonic() + plan.patience
+    while (left := [each async for each in _open(client, plan)]) and time.monotonic() < until:
+        await asyncio.sleep(0.3)
+    return left
+
+
+async def _open(client: Client, plan: Plan) -> AsyncIterator[str]:
+    listed = client.list_workflows("ExecutionStatus = 'Running'")
+    for each in [each async for each in listed]:
+        handle = client.get_workflow_handle(each.id, run_id=each.run_id)
+        described = await found(handle.describe)  # the list may be a little behind
+        if described is None or described.status != WorkflowExecutionStatus.RUNNING:
+            continue
+        book = await _book(client, described)
+        if book or plan.to_the_end or described.workflow_type not in _LINGERING:
+            yield f"{described.workflow_type} {each.id} is open{_trouble(described)}{book}"
+
+
+def _trouble(described: WorkflowExecutionDescription) -> str:
+    task = described.raw_description.pending_workflow_task
+    return f", and its task was tried {task.attempt} times" if task.attempt > 1 else ""
+
+
+async def _book(client: Client, described: WorkflowExecutionDescription) -> str:
+    """What a broker keeps."""
+    if described.workflow_type != ids.BROKER:
+        return ""
+    handle = client.get_workflow_handle(described.id)
+    packed = await steady(lambda: handle.query(ids.STATUS, result_type=dict[str, Any]))
+    status = unpack_reply(packed, b"")
+    assert isinstance(status, Status)
+    if not status.holders and not status.waiting:
+        return ""
+    held = ", ".join(f"{each.owner} ({each.token})" for each in status.holders)
+    return f"; in its book {len(status.holders)} hold ({held}) and {status.waiting} wait"
+
+
+async def told_of(client: Client, workflow: str) -> str:
+    """A holder that does not end: what it waits for."""
+    handle = client.get_workflow_handle(workflow)
+    described = await steady(handle.describe)
+    raw = described.raw_description
+    history = await steady(handle.fetch_history)
+    last = [EventType.Name(event.event_type)[11:].lower() for event in history.events[-6:]]
+    return (
+        f"{workflow}{_trouble(described)}, {len(raw.pending_activities)} activities and "
+        f"{len(raw.pending_children)} children under way, {len(history.events)} events, "
+        f"the last: {', '.join(last)}"
+    )
+
+
+async def keep_histories(client: Client, folder: Path) -> None:
+    """Of all that is open, for whoever looks into what went wrong."""
+    async for each in client.list_workflows("ExecutionStatus = 'Running'"):
+        handle = client.get_workflow_handle(each.id, run_id=each.run_id)
+        history = await found(handle.fetch_history)
+        if history is not None:
+            name = re.sub(r"[^A-Za-z0-9_-]", "_", each.id)
+            (folder / f"open-{name}.json").write_text(history.to_json())

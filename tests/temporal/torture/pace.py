@@ -1,17 +1,51 @@
 """How fast the machine is: on one that takes seconds for a step nobody is served in time."""
 
 import asyncio
+import time
 import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from temporalio.client import Client, WorkflowFailureError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol.permits import PermitSlotInput
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import Plan
-from tests.temporal.torture.steady import steady
+
+PATIENCE = 60.0
+_PASSES = {
+    RPCStatusCode.UNAVAILABLE,
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.DEADLINE_EXCEEDED,
+    RPCStatusCode.INTERNAL,
+    RPCStatusCode.UNKNOWN,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+}
+
+
+async def steady[T](call: Callable[[], Awaitable[T]]) -> T:
+    """What it returns, or what it raises that another try would not mend."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return await call()
+        except RPCError as error:
+            if error.status not in _PASSES or time.monotonic() > until:
+                raise
+            await asyncio.sleep(0.2)
+
+
+async def found[T](call: Callable[[], Awaitable[T]]) -> T | None:
+    """Likewise; nothing for what isn't there, or has ended already."""
+    try:
+        return await steady(call)
+    except RPCError as error:
+        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.FAILED_PRECONDITION):
+            return None
+        raise
 
 
 class Pace:

@@ -13,18 +13,16 @@ from temporalio.client import Client
 from dibs.backends.temporal.protocol import ids
 from dibs.testing.history import read
 from tests.servers.temporal import TemporalServer
-from tests.temporal.torture.crews import Crews, Queues
+from tests.temporal.torture.crew import Crews, Queues
 from tests.temporal.torture.crowd import Crowd
 from tests.temporal.torture.diary import Diary, boot_time
 from tests.temporal.torture.faults import Faults
 from tests.temporal.torture.judging import judge
-from tests.temporal.torture.leftovers import keep_histories, left_open, told_of
-from tests.temporal.torture.pace import Pace
-from tests.temporal.torture.plain_told import befell
+from tests.temporal.torture.marks import Watch, befell
+from tests.temporal.torture.operators import keep_histories, left_open, told_of
+from tests.temporal.torture.pace import Pace, steady
 from tests.temporal.torture.plan import Plan
-from tests.temporal.torture.steady import steady
 from tests.temporal.torture.verdict import Verdict
-from tests.temporal.torture.watch import Watch
 
 GAPS = (0.4, 1.6)
 """Seconds between two faults, at least; they are spread over all cycles."""

@@ -9,11 +9,9 @@ from math import inf
 
 from dibs.backends.bell import Bell
 from dibs.backends.http import examining
-from dibs.backends.http.following import Following
-from dibs.backends.http.promises import Promises
-from dibs.backends.http.settings import LARGEST, Settings
+from dibs.backends.http.following import Following, Spread
+from dibs.backends.http.settings import LARGEST, Promises, Settings
 from dibs.backends.http.socket_link import SocketLink, dial
-from dibs.backends.http.spread import Spread
 from dibs.backends.http.stream import MISSED_SOME, Ear, nowhere
 from dibs.backends.http.trouble import broken
 from dibs.backends.http.wire_service import About

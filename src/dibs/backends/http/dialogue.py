@@ -1,10 +1,11 @@
 """What is said to the service, and what its answers mean; who carries it doesn't matter."""
 
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,6 +17,10 @@ from dibs.backends.http.translation import reply_to_model, status_to_model, to_w
 from dibs.backends.http.trouble import check_format, explain, is_ours, unreadable
 from dibs.errors import DibsError
 from dibs.model import Command, Page, Reply
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
 
 BINARY = "application/msgpack"
 EVENTS = "text/event-stream"
@@ -156,3 +161,12 @@ def _propagator() -> Any:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator()
+
+
+def keep_alive(sock: "socket.socket | TransportSocket") -> None:
+    """Send at once, and find out within a minute that the other side is gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -20,7 +20,7 @@ def _key(about: About) -> Finding:
     if not (about.scopes and about.directories):
         advice = "`dibs keys create` on the server makes one with scopes and directories"
         return Finding("key", "problem", f"{who} may do nothing", advice)
-    told = f"{who} may {', '.join(about.scopes)} {_where(about.directories)}"
+    told = f"{who}: scopes {', '.join(about.scopes)} {_where(about.directories)}"
     return Finding("key", "ok", told)
 
 
@@ -31,7 +31,7 @@ def _ttl(ttls: Ttls) -> Finding:
 
 def _where(directories: Sequence[str]) -> str:
     if not all(directories):
-        return "everywhere"
+        return "for all names"
     names = (decoded(each).decode("utf-8", "backslashreplace") for each in directories)
     return f"below {', '.join(names)}"
 
@@ -39,7 +39,7 @@ def _where(directories: Sequence[str]) -> str:
 def _way(settings: Settings) -> Finding:
     if settings.tls is not None:
         return Finding("encryption", "ok", "TLS, and the server's certificate is checked")
-    told = "none: who is on the way, in the network, can read what is said"
+    told = "none: anyone on the network path can read the traffic"
     if is_here(settings.host):
-        told = f"none: the way to {settings.host} does not leave this machine"
+        told = f"none, and none needed: {settings.host} is this machine"
     return Finding("encryption", "note", told)

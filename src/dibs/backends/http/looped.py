@@ -7,13 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from dibs.backends.http import examining
-from dibs.backends.http.following import Following
-from dibs.backends.http.loop_link import LoopLink, dial
-from dibs.backends.http.loop_stream import LoopStream
-from dibs.backends.http.promises import Promises
+from dibs.backends.http.following import Following, Spread
+from dibs.backends.http.loop_link import LoopLink, LoopStream, dial
 from dibs.backends.http.reading import Answer
-from dibs.backends.http.settings import LARGEST, Settings
-from dibs.backends.http.spread import Spread
+from dibs.backends.http.settings import LARGEST, Promises, Settings
 from dibs.backends.http.stream import MISSED_SOME, nowhere
 from dibs.backends.http.trouble import broken
 from dibs.backends.http.wire_service import About

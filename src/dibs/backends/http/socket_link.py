@@ -4,8 +4,7 @@ import select
 import socket
 import time
 
-from dibs.backends.http.dialogue import Dialogue
-from dibs.backends.http.keep_alive import keep_alive
+from dibs.backends.http.dialogue import Dialogue, keep_alive
 from dibs.backends.http.reading import Answer, Reader
 from dibs.backends.http.settings import IDLE, Settings
 from dibs.backends.http.trouble import broken, unreachable

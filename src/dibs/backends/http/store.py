@@ -1,7 +1,7 @@
 """The store: a URL, and what it can promise."""
 
 from dibs.backends.http.blocking import BlockingBackend
-from dibs.backends.http.promises import Promises
+from dibs.backends.http.settings import Promises
 from dibs.backends.http.url import read_url
 from dibs.backends.port import Backend
 from dibs.clock import Clock

@@ -24,7 +24,7 @@ def nowhere() -> str:
     return f".{token_urlsafe(12)}"
 
 
-MISSED_SOME = "pushes come again, and some may have been missed"
+MISSED_SOME = "notifications resumed; some may have been missed"
 
 _read_hello = msgspec.json.Decoder(wire.Hello).decode
 _read_push = msgspec.json.Decoder(wire.Push).decode

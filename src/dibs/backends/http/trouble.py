@@ -6,16 +6,10 @@ from contextlib import suppress
 import msgspec
 
 from dibs.backends.http import wire, wire_service
-from dibs.backends.http.apikey import HOW
 from dibs.backends.http.reading import Answer, NotHttp
 from dibs.backends.http.settings import Key, Settings
-from dibs.errors import (
-    BackendUnavailable,
-    DibsError,
-    Forbidden,
-    IncompatibleVersion,
-    NotConfigured,
-)
+from dibs.backends.http.url import HOW
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
 
 _BUSY = frozenset({408, 413, 421, 425, 429, 500, 502, 503, 504})
 """What may be over soon, whoever says so."""
@@ -58,7 +52,7 @@ def explain(answer: Answer, settings: Settings, key: Key | None) -> DibsError:
 
 def _not_let_in(told: str, settings: Settings, key: Key | None) -> DibsError:
     if key is None:
-        return Forbidden(f"{settings.shown} wants an API key: {HOW}")
+        return Forbidden(f"{settings.shown} requires an API key: {HOW}")
     if not _may_be_key(key.secret):
         return Forbidden(
             f"{settings.shown}: what {key.place} has is no API key: one begins with {_BEGINS}"
@@ -92,7 +86,8 @@ def _stranger(answer: Answer, settings: Settings) -> DibsError:
     status = answer.status
     if status in _BUSY:
         return BackendUnavailable(
-            f"{settings.shown}: what stands before the service answered {status}; is that running?",
+            f"{settings.shown}: a proxy in front of the service answered {status}; check that the "
+            "service runs",
             retry_after=_retry_after(answer, _problem(answer)),
         )
     if 300 <= status < 400:
@@ -159,10 +154,10 @@ def broken(error: Exception, settings: Settings, *, silent: bool = False) -> Dib
             f"{settings.shown} answers, but is no Dibs service ({error}): "
             f"check the host and port{hint}"
         )
-    why, hint = f"hung up: {error}", "is it running, and is the network well?"
+    why, hint = f"hung up: {error}", "check the service and the network"
     if isinstance(error, TimeoutError):
         why = "did not answer in time"
-        hint = "is it running, does its store answer, and is the network well?"
+        hint = "check the service, its store and the network"
     failure = BackendUnavailable(f"{settings.shown} {why}; {hint}")
     failure.__cause__ = error
     return failure

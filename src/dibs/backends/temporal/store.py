@@ -86,6 +86,6 @@ class TemporalStore:
         """For an event loop, or for one thread at a time."""
         if not blocking:
             return self._looped()
-        from dibs.backends.temporal.client.blocking import BlockingBackend
+        from dibs.backends.temporal.client.loop_thread import BlockingBackend
 
         return BlockingBackend(self._thread, lambda: self._looped(of_thread=True))

@@ -6,8 +6,7 @@
 from dibs.contrib import needs
 
 try:
-    from dibs.contrib.fastapi.held import Held
-    from dibs.contrib.fastapi.lifespan import lifespan
+    from dibs.contrib.fastapi.held import Held, lifespan
     from dibs.contrib.fastapi.problems import problems
 except ModuleNotFoundError as _error:
     raise needs("FastAPI", "fastapi") from _error

@@ -1,20 +1,31 @@
 """What went wrong, as HTTP tells it: RFC 9457's problem details."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from math import ceil
 from typing import Any
 
+import fastapi.routing
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import JSONResponse, Response
 
-from dibs import (
-    AcquireTimeout,
-    BackendUnavailable,
-    DibsError,
-    Holder,
-    InvalidName,
-    LeaseLost,
-)
+from dibs import AcquireTimeout, BackendUnavailable, DibsError, Holder, InvalidName, LeaseLost
+
+
+def routes_of(app: Any) -> Iterator[Any]:
+    """All of an application, also those of the routers that it includes."""
+    # FastAPI keeps included routers apart since it has this
+    each = getattr(fastapi.routing, "iter_route_contexts", iter)
+    yield from each(app.routes)
+
+
+def dependants(route: Any) -> Iterator[Any]:
+    """A route's handler and its dependencies, level by level; nothing for what is no route of FastAPI's."""
+    dependant = getattr(route, "dependant", None)
+    level = [dependant] if dependant is not None else []
+    while level:
+        yield from level
+        level = [below for each in level for below in each.dependencies]
+
 
 type Handler = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 

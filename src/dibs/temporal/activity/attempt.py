@@ -17,13 +17,18 @@ import dibs
 from dibs.config import Duration, Unset
 from dibs.errors import DibsError, LeaseLost
 from dibs.temporal.activity import failures
-from dibs.temporal.activity.backend import LockBackend
-from dibs.temporal.activity.decorator import Need
+from dibs.temporal.activity.decorator import LockBackend, Need
 from dibs.temporal.activity.lock import ActivityLock, Holding, holding
 from dibs.temporal.activity.running import Body, Held, Pulse
-from dibs.temporal.activity.slots import Slots, Stores, name_shown, owner_of, slots_for
-from dibs.temporal.activity.terms import times_of
-from dibs.temporal.activity.waiting import Position
+from dibs.temporal.activity.slots import (
+    Position,
+    Slots,
+    Stores,
+    name_shown,
+    owner_of,
+    slots_for,
+    times_of,
+)
 from dibs.temporal.sdk import this_context
 
 BEAT = 5.0

@@ -5,18 +5,121 @@ Nothing here does I/O, since workflows import the modules of their activities in
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio import workflow
 
+from dibs import NameTemplate
+from dibs.backends import check_scheme
 from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
-from dibs.temporal.activity.backend import LockBackend, checked_backend
+from dibs.core.names import key_of
+from dibs.defaults import default_is_named
+from dibs.errors import InvalidName, NotConfigured
 from dibs.temporal.activity.failures import no_activity, not_installed
 from dibs.temporal.activity.lock import held_for
-from dibs.temporal.activity.name import LockName
 from dibs.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
+
+if TYPE_CHECKING:
+    import dibs
+    import dibs.sync
+
+
+type LockBackend = str | dibs.Client | dibs.sync.Client | None
+"""A store's URL or name, a client of either world, or None for what is said elsewhere."""
+
+
+def checked_backend(backend: Any) -> LockBackend:
+    """As it was given; nothing is opened. Raises `TypeError`, and `NotConfigured` for a strange URL."""
+    if isinstance(backend, str):
+        if not backend:
+            raise NotConfigured("backend is empty: give a store's URL or name, or leave it out")
+        if "://" in backend:
+            check_scheme(backend)
+        return backend
+    if backend is None or hasattr(backend, "hub"):
+        client: LockBackend = backend
+        return client
+    raise TypeError(
+        f"backend is {backend!r}: give a store's URL, what dibs.connect() returned, "
+        "or the name of a store"
+    )
+
+
+def refuse_nowhere(who: str) -> None:
+    """Raises `NotConfigured` where nobody has named a store: a file of this host's excludes no other host."""
+    if not default_is_named():
+        raise NotConfigured(
+            f"nothing says where the lock of {who} is kept: give needs_lock(backend=...) or "
+            "DibsPlugin(backend=...) a store's URL, such as temporal://host:7233/namespace or "
+            "redis://host, or set DIBS_URL"
+        )
+
+
+class LockName:
+    """A name such as `"report:{day}"`, or `"tenant/{order.tenant}"` for a field of a dataclass.
+
+    Values are as for `NameTemplate`: `str`, `bytes`, `int`, `UUID`, `date` or `Enum`, escaped so that
+    none can make another's name. Raises `ValueError` for a field that is none of the activity's.
+    """
+
+    def __init__(self, template: str, function: Callable[..., Any]) -> None:
+        try:
+            self._template = NameTemplate(template)
+        except InvalidName:
+            raise
+        except ValueError as error:
+            raise ValueError(
+                f"{template!r} is no name with fields ({error}): a field is written {{parameter}}, "
+                "a brace that is none {{ or }}"
+            ) from error
+        self._signature = inspect.signature(function)
+        known = list(self._signature.parameters)
+        for field in self._template.fields:
+            head, *rest = field.split(".")
+            if head not in known or not all(part.isidentifier() for part in rest):
+                told = ", ".join(each for each in known if each != "self") or "none"
+                raise ValueError(
+                    f"{template!r} names {field!r}, and {function.__qualname__} has no such parameter "
+                    f"(it has: {told}; a field of one is written {{parameter.field}})"
+                )
+
+    def of(self, arguments: tuple[Any, ...]) -> str | bytes:
+        """The name for these arguments, with `self` where the activity is a method.
+
+        Raises `TypeError` for a value that makes no name, or an argument that hasn't such a field.
+        """
+        bound = self._signature.bind(*arguments)
+        bound.apply_defaults()
+        values = {each: _value(each, bound.arguments) for each in self._template.fields}
+        return self._template.filled(values)
+
+
+def _value(field: str, arguments: Mapping[str, Any]) -> object:
+    head, *rest = field.split(".")
+    value = arguments[head]
+    for part in rest:
+        try:
+            value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+        except (AttributeError, KeyError):
+            raise TypeError(f"{head} is a {type(value).__name__}, which has no {part}") from None
+    return value
+
+
+def full_name(application: str, name: str | bytes) -> str | bytes:
+    """With the application in front, so that two applications' locks never meet.
+
+    Raises `InvalidName` for one that is too long.
+    """
+    full: str | bytes = name
+    if application:
+        full = (
+            f"{application}:{name}" if isinstance(name, str) else application.encode() + b":" + name
+        )
+    key_of("semaphore", full)
+    return full
+
 
 NEED = "__dibs_needs_lock__"
 

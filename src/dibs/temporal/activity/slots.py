@@ -1,23 +1,167 @@
-"""The semaphore behind an activity's lock, and the store that it is in."""
+"""The semaphore behind an activity's lock: its store, its times, and its position over several attempts."""
 
+import os
+from base64 import urlsafe_b64encode
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from datetime import timedelta
+from hashlib import sha256
+from typing import Any, NamedTuple, Self
 
 from temporalio.activity import Info
 
 import dibs
 from dibs.config import UNSET, seconds
 from dibs.core.names import shown
+from dibs.core.timing import DRIFT, margin
 from dibs.primitives.acquire import Acquiring
 from dibs.primitives.ask import Ask
 from dibs.primitives.watching import OnWait
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
-from dibs.temporal.activity.backend import LockBackend, refuse_nowhere
-from dibs.temporal.activity.decorator import Need
-from dibs.temporal.activity.name import full_name
-from dibs.temporal.activity.terms import longest_hold, times_of, ttl_for, whole
-from dibs.temporal.activity.waiting import KeptAcquiring, Position
+from dibs.temporal.activity.decorator import LockBackend, Need, full_name, refuse_nowhere
+
+MARK = "dibs-waiting"
+"""What the heartbeat details call the position that the next attempt continues with."""
+
+
+class Position:
+    """An activity's position in the queue of its lock.
+
+    The lease id is a hash of the run id, the activity id, the store's URL and a random salt, so that
+    nobody can guess it who reads only the store, or only Temporal. An attempt that has only waited leaves
+    the salt to the next one. An attempt that has held the lock never does, as its successor must not
+    share its lease.
+    """
+
+    def __init__(self, info: Info, url: str, salt: str, since: float) -> None:
+        self._run = info.workflow_run_id or info.activity_run_id or ""
+        self._activity = info.activity_id
+        self._url = url
+        self._salt = salt
+        self.since = since
+        """When the first of these attempts started, by the server's clock, in seconds since 1970."""
+
+    @classmethod
+    def of(cls, info: Info, url: str) -> Self:
+        """The position that the attempt before has left, else a new one."""
+        for each in info.heartbeat_details:
+            if _is_ours(each) and each.get("attempt") == info.attempt:
+                return cls(info, url, str(each[MARK]), float(each["since"]))
+        return cls(info, url, _salt(), info.started_time.timestamp())
+
+    @property
+    def lease_id(self) -> str:
+        """The id of the lease that is waited for."""
+        parts = (self._salt, self._run, self._activity, self._url)
+        return urlsafe_b64encode(sha256(repr(parts).encode()).digest()[:18]).decode()
+
+    def begin_anew(self) -> None:
+        """The id has ended, so the wait begins again at the end of the queue."""
+        self._salt = _salt()
+
+    def left_to(self, attempt: int) -> dict[str, Any]:
+        """For the heartbeat details: that attempt continues with it."""
+        return {MARK: self._salt, "since": self.since, "attempt": attempt}
+
+
+def without_position(details: Sequence[Any]) -> list[Any]:
+    """The heartbeat details that are the activity's own."""
+    return [each for each in details if not _is_ours(each)]
+
+
+def _is_ours(detail: Any) -> bool:
+    return isinstance(detail, dict) and MARK in detail
+
+
+def _salt() -> str:
+    return urlsafe_b64encode(os.urandom(18)).decode()
+
+
+class KeptAcquiring(Acquiring):
+    """An acquire that can end without giving up its position."""
+
+    __slots__ = ("_position",)
+
+    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, position: Position) -> None:
+        super().__init__(rt, ask, on_wait, position.lease_id)
+        self._position = position
+
+    def keep_position(self) -> None:
+        """From now on its end leaves the id in the queue, or holding what was just granted to it."""
+        self._over = True
+
+    def _begin_anew(self) -> None:
+        super()._begin_anew()
+        self._position.begin_anew()
+        self._id = self._position.lease_id
+
+
+SHORTEST = 1.0
+"""No lease is shorter, in seconds: a timeout of less than a second makes no sense of one."""
+
+GRACE = 1.0
+"""So much longer than the attempt the lease may be kept, at least, in seconds."""
+
+
+class Times(NamedTuple):
+    """What the server has told of an attempt, in seconds."""
+
+    left: float | None
+    """Until the server gives up on it, from its beginning."""
+    heartbeat: float | None
+    """It has to be heard of so often."""
+    total: float | None = None
+    """Until the server gives up on the activity, from the attempt's beginning."""
+
+    @property
+    def to_wait(self) -> float | None:
+        """How long a wait for the lock may take, so that its end is still told; None for ever."""
+        return None if self.total is None else _less_a_little(self.total)
+
+    @property
+    def to_wait_now(self) -> float | None:
+        """The same within this attempt."""
+        if self.left is None or self.left == self.total:
+            return self.left
+        return _less_a_little(self.left)
+
+
+def times_of(info: Info) -> Times:
+    """By the server's clock alone, so that it is the same whatever this machine's says."""
+    total = _seconds(info.schedule_to_close_timeout)
+    if total is not None:
+        total = max(total - (info.started_time - info.scheduled_time).total_seconds(), 0.0)
+    ends = (_seconds(info.start_to_close_timeout), total)
+    left = min((each for each in ends if each is not None), default=None)
+    return Times(left, _seconds(info.heartbeat_timeout), total)
+
+
+def longest_hold(times: Times) -> float | None:
+    """How long the lease may be kept at all; None where the server sets no end."""
+    if times.left is None:
+        return None
+    return times.left + max(DRIFT * times.left, GRACE)
+
+
+def ttl_for(longest: float | None, wanted: float) -> float:
+    """A ttl: what is wanted, or less where the whole activity takes less."""
+    return wanted if longest is None else min(wanted, whole(longest))
+
+
+def whole(longest: float) -> float:
+    """A ttl that the holder may rely on for so long without a renewal."""
+    # trusted(ttl) is ttl less its margin, which is a part of it, or a constant for short ones
+    ttl = max(longest / (1 - 0.1 - DRIFT), longest + margin(0.0) + DRIFT * longest)
+    return max(ttl, SHORTEST)
+
+
+def _less_a_little(time: float) -> float:
+    return time - min(max(time / 10, 0.5), time / 2)
+
+
+def _seconds(value: timedelta | None) -> float | None:
+    return None if value is None else value.total_seconds()
 
 
 class Slots(dibs.Semaphore):

@@ -1,27 +1,194 @@
 """Acquiring through a broker, which keeps the order: `Semaphore(..., fair=True)`."""
 
+import asyncio
 from base64 import urlsafe_b64encode
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate, chain, repeat
+from math import inf
 
 from temporalio import workflow
 
-from dibs.backends.temporal.protocol.bounds import AGES
 from dibs.backends.temporal.protocol.ids import QUEUE
-from dibs.backends.temporal.protocol.unserved import serve, terminate, unserved
+from dibs.backends.temporal.protocol.queues import serve, terminate, unserved
+from dibs.backends.temporal.protocol.wire import AGES
 from dibs.core.names import key_of
+from dibs.core.timing import BURIAL
 from dibs.errors import DibsError
-from dibs.model import Acquire, Failed, Gone, Holder, Refused, Status
+from dibs.model import (
+    Acquire,
+    Failed,
+    Gone,
+    Holder,
+    Inspect,
+    Refused,
+    Release,
+    Reply,
+    Status,
+    Wakeup,
+)
 from dibs.primitives.messages import contention, key_shown, span
 from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, Misused, NotServed, checked
-from dibs.temporal.fair.bell import Bell
-from dibs.temporal.fair.delivery import Broker
 from dibs.temporal.fair.lease import BrokeredLease, pause
-from dibs.temporal.fair.line import Line
+from dibs.temporal.fair.line import Bell, Broker, Calling, Line
 from dibs.temporal.fair.permit import FairPermit
-from dibs.temporal.fair.place import Place
-from dibs.temporal.permits.ending import to_its_end
-from dibs.temporal.permits.handoff import Handoff
-from dibs.temporal.permits.pool import Pool
-from dibs.temporal.permits.terms import Terms
+from dibs.temporal.permits.permit import Handoff, to_its_end
+from dibs.temporal.permits.terms import Pool, Terms
+
+REMINDERS = (60.0, 600.0, 3600.0)
+"""It asks again after so many seconds, then so many more, and then every so often as the last."""
+ANSWERED = 5.0
+"""So long a broker may take for its first answer, however short the wait: it may have to be started."""
+SERVED = 300.0
+"""One that has not answered for so long is served by nobody, though the wait has no end."""
+LAST_WORDS = 5.0
+"""Whoever gives up may wait so long to be told who was in the way."""
+
+
+class Place:
+    """One acquire, from its question until it is granted, refused or given up.
+
+    It asks once, and is told of its turn. A waiter's history doesn't grow while it waits, but for reminders:
+    it asks anew after 60 s, 11 min and 71 min, and then once an hour, in case the broker was ended by hand
+    and everybody's place with it. Each is 14 events: 28 in the first hour, and 14 in each later one.
+    """
+
+    def __init__(self, line: Line, broker: Broker, acquire: Acquire, *, fast: bool) -> None:
+        self.lease = BrokeredLease(acquire.id, acquire.ttl)
+        self.bell = Bell()
+        """Rung by news of it; whoever keeps the lease takes it over with its timer."""
+        self.heard = False
+        """The broker has answered."""
+        self._line = line
+        self._broker = broker
+        self._acquire = replace(acquire, inbox=line.inbox)
+        self._fast = fast
+        self._calling: Calling | None = None
+        self._left = False
+
+    @property
+    def settled(self) -> bool:
+        """There is no more to wait for."""
+        return self.lease.granted or self.lease.refusal is not None or self.trouble is not None
+
+    @property
+    def trouble(self) -> Exception | None:
+        """What kept the question from its broker; once that was heard, a reminder's doesn't matter."""
+        return None if self.heard or self._calling is None else self._calling.trouble
+
+    @property
+    def has_started_it(self) -> bool:
+        """No broker was there, so its queue is ours."""
+        return self._calling is not None and self._calling.has_started
+
+    async def settle(self, until: float | None) -> None:
+        """Wait for what comes of it, until then at the latest; whoever is cancelled meanwhile has left."""
+        self._line.listen(self.lease.mark, self._pushed)
+        try:
+            await self._be_served(until)
+        except (Exception, asyncio.CancelledError):
+            self._line.refuse_if_put_away()
+            await to_its_end(self.leave())
+            raise
+
+    async def _be_served(self, until: float | None) -> None:
+        began = workflow.time()
+        reminders = _reminders(began)
+        self._ask()
+        again = next(reminders)
+        while not self.settled:
+            now = workflow.time()
+            end = self._end(began, until)
+            if now >= end:
+                return
+            if now >= again:
+                self._remind()
+                again = next(reminders)
+            await self.bell.wait(min(again, end), f"waits for {self._broker.named}")
+
+    def _end(self, began: float, until: float | None) -> float:
+        """When to give up, as things stand."""
+        if self.heard:
+            return inf if until is None else until
+        return began + SERVED if until is None else max(until, began + ANSWERED)
+
+    def _ask(self) -> None:
+        self._calling = self._line.send(
+            Calling(
+                self._broker,
+                [self._acquire],
+                self._answer,
+                self.bell,
+                wanted=lambda: not self._left,
+                starts=True,
+                fast=self._fast,
+            )
+        )
+
+    def _remind(self) -> None:
+        """The same question once more: it keeps the place, or takes one if that is gone."""
+        if not self.heard:
+            workflow.logger.warning(
+                "the broker of %s has not answered: does a worker serve the task queue %s? "
+                "`dibs temporal worker` does",
+                self._broker.named,
+                self._broker.queue,
+            )
+        if self._calling is None or self._calling.over:
+            self._ask()
+
+    def _answer(self, replies: Sequence[Reply], sent: float) -> None:
+        self.heard = True
+        self.lease.hear(replies[0], sent)
+
+    def _pushed(self, push: Wakeup) -> None:
+        self.lease.hear_push(push, workflow.time())
+        self.bell.ring()
+
+    async def leave(self) -> None:
+        """Give it up, also what was granted meanwhile.
+
+        The question is on its way, or never will be, before the release is: it can't come after it.
+        """
+        await self._leave(Calling(self._broker, [self._release]))
+
+    async def leave_and_ask(self) -> Status | None:
+        """Give it up, and tell who held and who waited; None if there is no answer."""
+        found: list[Status] = []
+
+        def take(replies: Sequence[Reply], sent: float) -> None:
+            found.extend(reply for reply in replies if isinstance(reply, Status))
+
+        last = Calling(self._broker, [Inspect(self._broker.key), self._release], take)
+        await self._leave(last)
+        if self.heard:
+            until = workflow.time() + LAST_WORDS
+            await last.wait_settled(until, f"asks who holds {self._broker.named}")
+            last.bell.close()
+        return found[0] if found else None
+
+    async def _leave(self, last: Calling) -> None:
+        self._left = True
+        if self._calling is not None:
+            await self._calling.wait_over()
+        await self._line.send(last).wait_over()
+        self.forget()
+
+    def forget(self) -> None:
+        """Listen no more: it is over at the broker as well."""
+        self.bell.close()
+        self._line.leave(self.lease.mark)
+
+    @property
+    def _release(self) -> Release:
+        return Release(self._broker.key, self._acquire.id, bury=BURIAL)
+
+
+def _reminders(start: float) -> Iterator[float]:
+    """When to ask again."""
+    reminders = accumulate(chain(REMINDERS, repeat(REMINDERS[-1])), initial=start)
+    next(reminders)
+    return reminders
 
 
 async def acquire_fair(pool: Pool, terms: Terms) -> FairPermit:
@@ -167,8 +334,8 @@ def refusal(broker: Broker, units: int, reply: Refused | Failed) -> DibsError:
         return kind(f"{key_shown(broker.key)}: {reply.detail}", key=broker.key)
     if reply.reason == "too_large":
         return Misused(
-            f"{units} units of {key_shown(broker.key)} can't be had: the capacity it was last declared "
-            "with is smaller",
+            f"cannot acquire {units} units of {key_shown(broker.key)}: its last declared capacity "
+            "is smaller",
             key=broker.key,
         )
     told = contention(broker.key, reply.holders, None)

@@ -11,17 +11,7 @@ from typing import Self
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, renew_after, trusted
-from dibs.model import (
-    Failed,
-    Gone,
-    Granted,
-    Lost,
-    Queued,
-    Refused,
-    Renewed,
-    Reply,
-    Wakeup,
-)
+from dibs.model import Failed, Gone, Granted, Lost, Queued, Refused, Renewed, Reply, Wakeup
 
 LONG = 60.0
 """Of a lease that long, half leaves time enough for a renewal that has to be sent again."""

@@ -6,13 +6,131 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
 from dibs.backends.temporal.protocol import ids, wire
-from dibs.backends.temporal.protocol.formats import too_new
 from dibs.backends.temporal.protocol.owners import inbox_of
+from dibs.backends.temporal.protocol.wire import too_new
+from dibs.backends.temporal.workflows.permit_runs import GONE
+from dibs.core.names import shown
 from dibs.model import Command, Reply, Wakeup
-from dibs.temporal.fair.bell import Bell
-from dibs.temporal.fair.delivery import Broker
+
+STARTS = 10
+"""A broker that ends as often right after it was started will do so again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """Where the broker of a key is to be found. By its ID alone: it continues as new."""
+
+    key: bytes
+    queue: str
+    """Where it is started if it doesn't run."""
+
+    @property
+    def id(self) -> str:
+        """Its workflow ID."""
+        return ids.broker_id(self.key)
+
+    @property
+    def named(self) -> str:
+        """The key, for people."""
+        return shown(self.key)
+
+    async def deliver(
+        self, call: wire.Call, wanted: Callable[[], bool], started: Callable[[], None] | None
+    ) -> bool:
+        """Bring the call to it; tell whether it is in its history.
+
+        Where none runs it is started only if somebody wants to be told of that.
+
+        Raises `ApplicationError` where the server refuses. To be run in a task that nobody cancels: the
+        SDK takes a cancellation of these steps for one of what they do.
+        """
+        handle = workflow.get_external_workflow_handle(self.id)
+        for _ in range(STARTS):
+            if not wanted():
+                return False
+            try:
+                await handle.signal(ids.APPLY, call)
+                return True
+            except ApplicationError as error:
+                if error.type != GONE:
+                    raise
+            if started is None or not wanted():
+                return False
+            if await self._start():
+                started()
+        raise ApplicationError(f"the broker {self.id} ends as soon as it is started")
+
+    async def _start(self) -> bool:
+        """Start it, unless somebody just has: False. It outlives this workflow."""
+        try:
+            handle = await workflow.start_child_workflow(
+                ids.BROKER,
+                wire.BrokerInput(wire.text_of(self.key)),
+                id=self.id,
+                task_queue=self.queue,
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                cancellation_type=workflow.ChildWorkflowCancellationType.ABANDON,
+                static_summary=f"broker of {self.named}",
+            )
+        except WorkflowAlreadyStartedError:
+            return False
+        handle.add_done_callback(_look_at)
+        return True
+
+
+def _look_at(child: workflow.ChildWorkflowHandle[object, object]) -> None:
+    """However the broker ends, it is no error of this workflow's that nobody has looked at."""
+    if not child.cancelled():
+        child.exception()
+
+
+class Bell:
+    """Wakes the one task that waits for it, when it is rung or when it is time.
+
+    To move a timer is two events in the history each time. So one that rings too early is left as it is,
+    and a wait that ends otherwise leaves it for the next, until `close`.
+    """
+
+    def __init__(self) -> None:
+        self._rung: asyncio.Future[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._due = 0.0
+
+    def ring(self) -> None:
+        """Something has changed: look again."""
+        if self._rung is not None and not self._rung.done():
+            self._rung.set_result(None)
+
+    async def wait(self, until: float, summary: str) -> None:
+        """Until it rings, until then, or until a little before; `summary` is seen in Temporal's UI.
+
+        Unlike `wait_condition` it never ends with a cancellation that was meant for another task.
+        """
+        self._rung = rung = asyncio.get_running_loop().create_future()
+        timer = self._set(until, summary)
+        await workflow.wait([timer, rung], return_when=asyncio.FIRST_COMPLETED)
+
+    @property
+    def is_set(self) -> bool:
+        """It will ring by itself."""
+        return self._timer is not None and not self._timer.done()
+
+    def close(self) -> None:
+        """Ring no more by itself."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self, until: float, summary: str) -> asyncio.Task[None]:
+        if self._timer is None or self._timer.done() or until < self._due:
+            self.close()
+            left = max(until - workflow.time(), 0.001)
+            self._timer = asyncio.create_task(workflow.sleep(left, summary=summary))
+            self._due = until
+        return self._timer
 
 
 def _nobody(_replies: Sequence[Reply], _sent: float) -> None:

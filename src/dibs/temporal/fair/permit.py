@@ -12,14 +12,9 @@ from dibs.core.timing import MIN_TTL
 from dibs.model import Release, Renew, Reply, Wakeup
 from dibs.temporal.defaults import CONFIRMED
 from dibs.temporal.failures import checked
-from dibs.temporal.fair.bell import Bell
-from dibs.temporal.fair.delivery import Broker
 from dibs.temporal.fair.lease import BrokeredLease
-from dibs.temporal.fair.line import Calling, Line
-from dibs.temporal.permits.ending import to_its_end
-from dibs.temporal.permits.handoff import Handoff
-from dibs.temporal.permits.permit import Permit
-from dibs.temporal.permits.unfinished import may_run_on
+from dibs.temporal.fair.line import Bell, Broker, Calling, Line
+from dibs.temporal.permits.permit import Handoff, Permit, may_run_on, to_its_end
 
 FAIR = "fair"
 """The mode of a handoff that is a broker's grant."""

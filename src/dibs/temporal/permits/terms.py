@@ -2,20 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypedDict, Unpack
+from typing import ClassVar, Literal, Protocol, TypedDict, Unpack
 
-from dibs.config import (
-    UNSET,
-    Duration,
-    Unset,
-    check_priority,
-    optional_seconds,
-    safe_ttl,
-    seconds,
-)
+from dibs.config import UNSET, Duration, Unset, check_priority, optional_seconds, safe_ttl, seconds
 from dibs.errors import UnsafeTiming
 from dibs.temporal import defaults
 from dibs.temporal.failures import Misused, checked
+
+type OnHolderClose = Literal["fast", "safe"]
+
+
+class Pool(Protocol):
+    """The slots of a resource, and what holds of their permits."""
+
+    kind: ClassVar[str]
+    resource: str
+    capacity: int
+    task_queue: str | None
+    armed: bool
+    quarantine: float
+    on_holder_close: OnHolderClose
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,12 +15,10 @@ from dibs.backends.temporal.workflows.permit_runs import Child, start_permit
 from dibs.primitives.messages import span
 from dibs.temporal import defaults
 from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, NotServed
-from dibs.temporal.permits.ending import settle
-from dibs.temporal.permits.pool import Pool
-from dibs.temporal.permits.terms import Terms
-from dibs.temporal.slot.arming import queue_of, wait_until_armed
+from dibs.temporal.permits.permit import settle
+from dibs.temporal.permits.terms import Pool, Terms
 from dibs.temporal.slot.here import here
-from dibs.temporal.slot.permit import SlotPermit
+from dibs.temporal.slot.permit import SlotPermit, queue_of, wait_until_armed
 
 
 async def acquire_slot(pool: Pool, terms: Terms) -> SlotPermit:

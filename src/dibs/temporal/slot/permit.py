@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from math import inf
 from typing import Any, Self
 
@@ -19,20 +20,26 @@ from temporalio.exceptions import TimeoutError as TimedOut
 from dibs.backends.temporal.protocol import permits as said
 from dibs.backends.temporal.protocol.ids import permit_workflow_id
 from dibs.backends.temporal.protocol.permits import PermitNews
+from dibs.backends.temporal.protocol.queues import serve, terminate, unserved
 from dibs.backends.temporal.workflows.permit_runs import Child, PermitRun
 from dibs.config import Duration, safe_ttl
+from dibs.primitives.messages import span
 from dibs.temporal import defaults
-from dibs.temporal.failures import Misused, checked
-from dibs.temporal.permits.ending import to_its_end
-from dibs.temporal.permits.handoff import Handoff
-from dibs.temporal.permits.permit import Permit
-from dibs.temporal.permits.unfinished import may_run_on
+from dibs.temporal.failures import Misused, NotServed, checked
+from dibs.temporal.permits.permit import Handoff, Permit, may_run_on, to_its_end
+from dibs.temporal.permits.terms import Pool
 from dibs.temporal.slot.here import here
-from dibs.temporal.slot.timing import LONGEST_MARGIN, spare, trusted
+from dibs.temporal.slot.permit_workflow import LONGEST_MARGIN, spare, trusted
+
+type Telling = Callable[[], Awaitable[bool]]
+"""A word to the permit; whether it was there to hear it."""
 
 
-class RenewedSlot(Permit):
-    """What a permit in slot mode does while it is held; how it ends is told in `SlotPermit`."""
+class SlotPermit(Permit):
+    """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
+
+    def __new__(cls, *, slot: str, **about: Any) -> Self:
+        return str.__new__(cls, slot)
 
     def __init__(
         self,
@@ -44,8 +51,11 @@ class RenewedSlot(Permit):
         began: float,
         until: float,
         renews: bool,
-        token: int | None,
-        acquired_at: float | None,
+        stays: bool,
+        quarantine: float = 0.0,
+        token: int | None = None,
+        child: Child | None = None,
+        acquired_at: float | None = None,
     ) -> None:
         super().__init__(
             resource=resource,
@@ -61,6 +71,20 @@ class RenewedSlot(Permit):
         self._until = until
         self._renews = renews
         self._keeping: asyncio.Task[None] | None = None
+        self._stays = stays
+        self._quarantine = quarantine
+        self._child = child
+        self._here = here()
+        self.armed = False
+        """It has reported, so a worker serves it."""
+        self.ended = False
+        self.failure: BaseException | None = None
+        """Why its workflow could not be a permit."""
+        self._here.listen(run_id, self._hear)
+        if child is not None:
+            child.add_done_callback(self._child_closed)
+
+    # -- while it is held -------------------------------------------------------------------------------
 
     def keep(self) -> None:
         """From now on it is renewed, and known to be lost at its deadline."""
@@ -137,56 +161,7 @@ class RenewedSlot(Permit):
         """Why it has ended, where that is all that is known."""
         return self._ran_out() if workflow.time() >= self._deadline else "closed"
 
-
-type Telling = Callable[[], Awaitable[bool]]
-"""A word to the permit; whether it was there to hear it."""
-
-
-class SlotPermit(RenewedSlot):
-    """Held while its workflow runs. It is told apart from later ones in the same slot by its run ID."""
-
-    def __new__(cls, *, slot: str, **about: Any) -> Self:
-        return str.__new__(cls, slot)
-
-    def __init__(
-        self,
-        *,
-        resource: str,
-        slot: str,
-        run_id: str,
-        ttl: float,
-        began: float,
-        until: float,
-        renews: bool,
-        stays: bool,
-        quarantine: float = 0.0,
-        token: int | None = None,
-        child: Child | None = None,
-        acquired_at: float | None = None,
-    ) -> None:
-        super().__init__(
-            resource=resource,
-            slot=slot,
-            run_id=run_id,
-            ttl=ttl,
-            began=began,
-            until=until,
-            renews=renews,
-            token=token,
-            acquired_at=acquired_at,
-        )
-        self._stays = stays
-        self._quarantine = quarantine
-        self._child = child
-        self._here = here()
-        self.armed = False
-        """It has reported, so a worker serves it."""
-        self.ended = False
-        self.failure: BaseException | None = None
-        """Why its workflow could not be a permit."""
-        self._here.listen(run_id, self._hear)
-        if child is not None:
-            child.add_done_callback(self._child_closed)
+    # -- how it ends ------------------------------------------------------------------------------------
 
     async def release(self) -> bool:
         if self.reason in ("expired", "max_hold"):
@@ -318,3 +293,38 @@ def by_hand(cause: BaseException | None) -> str:
     if isinstance(cause, TerminatedError):
         return "somebody has terminated its workflow"
     return CANCELLED if isinstance(cause, CancelledError) else "its workflow has failed"
+
+
+async def wait_until_armed(permit: SlotPermit, bound: float, pool: Pool, *, until: float) -> None:
+    """Until it has reported or ended. Raises `NotServed` where neither comes.
+
+    It can't be ended then, only told to: that takes a worker. The server ends it, at `until`.
+    """
+    try:
+        await workflow.wait_condition(
+            lambda: permit.armed or permit.ended,
+            timeout=bound,
+            timeout_summary="the permit's report",
+        )
+    except TimeoutError:
+        await permit.leave_unserved()
+        queue, taken = queue_of(pool), permit_workflow_id(permit.resource, permit.slot)
+        mend = serve(queue)
+        if queue == workflow.info().task_queue:
+            mend = "register PermitSlotWorkflow with this worker, as DibsPlugin does"
+        raise NotServed(
+            f"{unserved(queue, ' for permits')}: {taken} was started there and no worker took it up within "
+            f"{span(bound)}: {mend}; or name the queue that has one by task_queue= or TEMPORAL_TASK_QUEUE. "
+            f"Slot {permit.slot} stays taken until a worker of {queue!r} has come, at the latest until "
+            f"{_moment(until)}; {terminate(taken)} frees it now. "
+            "(A worker with another PermitSlotWorkflow than ours needs armed=False.)"
+        ) from None
+
+
+def queue_of(pool: Pool) -> str:
+    """The task queue of its permits: the one that was named, else that of this workflow."""
+    return pool.task_queue or workflow.info().task_queue
+
+
+def _moment(time: float) -> str:
+    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -1,21 +1,40 @@
 """The workflow that is a permit: while it runs, its ID is taken, and so is the slot."""
 
 import asyncio
+from datetime import UTC, datetime, timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from dibs.backends.temporal.protocol import ids
 from dibs.backends.temporal.protocol import permits as said
-from dibs.backends.temporal.protocol.formats import too_new
 from dibs.backends.temporal.protocol.permits import (
     Adoption,
     PermitNews,
     PermitSlotInput,
     PermitStatus,
 )
-from dibs.backends.temporal.workflows.outside import signal_run
-from dibs.temporal.slot.timing import microseconds
+from dibs.backends.temporal.protocol.wire import too_new
+from dibs.backends.temporal.workflows.permit_runs import signal_run
+from dibs.core.timing import margin
+
+LONGEST_MARGIN = 5.0
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def trusted(sent: float, ttl: float, until: float) -> float:
+    """Its holder stops a little before the permit does, so that nobody else has it by then."""
+    return min(sent + ttl, until) - spare(ttl)
+
+
+def spare(ttl: float) -> float:
+    """By how much its holder stops before it."""
+    return min(margin(ttl), LONGEST_MARGIN)
+
+
+def microseconds(moment: datetime) -> int:
+    """Microseconds since 1970, exactly."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 @workflow.defn(name=ids.PERMIT)

@@ -13,29 +13,24 @@ skipped, and said. See `Suite` for stores that tell the time themselves.
 import pytest
 
 _PARTS = (
-    "batches circling clients contending electing holding naming nesting pushes queueing readers reading"
-    " revoking sharing tasking together tokens users world"
+    "batches clients contending electing holding nesting pushes queueing readers reading sharing together"
+    " users world"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
 from dibs.testing.conformance.batches import Batches  # noqa: E402 -- rewritten from here on
-from dibs.testing.conformance.circling import CircleClients  # noqa: E402
 from dibs.testing.conformance.clients import Clients  # noqa: E402
 from dibs.testing.conformance.contending import Contending  # noqa: E402
-from dibs.testing.conformance.electing import LeaderClients  # noqa: E402
-from dibs.testing.conformance.holding import Holding  # noqa: E402
-from dibs.testing.conformance.naming import Naming  # noqa: E402
-from dibs.testing.conformance.nesting import NestingClients  # noqa: E402
+from dibs.testing.conformance.electing import LeaderClients, TaskClients  # noqa: E402
+from dibs.testing.conformance.holding import Holding, Revoking  # noqa: E402
+from dibs.testing.conformance.nesting import CircleClients, NestingClients  # noqa: E402
 from dibs.testing.conformance.pushes import Pushes  # noqa: E402
 from dibs.testing.conformance.queueing import Queueing  # noqa: E402
 from dibs.testing.conformance.readers import ReaderClients  # noqa: E402
-from dibs.testing.conformance.reading import Reading  # noqa: E402
-from dibs.testing.conformance.revoking import Revoking  # noqa: E402
-from dibs.testing.conformance.sharing import Sharing  # noqa: E402
+from dibs.testing.conformance.reading import Naming, Reading  # noqa: E402
+from dibs.testing.conformance.sharing import Sharing, Tokens  # noqa: E402
 from dibs.testing.conformance.suite import Suite, case, needing  # noqa: E402
-from dibs.testing.conformance.tasking import TaskClients  # noqa: E402
 from dibs.testing.conformance.together import TogetherClients  # noqa: E402
-from dibs.testing.conformance.tokens import Tokens  # noqa: E402
 from dibs.testing.conformance.world import World  # noqa: E402
 
 

@@ -7,9 +7,8 @@ from math import inf
 from pathlib import Path
 
 from dibs.core.timing import claim_window
-from dibs.testing.checker import check, check_writes
+from dibs.testing.checker import Hold, Holds, check, check_writes
 from dibs.testing.history import Event, merge, read
-from dibs.testing.intervals import Hold, Holds
 from dibs.testing.liveness import check_liveness
 from dibs.testing.torture.plan import TorturePlan, primitive_of
 from dibs.testing.torture.resources import UNFENCED

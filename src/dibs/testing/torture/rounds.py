@@ -4,12 +4,32 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from dibs.testing.torture.crew import Crew
 from dibs.testing.torture.plan import TorturePlan
-from dibs.testing.torture.progress import Doing
 from dibs.testing.torture.verdict import KILL, PAUSES, pause_name
+
+type Doing = Literal["starting", "faults", "calm", "checking", "cleaning up"]
+
+
+@dataclass(frozen=True, slots=True)
+class TortureProgress:
+    """A glance at a torture under way."""
+
+    doing: Doing
+    seconds: float
+    """Since it began."""
+    of: float
+    """So many will it take; guessed, where it is to end after so many cycles."""
+    cycles: int
+    kills: int
+    pauses: int
+    struck: int
+    """Faults that struck a holder."""
+
 
 WARM_UP = 20.0
 """Seconds in which each process has done its first cycle, or something is wrong."""

@@ -19,8 +19,7 @@ from dibs.testing.torture.crew import Crew
 from dibs.testing.torture.judging import Judge
 from dibs.testing.torture.namespace import Namespace
 from dibs.testing.torture.plan import TorturePlan
-from dibs.testing.torture.progress import Doing, TortureProgress
-from dibs.testing.torture.rounds import Round
+from dibs.testing.torture.rounds import Doing, Round, TortureProgress
 from dibs.testing.torture.verdict import KILL, Verdict
 
 PERIOD = 0.5

@@ -20,7 +20,7 @@ import dibs.sync
 from dibs.runtime.step import step
 from dibs.testing.leash import hold_to
 from dibs.testing.recorder import Recorder
-from dibs.testing.torture.board import Board
+from dibs.testing.torture.crew import Board
 from dibs.testing.torture.hands import Hand
 from dibs.testing.torture.orders import Orders, read_orders
 from dibs.testing.torture.plan import primitive_of

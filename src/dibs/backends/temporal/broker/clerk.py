@@ -5,16 +5,15 @@ from dataclasses import replace
 from dibs.backends.temporal.broker.clock import BrokerClock
 from dibs.backends.temporal.broker.desk import Desk
 from dibs.backends.temporal.broker.parts import AN_ANSWER, curt, in_brief, size_of
-from dibs.backends.temporal.broker.telling import Telling
-from dibs.backends.temporal.protocol.formats import too_new
-from dibs.backends.temporal.protocol.owners import owner_of
-from dibs.backends.temporal.protocol.unicode import is_unicode
+from dibs.backends.temporal.broker.post import Telling
+from dibs.backends.temporal.protocol.owners import is_unicode, owner_of
 from dibs.backends.temporal.protocol.wire import (
     FORMAT,
     Answer,
     Call,
     Packed,
     pack_reply,
+    too_new,
     unpack_command,
 )
 from dibs.core.names import fingerprint

@@ -10,11 +10,9 @@ from math import inf
 from typing import Any
 
 from dibs.backends.temporal.broker import snapshot
-from dibs.backends.temporal.broker.room import Room
-from dibs.backends.temporal.protocol.bounds import AGES
-from dibs.backends.temporal.protocol.owners import Owner, owner_of
-from dibs.backends.temporal.protocol.unicode import is_unicode
-from dibs.backends.temporal.protocol.wire import COMMANDS
+from dibs.backends.temporal.broker.snapshot import Room
+from dibs.backends.temporal.protocol.owners import Owner, is_unicode, owner_of
+from dibs.backends.temporal.protocol.wire import AGES, COMMANDS
 from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
 from dibs.core.names import fingerprint

@@ -8,11 +8,9 @@ from typing import Any
 
 from temporalio import workflow
 
-from dibs.backends.temporal.broker.growth import outgrown
-from dibs.backends.temporal.broker.parts import size_of
+from dibs.backends.temporal.broker.parts import outgrown, size_of
 from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.formats import too_new
-from dibs.backends.temporal.protocol.wire import FORMAT, News
+from dibs.backends.temporal.protocol.wire import FORMAT, News, too_new
 
 
 @dataclass

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from temporalio import workflow
+
 from dibs.backends.temporal.protocol.wire import Answer, Packed
 from dibs.model import Failed, Refused, Reply, Status, Waiter
 
@@ -91,4 +93,14 @@ def in_brief(status: Status, leases: set[str]) -> Status:
         status,
         holders=(*shown, *(each for each in soonest if each not in shown)),
         waiters=tuple(Waiter(lease, "", 1, 0, 0.0) for lease in places[:upto]),
+    )
+
+
+def outgrown(events: int, calls: int, most_calls: int) -> bool:
+    """Its history is longer than `events`, or the server will soon take no more calls, or says so."""
+    info = workflow.info()
+    return (
+        info.is_continue_as_new_suggested()
+        or info.get_current_history_length() > events
+        or calls > most_calls
     )

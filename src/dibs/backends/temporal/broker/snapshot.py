@@ -1,10 +1,12 @@
-"""A broker's book as plain JSON, for its next run. Pure, as the sandbox wants it."""
+"""A broker's book as plain JSON, for its next run, and how large it may get. Pure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
 from dibs.core.book import Entry, Hold, MemoryBook, Place, Tomb
+from dibs.model import Acquire, Release
 
 _KINDS: dict[str, type[Any]] = {"hold": Hold, "place": Place, "tomb": Tomb}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
@@ -62,3 +64,58 @@ def _load_entry(packed: Mapping[str, Any]) -> Entry:
     }
     found: Entry = kind(**values)
     return found
+
+
+ROOM = 1_000_000
+"""So many bytes a book may have: with more no worker could ever go on with it."""
+
+MESSAGE = 1_800_000
+"""So many bytes a run may leave to the next one: a message of Temporal's has 2 MB at most."""
+
+ENTRY = 700
+"""An entry has not more than that besides its texts, in bytes."""
+
+
+class Room:
+    """A book's size in bytes, or more: it is counted exactly only where that matters."""
+
+    def __init__(self, book: MemoryBook, packed: Mapping[str, Any] | None) -> None:
+        self._book = book
+        self.size = len(json.dumps(packed)) if packed else 0
+        """Of the book, in bytes, or more."""
+        self._counted = len(book.entries())
+        """So many entries that's for."""
+        self._exact = True
+
+    def is_there_for(self, command: Acquire | Release) -> bool:
+        """What is known already needs none, nor does a release that leaves nothing behind."""
+        if self._book.get(command.id) is not None:
+            return True
+        if isinstance(command, Release):
+            if command.bury:
+                self._count(ENTRY)  # small, and soon over
+            return True
+        needed = ENTRY + len(json.dumps((command.owner, command.note, command.inbox)))
+        if self.size + needed > ROOM:
+            self._recount()
+        if self.size + needed > ROOM:
+            return False
+        self._count(needed)
+        return True
+
+    def measured(self) -> int:
+        """Its size, exactly."""
+        self._recount()
+        return self.size
+
+    def _count(self, needed: int) -> None:
+        self.size += needed
+        self._counted += 1
+        self._exact = False
+
+    def _recount(self) -> None:
+        """Much of it may have gone. That takes a while, so not again before something is different."""
+        entries = len(self._book.entries())
+        if not self._exact or entries < self._counted:
+            self.size = len(json.dumps(dump(self._book)))
+            self._counted, self._exact = entries, True

@@ -14,19 +14,15 @@ from temporalio import workflow
 from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
-from dibs.backends.temporal.broker.backlog import Backlog
+from dibs.backends.temporal.broker.backlog import Backlog, Letter, call_in
 from dibs.backends.temporal.broker.clerk import Clerk, newer_call
 from dibs.backends.temporal.broker.clock import BrokerClock
 from dibs.backends.temporal.broker.desk import Desk
-from dibs.backends.temporal.broker.growth import outgrown
-from dibs.backends.temporal.broker.letters import Letter, call_in
-from dibs.backends.temporal.broker.parts import size_of
-from dibs.backends.temporal.broker.post import Post
-from dibs.backends.temporal.broker.room import MESSAGE
-from dibs.backends.temporal.broker.telling import Telling
+from dibs.backends.temporal.broker.parts import outgrown, size_of
+from dibs.backends.temporal.broker.post import Post, Telling
+from dibs.backends.temporal.broker.snapshot import MESSAGE
 from dibs.backends.temporal.broker.watch import Watch
 from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.formats import too_new
 from dibs.backends.temporal.protocol.owners import Owner, inbox_of
 from dibs.backends.temporal.protocol.wire import (
     FORMAT,
@@ -37,6 +33,7 @@ from dibs.backends.temporal.protocol.wire import (
     Packed,
     bytes_of,
     pack_reply,
+    too_new,
 )
 from dibs.core.book import Hold, MemoryBook, Place
 from dibs.core.names import printable, shown

@@ -4,14 +4,8 @@ import re
 from typing import TYPE_CHECKING
 
 from dibs.backends.temporal.client.settings import Target
-from dibs.backends.temporal.protocol.unserved import serve, terminate, unserved
-from dibs.errors import (
-    BackendUnavailable,
-    DibsError,
-    Forbidden,
-    IncompatibleVersion,
-    NotConfigured,
-)
+from dibs.backends.temporal.protocol.queues import serve, terminate, unserved
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion, NotConfigured
 
 if TYPE_CHECKING:
     from temporalio.service import RPCError

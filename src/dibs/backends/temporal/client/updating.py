@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dibs.backends.temporal.client.connecting import Connection
 from dibs.backends.temporal.client.trouble import is_no_namespace
 from dibs.backends.temporal.protocol import ids, wire
-from dibs.backends.temporal.protocol.formats import too_new
+from dibs.backends.temporal.protocol.wire import too_new
 from dibs.clock import Clock, SystemClock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook

@@ -2,7 +2,15 @@
 
 import re
 
-from dibs.backends.temporal.protocol.unicode import is_unicode
+
+def is_unicode(text: str) -> bool:
+    """JSON may carry half of a pair of surrogates, which no message of Temporal's may."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
 
 _WORKFLOW = "wf:"
 _RUN_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -10,6 +10,20 @@ from typing import Any
 from dibs import model
 from dibs.model import Command, Holder, Reply, Waiter, Wakeup
 
+AGES = 3e8
+"""No patience with a workflow that waits is longer: the broker looks after it when it comes first."""
+
+MOST_SLOTS = 1_000
+"""Of a pool in slot mode, where each slot is a workflow ID."""
+
+
+def too_new(what: str, given: int, whose: str, known: int) -> str | None:
+    """Why what is of a later release's format is refused, and whose is older; None if it is known."""
+    if given <= known:
+        return None
+    return f"{what} is of format {given}, and {whose} knows {known}: update that first"
+
+
 FORMAT = 1
 """Of what is said to brokers, and of what they carry over to their next run."""
 
