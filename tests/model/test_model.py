@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.model.mutants import MUTANTS, Mutant
 from tests.model.search import explore
 from tests.model.size import World
 from tests.model.worlds import WORLDS
@@ -15,3 +16,15 @@ def test_nothing_goes_wrong(world: World) -> None:
     assert found.flaw is None, found.flaw
     missed = [what for what in world.reaches if not found.seen[what]]
     assert not missed, f"{world.name} proves nothing about {missed}: {dict(found.seen)}"
+
+
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_mistake_is_caught(mutant: Mutant) -> None:
+    with mutant.plant():
+        found = explore(mutant.world)
+    assert found.flaw is not None, f"{mutant.name}: {len(found.states)} states, and nothing noticed"
+    assert mutant.caught_as in found.flaw, found.flaw
+    assert "\n  " in found.flaw, "a counterexample names the steps that lead to it"
