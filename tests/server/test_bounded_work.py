@@ -129,6 +129,12 @@ def test_a_batch_has_few_revocations(world: World) -> None:
     assert [type(each) for each in replies] == [wire.Revoked] + [wire.Failed] * 8
 
 
+def test_a_batch_takes_few_slots(world: World) -> None:
+    wishes = [wire.Acquire(key(f"a/s{n}"), ID, "me", 60.0, 1024, 1024) for n in range(12)]
+    replies = post(world.client(), *wishes)
+    assert [type(each) for each in replies] == [wire.Granted] * 8 + [wire.Failed] * 4
+
+
 def test_texts_are_bounded_in_bytes(world: World) -> None:
     client = world.client()
     big = "\N{LOCK}"  # four bytes

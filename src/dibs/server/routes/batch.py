@@ -16,6 +16,7 @@ from dibs.backends.port import MAX_BATCH
 from dibs.core.names import fingerprint
 from dibs.errors import DibsError
 from dibs.model import (
+    MAX_SLOTS,
     Acquire,
     Command,
     Gone,
@@ -47,6 +48,9 @@ JSON, MSGPACK = b"application/json", b"application/msgpack"
 MAX_REVOKES = 1
 """In a batch. A revocation is the one command that reads all holders of its key."""
 
+MOST_SLOTS = 8_192
+"""In a batch. Numbered slots are what makes an acquire or a resize expensive."""
+
 _decoders: dict[bytes, Callable[[bytes], wire.Batch]] = {
     JSON: msgspec.json.Decoder(wire.Batch).decode,
     MSGPACK: msgspec.msgpack.Decoder(wire.Batch).decode,
@@ -77,7 +81,7 @@ async def batch(call: Call) -> Answer:
 
 def _queue(accounts: Accounts, kinds: set[type]) -> FairQueue:
     """Where a batch of these commands waits for its turn."""
-    if wire.Acquire in kinds:
+    if kinds & {wire.Acquire, wire.Resize}:
         return accounts.acquiring
     return accounts.reading if kinds & _PUT_OFF else accounts.renewing  # a revocation looks first
 
@@ -88,10 +92,17 @@ async def _apply(call: Call, ops: Sequence[wire.Command], busy: str) -> Answer:
     trace = call.service.trace if len(ops) == 1 else ""  # a batch may serve several traces
     account = service.accounts.of(call.principal.key_id)
     before = account.reserved
-    vetted = [
-        wire.Failed("busy", busy) if busy and type(op) in _PUT_OFF else _vetted(call, op, trace)
-        for op in ops
-    ]
+    vetted: list[Command | wire.Reply] = []
+    slots = 0
+    for op in ops:
+        if isinstance(op, wire.Acquire | wire.Resize) and 1 < op.units <= MAX_SLOTS:
+            slots += op.units
+        if busy and type(op) in _PUT_OFF:
+            vetted.append(wire.Failed("busy", busy))
+        elif slots > MOST_SLOTS and type(op) in _PUT_OFF:
+            vetted.append(wire.Failed("busy", f"at most {MOST_SLOTS:,} slots fit into a batch"))
+        else:
+            vetted.append(_vetted(call, op, trace))
     reserved = account.reserved - before
     try:
         return await _apply_vetted(call, ops, vetted)
@@ -255,7 +266,7 @@ def _answer(call: Call, replies: Sequence[wire.Reply]) -> Answer:
 
 COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
 
-_PUT_OFF = frozenset({wire.Acquire, wire.Inspect, wire.Revoke})
+_PUT_OFF = frozenset({wire.Acquire, wire.Resize, wire.Inspect, wire.Revoke})
 
 _BY_ID = frozenset({Acquire, Renew, Release, Resize})
 
