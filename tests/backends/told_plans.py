@@ -139,6 +139,13 @@ TOLD: list[list[Any]] = [
     [[wish("a", ttl=3.0, lock_delay=2.0)], 4.0, [wish("b")], 1.7, [Inspect(LINE)]],
     [[wish("a", units=3, capacity=3)], [Resize(LINE, "a", 2, 2)], [Resize(LINE, "a", 1, 1)]],
     [
+        [wish("a", units=2, capacity=2)],
+        [wish("b", capacity=2)],
+        [wish("c", capacity=2)],
+        [leave("a")],
+        [Inspect(LINE)],
+    ],
+    [
         [wish("a"), wish("b")],
         [wish("c"), wish("d", priority=1), wish("e"), wish("f", priority=1), wish("g", priority=2)],
         [

@@ -77,7 +77,7 @@ def test_a_killed_subscription_is_told_and_made_again(
             for each in ours(redis_server, subscribed=True):
                 client.client_kill_filter(_id=each["id"])
         await side.broken(backend)
-        assert "again" in str(await side.broken(backend))
+        assert "resumed" in str(await side.broken(backend))
         assert backend.inbox == inbox
         other = await side.open(redis_url)
         await other.apply([acquire("a")])

@@ -60,7 +60,7 @@ def test_an_interrupted_waiter_leaves_the_queue(cli: Cli, client: dibs.sync.Clie
         waiter = cli.start("run", name, "--", "true")
         wait_until(lambda: waiting(client, name) == 1, "it waits")
         waiter.send_signal(signal.SIGINT)
-        assert end(waiter)[0] == 130
+        assert end(waiter)[0] == -signal.SIGINT
         wait_until(lambda: waiting(client, name) == 0, "its place is given up")
 
 

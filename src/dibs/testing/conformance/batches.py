@@ -112,7 +112,9 @@ class Batches(Suite):
             for reply in store.apply_now([command]) or await store.apply([command])
         ]
         one_by_one = [await world.say(store, each) for each in script(world, world.key(b"single"))]
-        together = await store.apply(script(world, world.key(b"together")))
+        commands = script(world, world.key(b"together"))
+        first, second = commands[:15], commands[15:]  # one revocation each
+        together = [*await store.apply(first), *await store.apply(second)]
         assert shapes(in_place) == shapes(one_by_one) == shapes(together)
 
     @case

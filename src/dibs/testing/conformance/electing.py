@@ -205,7 +205,7 @@ class TaskClients(Suite):
         first = await now(theirs.acquire())
         world.pass_time(58 * world.second)
         assert first.reason == "max_hold"
-        key = world.key().replace(b"lock:", b"tasklock:", 1)
+        key = world.key().replace(world.kind, b"tasklock", 1)
         await world.outlast(60 * world.second, key, by=await world.connect())
         second = await now(mine.acquire())
         assert second.token > first.token

@@ -214,6 +214,7 @@ class Queueing(Suite):
 
     @case
     async def test_readers_behind_a_writer_wait_their_turn(self, world: World) -> None:
+        world.kind = b"rwlock"
         store = await world.connect()
         await world.take(store, "reader", capacity=MANY)
         await world.queue(store, "writer", capacity=MANY, units=MANY)

@@ -167,7 +167,7 @@ class Naming(Suite):
 
     def keys(self, world: World) -> list[bytes]:
         """All odd names, and two of full length that differ in their last byte."""
-        long = b"x" * (511 - len(world.prefix) + len(b"lock:"))
+        long = b"x" * (511 - len(world.prefix) + len(world.kind) + 1)
         return [world.key(name) for name in (*ODD, long, long + b"y", long + b"z")]
 
     @case

@@ -57,6 +57,7 @@ class Sharing(Suite):
 
     @case
     async def test_without_numbers_as_many_as_come(self, world: World) -> None:
+        world.kind = b"rwlock"
         store = await world.connect()
         for number in range(20):
             assert (await world.take(store, f"{number}", capacity=MANY)).slots == ()
@@ -85,8 +86,9 @@ class Sharing(Suite):
 
     @case
     async def test_more_units_than_the_largest_capacity_are_refused(self, world: World) -> None:
+        world.kind = b"rwlock"
         store = await world.connect()
-        await world.take(store, "held", capacity=4)
+        await world.take(store, "held", capacity=MANY)
         for command in (
             world.acquire("a", capacity=MANY + 1),
             world.acquire("a", capacity=1 << 30, units=1 << 30),
@@ -96,10 +98,11 @@ class Sharing(Suite):
             assert isinstance(reply, Failed)
             assert reply.reason == "invalid"
             assert str(MANY) in reply.detail
-        assert (await world.status(store)).capacity == 4
+        assert (await world.status(store)).capacity == MANY
 
     @case
     async def test_a_writer_takes_all(self, world: World) -> None:
+        world.kind = b"rwlock"
         store = await world.connect()
         await world.take(store, "writer", capacity=MANY, units=MANY)
         await world.refused(store, "reader", capacity=MANY)

@@ -27,6 +27,7 @@ class Users:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        world.kind = b"lock"
         self._threads: list[threading.Thread] = []
         self._clients: list[Any] = []
 

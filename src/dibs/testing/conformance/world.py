@@ -53,6 +53,8 @@ class World:
         self._tmp_path = tmp_path
         self._open: list[Backend] = []
         self._unique = secrets.token_hex(6)
+        self.kind = b"semaphore"
+        """Of the keys of this case."""
         self.store = harness.make_store(self.clock, tmp_path)
 
     # -- names, times
@@ -61,7 +63,7 @@ class World:
     @property
     def prefix(self) -> bytes:
         """What all keys of this case begin with."""
-        return b"lock:" + self._unique.encode() + b"/"
+        return self.kind + b":" + self._unique.encode() + b"/"
 
     def key(self, name: bytes = b"a") -> bytes:
         """A key that no other case uses."""
