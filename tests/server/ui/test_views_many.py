@@ -1,4 +1,4 @@
-"""The dashboard with a hundred thousand locks: of the list only what is in sight is in the document."""
+"""The dashboard with thirty thousand locks: of the list only what is in sight is in the document."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +14,7 @@ from tests.server.world import LONG, World
 
 pytestmark = pytest.mark.once
 
-MANY = 100_000
+MANY = 30_000
 AT_ONCE = 500
 ROWS = 80
 """More than this are never in the document."""
@@ -57,7 +57,10 @@ def page(inside: Visit) -> Page:
 
 
 def scroll(page: Page, row: int) -> None:
-    page.locator(".virtual").evaluate("(list, top) => { list.scrollTop = top }", 38 * row)
+    """Go to a row, once the list has grown so long."""
+    go = """top => { const list = document.querySelector(".virtual"); list.scrollTop = top;
+        return list.scrollTop >= top - 2 * list.clientHeight }"""
+    page.wait_for_function(go, arg=38 * row)
 
 
 def rows(page: Page) -> int:
@@ -73,9 +76,7 @@ def test_the_list_is_windowed_to_its_end(page: Page) -> None:
     page.keyboard.press("End")
     expect(last).to_be_focused()
     assert rows(page) < ROWS
-    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text(
-        "about 100,000 in use"
-    )
+    expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("about 30,000 in use")
     page.keyboard.press("Home")
     expect(first).to_be_focused()
     scroll(page, MANY)
@@ -89,8 +90,8 @@ def test_the_list_is_windowed_to_its_end(page: Page) -> None:
 
 
 def test_one_who_comes_back_finds_the_list_where_he_left_it(page: Page) -> None:
-    scroll(page, 50_000)
-    middle = page.get_by_role("link", name="jobs/050005")
+    scroll(page, 5_000)
+    middle = page.get_by_role("link", name="jobs/005005")
     middle.click()
     expect(page.locator(".holder-card")).to_contain_text("worker-")
     page.go_back()
@@ -98,19 +99,19 @@ def test_one_who_comes_back_finds_the_list_where_he_left_it(page: Page) -> None:
 
 
 def test_what_changes_in_the_middle_is_seen(page: Page, world: World) -> None:
-    scroll(page, 50_000)
-    middle = page.get_by_role("link", name="jobs/050005", exact=True)
+    scroll(page, 5_000)
+    middle = page.get_by_role("link", name="jobs/005005", exact=True)
     expect(middle).to_be_visible()
     held = Held(world)
-    held.take("lock:jobs/050005-and-a-half", "somebody new")
-    new = page.get_by_role("row").filter(has_text="jobs/050005-and-a-half")
+    held.take("lock:jobs/005005-and-a-half", "somebody new")
+    new = page.get_by_role("row").filter(has_text="jobs/005005-and-a-half")
     expect(new).to_contain_text("somebody new")
-    held.release("lock:jobs/050005", f"{50_005:0>22}")
+    held.release("lock:jobs/005005", f"{5_005:0>22}")
     expect(middle).to_have_count(0)
     assert rows(page) < ROWS
 
 
 def test_a_beginning_is_found_at_once(page: Page) -> None:
-    page.get_by_label("Prefix").fill("jobs/0777")
-    expect(page.get_by_role("link", name="jobs/077700")).to_be_visible()
+    page.get_by_label("Prefix").fill("jobs/0277")
+    expect(page.get_by_role("link", name="jobs/027700")).to_be_visible()
     expect(page.get_by_role("status").filter(has_text="in use")).to_have_text("100 in use")

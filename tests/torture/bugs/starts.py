@@ -31,11 +31,6 @@ def from_the_question(self: TaskLeaseBase) -> float:
     return self._asked_at + self._terms.more.min_hold  # type: ignore[no-any-return]
 
 
-@property  # type: ignore[misc]
-def always(self: TaskLeaseBase) -> bool:
-    return True
-
-
 BUGS = {
     "a failed task is released at once": Bug(
         frozenset({"early"}),
@@ -50,10 +45,5 @@ BUGS = {
     "kept from the end": Bug(frozenset({"kept"}), WHERE, patches=patched(CLOSED, from_the_end)),
     "kept from the question": Bug(
         frozenset({"early"}), WHERE, patches=patched(CLOSED, from_the_question)
-    ),
-    "a task lock is renewed": Bug(
-        frozenset({"overrun"}),
-        WHERE,
-        patches=patched("tasklease.TaskLeaseBase._wants_renewal", always),
     ),
 }
