@@ -220,7 +220,7 @@ def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
 ) -> None:
     meter: Meter = request.getfixturevalue(store)()
     meter.say([take("holder", 1)])
-    names = [f"w{n:04}" for n in range(POSITIONS + 3)]
+    names = [f"w{n:04}" for n in range(POSITIONS + 10)]
     told: list[Any] = []
     for first in range(0, len(names), 200):
         some = names[first : first + 200]
@@ -232,9 +232,12 @@ def test_a_long_queue_is_counted_in_part_and_let_in_step_by_step(
         assert isinstance(reply, Queued)
         return reply.position
 
-    assert position(names[-6], *(Renew(KEY, name, 60.0) for name in names[-9:])) == POSITIONS - 3
+    beats = [Renew(KEY, name, 60.0) for name in names[-9:]]
+    assert position(names[POSITIONS - 3], *beats) == POSITIONS - 3
     assert position(names[-1], Release(KEY, names[0]), Release(KEY, names[1])) == POSITIONS
-    assert position(names[-1], Renew(KEY, names[-2], 60.0), Release(KEY, names[2])) == POSITIONS - 1
+    late = take("late", 1, queue=True, patience=1e5)
+    assert position(names[POSITIONS + 3], *beats, late, Release(KEY, names[2])) == POSITIONS
+    assert position(names[POSITIONS + 2], *beats) == POSITIONS - 1
 
     meter.say([take("more", 5000, queue=True, patience=1e5)])
     looks, found = 1, look(meter)

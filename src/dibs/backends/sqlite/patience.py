@@ -8,13 +8,13 @@ from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.trouble import Busy, locked_out
 
 
-def chance() -> float:
-    """Anything from 0 up to 1."""
-    return int.from_bytes(os.urandom(4)) / 2**32
-
-
 FIRST_PAUSE = 0.0001
 LONGEST_PAUSE = 0.004
+
+
+def chance() -> float:
+    """A random number from 0 up to 1."""
+    return int.from_bytes(os.urandom(4)) / 2**32
 
 
 def persist[R](connection: Connection, action: Callable[[], R], wanted: Callable[[], bool]) -> R:

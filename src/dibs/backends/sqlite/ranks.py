@@ -10,20 +10,22 @@ type Rank = tuple[int, int]
 
 
 class Ranks:
-    """The ranks of one queue, for as long as only its book changes it.
+    """The first ranks of one queue, for as long as only its book changes it.
 
     Who comes last has everybody before it, and most who ask have just come. Of the others the first is
     counted for, in the rows. Where a second one asks more will, as heartbeats travel together, so then the
     first `POSITIONS` ranks are read, once.
     """
 
-    __slots__ = ("_asked", "_execute", "_key", "_ranks")
+    __slots__ = ("_asked", "_execute", "_is_cut", "_key", "_ranks")
 
     def __init__(self, execute: Execute, key: bytes) -> None:
         self._execute = execute
         self._key = key
         self._asked = False
         self._ranks: list[Rank] | None = None
+        self._is_cut = False
+        """There may be more behind those in `_ranks`."""
 
     def ahead_of(self, rank: Rank, others: int) -> int:
         """How many come before; `others`: how many there are besides. The rows are up to date."""
@@ -35,17 +37,19 @@ class Ranks:
                 self._asked = True
                 return int(self._execute(COUNT_AHEAD, where).fetchone()[0])
             self._ranks = self._execute(FIRST_RANKS, (self._key,)).fetchall()
+            self._is_cut = len(self._ranks) == POSITIONS
         return min(bisect_left(self._ranks, rank), POSITIONS)
 
     def add(self, rank: Rank) -> None:
         """A place has come."""
-        if self._ranks is not None:
-            insort(self._ranks, rank)  # one too many changes nothing
+        ranks = self._ranks
+        if ranks is not None and not (self._is_cut and rank > ranks[-1]):
+            insort(ranks, rank)
 
     def remove(self, rank: Rank) -> None:
         """A place has gone."""
         ranks = self._ranks
-        if ranks is not None and rank <= ranks[-1]:
+        if ranks is not None and not (self._is_cut and rank > ranks[-1]):
             del ranks[bisect_left(ranks, rank)]
-            if len(ranks) < POSITIONS:
-                self._ranks = None  # there may be more
+            if self._is_cut and len(ranks) < POSITIONS:
+                self._ranks = None  # to be read anew
