@@ -90,10 +90,10 @@ def _table(source: Any, target: Any, change_key: Translator) -> dict[type, Trans
 def _translator(
     new: Any, fields: tuple[str, ...], changed: list[tuple[int, Translator]]
 ) -> Translator:
-    if len(fields) > 1:
-        take: Translator = attrgetter(*fields)
-    else:
-        take = lambda it: [getattr(it, name) for name in fields]  # noqa: E731
+    def take_few(it: Any) -> list[Any]:  # `attrgetter` of one name gives no tuple
+        return [getattr(it, name) for name in fields]
+
+    take = attrgetter(*fields) if len(fields) > 1 else take_few
     if not changed:
         return lambda it: new(*take(it))
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dibs.backends.sqlite.connection import Connection
 from dibs.backends.sqlite.trouble import Busy, locked_out
 
-
 FIRST_PAUSE = 0.0001
 LONGEST_PAUSE = 0.004
 
