@@ -1,5 +1,6 @@
 """Directories on the command line, and the service that knows them."""
 
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -34,6 +35,9 @@ decode = click.option(
     help="Print directories as text (the default), or in URL-safe base64.",
 )
 
+_RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "STORE"))
+"""Any of these says where the records are: here is a server of theirs."""
+
 
 def service(url: str | None) -> "Remote":
     """The service to use. Raises `UsageError` if none is given."""
@@ -44,6 +48,13 @@ def service(url: str | None) -> "Remote":
     with needing("http"):
         from dibs.cli.remote import Remote
     return Remote(found)
+
+
+def service_meant() -> "StoreSettings | None":
+    """The service that the settings name, unless they say where its records are."""
+    if options.store_asked() is None and any(map(os.environ.get, _RECORDS_NAMED)):
+        return None
+    return configured_service()
 
 
 def configured_service() -> "StoreSettings | None":

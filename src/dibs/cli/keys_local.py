@@ -10,8 +10,7 @@ import click
 import msgspec
 
 from dibs.backends.redact import redacted
-from dibs.cli.directories import configured_store_url
-from dibs.cli.keys_office import service_meant
+from dibs.cli.directories import configured_store_url, service_meant
 from dibs.cli.output import Shape
 from dibs.cli.voice import Voice
 from dibs.errors import DibsError, NotConfigured

@@ -1,14 +1,13 @@
 """Where API keys are managed: in the service's records, or through a running server."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import click
 
 from dibs.cli import options
-from dibs.cli.directories import configured_service
+from dibs.cli.directories import service_meant
 from dibs.cli.exits import needing
 from dibs.cli.output import Shape
 from dibs.cli.remote import Remote
@@ -17,12 +16,6 @@ from dibs.config import seconds
 from dibs.errors import BackendUnavailable, Forbidden
 from dibs.server.keys_shapes import MAX_LIFE, check_name
 from dibs.server.scopes import lacks_slash, read_prefix, read_scopes, reduced, written
-
-if TYPE_CHECKING:
-    from dibs.settings_stores import StoreSettings
-
-_RECORDS_NAMED = tuple(f"DIBS_SERVER_{each}" for each in ("CONFIG", "RECORDS", "STORE"))
-"""Any of these says where the records are: here is a server of theirs."""
 
 
 class Office(Protocol):
@@ -61,13 +54,6 @@ def office(
     if service is not None:
         return _remote(service.url, service.place)
     return _local(records, store, config, voice)
-
-
-def service_meant() -> "StoreSettings | None":
-    """The service that the settings name, unless they say where its records are."""
-    if options.store_asked() is None and any(map(os.environ.get, _RECORDS_NAMED)):
-        return None
-    return configured_service()
 
 
 def _remote(url: str, named_by: str = "") -> Office:
