@@ -126,6 +126,8 @@ def test_an_administrator_of_a_directory_has_only_so_many_keys_and_restrictions(
             client.delete(f"/v1/keys/{answer.json()['id']}")
         return answer.status_code
 
+    new = {"name": "a", "scopes": ["admin"], "prefixes": ["shop/"]}
+    assert theirs.post("/v1/keys", json=new).status_code == 403, "it would have a count of its own"
     assert [made(theirs, "shop/") for _ in range(3)] == [201, 201, 429]
     assert [made(admin, "shop/") for _ in range(2)] == [201, 201]
 

@@ -23,6 +23,10 @@ class Beyond(Exception):
         self.prefix = prefix
 
 
+class NotYours(Exception):
+    """Only an administrator of everything may give out the scope `admin`."""
+
+
 class TooMany(Exception):
     """There are as many keys in an administrator's directories as they may have."""
 
@@ -37,8 +41,11 @@ class Desk:
     async def create(self, who: Principal, new: NewKey) -> KeyMade:
         """Make a key.
 
-        Raises `ValueError` for one that can't be, `Beyond` for one that `who` may not make, `TooMany`.
+        Raises `ValueError` for one that can't be, `Beyond` or `NotYours` for one that `who` may not make,
+        and `TooMany`.
         """
+        if Scope.ADMIN in new.scopes and not who.may_everywhere(Scope.ADMIN):
+            raise NotYours  # theirs would count their keys and restrictions anew
         prefixes = reduced(map(read_prefix, new.prefixes))
         for prefix in prefixes:
             if not covers(who, (prefix,)):

@@ -167,6 +167,8 @@ async def read(
         if after is not None and after >= stretch and not after.startswith(stretch):
             continue  # it lies behind us
         cursor = after if after is not None and after.startswith(stretch) else None
+        if cursor is None and looks:
+            cursor = _before(stretch)  # a store that lists all its keys for a first page does so once
         while True:
             if looks >= LOOKS:
                 return Found(items, cursor or _before(stretch))

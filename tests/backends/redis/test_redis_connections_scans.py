@@ -33,6 +33,8 @@ def test_pages_that_follow_need_no_search(
             if cursor is None:
                 break
         assert found == keys
+        page = await backend.scan(b"lock:n/3", b"lock:n/2", 99)
+        assert [status.key for status in page.items] == keys[23:34]
         assert calls(redis_server)["scan"] == 1
 
     side.run(case)

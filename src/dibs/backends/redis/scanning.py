@@ -1,8 +1,10 @@
 """Listing what is in use, a page at a time, in the order of the keys' bytes."""
 
 import time
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import takewhile
+from math import inf
 
 from dibs.backends.redis.link import HiredisError, Link, ReplyError, pack
 from dibs.backends.redis.script import MATCH_ALL, ledger_key
@@ -38,26 +40,27 @@ async def names_on(link: Link) -> set[bytes]:
 
 
 class Listings:
-    """The sorted keys of scans that have begun, so that a page needs no search of the whole store."""
-
-    MOST = 8
+    """The sorted keys that a scan has found, so that the pages after it need no search of the store."""
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, tuple[float, list[bytes]]] = {}
+        self._began = -inf
+        self._keys: list[bytes] = []
 
     def find(self, prefix: bytes, cursor: bytes) -> list[bytes] | None:
-        """What comes after `cursor`, if that was found not long ago."""
-        began, keys = self._kept.get(prefix, (0.0, []))
-        if time.monotonic() - began > FRESH or not keys:
+        """The keys of a prefix that come after `cursor`; None if the last scan was too long ago."""
+        if time.monotonic() - self._began > FRESH:
             return None
-        return keys[bisect_right(keys, cursor) :]
+        return self._after(prefix, cursor)
 
-    def keep(self, prefix: bytes, keys: list[bytes]) -> None:
-        """Remember what a scan has found."""
-        self._kept.pop(prefix, None)
-        self._kept[prefix] = (time.monotonic(), keys)
-        while len(self._kept) > self.MOST:
-            self._kept.pop(next(iter(self._kept)), None)
+    def keep(self, prefix: bytes, cursor: bytes, keys: Iterable[bytes]) -> list[bytes]:
+        """Remember all keys that a scan has found; those of a prefix that come after `cursor`."""
+        self._began, self._keys = time.monotonic(), sorted(keys)
+        return self._after(prefix, cursor)
+
+    def _after(self, prefix: bytes, cursor: bytes) -> list[bytes]:
+        keys = self._keys
+        first = max(bisect_left(keys, prefix), bisect_right(keys, cursor))
+        return list(takewhile(lambda key: key.startswith(prefix), keys[first:]))
 
 
 type Apply = Callable[[Sequence[Command]], Awaitable[Sequence[Reply]]]
@@ -75,9 +78,7 @@ async def scan(
     keys = None if cursor is None else listings.find(prefix, cursor)
     if keys is None:
         everything = (ledger_key(name) for name in await names())
-        keys = sorted(key for key in everything if key is not None and key.startswith(prefix))
-        listings.keep(prefix, keys)
-        keys = keys if cursor is None else keys[bisect_right(keys, cursor) :]
+        keys = listings.keep(prefix, cursor or b"", (key for key in everything if key is not None))
     items: list[Status] = []
     done = 0
     while done < len(keys) and len(items) < limit:

@@ -7,7 +7,7 @@ from msgspec import Meta
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.keys import UnknownKey
-from dibs.server.keys_desk import Beyond, Desk, TooMany
+from dibs.server.keys_desk import Beyond, Desk, NotYours, TooMany
 from dibs.server.keys_shapes import KeyList, KeyMade, KeyShown, NewKey, shown
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem, forbidden
@@ -39,6 +39,10 @@ async def create(call: Call) -> Answer:
         raise Problem("malformed", str(error)) from None
     except TooMany as error:
         raise Problem("limit", str(error)) from None
+    except NotYours:
+        raise Problem(
+            "forbidden", "only an administrator of everything may give out the scope admin"
+        ) from None
     except Beyond as error:
         raise _beyond(error.prefix) from None
     return json(made, 201, (b"location", f"/v1/keys/{made.id}".encode()))
