@@ -193,7 +193,7 @@ class Enterable[HeldT: Held](Entering[HeldT]):
 
 
 class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
-    """Base of all primitives but `AllOf`: status, revocation and `async with`."""
+    """Base of the primitives with one key: status, revocation and `async with`."""
 
     _join = staticmethod(by_task)
     _may_await = MAY_AWAIT
@@ -223,7 +223,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
 
 
 class Acquirable[LeaseT: Lease](Resource[LeaseT]):
-    """Base of the primitives that queue."""
+    """Base of what has `acquire(wait=…)`."""
 
     def acquire(
         self,
@@ -565,10 +565,10 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
 
     `AllOf(lock, (semaphore, 2), rwlock.read())`; the leases come in this order. Contention: the first try
     takes all in one round trip. If that fails, it acquires them one after the other in the order of their
-    keys, so that two `AllOf`s never wait for each other. Expiry: each is an ordinary lease; if one is lost,
-    all are. Cancellation: a cancelled acquire leaves nothing behind. `ttl` applies to each (unset: its
-    own), `wait` to all together (unset: the shortest of theirs). Durations are seconds, or texts such as
-    "30s".
+    keys, so that two `AllOf`s never deadlock. Expiry: each is an ordinary lease; if one is lost, the block
+    raises `LeaseLost`, and the others are released at its end. Cancellation: a cancelled acquire leaves
+    nothing behind. `ttl` applies to each (unset: its own), `wait` to all together (unset: the shortest of
+    theirs). Durations are seconds, or texts such as "30s".
     """
 
     _leases_type = Leases

@@ -10,7 +10,7 @@ from dibs.clock import Clock
 from dibs.errors import NotConfigured
 from dibs.lazy import imported
 
-GROUP = "dibs.backends"
+GROUP = "dibs.stores"
 """Third parties add a store with an entry point `scheme = "module:Class"` in this group."""
 
 BUILTIN = {

@@ -168,7 +168,8 @@ async def read(
             continue  # it lies behind us
         cursor = after if after is not None and after.startswith(stretch) else None
         if cursor is None and looks:
-            cursor = _before(stretch)  # a store that lists all its keys for a first page does so once
+            # only for a first page, without a cursor, a store of Redis lists all its keys
+            cursor = _before(stretch)
         while True:
             if looks >= LOOKS:
                 return Found(items, cursor or _before(stretch))
