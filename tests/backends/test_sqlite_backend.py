@@ -305,6 +305,29 @@ def test_scan_in_a_thread(path: Path) -> None:
     run(backend.close())
 
 
+@pytest.mark.parametrize("scans_in", ["loop", "thread"])
+async def test_whoever_a_scan_grants_to_is_told(path: Path, scans_in: str) -> None:
+    clock = ManualClock()
+    store = SqliteStore(url_of(path), clock=clock)
+    scanner, waiter = store.backend(blocking=scans_in == "thread"), blocking(path, clock=clock)
+    await scanner.open()
+    keys = [b"lock:%03d" % n for n in range(100)]
+    for key in keys:
+        await scanner.apply([acquire(key, "a", ttl=1.0)])
+    for key, inbox in zip(keys, [waiter.inbox, scanner.inbox] * 50, strict=True):
+        run(waiter.apply([acquire(key, "b", queue=True, patience=30.0, inbox=inbox)]))
+    clock.advance(2.0)
+    assert len((await scanner.scan(b"", None, 1000)).items) == 100
+    for each, count in ((scanner, 50), (waiter, 50)):
+        pushes: list[Any] = []
+        while len(pushes) < count:
+            more = await each.wakeups(1)
+            assert more, f"{len(pushes)} of {count} arrived"
+            pushes += more
+        assert {push.event for push in pushes} == {"granted"}
+        await each.close()
+
+
 # ---- the end --------------------------------------------------------------------------------------
 
 

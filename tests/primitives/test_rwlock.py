@@ -434,3 +434,15 @@ async def test_an_uncontended_cycle_is_two_commands(w: World) -> None:
         await w.get((await w.get(side.acquire())).release())
         sent = [type(command) for batch in (*store.batches, *store.kept) for command in batch]
         assert sent == [Acquire, Release]
+
+
+async def test_one_try_passes_any_number_of_dead_readers(
+    client: Client, clock: ManualClock
+) -> None:
+    """The store clears away only so many at a time."""
+    runtime = client.hub.loop_runtime()
+    for number in range(500):
+        await runtime.call(Acquire(b"rwlock:x", f"id{number}", "o", 5.0, capacity=MANY))
+    clock.advance(60)
+    lease = await client.rwlock("x").write().acquire(wait=0)
+    await lease.release()

@@ -197,13 +197,13 @@ def _new_place(turn: Turn, command: Acquire) -> Place:
 
 
 def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refused:
-    """Not now: who is in the way, and when time alone could change that.
+    """Not now: who is in the way, and when time alone could change that: at once where steps ran out.
 
     `closed`: all holders that are listed are units kept by nobody.
     """
     holds = turn.book.first_to_end(HOLDERS_NAMED)
     closed = reason == "held" and holds and all(hold.state == "kept" for hold in holds)
-    again = first_release(turn.book) - turn.now
+    again = first_release(turn.book) - turn.now if turn.steps else 0.0
     return Refused(
         "closed" if closed else reason,
         holders_of(turn, holds),

@@ -77,7 +77,7 @@ class Acquiring(Asking):
             if type(answer.reply) is Granted:
                 return self._granted(answer.reply, answer.sent)
             if wait == 0:
-                return self._refused(answer.reply)
+                return await self._try_on(answer, enough)
             return await self._in_turn(wait, until, answer)
         except BaseException:
             if not self._over:
@@ -90,6 +90,18 @@ class Acquiring(Asking):
     def _abandon(self) -> None:
         """Give up whatever this id may have, in the background."""
         self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
+
+    async def _try_on(self, answer: Answer, until: float) -> Grant:
+        """One try was refused: again at once, as long as the store is still clearing away the dead."""
+        while self._rt.now() < until:
+            if not isinstance(answer.reply, Refused) or answer.reply.recheck_in > 0:
+                break
+            if answer.reply.reason == "too_large":
+                break
+            answer = await self._send(queue=False, until=until)
+        if isinstance(answer.reply, Granted):
+            return self._granted(answer.reply, answer.sent)
+        return self._refused(answer.reply)
 
     def _refused(self, reply: Reply) -> Grant:
         """The one try did not succeed."""

@@ -86,7 +86,7 @@ class BlockingBackend:
             self._deliver(upkeep.run(self._connection))
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return scanning.scan(self._connection, prefix, cursor, limit)
+        return scanning.scan(self._connection, prefix, cursor, limit, self._deliver)
 
     async def examine(self) -> Sequence[Finding]:
         """What to know about the file."""

@@ -202,10 +202,8 @@ class LoopBackend:
         return replies
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        connection = self._connection
-        page: Page = await self._in_thread(
-            lambda: scanning.scan(connection, prefix, cursor, limit), alone=False
-        )
+        look = partial(scanning.scan, self._connection, prefix, cursor, limit, self._worker.push)
+        page: Page = await self._in_thread(look, alone=False)
         return page
 
     async def _in_thread(self, action: Callable[[], Any], *, alone: bool = True) -> Any:

@@ -133,10 +133,14 @@ class Worker:
             return
         self._share_out(jobs, replies)
         if wakeups:
-            try:
-                self.deliver(wakeups)
-            except Exception:  # a push is a hint, and this thread is needed
-                log.exception("pushes could not be sent")
+            self.push(wakeups)
+
+    def push(self, wakeups: Sequence[Wakeup]) -> None:
+        """Have them delivered, in the worker's thread."""
+        try:
+            self.deliver(wakeups)
+        except Exception:  # a push is a hint, and this thread is needed
+            log.exception("pushes could not be sent")
 
     def _share_out(self, jobs: list[Job], replies: list[Reply]) -> None:
         start = 0

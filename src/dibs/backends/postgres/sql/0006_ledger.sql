@@ -189,7 +189,7 @@ BEGIN
     RETURN dibs.queue_up(t, place);
 END $$;
 
--- Not now: who is in the way, and when time alone could change that.
+-- Not now: who is in the way, and when time alone could change that: at once where steps ran out.
 CREATE FUNCTION dibs.refuse(t dibs.turn) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     again double precision := dibs.first_release(t.book) - t.now;
@@ -197,7 +197,7 @@ DECLARE
 BEGIN
     RETURN json_build_array('Refused', CASE WHEN closed THEN 'closed' ELSE 'held' END,
         dibs.holders_shown(t, NULL),
-        CASE WHEN again < 'Infinity' THEN greatest(again, 0) ELSE 5 END);
+        CASE WHEN t.steps = 0 THEN 0 WHEN again < 'Infinity' THEN greatest(again, 0) ELSE 5 END);
 END $$;
 
 -- ---- Renew, Release ---------------------------------------------------------------------------------

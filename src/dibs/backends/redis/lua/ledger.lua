@@ -53,8 +53,8 @@ local function refuse(turn)
   for _, hold in ipairs(list) do
     closed = closed and hold.state == 'kept'
   end
-  return Reply.refused(closed and 'closed' or 'held', Views.holders_of(turn, list, HOLDERS_NAMED),
-    list[1] and math.max(list[1].expires - turn.now, 0) or WINDOW)
+  local again = turn.steps == 0 and 0 or list[1] and math.max(list[1].expires - turn.now, 0) or WINDOW
+  return Reply.refused(closed and 'closed' or 'held', Views.holders_of(turn, list, HOLDERS_NAMED), again)
 end
 
 local Rules = {}

@@ -17,6 +17,7 @@ from dibs.core import ledger
 from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
 from dibs.core.names import fingerprint
 from dibs.core.proof import proof_of
+from dibs.core.timing import BATCH_STEPS
 from dibs.core.turn import Turn
 from dibs.model import (
     Acquire,
@@ -47,6 +48,8 @@ class Desk:
         self.key = key
         self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
         self.room = Room(self.book, book)
+        self._unfinished = False
+        """The last `settle` has left something to be done at once."""
         self._asked: dict[str, float] = state.get("asked", {})
         """The ttl that each waiting workflow asked for, by id."""
         self._fast: dict[str, Owner] = {
@@ -78,10 +81,12 @@ class Desk:
         return answer
 
     def settle(self, now: float, stamp: int) -> list[Wakeup]:
-        """Do what time alone brings."""
+        """Do what time alone brings and commands have left over, or the first part of it."""
         turn = Turn(self.book, self.key, now, stamp)
+        turn.steps = BATCH_STEPS
         first = self.book.first()
         turn.settle()
+        self._unfinished = not turn.steps
         turn.wake_new_head(first)
         return turn.wakeups
 
@@ -133,13 +138,15 @@ class Desk:
 
         Either the signal is delivered, and then it is in the history of a running workflow, which heeds it;
         or that has closed, and its grant is taken back. However late that is known, the grant stands.
+
+        It is no command: one might grant others what an earlier one has left over, and so without end.
         """
         stands: dict[str, tuple[str, float]] = {}
         for entry_id in ids:
             hold = self.book.get(entry_id)
             if isinstance(hold, Hold) and hold.state == "unclaimed":
                 ttl = self._asked.pop(entry_id, hold.ttl)
-                ledger.apply(self.book, Renew(self.key, entry_id, ttl), now, stamp)
+                Turn(self.book, self.key, now, stamp).claim(hold, ttl)
                 stands[fingerprint(entry_id)] = entry_id, ttl
         return [
             _standing(each, *stands[each.lease]) if each.lease in stands else each
@@ -176,6 +183,8 @@ class Desk:
         """When time alone changes something for those who wait; None while nobody waits."""
         if not self.book.waiting:
             return None
+        if self._unfinished:
+            return now
         times = [first_release(self.book)]
         for place in self.book.queue():
             heard = place.expires - place.ttl
