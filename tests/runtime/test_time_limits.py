@@ -97,8 +97,9 @@ async def _work(runtime: AsyncRuntime, number: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["redis", "postgres"])
-def test_giving_up_on_a_dead_connection_costs_no_lease(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+@pytest.mark.parametrize("what", ["a release", "a resize"])
+def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
+    kind: str, what: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = url_of(kind, request, tmp_path)
     parts = urlsplit(url)
@@ -106,11 +107,15 @@ def test_giving_up_on_a_dead_connection_costs_no_lease(
     assert parts.port is not None
     with FaultProxy(parts.hostname, parts.port) as proxy, connect(proxy.url_for(url)) as client:
         lease = client.lock("kept", ttl=3).acquire()
-        other = client.lock("dropped", ttl=60).acquire()
+        other = client.rwlock("other", ttl=60).write().acquire()
         assert client.hub.keeper.flush(5)
+        before = proxy.accepted
         proxy.hang()
-        other._abandon()
-        proxy.wait_for(lambda: proxy.swallowed("to_server"))
+        if what == "a release":
+            other._abandon()
+        else:
+            other._settle(other._change_to(1))  # as after a `downgrade()` without an answer
+        proxy.wait_for(lambda: proxy.accepted > before)
         proxy.heal()
         assert not lease.wait_lost(timeout=4.0)
         lease.release()

@@ -23,7 +23,7 @@ from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.fork import on_fork
 from dibs.gate import Gate
-from dibs.model import Command, Failed, Release, Reply, Wakeup
+from dibs.model import Command, Failed, Release, Reply, Resize, Wakeup
 from dibs.runtime.halving import Apply, Outcome, apply_in_halves
 from dibs.runtime.mail import Mailroom
 from dibs.runtime.port import Answer, Watched
@@ -38,6 +38,9 @@ DRAIN = 1.0
 
 BRIEFEST = 0.1
 """The least time for giving up, in seconds."""
+
+NO_TTL = 1e9
+"""What has no ttl comes after all that has one, in seconds."""
 
 MAX_PAUSE = 1.0
 """The longest wait between two tries to reach a store, in seconds."""
@@ -325,7 +328,7 @@ class StoreKeeper:
         return chores
 
     def _work(self, backend: Backend, chores: list[_Chore]) -> None:
-        """Renew the leases with short ttls first, then give up what is abandoned.
+        """Renew the leases with short ttls first, then resize, then give up what is abandoned.
 
         A batch has leases of about the same ttl, as the shortest limits the time that it may take.
         """
@@ -334,7 +337,9 @@ class StoreKeeper:
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
         for _, alike in groupby(renewals, lambda each: _magnitude(each[1])):
             for batch in _batches(list(alike)):
-                answers = self._call(backend.apply, [command for _, command in batch])
+                resizes = any(isinstance(command, Resize) for _, command in batch)
+                apply = self._briefly(backend) if resizes else backend.apply
+                answers = self._call(apply, [command for _, command in batch])
                 for (lease, _), answer in zip(batch, answers, strict=True):
                     self._tell(lease, answer)
         for abandoned in _batches(given_up):
@@ -350,7 +355,7 @@ class StoreKeeper:
                 gate.open()
 
     def _briefly(self, backend: Backend) -> Apply:
-        """Giving up takes a part of the time that is left for renewals, which wait behind it."""
+        """What has no ttl takes a part of the time that is left for renewals, which wait behind it."""
         within: Callable[[Sequence[Command], float], Awaitable[Sequence[Reply]]] | None
         within = getattr(backend, "apply_within", None)
         ends = min((lease._deadline for lease in self.leases()), default=inf)
@@ -405,8 +410,8 @@ class StoreKeeper:
 
 
 def _magnitude(command: Command) -> int:
-    """The same for all ttls between two powers of two."""
-    return frexp(getattr(command, "ttl", 0.0))[1]
+    """The same for all ttls between two powers of two; more for what has none."""
+    return frexp(getattr(command, "ttl", NO_TTL))[1]
 
 
 def _answer(outcome: Outcome, sent: float) -> Answer | DibsError:

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from dibs.backends.postgres import PostgresStore
+from dibs.backends.postgres.trouble import SqlError
 from dibs.errors import BackendUnavailable
 from dibs.model import Failed, Granted, Inspect, Refused, Release, Released, Status
 from tests.backends.postgres.connections_help import KEY, acquire, wire_of
@@ -109,4 +110,25 @@ async def test_what_can_not_be_read_lands_as_an_error(
     backend.launch([acquire("a")], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)
+    await backend.close()
+
+
+async def test_what_may_have_been_done_is_not_asked_again(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pooler says so whose server has gone, perhaps after the commit."""
+
+    def lose(*_: object) -> None:
+        raise SqlError("08P01", "server conn crashed?")
+
+    backend, runway = await opened(postgres_url), Runway()
+    wire = wire_of(backend)
+    monkeypatch.setattr("dibs.backends.postgres.looped.rows_of", lose)
+    backend.launch([acquire("a")], runway.land)
+    backend.launch([acquire("b"), acquire("c")], runway.land)
+    assert [type(each) for each in await runway.wait(2)] == [BackendUnavailable] * 2
+    assert wire.is_cut
+    [status] = await backend.apply([Inspect(KEY)])
+    assert isinstance(status, Status)
+    assert len(status.holders) == 1, "it was done"
     await backend.close()

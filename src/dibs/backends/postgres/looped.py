@@ -10,7 +10,7 @@ from dibs.backends.postgres.connecting import connect_loop, listen, new_inbox
 from dibs.backends.postgres.loop_wire import LoopWire
 from dibs.backends.postgres.session import Session
 from dibs.backends.postgres.site import Site
-from dibs.backends.postgres.trouble import SqlError, Unfit, cut_off
+from dibs.backends.postgres.trouble import SqlError, Unfit, cut_off, explain, is_of_unknown_outcome
 from dibs.backends.postgres.wire import Answer, rows_of
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply, Wakeup
@@ -265,7 +265,10 @@ def launch(
             return land(cut_off(found, site.place))
         try:
             told = call.read(rows_of(found))
-        except SqlError:
+        except SqlError as error:
+            if is_of_unknown_outcome(error):
+                wire.cut()
+                return land(explain(error, site.place))
             return land(None)  # nothing was done, and the ordinary way knows what that error means
         except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
             return land(BackendUnavailable(f"{site.place} answered what can't be read: {error!r}"))
