@@ -73,7 +73,7 @@ test-other: test-main
 
 .PHONY: run-other
 run-other:
-	$(call RUN_TESTS,.venv-3.13,-m "not once")
+	$(call RUN_TESTS,.venv-3.13,-m "not once and not long")
 
 .PHONY: check
 check: env ## lint, formatting, the generated side, types, architecture
@@ -102,7 +102,8 @@ bench: ## measure, beside the peers, in one table
 	$(PYTHON) -m benchmarks $(ARGS)
 
 .PHONY: torture
-torture: env env-servers ## the long runs: a million cycles, kills and pauses, churn beside redis-py, hostile tenants
+torture: env env-servers ## the long runs: proofs, a million cycles, kills and pauses, churn beside redis-py, hostile tenants
+	$(PYTHON) -m pytest -n $(WORKERS) --dist worksteal -m long
 	$(PYTHON) -m tests.torture simulate
 	$(PYTHON) -m tests.torture processes
 	$(PYTHON) -m tests.torture churn

@@ -7,10 +7,26 @@ from tests.model.search import explore
 from tests.model.size import World
 from tests.model.worlds import WORLDS
 
+LARGE = {
+    "slots of a semaphore",
+    "a place that speaks by Acquire",
+    "a place that speaks by Renew",
+    "a hold that shrinks and grows in a store without a clock",
+    "a queue in a store without a clock",
+    "a store that restarts with its book",
+    "a store without a clock",
+}
+
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+@pytest.mark.parametrize(
+    "world",
+    [
+        pytest.param(world, id=world.name, marks=[pytest.mark.long] * (world.name in LARGE))
+        for world in WORLDS
+    ],
+)
 def test_nothing_goes_wrong(world: World) -> None:
     found = explore(world)
     assert found.flaw is None, found.flaw

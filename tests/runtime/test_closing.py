@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import Client, DibsError
+from dibs.runtime.threads import ThreadJob
 from tests.runtime.real_stores import SHARED, url_of
 from tests.server.world import World
 
@@ -151,3 +153,26 @@ def test_a_thread_that_waits_when_its_client_is_closed_gets_no_lease(url: str) -
             client.close()
             assert isinstance(waiting.exception(15), DibsError)
             assert not isinstance(waiting.exception(), dibs.AcquireTimeout)
+
+
+def test_an_interrupt_while_a_thread_starts_is_raised_as_it_came(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread may have begun with the coroutine by then."""
+    begun, over = threading.Event(), threading.Event()
+
+    async def body() -> None:
+        begun.set()
+        over.wait(10)
+
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        begun.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ThreadJob(body(), "dibs-test")
+    over.set()

@@ -143,7 +143,13 @@ def no_surprises(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
-@pytest.mark.parametrize("cold", [False, True], ids=["in use", "first use"])
+@pytest.mark.parametrize(
+    "cold",
+    [
+        pytest.param(False, id="in use"),
+        pytest.param(True, id="first use", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("make", [with_a_new_lock, acquire_and_release, try_and_enter])
 def test_an_interrupt_at_any_bytecode_costs_at_most_a_ttl(
     make: Callable[[Site], Action], cold: bool

@@ -15,7 +15,7 @@ from tests.runtime.test_interrupts import (
 __all__ = ["_heard", "no_surprises"]  # fixtures
 
 pytestmark = [
-    pytest.mark.once,
+    pytest.mark.long,
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
 ]

@@ -419,6 +419,7 @@ MANY = 100_000
 pytestmark = [pytest.mark.slow, pytest.mark.once]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_hundred_thousand_leases_are_renewed_in_time() -> None:
     clock = ManualClock()
@@ -442,6 +443,7 @@ def test_a_hundred_thousand_leases_are_renewed_in_time() -> None:
     client.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_a_lease_costs_in_memory_does_not_grow_with_their_number() -> None:
     def bytes_per_lease(count: int) -> float:

@@ -35,7 +35,7 @@ STRUCK: dict[Mode, tuple[str, ...]] = {
 @pytest.mark.once
 @pytest.mark.serial
 @pytest.mark.multiprocess
-@pytest.mark.parametrize("mode", ["slot", "fair"])
+@pytest.mark.parametrize("mode", ["slot", pytest.param("fair", marks=pytest.mark.long)])
 async def test_exclusion_and_tokens_hold_while_things_are_struck(
     mode: Mode, tmp_path: Path
 ) -> None:

@@ -25,7 +25,7 @@ KINDS = {
 
 @pytest.mark.slow
 @pytest.mark.once
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_ten_thousand_cycles_in_bad_weather(seed: int) -> None:
     """Of all primitives together, in one world."""
     result = simulate(seed, 10_000)
@@ -38,6 +38,7 @@ def test_ten_thousand_cycles_in_bad_weather(seed: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.once
+@pytest.mark.long
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_found(bug: str) -> None:

@@ -45,7 +45,13 @@ def verdict_on(url: str, seconds: float) -> Verdict:
         ("two-at-once", "overlap", "more held it at once than may", 6),
         ("forgets-early", "overlap", "more held it at once than may", 10),
         ("tokens-fall", "token", "fencing tokens did not rise", 6),
-        ("the-dead-hold-on", "starved", "somebody waited, and nobody got it in time", 24),
+        pytest.param(
+            "the-dead-hold-on",
+            "starved",
+            "somebody waited, and nobody got it in time",
+            24,
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_planted_bug_is_named(
@@ -93,11 +99,11 @@ def test_processes_under_kills_and_pauses(tmp_path: Path) -> None:
     assert verdict.cycles > 300
     assert verdict.calm > 5
     assert verdict.outcome == "clean"
-    assert verdict.left == ""
+    assert not verdict.left or "places of killed processes" in verdict.left
 
 
+@pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.once
 @pytest.mark.serial
 @pytest.mark.multiprocess
 @pytest.mark.timeout(150)

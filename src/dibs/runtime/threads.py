@@ -4,6 +4,7 @@ import atexit
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -30,7 +31,8 @@ class ThreadJob:
         try:
             self._thread.start()
         except BaseException:
-            body.close()
+            with suppress(ValueError):  # an interrupt may come when the thread has begun already
+                body.close()
             raise
 
     async def join(self, timeout: float | None) -> bool:

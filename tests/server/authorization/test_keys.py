@@ -30,7 +30,7 @@ def test_an_administrator_of_a_directory_gives_out_keys_for_that_only(matrix: Ma
         for who in matrix.everybody
         if (who.scope, who.directories) == (Scope.ADMIN, (b"matrix/other/",))
     )
-    body = {"name": "made by the matrix", "scopes": ["admin"]}
+    body = {"name": "made by the matrix", "scopes": ["force"]}
     for beyond in (
         [],
         ["matrix/"],
