@@ -18,9 +18,9 @@ from benchmarks.crews import Crews, turned
 from benchmarks.place import Place
 from benchmarks.plan import Plan
 from benchmarks.results import Results
-from dibs.backends.http.loop_link import dial
-from dibs.backends.http.settings import Settings
-from dibs.backends.http.url import read_url
+from dibs.stores.http.loop_link import dial
+from dibs.stores.http.settings import Settings
+from dibs.stores.http.url import read_url
 
 SECTION = "renewals under dripping connections"
 TTL = 1.0

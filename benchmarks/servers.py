@@ -45,7 +45,7 @@ class Servers:
 
     def _service(self) -> str:
         if "service" not in self._urls:
-            from tests.backends.http.processes import DibsServer
+            from tests.stores.http.processes import DibsServer
 
             folder = self._folder / "service"
             server = DibsServer(folder, f"sqlite:///{folder}/leases.db")

@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from dibs.faces.common import COMMON
+from dibs.exports import COMMON
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src/dibs/_api.py"
@@ -32,13 +32,13 @@ that file, and run the tool.
 '''
 FOOTER = """
 if TYPE_CHECKING:
-    from dibs.faces.common import *  # noqa: F403
+    from dibs.exports import *  # noqa: F403
 
     __all__: list[str]
 else:
     __all__, __getattr__, __dir__ = public_names(__name__, __name__)
 """
-MODULES = {"dibs.runtime.asyncio": "dibs.runtime.threads"}
+MODULES = {"dibs.runtime.aio": "dibs.runtime.threads"}
 NAMES = {
     "AsyncIterator": "Iterator",
     "AsyncRuntime": "ThreadRuntime",
@@ -268,7 +268,7 @@ def generated() -> str:
     body = ast.unparse(ast.fix_missing_locations(transformer.visit(tree)))
     if unused := [each for each in SENTENCES if each not in transformer.used]:
         raise SystemExit(f"tools/unasync.py: nobody says {unused[0]!r} any more")
-    imports = "from dibs.faces.common import public_names\nfrom dibs.runtime.step import step\n"
+    imports = "from dibs.exports import public_names\nfrom dibs.runtime.port import step\n"
     text = HEADER + imports + re.sub(r"(?m)^(class|def|type) ", r"\n\n\1 ", body) + "\n" + FOOTER
     text = ruff("check", "--fix-only", "--select", "F401,I", text=text)
     text = re.sub(r'(?m)^"([^"].*)"$', r'"""\1"""', ruff("format", text=text))

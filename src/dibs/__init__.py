@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from dibs._api import TaskLock as TaskLock
     from dibs._api import Term as Term
     from dibs._api import connect as connect
-    from dibs.faces.common import *  # noqa: F403
+    from dibs.exports import *  # noqa: F403
 
     __all__: list[str]
     __version__: str
 else:
-    from dibs.faces.common import public_names
+    from dibs.exports import public_names
     from dibs.lazy import pass_through
 
     __all__, __getattr__, __dir__ = public_names(__name__, "dibs._api")

@@ -8,36 +8,28 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
+from dibs.client import (
+    ConnectOptions,
+    Opened,
+    default_session,
+    kinds_asked,
+    named,
+    opened,
+    resource_key,
+)
 from dibs.config import UNSET, Unset, optional_seconds
 from dibs.config import Duration as Duration
 from dibs.core.names import Kind
-from dibs.defaults import default_hub
-from dibs.faces.common import public_names
-from dibs.faces.described import Described
-from dibs.faces.joining import by_thread
-from dibs.faces.opening import ConnectOptions, Opened, kinds_asked, named, opened, resource_key
-from dibs.faces.sides import (
-    body_of_thread,
-    enter_as_held_by_thread,
-    enter_as_primitive_of_threads,
-    refuse_in_loop,
-    step_until_sigterm,
-)
-from dibs.hub import Hub
+from dibs.exports import public_names
 from dibs.lazy import imported
-from dibs.model import Capabilities as Capabilities
-from dibs.model import Finding as Finding
-from dibs.model import Holder as Holder
-from dibs.model import Status as Status
-from dibs.primitives import admin
-from dibs.primitives.allof import AllOfBase
-from dibs.primitives.allof_leases import LeasesBase
-from dibs.primitives.campaign import CampaignBase
-from dibs.primitives.election import ElectionBase
-from dibs.primitives.entering import Entering, Held
-from dibs.primitives.guarded import GuardedBase
-from dibs.primitives.lease import LeaseBase
-from dibs.primitives.options import (
+from dibs.locks import admin
+from dibs.locks.allof import AllOfBase
+from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.campaign import CampaignBase, GuardedBase
+from dibs.locks.election import ElectionBase
+from dibs.locks.entering import Entering, Held
+from dibs.locks.lease import LeaseBase
+from dibs.locks.options import (
     ElectionOptions,
     HoldOptions,
     NoOptions,
@@ -45,18 +37,30 @@ from dibs.primitives.options import (
     refuse_options,
     shown_as,
 )
-from dibs.primitives.primitive import LockBase
-from dibs.primitives.resizing import ResizableLease
-from dibs.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
-from dibs.primitives.semaphore import SemaphoreBase
-from dibs.primitives.tasklease import TaskLeaseBase
-from dibs.primitives.tasklock import TaskLockBase
-from dibs.primitives.term import TermBase
-from dibs.primitives.watching import Waiting as Waiting
-from dibs.runtime.port import Runtime
-from dibs.runtime.step import step
+from dibs.locks.primitive import LockBase
+from dibs.locks.resizing import ResizableLease
+from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
+from dibs.locks.semaphore import SemaphoreBase
+from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
+from dibs.locks.term import TermBase
+from dibs.locks.waiting import Waiting as Waiting
+from dibs.model import Capabilities as Capabilities
+from dibs.model import Finding as Finding
+from dibs.model import Holder as Holder
+from dibs.model import Status as Status
+from dibs.named_stores import NamedStore
+from dibs.runtime.port import Runtime, step
 from dibs.runtime.threads import ThreadRuntime
-from dibs.stores import NamedStore
+from dibs.session import StoreSession
+from dibs.sides import (
+    Described,
+    body_of_thread,
+    by_thread,
+    enter_as_held_by_thread,
+    enter_as_primitive_of_threads,
+    refuse_in_loop,
+    step_until_sigterm,
+)
 
 MAY_AWAIT = False
 """Callbacks may be coroutine functions."""
@@ -148,7 +152,7 @@ class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
     def _runtime(self) -> ThreadRuntime:
         refuse_in_loop(self)
         client = self._client
-        return (default_hub() if client is None else client.hub).thread_runtime()
+        return (default_session() if client is None else client.session).thread_runtime()
 
     def status(self) -> Status:
         """Return the holders and waiters. `mine` tells which leases belong to this client."""
@@ -247,7 +251,7 @@ class Lock(LockBase[Lease], Primitive):
         The other options are the constructor's. At decoration a field without a parameter raises
         `ValueError`, and a generator function `TypeError`.
         """
-        wrapping: Callable[[F], F] = imported("dibs.faces.wraps").wraps(
+        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps(
             template, on_busy=on_busy, default=default, client=client, **options
         )
         return wrapping
@@ -354,7 +358,7 @@ class TaskLock(TaskLockBase[TaskLease], Resource[TaskLease]):
     ) -> Callable[[F], F]:
         """Like `Lock.wraps`, with a task lock; `on_busy="skip"` skips a call that may not start."""
         hold = {"min_hold": min_hold, "max_hold": max_hold, **options}
-        wrapping: Callable[[F], F] = imported("dibs.faces.wraps").wraps_task(
+        wrapping: Callable[[F], F] = imported("dibs.decorator").wraps_task(
             template, on_busy, default, client, hold
         )
         return wrapping
@@ -555,9 +559,9 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
 class Client:
     """A client of a store. It connects on first use."""
 
-    def __init__(self, hub: Hub, *, opened: Opened | None = None) -> None:
-        self.hub = hub
-        self._opened = opened or Opened(hub)
+    def __init__(self, session: StoreSession, *, opened: Opened | None = None) -> None:
+        self.session = session
+        self._opened = opened or Opened(session)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -566,17 +570,17 @@ class Client:
         Raises `NotConfigured` for an unknown name.
         """
         found = named(name)
-        return cls(found.hub, opened=found)
+        return cls(found.session, opened=found)
 
     @property
     def url(self) -> str:
         """The store's URL, without a password."""
-        return self.hub.url
+        return self.session.url
 
     @property
     def capabilities(self) -> Capabilities:
         """What the store promises."""
-        return self.hub.capabilities
+        return self.session.capabilities
 
     def lock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> Lock:
         """A `Lock` in this store."""
@@ -651,7 +655,7 @@ class Client:
         default store (`connect()` without a URL) leaves that store open.
         """
         if self._opened.end():
-            self.hub.close()
+            self.session.close()
 
     def __enter__(self) -> Self:
         self._opened.begin()
@@ -663,7 +667,7 @@ class Client:
 
     def _ready(self) -> ThreadRuntime:
         refuse_in_loop(self)
-        runtime = self.hub.thread_runtime()
+        runtime = self.session.thread_runtime()
         step(runtime.ready())
         return runtime
 
@@ -687,11 +691,11 @@ def connect(
     `NotConfigured` for a URL that is not one of a store.
     """
     found = opened(url, default, options)
-    return Client(found.hub, opened=found)
+    return Client(found.session, opened=found)
 
 
 if TYPE_CHECKING:
-    from dibs.faces.common import *  # noqa: F403
+    from dibs.exports import *  # noqa: F403
 
     __all__: list[str]
 else:

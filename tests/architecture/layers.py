@@ -37,16 +37,16 @@ IN_WORKFLOWS = IMPURE - {"asyncio", "logging"}
 """Where Temporal's loop runs, nothing else may act: a replay would see something else."""
 
 BASE = names("errors model")
-BELOW = BASE | names("config clock fork gate core.*")
+BELOW = BASE | names("config clock process core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
-    "hub misspelt backends backends.port backends.redact backends.http.wire backends.http.names"
-    " backends.http.wire_service backends.http.translation runtime.port runtime.asyncio runtime.mail"
-    " primitives.acquire primitives.ask primitives.ids primitives.messages"
+    "session misspelt stores.registry stores.port stores.redact stores.http.wire stores.http.names"
+    " stores.http.wire_service stores.http.translation runtime.port runtime.aio runtime.notifications"
+    " locks.acquire locks.requests locks.messages"
 )
 HTTP = names("msgspec starlette")
 TEMPORAL_FLOWS = BASE | names(
-    "config core.* primitives.messages backends.temporal.protocol.* backends.temporal.workflows.*"
+    "config core.* locks.messages stores.temporal.protocol.* stores.temporal.workflows.*"
     " temporal.defaults temporal.failures"
 )
 """What workflow code of Temporal's users relies on, however a permit is granted."""
@@ -62,110 +62,100 @@ def flows(more: str = "") -> Rule:
     )
 
 
-# The most specific row holds: `backends.port` before `backends.*`. A module without a row fails.
+# The most specific row holds: `stores.port` before `stores.*`. A module without a row fails.
 RULES: Mapping[str, Rule] = {
     "model": Rule(),
     "errors": Rule(names("model")),
     "clock": Rule(BASE),
-    "fork": Rule(BASE),
-    "gate": Rule(),
-    "sigterm": Rule(),
+    "process": Rule(BASE),
     "lazy": Rule(),
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
     "links": Rule(BASE | names("core.*"), theirs=names("opentelemetry")),
     "misspelt": Rule(names("errors")),
-    "store_names": Rule(names("backends.redact")),
-    "settings_file": Rule(BASE | names("config core.* store_names backends.redact")),
-    "settings": Rule(BASE | names("config core.* settings_file")),
-    "settings_stores": Rule(BASE | names("config core.* settings settings_file")),
-    "backends.port": Rule(BELOW),
-    "backends.redact": Rule(),
-    "backends.bell": Rule(),
-    "backends.buffered": Rule(),
-    "backends": Rule(BELOW | names("lazy backends.port backends.redact")),
-    "backends.*": Rule(
-        BELOW | names("backends.bell backends.buffered backends.port backends.redact"),
+    "settings": Rule(BASE | names("config core.* stores.redact")),
+    "stores.port": Rule(BELOW),
+    "stores.redact": Rule(),
+    "stores.bell": Rule(),
+    "stores.buffered": Rule(),
+    "stores": Rule(),
+    "stores.registry": Rule(BELOW | names("lazy stores.port stores.redact")),
+    "stores.*": Rule(
+        BELOW | names("stores.bell stores.buffered stores.port stores.redact"),
         theirs=names("*"),
     ),
-    "backends.memory": Rule(BELOW | names("backends.port")),
-    "backends.sqlite.*": Rule(
-        BELOW | names("backends.bell backends.port backends.redact"), siblings=True
-    ),
+    "stores.memory": Rule(BELOW | names("stores.port")),
+    "stores.sqlite.*": Rule(BELOW | names("stores.bell stores.port stores.redact"), siblings=True),
     # what is said, between workflows and clients: the same on both sides, so it does nothing
-    "backends.temporal.protocol.*": Rule(
+    "stores.temporal.protocol.*": Rule(
         BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
     ),
-    "backends.temporal.unheeded": Rule(),
+    "stores.temporal.unheeded": Rule(),
     # what runs in workflows: no clock, no thread, no I/O but by Temporal
-    "backends.temporal.workflows.*": Rule(
-        BASE | names("backends.temporal.protocol.* backends.temporal.unheeded"),
+    "stores.temporal.workflows.*": Rule(
+        BASE | names("stores.temporal.protocol.* stores.temporal.unheeded"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
     ),
-    "backends.temporal.broker.*": Rule(
-        BASE | names("core.* backends.temporal.protocol.* backends.temporal.workflows.*"),
+    "stores.temporal.broker.*": Rule(
+        BASE | names("core.* stores.temporal.protocol.* stores.temporal.workflows.*"),
         siblings=True,
         theirs=names("temporalio"),
         not_stdlib=IN_WORKFLOWS,
     ),
     # a query is asked at any time, and the workflow's own stands still between its tasks
-    "backends.temporal.broker.clock": Rule(theirs=names("temporalio")),
-    "backends.temporal.client.*": Rule(
-        BELOW | names("backends.port backends.temporal.protocol.* backends.temporal.unheeded"),
+    "stores.temporal.broker.clock": Rule(theirs=names("temporalio")),
+    "stores.temporal.client.*": Rule(
+        BELOW | names("stores.port stores.temporal.protocol.* stores.temporal.unheeded"),
         siblings=True,
         theirs=names("temporalio"),
     ),
-    "backends.temporal.store": Rule(
-        BELOW | names("backends.port backends.temporal.protocol.* backends.temporal.client.*"),
+    "stores.temporal.store": Rule(
+        BELOW | names("stores.port stores.temporal.protocol.* stores.temporal.client.*"),
         theirs=names("temporalio"),
     ),
-    "backends.temporal": Rule(),
-    "runtime.*": Rule(BELOW | names("backends.port"), siblings=True),
-    "primitives.*": Rule(
-        BASE | names("config settings fork core.* runtime.port"),
+    "stores.temporal": Rule(),
+    "runtime.*": Rule(BELOW | names("stores.port"), siblings=True),
+    "locks.*": Rule(
+        BASE | names("config settings process core.* runtime.port"),
         siblings=True,
         not_stdlib=names("asyncio threading concurrent queue selectors"),
     ),
-    "hub": Rule(BELOW | names("backends backends.port runtime.*")),
-    "overrides": Rule(BELOW | names("hub")),
-    "defaults": Rule(BELOW | names("hub overrides settings_stores stores")),
-    "stores": Rule(BELOW | names("hub overrides settings_file settings_stores store_names")),
-    "faces.*": Rule(
-        BELOW
-        | {"sync"}
-        | names(
-            "hub defaults lazy overrides settings sigterm store_names stores runtime.* primitives.* _api"
-        ),
-        siblings=True,
+    "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
+    "named_stores": Rule(BELOW | names("session settings")),
+    "client": Rule(BELOW | {"sync"} | names("session named_stores settings sides _api")),
+    "sides": Rule(BELOW | names("session named_stores locks.* runtime.*")),
+    "decorator": Rule(
+        BELOW | names("client settings named_stores session sides locks.* runtime.* _api sync")
     ),
-    "_api": Rule(BELOW | names("hub defaults lazy stores runtime.* primitives.* faces.*")),
-    "sync": Rule(BELOW | names("hub defaults lazy stores runtime.* primitives.* faces.*")),
-    "": Rule(BASE | names("lazy config faces.* _api")),
+    "exports": Rule(BELOW | names("lazy client decorator locks.*")),
+    "_api": Rule(
+        BELOW | names("session client lazy named_stores runtime.* locks.* sides decorator exports")
+    ),
+    "sync": Rule(
+        BELOW | names("session client lazy named_stores runtime.* locks.* sides decorator exports")
+    ),
+    "": Rule(BASE | names("lazy config sides decorator exports _api")),
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(
-        PUBLIC | names("config sigterm store_names"), siblings=True, theirs=names("cronsim")
+        PUBLIC | names("config process settings"), siblings=True, theirs=names("cronsim")
     ),
-    "contrib.*": Rule(PUBLIC | names("config defaults"), siblings=True, theirs=names("*")),
+    "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(
-        PUBLIC
-        | names("contrib core.names links")
-        | names("primitives.ask primitives.kept primitives.observing"),
+        PUBLIC | names("contrib core.names links") | names("locks.requests locks.kept locks.hooks"),
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
-        names("errors lazy backends.temporal.broker.* temporal.semaphore temporal.plugin")
+        names("errors lazy stores.temporal.broker.* temporal.semaphore temporal.plugin")
         | names("temporal.failures temporal.permits.* temporal.slot.* temporal.activity.*")
-        | names("temporal.worker.* temporal.defaults backends.temporal.protocol.*")
+        | names("temporal.worker.* temporal.defaults stores.temporal.protocol.*")
     ),
     "temporal.sdk": Rule(theirs=names("temporalio")),
     "temporal.failures": Rule(names("errors temporal.sdk"), theirs=names("temporalio")),
-    "temporal.defaults": Rule(
-        names("backends.temporal.protocol.queues"), theirs=names("temporalio")
-    ),
+    "temporal.defaults": Rule(names("stores.temporal.protocol.queues"), theirs=names("temporalio")),
     "temporal.permits.*": flows(),
     "temporal.slot.*": flows("temporal.permits.*"),
     "temporal.fair.*": flows("temporal.permits.*"),
@@ -176,21 +166,21 @@ RULES: Mapping[str, Rule] = {
     "temporal.semaphore": flows("temporal.permits.* temporal.slot.* temporal.fair.*"),
     "temporal.activity.*": Rule(
         PUBLIC
-        | names("config settings core.* defaults backends temporal.sdk")
+        | names("config settings core.* client stores.registry temporal.sdk")
         # an acquire that goes on in the next attempt
-        | names("primitives.acquire primitives.ask primitives.watching runtime.port"),
+        | names("locks.acquire locks.requests locks.waiting runtime.port"),
         siblings=True,
         theirs=names("temporalio"),
     ),
     "temporal.worker.*": Rule(
         BASE
-        | names("config backends.temporal.protocol.* backends.temporal.broker.*")
-        | names("backends.temporal.client.* temporal.sdk temporal.slot.*"),
+        | names("config stores.temporal.protocol.* stores.temporal.broker.*")
+        | names("stores.temporal.client.* temporal.sdk temporal.slot.*"),
         siblings=True,
         theirs=names("temporalio"),
     ),
     "temporal.plugin": Rule(
-        BASE | names("config backends.temporal.protocol.* temporal.activity.* temporal.worker.*"),
+        BASE | names("config stores.temporal.protocol.* temporal.activity.* temporal.worker.*"),
         theirs=names("temporalio"),
     ),
     # the service speaks the stores' own language, for others, so it reaches below the public names
@@ -205,15 +195,15 @@ RULES: Mapping[str, Rule] = {
     # sees what passes, and knows of no route
     "server.observatory.*": Rule(
         BASE
-        | names("core.names runtime.mail runtime.port")
+        | names("core.names runtime.notifications runtime.port")
         | names("server.placing.runtime server.principal server.serve"),
         siblings=True,
     ),
     # several stores as one, beneath the service and its routes
     "server.placing.*": Rule(
         BASE
-        | names("core.names backends backends.http.names backends.postgres.url")
-        | names("backends.redact primitives.ids runtime.asyncio runtime.mail runtime.port")
+        | names("core.names stores.registry stores.http.names stores.postgres.url")
+        | names("stores.redact locks.requests runtime.aio runtime.notifications runtime.port")
         | names("server.audit server.config server.principal server.reach server.records.port")
         | names("server.repeating server.secrets"),
         siblings=True,
@@ -231,7 +221,7 @@ RULES: Mapping[str, Rule] = {
     # what the service remembers lies where leases do, so their addresses and connections are known
     "server.records.*": Rule(
         BASE
-        | names("backends backends.redact backends.sqlite.* backends.redis.* backends.postgres.*"),
+        | names("stores.registry stores.redact stores.sqlite.* stores.redis.* stores.postgres.*"),
         siblings=True,
         theirs=names("psycopg"),
     ),
@@ -239,9 +229,9 @@ RULES: Mapping[str, Rule] = {
     "cli.*": Rule(
         PUBLIC
         | names(
-            "gate misspelt settings_file settings_stores temporal testing config backends.http.* server.*"
+            "process misspelt settings named_stores temporal testing config stores.http.* server.*"
         )
-        | names("backends.redact primitives.by_id runtime.step"),
+        | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),
@@ -254,7 +244,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("click"),
     ),
     "testing.*": Rule(
-        PUBLIC | names("clock config hub lazy core.* backends backends.port runtime.*"),
+        PUBLIC | names("clock config session lazy core.* stores.registry stores.port runtime.*"),
         siblings=True,
         theirs=names("pytest"),
     ),
@@ -354,9 +344,9 @@ def matches(short: str, pattern: str) -> bool:
 
 
 def own_package(short: str, row: str) -> str | None:
-    """The package whose modules are a module's own: of `backends.redis.lua` it is `backends.redis`.
+    """The package whose modules are a module's own: of `stores.redis.lua` it is `stores.redis`.
 
-    Two modules of `core.*` are siblings; two stores of `backends.*` are strangers.
+    Two modules of `core.*` are siblings; two stores of `stores.*` are strangers.
     """
     if RULES[row].siblings:
         return row

@@ -62,7 +62,7 @@ def test_primitives_have_no_async_generators() -> None:
     found = [
         f"{name}: {function.name}"
         for name, module in MODULES.items()
-        if row_of(module.short) == "primitives.*"
+        if row_of(module.short) == "locks.*"
         for function in ast.walk(module.tree)
         if isinstance(function, ast.AsyncFunctionDef)
         and any(isinstance(node, ast.Yield) for node in ast.walk(function))
@@ -76,17 +76,17 @@ def test_primitives_have_no_async_generators() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("backends.redis", "from dibs.backends import memory"),
-        ("backends.redis", "from . import memory"),
-        ("backends.redis", "from .memory import MemoryBackend"),
-        ("backends.redis.lua", "from ..memory import MemoryBackend"),
-        ("backends.redis", "def f():\n    import dibs.backends.sqlite"),
+        ("stores.redis", "from dibs.stores import memory"),
+        ("stores.redis", "from . import memory"),
+        ("stores.redis", "from .memory import MemoryBackend"),
+        ("stores.redis.lua", "from ..memory import MemoryBackend"),
+        ("stores.redis", "def f():\n    import dibs.stores.sqlite"),
         ("server.placing.runtime", "from dibs.server import routes"),
         ("server.app", "import prometheus_client"),
-        ("backends.redis", "if TYPE_CHECKING:\n    from dibs import client"),
-        ("primitives.lock", "import asyncio.locks"),
-        ("primitives.lock", "from dibs.runtime import batcher"),
-        ("primitives.lock", "from dibs.backends.memory import MemoryBackend"),
+        ("stores.redis", "if TYPE_CHECKING:\n    from dibs import client"),
+        ("locks.lock", "import asyncio.locks"),
+        ("locks.lock", "from dibs.runtime import batcher"),
+        ("locks.lock", "from dibs.stores.memory import MemoryBackend"),
         ("cli.run", "from dibs.client import connect"),
         ("cli.run", "from dibs import core"),
         ("cli.run", "def f():\n    import some_third_party.thing"),
@@ -106,10 +106,10 @@ def test_catches(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("backends.redis", "import redis.asyncio\nfrom dibs.backends.port import Backend"),
-        ("backends.redis.lua", "from dibs.backends.redis import scripts"),
-        ("backends.redis.lua", "from . import scripts\nfrom .scripts import ACQUIRE"),
-        ("primitives.lock", "from dibs.runtime.port import Runtime\nfrom .lease import Lease"),
+        ("stores.redis", "import redis.asyncio\nfrom dibs.stores.port import Backend"),
+        ("stores.redis.lua", "from dibs.stores.redis import scripts"),
+        ("stores.redis.lua", "from . import scripts\nfrom .scripts import ACQUIRE"),
+        ("locks.lock", "from dibs.runtime.port import Runtime\nfrom .lease import Lease"),
         ("cli.run", "from dibs import sync\nfrom dibs.cli import output\nimport click"),
         ("core.ledger", "from math import inf\nfrom .book import Book"),
     ],

@@ -11,8 +11,8 @@ from base64 import b64decode
 import pytest
 
 import dibs.sync
-from dibs.backends import BUILTIN, SPELLINGS
 from dibs.cli import options
+from dibs.stores.registry import BUILTIN, SPELLINGS
 from tests.cli.processes import DIBS, LONG, Cli, line
 
 HOLDER = {

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 import dibs.sync
-from dibs.backends.http import wire
-from dibs.backends.http.names import encoded
 from dibs.cli import main
 from dibs.cli.exits import FORBIDDEN, FREE, USAGE
 from dibs.core.names import fingerprint
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.world import World, b64
 
 pytestmark = pytest.mark.once

@@ -15,9 +15,9 @@ from dibs.errors import (
     IncompatibleVersion,
     NotConfigured,
 )
-from tests.backends.http.peers import Peer, answer, problem, stream
 from tests.server.world import LONG
 from tests.servers.waiting import wait_until
+from tests.stores.http.peers import Peer, answer, problem, stream
 
 PAGE = b"<html><body>hello\n\nworld</body></html>\n"
 

@@ -12,7 +12,7 @@ from dibs.cli import waiting
 from dibs.cli.voice import Voice
 from dibs.cli.waiting import Speaker
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.primitives.watching import Waiting
+from dibs.locks.waiting import Waiting
 from tests.cli.processes import LONG
 from tests.runtime.interrupting import Interrupting
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs import defaults, settings, settings_file, stores
+from dibs import client, named_stores, settings
 
 type Write = Callable[[str], Path]
 
@@ -18,13 +18,13 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name.startswith(("DIBS_", "KUBERNETES_")):
             monkeypatch.delenv(name, raising=False)
     by_settings: dict[Any, Any] = {}
-    monkeypatch.setattr(defaults, "_said", ())
-    monkeypatch.setattr(stores, "_by_settings", by_settings)
-    monkeypatch.setattr(settings_file, "_read", {})
+    monkeypatch.setattr(client, "_said", ())
+    monkeypatch.setattr(named_stores, "_by_settings", by_settings)
+    monkeypatch.setattr(settings, "_files", {})
     monkeypatch.setattr(settings, "_users", {})
     yield
-    for hub in by_settings.values():
-        hub.close()
+    for session in by_settings.values():
+        session.close()
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import ImplicitStoreWarning, NotConfigured, defaults, overrides
-from dibs.stores import hub_named
+from dibs import ImplicitStoreWarning, NotConfigured, session
+from dibs.client import default_is_named, default_session
+from dibs.named_stores import session_named
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
@@ -21,7 +22,7 @@ from tests.runtime.scripts import run_script
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """This user's home, as the password database has it."""
-    monkeypatch.setattr("dibs.hub._home", lambda: tmp_path)
+    monkeypatch.setattr("dibs.session._home", lambda: tmp_path)
     return tmp_path
 
 
@@ -30,7 +31,7 @@ def memory() -> Any:
 
 
 def url_in_use() -> str:
-    return defaults.default_hub().url
+    return default_session().url
 
 
 def test_the_implicit_store_warns_once_and_lies_in_the_users_state(home: Path) -> None:
@@ -53,7 +54,7 @@ def test_home_in_the_environment_changes_nothing(tmp_path: Path) -> None:
         """
 import os, sys
 os.environ["HOME"] = sys.argv[1]
-from dibs.hub import implicit_url
+from dibs.session import implicit_url
 print(implicit_url())
 os.environ["HOME"] = "/nowhere"
 print(implicit_url())
@@ -140,12 +141,12 @@ def test_an_override_holds_in_every_thread_and_ends_with_an_exception() -> None:
 
 
 def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
-    hubs: list[object] = []
+    stores: list[object] = []
     barrier = threading.Barrier(8)
 
     def first() -> None:
         barrier.wait()
-        hubs.append(defaults.default_hub())
+        stores.append(default_session())
 
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -154,7 +155,7 @@ def test_many_threads_that_come_first_get_one_store(home: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(set(map(id, hubs))) == 1
+    assert len(set(map(id, stores))) == 1
     assert len(warned) == 1
 
 
@@ -214,45 +215,45 @@ def test_settings_that_change_are_followed_the_timeouts_too(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DIBS_URL", "memory://a")
-    first = defaults.default_hub()
-    assert defaults.default_hub() is first
+    first = default_session()
+    assert default_session() is first
     monkeypatch.setenv("DIBS_CALL_TIMEOUT", "3s")
-    second = defaults.default_hub()
+    second = default_session()
     assert (second.thread_runtime().call_timeout, first.thread_runtime().call_timeout) == (3, 10)
     monkeypatch.setenv("DIBS_CONNECT_TIMEOUT", "4s")
-    assert defaults.default_hub().thread_runtime().connect_timeout == 4
+    assert default_session().thread_runtime().connect_timeout == 4
     monkeypatch.delenv("DIBS_CONNECT_TIMEOUT")
-    assert defaults.default_hub() is second
+    assert default_session() is second
 
 
 def test_whether_somebody_named_it(monkeypatch: pytest.MonkeyPatch, write: Write) -> None:
-    assert not defaults.default_is_named()
+    assert not default_is_named()
     write('ttl = "20s"')
-    assert not defaults.default_is_named()
+    assert not default_is_named()
     write('url = "memory://file"')
-    assert defaults.default_is_named()
+    assert default_is_named()
     monkeypatch.delenv("DIBS_CONFIG")
     with memory() as client, dibs.override(client):
-        assert defaults.default_is_named()
+        assert default_is_named()
     with dibs.sync.connect("memory://", default=True):
-        assert defaults.default_is_named()
-    assert not defaults.default_is_named()
+        assert default_is_named()
+    assert not default_is_named()
 
 
 def test_a_named_store_is_overridden_alone() -> None:
     real, double, other = memory(), memory(), memory()
     dibs.set_default(real)
     with dibs.override(double, name="reports"):
-        assert hub_named("reports").url == double.url
+        assert session_named("reports").url == double.url
         assert url_in_use() == real.url
         with dibs.override(other), dibs.sync.Lock("a", client="reports"):
             assert double.lock("a").locked()
             assert url_in_use() == other.url
         with dibs.override(other, name="reports"):
-            assert hub_named("reports").url == other.url
-        assert hub_named("reports").url == double.url
+            assert session_named("reports").url == other.url
+        assert session_named("reports").url == double.url
     with pytest.raises(dibs.NotConfigured):
-        hub_named("reports")
+        session_named("reports")
 
 
 def test_an_override_comes_before_what_is_connected_meanwhile() -> None:
@@ -260,7 +261,7 @@ def test_an_override_comes_before_what_is_connected_meanwhile() -> None:
     double = memory()
     with dibs.override(double), dibs.override(double, name="reports"):
         real = dibs.sync.connect("memory://real", default=True)
-        assert hub_named("reports").url == url_in_use() == double.url
+        assert session_named("reports").url == url_in_use() == double.url
     with real:
         assert url_in_use() == "memory://real"
 
@@ -274,7 +275,7 @@ async def test_two_tests_at_once_have_each_their_own() -> None:
     async def test(client: Any) -> None:
         with dibs.override(client), dibs.override(client, name="reports"):
             await both_are_in.wait()
-            urls = {url_in_use(), hub_named("reports").url, await asyncio.create_task(child())}
+            urls = {url_in_use(), session_named("reports").url, await asyncio.create_task(child())}
             urls.add(await asyncio.to_thread(url_in_use))
             seen.append(urls == {client.url})
             await both_are_in.wait()
@@ -310,7 +311,7 @@ def test_one_that_ends_in_another_context_has_ended_everywhere() -> None:
     other.run(override.__exit__, None, None, None)
     for context in (inside, copied, other):
         assert context.run(url_in_use) == "memory://default"
-    assert not overrides._latest
+    assert not session._latest
 
 
 def test_they_may_end_in_any_order() -> None:

@@ -157,15 +157,15 @@ def test_settings_name_stores_that_connect_by_themselves(
         for name, locked in ("reports", False), ("other", True):
             with sync.connect(f"sqlite:///{tmp_path}/{name}.db") as client:
                 assert client.lock("a").locked() is locked
-    runtime = sync.Client.named("reports").hub.thread_runtime()
+    runtime = sync.Client.named("reports").session.thread_runtime()
     assert (runtime.connect_timeout, runtime.call_timeout) == (4, 3)
 
 
 def test_a_timeout_that_changes_is_followed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DIBS_STORES__REPORTS__URL", url)
-    first = dibs.sync.Client.named("reports").hub
+    first = dibs.sync.Client.named("reports").session
     monkeypatch.setenv("DIBS_STORES__REPORTS__CALL_TIMEOUT", "3s")
-    second = dibs.sync.Client.named("reports").hub
+    second = dibs.sync.Client.named("reports").session
     assert (first.thread_runtime().call_timeout, second.thread_runtime().call_timeout) == (10, 3)
 
 

@@ -11,8 +11,8 @@ import dibs
 import dibs.sync
 from dibs import LockConfig, NotConfigured, UnsafeTiming
 from dibs.config import READERS
-from dibs.primitives import election_config, tasklock
-from dibs.settings_file import STORE_KEYS
+from dibs.locks import tasklock, term
+from dibs.settings import STORE_KEYS
 from tests.config.conftest import Write
 from tests.pages import DOCS, blocks, run
 from tests.runtime.scripts import run_script
@@ -243,11 +243,11 @@ def test_the_file_names_the_default_store(
     write(f'url = "sqlite:///{tmp_path}/file.db"\ncall_timeout = "3s"')
     client = dibs.sync.connect()
     assert client.url.endswith("/file.db")
-    assert client.hub.thread_runtime().call_timeout == 3
+    assert client.session.thread_runtime().call_timeout == 3
     monkeypatch.setenv("DIBS_URL", f"sqlite:///{tmp_path}/variable.db")
     monkeypatch.setenv("DIBS_CONNECT_TIMEOUT", "4s")
     with dibs.sync.Lock("a"):
-        runtime = dibs.sync.connect().hub.thread_runtime()
+        runtime = dibs.sync.connect().session.thread_runtime()
         assert dibs.sync.connect().url.endswith("/variable.db")
     assert (runtime.connect_timeout, runtime.call_timeout) == (4, 3)
 
@@ -306,9 +306,7 @@ def test_every_example_is_tried() -> None:
     assert len(blocks(PAGE)) == 3
 
 
-@pytest.mark.parametrize(
-    "key", sorted({*READERS, *election_config.READERS, *tasklock.READERS, *STORE_KEYS})
-)
+@pytest.mark.parametrize("key", sorted({*READERS, *term.READERS, *tasklock.READERS, *STORE_KEYS}))
 def test_every_setting_is_told(key: str) -> None:
     page = (DOCS / PAGE).read_text("utf-8")
     table = page.partition("## Settings")[2].partition("## Stores")[0]

@@ -8,7 +8,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import ImplicitStoreWarning, LockConfig, UnsafeTiming, defaults, stores
+from dibs import ImplicitStoreWarning, LockConfig, UnsafeTiming, client, named_stores
 
 
 @pytest.fixture(autouse=True)
@@ -20,12 +20,12 @@ async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
         "KUBERNETES_SERVICE_HOST",
     ):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("dibs.hub._home", lambda: tmp_path)
-    monkeypatch.setattr(stores, "_by_settings", {})
-    monkeypatch.setattr(defaults, "_said", ())
+    monkeypatch.setattr("dibs.session._home", lambda: tmp_path)
+    monkeypatch.setattr(named_stores, "_by_settings", {})
+    monkeypatch.setattr(client, "_said", ())
     yield
-    for hub in stores._by_settings.values():
-        await dibs.Client(hub).close()
+    for session in named_stores._by_settings.values():
+        await dibs.Client(session).close()
 
 
 def line_of(warned: pytest.WarningsRecorder) -> str:
@@ -52,7 +52,7 @@ async def test_in_a_wrapped_function() -> None:
 
 async def test_in_a_client_of_the_default_store() -> None:
     for connect in (dibs.connect, dibs.sync.connect):
-        stores._by_settings.clear()
+        named_stores._by_settings.clear()
         with pytest.warns(ImplicitStoreWarning) as warned:
             connect()
         assert line_of(warned) == "connect()"

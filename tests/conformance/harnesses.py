@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from dibs.backends import store_for
-from dibs.backends.port import Store
 from dibs.server.placing.runtime import PlacedRuntime
+from dibs.stores.port import Store
+from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance
 from dibs.testing.conformance.world import step
-from tests.backends.http.serving import Served
-from tests.backends.temporal.serving import brokers_for
 from tests.servers.certificates import self_signed
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.servers.temporal import TemporalServer
+from tests.stores.http.serving import Served
+from tests.stores.temporal.serving import brokers_for
 
 
 class Memory(BackendConformance):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from dibs.backends import BUILTIN
+from dibs.stores.registry import BUILTIN
 from dibs.testing.conformance import BackendConformance
 from tests.conformance.harnesses import HARNESSES
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from dibs.backends import store_for
-from dibs.backends.port import Backend, Store
 from dibs.errors import DibsError
 from dibs.model import (
     Acquire,
@@ -30,6 +28,8 @@ from dibs.model import (
     Status,
     Wakeup,
 )
+from dibs.stores.port import Backend, Store
+from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance, World
 

@@ -13,8 +13,8 @@ from opentelemetry.trace import StatusCode
 from dibs import AcquireTimeout, BackendUnavailable
 from dibs.contrib import otel
 from dibs.errors import LeaseLost
-from dibs.primitives import observing
-from tests.primitives.worlds import World, in_both_worlds
+from dibs.locks import hooks as observing
+from tests.locks.worlds import World, in_both_worlds
 from tests.traced import Traces, about, ids, links, parent
 
 pytestmark = pytest.mark.once
@@ -194,7 +194,7 @@ async def test_who_is_not_told_is_not_called(w: World) -> None:
         await w.get(lease.release())
     finally:
         sys.setprofile(None)
-    assert [file for file in called if "primitives/kept" in file]
+    assert [file for file in called if "locks/kept" in file]
     told = ("opentelemetry", "contrib/otel", "observing", "core/marks")
     assert not [file for file in called if any(each in file for each in told)]
 

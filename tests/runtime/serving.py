@@ -16,7 +16,7 @@ import dibs.sync
 
 COUNTER = Path(os.environ["COUNTER"])
 client = dibs.sync.connect(os.environ["LEASES"])
-tasks = dibs.Client(client.hub)
+tasks = dibs.Client(client.session)
 counter, counter_of_tasks = client.lock("counter", ttl=5), tasks.lock("counter", ttl=5)
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from dibs.backends.memory import MemoryStore
-from dibs.backends.port import Backend, Store
 from dibs.clock import Clock
 from dibs.model import Command, Page, Reply, Wakeup
+from dibs.stores.memory import MemoryStore
+from dibs.stores.port import Backend, Store
 
 type Gate = Callable[[Sequence[Command]], None]
 

@@ -9,14 +9,14 @@ import pytest
 
 import dibs
 from dibs import BackendUnavailable, Client
-from dibs.backends.memory import MemoryStore
-from dibs.backends.port import MAX_BATCH
 from dibs.clock import SystemClock
-from dibs.hub import Hub
 from dibs.model import Acquire, Command, Granted, Inspect, Release, Released, Revoke
-from dibs.runtime.asyncio import READS
+from dibs.runtime.aio import READS
 from dibs.runtime.batcher import Batcher
 from dibs.runtime.port import Answer
+from dibs.session import StoreSession
+from dibs.stores.memory import MemoryStore
+from dibs.stores.port import MAX_BATCH
 from tests.runtime.stores import TappedStore
 from tests.servers.redis import RedisServer
 
@@ -28,7 +28,7 @@ async def store() -> TappedStore:
 
 @pytest.fixture
 async def client(store: TappedStore) -> AsyncIterator[Client]:
-    client = Client(Hub(store, call_timeout=5))
+    client = Client(StoreSession(store, call_timeout=5))
     await client._ready()
     store.batches.clear()
     yield client
@@ -52,7 +52,7 @@ async def test_an_idle_client_sends_at_once(client: Client, store: TappedStore) 
 
 
 async def test_what_can_be_done_in_place_takes_no_turn_at_all() -> None:
-    client = Client(Hub(TappedStore()))
+    client = Client(StoreSession(TappedStore()))
     await client._ready()
     acquisition = client.lock("a").acquire()
     with pytest.raises(StopIteration) as done:
@@ -112,7 +112,7 @@ async def test_a_release_never_overtakes_the_acquire_of_its_key(
     first = asyncio.create_task(client.status("first"))
     others = [asyncio.create_task(client.lock(f"new-{n}").acquire()) for n in range(MAX_BATCH)]
     await asyncio.sleep(0)
-    key, runtime = b"lock:both", client.hub.loop_runtime()
+    key, runtime = b"lock:both", client.session.loop_runtime()
     both = (Acquire(key, "an-id", "me", 30.0), Release(key, "an-id"))
     acquired, released = await runtime.call_all(both)
     replies = [told.reply for told in (acquired, released) if isinstance(told, Answer)]
@@ -155,7 +155,7 @@ async def test_a_callers_cancellation_never_touches_the_flight(
     store.hold.set()
     leases = await asyncio.gather(*tasks[1:])
     assert [lease.key for lease in leases] == [b"lock:key-%d" % n for n in range(1, 5)]
-    await asyncio.to_thread(client.hub.keeper.flush, 5)
+    await asyncio.to_thread(client.session.keeper.flush, 5)
     assert not await client.lock("key-0").locked(), "what nobody waits for is given up"
     for lease in leases:
         await lease.release()
@@ -277,7 +277,7 @@ async def test_flights_that_are_late_together_end_once_each(tmp_path: Path) -> N
                 leases = await asyncio.gather(*asking)
                 assert len({lease.key for lease in leases}) == MANY
                 await asyncio.gather(*(lease.release() for lease in leases))
-                batcher = client.hub.loop_runtime()._batcher
+                batcher = client.session.loop_runtime()._batcher
                 await batcher.drain()
                 assert (batcher._flying, batcher._aloft) == (0, 0)
 

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from dibs.backends.port import Land
 from dibs.clock import SystemClock
 from dibs.model import Command, Inspect, Reply, Unknown
 from dibs.runtime.batcher import Batcher
+from dibs.stores.port import Land
 
 caller: ContextVar[str] = ContextVar("caller", default="nobody")
 

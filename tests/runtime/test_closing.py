@@ -72,7 +72,7 @@ def open_files(url: str) -> int:
 async def close_at(url: str, step: int, *, cancelled: bool) -> bool:
     """Close a client at that await of its first connect; tell whether there was one."""
     client = dibs.connect(url)
-    runtime = client.hub.loop_runtime()
+    runtime = client.session.loop_runtime()
     backend = runtime.backend
     opening = Paused(backend.open, step)
     backend.open = lambda: opening  # type: ignore[assignment, method-assign, misc]

@@ -16,13 +16,13 @@ import redis
 
 import dibs
 from dibs import Client
-from dibs.backends.sqlite import post as letters
 from dibs.clock import SystemClock
 from dibs.errors import AcquireTimeout
-from dibs.hub import Hub
+from dibs.locks.by_id import Unattended
 from dibs.model import Acquire, Event, Wakeup
-from dibs.primitives.by_id import Unattended
-from dibs.runtime.mail import Letterbox, PassingMail
+from dibs.runtime.notifications import Letterbox, PassingMail
+from dibs.session import StoreSession
+from dibs.stores.sqlite import post as letters
 from tests.runtime.real_stores import SHARED, url_of
 from tests.runtime.stores import TappedStore
 
@@ -115,7 +115,7 @@ def forged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str
 
 async def overheard(client: Client) -> Overheard:
     await client.status("connected")
-    runtime = client.hub.loop_runtime()
+    runtime = client.session.loop_runtime()
     runtime.letterbox = heard = Overheard(runtime.letterbox)
     return heard
 
@@ -139,7 +139,7 @@ async def test_a_forged_grant_lets_nobody_in(forged: tuple[str, Forge]) -> None:
         held = await client.lock("x").acquire()
         waiting = asyncio.create_task(client.lock("x").acquire())
         lease = await waiter_of(client, "x")
-        inbox = client.hub.loop_runtime().inbox
+        inbox = client.session.loop_runtime().inbox
         event: Event = "granted"
         now = clock_of(url) + 1
         proof = "f" * 40
@@ -160,7 +160,7 @@ async def test_a_forged_revocation_ends_no_lease(forged: tuple[str, Forge]) -> N
         heard = await overheard(client)
         held = await client.lock("x").acquire()
         (holder,) = (await client.status("x")).holders
-        inbox = client.hub.loop_runtime().inbox
+        inbox = client.session.loop_runtime().inbox
         forge(Wakeup(b"lock:x", holder.lease, inbox, "revoked", detail="so there"))
         assert (await heard.arrived.get()).event == "revoked"
         await client.status("x")
@@ -178,7 +178,9 @@ async def test_other_forgeries_only_make_a_waiter_ask(
         held = await client.lock("x").acquire()
         waiting = asyncio.create_task(client.lock("x").acquire())
         lease = await waiter_of(client, "x")
-        forge(Wakeup(b"lock:x", lease, client.hub.loop_runtime().inbox, event, detail="go away"))
+        forge(
+            Wakeup(b"lock:x", lease, client.session.loop_runtime().inbox, event, detail="go away")
+        )
         assert (await heard.arrived.get()).event == event
         await client.status("x")
         assert not waiting.done()
@@ -191,7 +193,7 @@ async def test_the_grant_of_one_key_lets_nobody_in_for_another(forged: tuple[str
     url, forge = forged
     async with dibs.connect(url) as client, asyncio.timeout(30):
         heard = await overheard(client)
-        runtime = client.hub.loop_runtime()
+        runtime = client.session.loop_runtime()
         held = {name: await client.lock(name).acquire() for name in "xy"}
         waiting = {}
         for name in "xy":
@@ -214,9 +216,9 @@ async def test_the_grant_of_one_key_lets_nobody_in_for_another(forged: tuple[str
 
 
 async def test_a_grant_that_is_not_the_ids_newest_is_not_claimed() -> None:
-    async with Client(Hub(TappedStore())) as client, asyncio.timeout(30):
+    async with Client(StoreSession(TappedStore())) as client, asyncio.timeout(30):
         heard = await overheard(client)
-        runtime = client.hub.loop_runtime()
+        runtime = client.session.loop_runtime()
         leases = Unattended(runtime, "lock", "x")
         held = await client.lock("x").acquire()
         waiting = asyncio.create_task(leases.acquire("me", 30.0, wait=None, lease_id="i" * 24))
@@ -261,7 +263,7 @@ async def test_a_notification_with_fields_of_the_wrong_type_is_ignored(
         held = await client.lock("x").acquire()
         waiting = asyncio.create_task(client.lock("x").acquire())
         lease = await waiter_of(client, "x")
-        inbox = client.hub.loop_runtime().inbox
+        inbox = client.session.loop_runtime().inbox
         grant = Wakeup(
             b"lock:x", lease, inbox, "granted", 7, (0,), time.time() + 1, 5.0, "", "f" * 64
         )
@@ -280,7 +282,7 @@ async def test_a_notification_with_fields_of_the_wrong_type_is_ignored(
 async def queued() -> AsyncIterator[Any]:
     """A waiter that has been granted a lock, and the notification that it has not seen yet."""
     store = TappedStore()
-    async with Client(Hub(store)) as client, asyncio.timeout(30):
+    async with Client(StoreSession(store)) as client, asyncio.timeout(30):
         heard = await overheard(client)
         held = await client.lock("x").acquire()
         waiting = asyncio.create_task(client.lock("x").acquire())
@@ -293,7 +295,7 @@ async def queued() -> AsyncIterator[Any]:
 
         async def hear(wakeup: Wakeup) -> tuple[Any, bool]:
             """The lease, and whether its waiter asked before it believed the grant."""
-            client.hub.loop_runtime().mail.deliver(wakeup)
+            client.session.loop_runtime().mail.deliver(wakeup)
             return await waiting, bool(store.batches)
 
         async def run(change: Callable[[Wakeup], Wakeup]) -> tuple[Any, bool]:

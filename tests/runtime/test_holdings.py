@@ -6,10 +6,10 @@ import threading
 from typing import Any
 from weakref import ref
 
-from dibs.primitives.deadlock import Detective, Lookout
+from dibs.locks.deadlock import Detective, Lookout
 from dibs.runtime.holdings import SPARE, Holdings
-from tests.primitives.waits import pause
-from tests.primitives.worlds import World
+from tests.locks.waits import pause
+from tests.locks.worlds import World
 
 
 class Thing:

@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import pytest
 
-from dibs.backends.memory import MemoryStore
-from dibs.hub import Hub
+from dibs.session import StoreSession
+from dibs.stores.memory import MemoryStore
 from dibs.sync import Client, Lease, Lock
 from dibs.testing import ManualClock
 from tests.runtime.interrupting import Interrupting
@@ -44,9 +44,9 @@ class Site:
     def __init__(self) -> None:
         self.clock = ManualClock()
         store = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
-        self.hub = Hub(store, clock=self.clock)
-        self.mine = Client(self.hub)
-        self.others = Client(Hub(store, clock=self.clock))
+        self.session = StoreSession(store, clock=self.clock)
+        self.mine = Client(self.session)
+        self.others = Client(StoreSession(store, clock=self.clock))
         self.bystander = self.mine.lock("bystander", ttl=TTL).acquire()
         self.lock = self.mine.lock("a", ttl=TTL)
 

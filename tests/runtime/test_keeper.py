@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 
 from dibs import BackendUnavailable, Forbidden, LeaseLost
-from dibs.backends.memory import MemoryStore
 from dibs.clock import SystemClock
-from dibs.hub import Hub
 from dibs.model import Acquire, Command, Release, Renew, Wakeup
-from dibs.runtime.timers import ThreadTimers
+from dibs.runtime.scheduler import ThreadTimers
+from dibs.session import StoreSession
+from dibs.stores.memory import MemoryStore
 from dibs.sync import Client, Lease
 from dibs.testing import ManualClock
 from tests.runtime.stores import TappedStore
@@ -36,7 +36,7 @@ class Site:
         self.store.before = self._note
 
     def another(self) -> Client:
-        return Client(Hub(self.store, clock=self.clock))
+        return Client(StoreSession(self.store, clock=self.clock))
 
     def _note(self, commands: Sequence[Command]) -> None:
         now = self.clock.now() - 1000
@@ -88,11 +88,11 @@ def test_what_is_given_up_after_a_close_leaves_no_thread(site: Site, count: int)
     client.close()
     assert lease.lost
     for number in range(count):
-        client.hub.keeper.abandon(b"lock:b", f"id-{number}", 0.0)
+        client.session.keeper.abandon(b"lock:b", f"id-{number}", 0.0)
     ids = {f"id-{number}" for number in range(count)}
     while not ids <= {each.id for each in given_up if isinstance(each, Release)}:
         time.sleep(0.001)
-    while (thread := client.hub.keeper._thread) is not None:
+    while (thread := client.session.keeper._thread) is not None:
         thread.join(20)
         assert not thread.is_alive()
     with client.lock("a", ttl=TTL):  # and it may be used again
@@ -179,7 +179,7 @@ def test_a_lost_reply_of_a_renewal_counts_from_the_one_that_came(site: Site) -> 
 def test_a_revoked_lease_is_told_by_the_next_renewal_if_the_push_was_lost(site: Site) -> None:
     lease = site.client.lock("a", ttl=TTL).acquire()
     site.clock.advance(TTL / 2)
-    mailroom = site.client.hub.keeper.mail
+    mailroom = site.client.session.keeper.mail
     mailroom._revoked = lambda wakeup: None
     assert site.another().lock("a").revoke(reason="maintenance") == 1
     assert not lease.lost
@@ -207,8 +207,8 @@ def test_a_revocation_that_the_store_knows_nothing_of_makes_the_holder_ask_once(
     (holder,) = site.client.status("a").holders
     site.clock.advance(TTL / 5)
     began, before = lease.remaining, len(site.times(lease))
-    site.client.hub.keeper.mail.deliver(Wakeup(lease.key, holder.lease, "", "revoked"))
-    assert site.client.hub.keeper.flush(10)
+    site.client.session.keeper.mail.deliver(Wakeup(lease.key, holder.lease, "", "revoked"))
+    assert site.client.session.keeper.flush(10)
     assert len(site.times(lease)) == before + 1
     assert not lease.lost
     assert (lease.remaining > began + TTL / 10) == auto_renew
@@ -284,7 +284,7 @@ def test_closing_gives_up_at_once_what_no_keeper_had_looked_at_yet(site: Site) -
 
 
 def test_abandoning_never_blocks_though_the_store_hangs(site: Site) -> None:
-    site.client.hub.keeper.flush(5)
+    site.client.session.keeper.flush(5)
     hanging, go_on = threading.Event(), threading.Event()
 
     def hang(commands: Sequence[Command]) -> None:
@@ -293,7 +293,7 @@ def test_abandoning_never_blocks_though_the_store_hangs(site: Site) -> None:
             go_on.wait(20)
 
     site.store.before = hang
-    keeper = site.client.hub.keeper
+    keeper = site.client.session.keeper
     began = time.monotonic()
     for number in range(1000):
         keeper.abandon(b"lock:a", f"id-{number}", 60)
@@ -316,7 +316,7 @@ def test_who_closes_waits_once_for_a_store_that_hangs(
         hanging.set()
         go_on.wait(30)
 
-    keeper = site.client.hub.keeper
+    keeper = site.client.session.keeper
     site.store.before = hang
     keeper.abandon(b"lock:a", "id", 60)
     assert hanging.wait(10)
@@ -333,7 +333,7 @@ def test_who_closes_waits_once_for_a_store_that_hangs(
 def test_a_callback_that_blocks_delays_nobody_elses_renewals_or_losses() -> None:
     """Real time: the callback must not run where leases are looked after."""
     store = TappedStore()
-    client = Client(Hub(store))
+    client = Client(StoreSession(store))
     go_on, told = threading.Event(), threading.Event()
     lost = client.lock("lost", ttl=0.4, max_hold=0.1, on_lost=lambda _: go_on.wait(20)).acquire()
     kept = client.lock("kept", ttl=0.4).acquire()
@@ -352,7 +352,7 @@ def test_a_dropped_lease_is_released_with_a_warning(site: Site) -> None:
     assert site.client.lock("a").locked()
     with pytest.warns(ResourceWarning, match="a lease on a was dropped without release"):
         del lease
-    site.client.hub.keeper.flush(5)
+    site.client.session.keeper.flush(5)
     assert not site.client.lock("a").locked()
 
 
@@ -368,7 +368,7 @@ def test_what_a_caller_is_told_stands_in_no_log(
     with pytest.raises(Forbidden, match="no such key") as caught:
         site.client.lock("a", ttl=TTL).acquire()
     assert caught.value.__context__ is None, "nor do we tell of our own inner life"
-    site.client.hub.keeper.flush(5)
+    site.client.session.keeper.flush(5)
     assert caplog.messages == []
 
 
@@ -384,7 +384,7 @@ def test_a_connection_that_is_made_anew_at_once_stands_in_no_log(
             raise BackendUnavailable("pushes come again")
 
     site.store.listening = break_once
-    keeper = site.client.hub.keeper
+    keeper = site.client.session.keeper
     assert keeper.flush(10)
     assert keeper.flush(10)
     assert broke
@@ -424,7 +424,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.once]
 def test_a_hundred_thousand_leases_are_renewed_in_time() -> None:
     clock = ManualClock()
     store = TappedStore(store=MemoryStore(f"memory://{uuid4()}", clock=clock))
-    client = Client(Hub(store, clock=clock))
+    client = Client(StoreSession(store, clock=clock))
     leases: list[Lease] = []
     for number in range(MANY):
         leases.append(client.lock(f"key-{number}", ttl=TTL).acquire())
@@ -448,7 +448,7 @@ def test_a_hundred_thousand_leases_are_renewed_in_time() -> None:
 def test_what_a_lease_costs_in_memory_does_not_grow_with_their_number() -> None:
     def bytes_per_lease(count: int) -> float:
         clock = ManualClock()
-        client = Client(Hub(MemoryStore(f"memory://{uuid4()}", clock=clock), clock=clock))
+        client = Client(StoreSession(MemoryStore(f"memory://{uuid4()}", clock=clock), clock=clock))
         locks = [client.lock(f"key-{number}", ttl=TTL) for number in range(count)]
         for lock in locks[:100]:
             lock.acquire().release()

@@ -17,7 +17,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import Client, LeaseLost
-from dibs.hub import Hub
+from dibs.session import StoreSession
 from tests.runtime.stores import TappedStore
 
 
@@ -30,7 +30,7 @@ def url() -> str:
 def client(url: str) -> Iterator[Client]:
     client = dibs.connect(url)
     yield client
-    client.hub.close()
+    client.session.close()
 
 
 def looks(url: str) -> dibs.sync.Client:
@@ -71,13 +71,13 @@ def test_loops_that_were_closed_are_not_kept(scheme: str, tmp_path: Path) -> Non
         gc.collect()  # a store's thread may still be on its way out
         time.sleep(0.01)
     assert sum(loop() is not None for loop in loops) <= 1
-    client.hub.close()
+    client.session.close()
 
 
 @pytest.mark.parametrize("turns", [0, 3], ids=["in place", "on its way"])
 def test_asyncio_run_that_fails_in_mid_flight_leaves_nothing(turns: int) -> None:
     store = TappedStore(turns=turns)
-    client = Client(Hub(store))
+    client = Client(StoreSession(store))
     lock = client.lock("shared")
 
     async def hold(name: str) -> None:
@@ -100,13 +100,13 @@ def test_asyncio_run_that_fails_in_mid_flight_leaves_nothing(turns: int) -> None
         with pytest.raises(ZeroDivisionError):
             asyncio.run(main())
         gc.collect()
-    client.hub.keeper.flush(5)
+    client.session.keeper.flush(5)
 
     async def look() -> list[Any]:
         return [status async for status in client.list()]
 
     assert asyncio.run(look()) == []
-    client.hub.close()
+    client.session.close()
 
 
 @pytest.mark.parametrize("turns", [0, 3], ids=["in place", "on its way"])
@@ -115,8 +115,8 @@ def test_a_loop_that_is_closed_under_its_tasks_orphans_no_lease_for_ever(
 ) -> None:
     """Nobody cancels them: the loop is just gone, as after `loop.stop()` and `loop.close()`."""
     store = TappedStore(turns=turns)
-    client = Client(Hub(store))
-    other = dibs.sync.Client(Hub(store))
+    client = Client(StoreSession(store))
+    other = dibs.sync.Client(StoreSession(store))
     lock = client.lock("a", ttl=0.5)
     entered = asyncio.Event()
 
@@ -154,7 +154,7 @@ def test_a_loop_that_is_closed_under_its_tasks_orphans_no_lease_for_ever(
             return True
 
     assert asyncio.run(cycle()), "the client is of use in a new loop"
-    client.hub.close()
+    client.session.close()
     other.close()
 
 
@@ -186,9 +186,9 @@ def test_who_held_the_interpreters_lock_past_the_deadline_is_told_right_after(
         asyncio.run(main())
 
 
-def test_many_loops_and_threads_share_one_hub(url: str) -> None:
+def test_many_loops_and_threads_share_one_session(url: str) -> None:
     client = dibs.connect(url)
-    blocking = dibs.sync.Client(client.hub)
+    blocking = dibs.sync.Client(client.session)
     lock, same = client.lock("counter"), blocking.lock("counter")
     total = 0
     inside = 0
@@ -223,7 +223,7 @@ def test_many_loops_and_threads_share_one_hub(url: str) -> None:
         each.join(60)
     assert (total, failures) == (150, [])
     assert not same.locked()
-    client.hub.close()
+    client.session.close()
 
 
 def test_a_signal_of_another_loop_reaches_its_waiter(client: Client, url: str) -> None:

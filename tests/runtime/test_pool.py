@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dibs.backends.port import Backend
-from dibs.backends.sqlite import SqliteStore
 from dibs.runtime import threads as pools
-from dibs.runtime.step import step
+from dibs.runtime.port import step
 from dibs.runtime.threads import Pool
+from dibs.stores.port import Backend
+from dibs.stores.sqlite import SqliteStore
 
 
 class Made:

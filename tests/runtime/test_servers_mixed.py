@@ -30,7 +30,7 @@ class Crowd:
 
     def __init__(self, url: str, folder: Path) -> None:
         self.client = dibs.connect(url)  # made outside of any loop, used in all
-        self.blocking = dibs.sync.Client(self.client.hub)
+        self.blocking = dibs.sync.Client(self.client.session)
         self.history = folder / "history"
         self.recorder = Recorder(self.history)
         self.failures: list[BaseException] = []
@@ -114,7 +114,7 @@ def test_threads_and_loops_exclude_each_other_on_one_client(url: str, tmp_path: 
 def test_a_lease_of_one_loop_is_seen_lost_and_given_up_by_others(url: str) -> None:
     """What is a plain call works anywhere; a thread may wait for what a loop holds."""
     client = dibs.connect(url)
-    blocking = dibs.sync.Client(client.hub)
+    blocking = dibs.sync.Client(client.session)
     lock, same = client.lock("a"), blocking.lock("a")
     held, done = threading.Event(), threading.Event()
     leases: list[dibs.Lease] = []

@@ -14,7 +14,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs.primitives.ids import DRAWN
+from dibs.locks.requests import DRAWN
 from tests.runtime.counting import CHILDREN, TURNS
 from tests.runtime.real_stores import SHARED, url_of
 from tests.runtime.scripts import run_script
@@ -69,7 +69,7 @@ def test_no_two_processes_draw_the_same_id() -> None:
     lines = run_script(
         """
         import os
-        from dibs.primitives.ids import DRAWN, new_id
+        from dibs.locks.requests import DRAWN, new_id
 
         new_id()
         for child in range(3):

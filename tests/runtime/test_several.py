@@ -5,12 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from dibs.backends.port import MAX_BATCH
 from dibs.errors import BackendUnavailable
-from dibs.hub import Hub
 from dibs.model import Acquire, Command, Granted, Release, Released
-from dibs.runtime.port import Answer
-from dibs.runtime.step import step
+from dibs.runtime.port import Answer, step
+from dibs.session import StoreSession
+from dibs.stores.port import MAX_BATCH
 from tests.runtime.stores import TappedStore
 
 
@@ -24,7 +23,7 @@ def replies(told: Sequence[object]) -> list[type]:
 
 async def test_tasks_commands_travel_in_one_batch() -> None:
     store = TappedStore(turns=1)
-    rt = Hub(store).loop_runtime()
+    rt = StoreSession(store).loop_runtime()
     await rt.ready()
     told = await rt.call_all(acquires(5))
     assert replies(told) == [Granted] * 5
@@ -34,7 +33,7 @@ async def test_tasks_commands_travel_in_one_batch() -> None:
 
 def test_threads_commands_travel_in_one_batch() -> None:
     store = TappedStore()
-    rt = Hub(store).thread_runtime()
+    rt = StoreSession(store).thread_runtime()
     told = step(rt.call_all(acquires(MAX_BATCH + 3)))
     assert replies(told) == [Granted] * (MAX_BATCH + 3)
     assert [len(batch) for batch in store.kept] == [MAX_BATCH, 3]
@@ -43,7 +42,7 @@ def test_threads_commands_travel_in_one_batch() -> None:
 
 async def test_an_error_is_told_for_each_and_raised_for_none() -> None:
     store = TappedStore(turns=1)
-    rt = Hub(store).loop_runtime()
+    rt = StoreSession(store).loop_runtime()
     await rt.ready()
 
     def fail(commands: Sequence[Command]) -> None:
@@ -51,7 +50,7 @@ async def test_an_error_is_told_for_each_and_raised_for_none() -> None:
 
     store.before = fail
     assert replies(await rt.call_all(acquires(3))) == [BackendUnavailable] * 3
-    threads = Hub(store).thread_runtime()
+    threads = StoreSession(store).thread_runtime()
     assert replies(step(threads.call_all(acquires(3)))) == [BackendUnavailable] * 3
     threads.close()
     await rt.close()
@@ -59,7 +58,7 @@ async def test_an_error_is_told_for_each_and_raised_for_none() -> None:
 
 async def test_a_caller_waits_for_no_longer_than_it_wants() -> None:
     store = TappedStore(turns=1)
-    rt = Hub(store).loop_runtime()
+    rt = StoreSession(store).loop_runtime()
     await rt.ready()
     store.hold = asyncio.Event()
     told = await rt.call_all(acquires(2), 0.01)
@@ -70,7 +69,7 @@ async def test_a_caller_waits_for_no_longer_than_it_wants() -> None:
 
 async def test_a_cancelled_caller_takes_along_what_has_not_left() -> None:
     store = TappedStore(turns=1)
-    rt = Hub(store).loop_runtime()
+    rt = StoreSession(store).loop_runtime()
     await rt.ready()
     store.hold = asyncio.Event()
     first = asyncio.create_task(rt.call_all(acquires(2)))

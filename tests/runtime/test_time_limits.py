@@ -14,9 +14,9 @@ import pytest
 import dibs
 from dibs import AcquireTimeout, BackendUnavailable, Client
 from dibs.errors import DibsError
-from dibs.hub import Hub
 from dibs.model import Acquire, Command, Inspect, Release, Renew
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
+from dibs.session import StoreSession
 from dibs.sync import connect
 from dibs.testing.proxy import FaultProxy
 from tests.runtime.real_stores import SHARED, url_of
@@ -69,7 +69,7 @@ def busy(path: Path) -> Iterator[None]:
 async def test_one_callers_short_ttl_fails_nobody_elses_commands(distant: str) -> None:
     async with dibs.connect(distant) as client, asyncio.timeout(60):
         await client.status("connected")
-        runtime = client.hub.loop_runtime()
+        runtime = client.session.loop_runtime()
         hurried = [asyncio.create_task(_renew_for_ever(runtime, n)) for n in range(4)]
         try:
             await asyncio.gather(*(_work(runtime, n) for n in range(4)))
@@ -108,7 +108,7 @@ def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
     with FaultProxy(parts.hostname, parts.port) as proxy, connect(proxy.url_for(url)) as client:
         lease = client.lock("kept", ttl=3).acquire()
         other = client.rwlock("other", ttl=60).write().acquire()
-        assert client.hub.keeper.flush(5)
+        assert client.session.keeper.flush(5)
         before = proxy.accepted
         proxy.hang()
         if what == "a release":
@@ -124,9 +124,9 @@ def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
 async def test_reads_travel_apart_and_renewals_pass_a_crowd_of_them() -> None:
     """While the store works at reads, a renewal of another leaves at once."""
     store = TappedStore(turns=2)
-    async with Client(Hub(store)) as client:
+    async with Client(StoreSession(store)) as client:
         lease = await client.lock("held").acquire()
-        runtime = client.hub.loop_runtime()
+        runtime = client.session.loop_runtime()
         store.batches.clear()
         looks = [
             asyncio.create_task(runtime.call(Inspect(b"lock:%d" % number))) for number in range(600)
@@ -204,8 +204,8 @@ def test_so_does_who_waits_in_line(
     way: tuple[FaultProxy, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for who is in the way, which it asks, and its leave, which it takes."""
-    monkeypatch.setattr("dibs.primitives.deadlock.ASIDE", 0.3)
-    monkeypatch.setattr("dibs.primitives.asking.ASIDE", 0.3)
+    monkeypatch.setattr("dibs.locks.deadlock.ASIDE", 0.3)
+    monkeypatch.setattr("dibs.locks.acquire.ASIDE", 0.3)
     proxy, url, around = way
     with connect(url) as client, connect(around) as other:
         held = other.lock("patient").acquire()

@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.runtime import PlacedRuntime

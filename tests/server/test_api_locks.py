@@ -12,11 +12,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from dibs.backends.http.names import decoded
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Granted, Reply
 from dibs.runtime.port import Answer
 from dibs.server.principal import Principal
+from dibs.stores.http.names import decoded
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 

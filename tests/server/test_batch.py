@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from dibs.backends.http import wire
-from dibs.backends.http.names import encoded
 from dibs.core.names import fingerprint
 from dibs.server.limits import Limits
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.world import World, b64
 
 ID = "an-id-of-enough-letters-"

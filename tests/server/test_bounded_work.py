@@ -8,10 +8,10 @@ import httpx2
 import msgspec
 import pytest
 
-from dibs.backends.http import wire
-from dibs.backends.http.names import encoded
 from dibs.model import MANY, MAX_CAPACITY
 from dibs.server.limits import MAX_ID, MAX_OWNER, MAX_TEXT
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.world import World, b64
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer

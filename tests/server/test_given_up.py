@@ -9,10 +9,10 @@ from typing import Any, Literal
 import httpx2
 import pytest
 
-from dibs.backends.http.names import encoded
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Gone
 from dibs.runtime.port import Answer, Told
+from dibs.stores.http.names import encoded
 from tests.server.test_api_locks import acquire
 from tests.server.test_api_retries import Forsaken
 from tests.server.world import LONG, World, b64

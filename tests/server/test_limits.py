@@ -12,9 +12,9 @@ from secrets import token_urlsafe
 import httpx2
 import pytest
 
-from dibs.backends.http.names import encoded
 from dibs.server.accounts import CENSUS_EVERY, FEW, Accounts, Tally
 from dibs.server.limits import Limits
+from dibs.stores.http.names import encoded
 from tests.server.test_api_locks import acquire, acquired
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until

@@ -16,8 +16,6 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from dibs.backends.http import wire
-from dibs.backends.http.names import encoded
 from dibs.cli import main
 from dibs.errors import NotConfigured
 from dibs.model import Command
@@ -26,6 +24,8 @@ from dibs.server import keys_known
 from dibs.server.config import Placement, read_config
 from dibs.server.limits import Limits
 from dibs.server.logs import Writer
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.world import LONG, World, b64
 from tests.servers.redis import RedisServer
 from tests.servers.waiting import wait_until

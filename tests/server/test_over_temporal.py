@@ -8,9 +8,9 @@ from threading import Event
 import pytest
 
 from dibs.sync import connect
-from tests.backends.temporal.serving import brokers_for
 from tests.server.world import LONG, World, b64
 from tests.servers.temporal import TemporalServer
+from tests.stores.temporal.serving import brokers_for
 from tests.temporal.workers import unique
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(180)]

@@ -14,11 +14,11 @@ import pytest
 import redis
 
 import dibs.sync
-from dibs.backends.redis.trouble import RIGHTS
 from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
 from dibs.server.records import postgres as postgres_module
 from dibs.server.records import records_for
 from dibs.server.records.port import Conflict, Record, Records
+from dibs.stores.redis.trouble import RIGHTS
 from tests.server.world import World
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.ports import free_port

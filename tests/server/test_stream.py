@@ -10,10 +10,10 @@ import httpx2
 import msgspec
 import pytest
 
-from dibs.backends.http import wire
 from dibs.core.names import fingerprint
 from dibs.model import Wakeup
 from dibs.server.limits import Limits
+from dibs.stores.http import wire
 from tests.server.test_batch import ID, key, post
 from tests.server.world import LONG, World
 from tests.servers.waiting import wait_until

@@ -9,10 +9,10 @@ import pytest
 
 from dibs.cli import following as tails
 from dibs.cli.following import Tail
-from tests.backends.http.serving import Served
 from tests.server.world import LONG, World, b64
 from tests.servers.certificates import self_signed
 from tests.servers.waiting import wait_until
+from tests.stores.http.serving import Served
 
 TRIES = 4
 """So often nobody is there, which is more than once."""

@@ -12,8 +12,8 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from dibs.backends.http import wire
-from dibs.backends.http.names import encoded
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.world import LONG, World, b64
 from tests.servers.waiting import wait_until
 from tests.traced import Traces, about, ids, links, parent, traces_kept

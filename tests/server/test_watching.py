@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from dibs.backends.http.names import encoded
+from dibs.stores.http.names import encoded
 from tests.server.world import World, b64
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from uuid import uuid4
 
 import dibs
-from dibs.backends.memory import MemoryStore
-from dibs.hub import Hub
+from dibs.session import StoreSession
+from dibs.stores.memory import MemoryStore
 from dibs.tasks import Tasks
 from dibs.tasks.schedule import SECOND
 from dibs.testing import ManualClock
@@ -44,7 +44,7 @@ class Cluster:
     def client(self) -> tuple[TappedStore, dibs.Client]:
         """One of another process, and what travels from it."""
         store = TappedStore(store=self.store)
-        client = dibs.Client(Hub(store, clock=self.clock))
+        client = dibs.Client(StoreSession(store, clock=self.clock))
         self.clients.append(client)
         return store, client
 

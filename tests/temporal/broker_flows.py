@@ -5,10 +5,11 @@ from typing import Any
 
 from temporalio import workflow
 
-from dibs.backends.temporal.broker.mailbox import DibsMailbox, MailboxInput
-from dibs.backends.temporal.broker.workflow import DibsBroker
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.wire import (
+from dibs.model import Acquire, Release, Reply, Wakeup
+from dibs.stores.temporal.broker.mailbox import DibsMailbox, MailboxInput
+from dibs.stores.temporal.broker.workflow import DibsBroker
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.wire import (
     BrokerInput,
     Call,
     News,
@@ -16,7 +17,6 @@ from dibs.backends.temporal.protocol.wire import (
     unpack_reply,
     unpack_wakeup,
 )
-from dibs.model import Acquire, Release, Reply, Wakeup
 
 
 @workflow.defn(name=ids.BROKER)

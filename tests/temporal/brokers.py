@@ -14,11 +14,12 @@ from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from dibs.backends.temporal.broker.mailbox import DibsMailbox
-from dibs.backends.temporal.broker.workflow import DibsBroker
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.owners import inbox_of
-from dibs.backends.temporal.protocol.wire import (
+from dibs.model import Acquire, Command, Reply, Status
+from dibs.stores.temporal.broker.mailbox import DibsMailbox
+from dibs.stores.temporal.broker.workflow import DibsBroker
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.owners import inbox_of
+from dibs.stores.temporal.protocol.wire import (
     Answer,
     BrokerInput,
     Call,
@@ -26,7 +27,6 @@ from dibs.backends.temporal.protocol.wire import (
     text_of,
     unpack_reply,
 )
-from dibs.model import Acquire, Command, Reply, Status
 from tests.servers.temporal import TemporalServer
 from tests.temporal.broker_flows import BriskBroker, Crowd, HastyBroker, HastyMailbox, Waiter
 from tests.temporal.workers import connected, unique, worker

@@ -9,13 +9,13 @@ import pytest
 from temporalio.client import WorkflowHistory
 from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-from dibs.backends.temporal.broker import workflow as broker_leaving
-from dibs.backends.temporal.broker.backlog import Backlog, call_in
-from dibs.backends.temporal.broker.snapshot import MESSAGE
-from dibs.backends.temporal.protocol import wire
-from dibs.backends.temporal.protocol.wire import Call, unpack_call
 from dibs.core.timing import WINDOW
 from dibs.model import Granted, Queued, Refused, Release, Released
+from dibs.stores.temporal.broker import workflow as broker_leaving
+from dibs.stores.temporal.broker.backlog import Backlog, call_in
+from dibs.stores.temporal.broker.snapshot import MESSAGE
+from dibs.stores.temporal.protocol import wire
+from dibs.stores.temporal.protocol.wire import Call, unpack_call
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import (
     QUICK,

@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from dibs.backends.temporal.broker.desk import QUEUE_LIMIT, Desk
-from dibs.backends.temporal.protocol.owners import inbox_of, owner_of
-from dibs.backends.temporal.protocol.wire import AGES, pack_command, pack_reply, unpack_command
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.timing import WINDOW
@@ -26,8 +23,11 @@ from dibs.model import (
     Reply,
     Wakeup,
 )
-from tests.backends.redis.ledger_commands import PLANS
-from tests.backends.redis.ledger_scripted import STAMP
+from dibs.stores.temporal.broker.desk import QUEUE_LIMIT, Desk
+from dibs.stores.temporal.protocol.owners import inbox_of, owner_of
+from dibs.stores.temporal.protocol.wire import AGES, pack_command, pack_reply, unpack_command
+from tests.stores.redis.ledger_commands import PLANS
+from tests.stores.redis.ledger_scripted import STAMP
 
 KEY = b"lock:a"
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"

@@ -7,8 +7,6 @@ from uuid import uuid4
 
 import pytest
 
-from dibs.backends.temporal.broker.desk import QUEUE_LIMIT
-from dibs.backends.temporal.protocol.wire import pack_reply, unpack_reply
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.names import fingerprint
@@ -24,6 +22,8 @@ from dibs.model import (
     Resize,
     Revoke,
 )
+from dibs.stores.temporal.broker.desk import QUEUE_LIMIT
+from dibs.stores.temporal.protocol.wire import pack_reply, unpack_reply
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import BriskBroker, serving
 

@@ -12,20 +12,6 @@ from temporalio.testing import ActivityEnvironment
 from temporalio.worker import Replayer
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from dibs.backends.temporal.broker import watch as broker_watch
-from dibs.backends.temporal.broker.desk import Desk
-from dibs.backends.temporal.broker.mailbox import MailboxInput
-from dibs.backends.temporal.broker.watch import WAITS, Watch
-from dibs.backends.temporal.broker.workflow import DibsBroker
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.wire import (
-    FORMAT,
-    WITH_BACKLOG,
-    BrokerInput,
-    Call,
-    pack_command,
-    text_of,
-)
 from dibs.errors import DibsError
 from dibs.model import (
     Acquire,
@@ -38,6 +24,20 @@ from dibs.model import (
     Renewed,
     Status,
     Wakeup,
+)
+from dibs.stores.temporal.broker import watch as broker_watch
+from dibs.stores.temporal.broker.desk import Desk
+from dibs.stores.temporal.broker.mailbox import MailboxInput
+from dibs.stores.temporal.broker.watch import WAITS, Watch
+from dibs.stores.temporal.broker.workflow import DibsBroker
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.wire import (
+    FORMAT,
+    WITH_BACKLOG,
+    BrokerInput,
+    Call,
+    pack_command,
+    text_of,
 )
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer

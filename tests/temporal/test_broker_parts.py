@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from temporalio import workflow
 
-from dibs.backends.temporal.broker import post as broker_post
-from dibs.backends.temporal.broker.clerk import Clerk
-from dibs.backends.temporal.broker.clock import BrokerClock
-from dibs.backends.temporal.broker.desk import Desk
-from dibs.backends.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
-from dibs.backends.temporal.broker.post import AT_ONCE, Post, Telling
-from dibs.backends.temporal.protocol.owners import inbox_of
-from dibs.backends.temporal.protocol.wire import Answer, Call, News, pack_command
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Inspect, Release, Status, Waiter
+from dibs.stores.temporal.broker import post as broker_post
+from dibs.stores.temporal.broker.clerk import Clerk
+from dibs.stores.temporal.broker.clock import BrokerClock
+from dibs.stores.temporal.broker.desk import Desk
+from dibs.stores.temporal.broker.parts import A_PART, AN_ANSWER, Bundle, in_brief, size_of
+from dibs.stores.temporal.broker.post import AT_ONCE, Post, Telling
+from dibs.stores.temporal.protocol.owners import inbox_of
+from dibs.stores.temporal.protocol.wire import Answer, Call, News, pack_command
 
 KEY = b"lock:a"
 RUN = "01a201dc-139d-7c25-967c-4abd85365a06"

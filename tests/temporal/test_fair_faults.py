@@ -8,8 +8,8 @@ from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from dibs.backends.temporal.broker.watch import Watch
 from dibs.model import Revoke
+from dibs.stores.temporal.broker.watch import Watch
 from dibs.temporal.fair import acquiring as brokered_place
 from dibs.temporal.worker.served import owner_closed
 from tests.servers.temporal import TemporalServer

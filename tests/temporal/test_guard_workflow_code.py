@@ -9,7 +9,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from dibs import Lock
-from dibs.faces.sides import refuse_in_workflow
+from dibs.sides import refuse_in_workflow
 from dibs.temporal import DibsPlugin
 from tests.servers.temporal import TemporalServer
 from tests.temporal.guarded_flows import Tries, Uses

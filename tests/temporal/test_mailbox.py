@@ -10,11 +10,11 @@ from temporalio.client import WorkflowHandle, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
 
-from dibs.backends.temporal.broker.mailbox import DibsMailbox
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.wire import News, text_of
 from dibs.core.names import fingerprint
 from dibs.model import Queued, Release
+from dibs.stores.temporal.broker.mailbox import DibsMailbox
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.wire import News, text_of
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import PASSING, QUICK, Brokered, HastyMailbox, serving
 

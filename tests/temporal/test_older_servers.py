@@ -6,8 +6,8 @@ import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 import dibs
-from dibs.backends.temporal.client.updating import starts_apart
-from dibs.backends.temporal.protocol.ids import broker_id
+from dibs.stores.temporal.client.updating import starts_apart
+from dibs.stores.temporal.protocol.ids import broker_id
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import serving
 from tests.temporal.older_servers import older_server

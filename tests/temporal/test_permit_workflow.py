@@ -8,8 +8,8 @@ import pytest_asyncio
 from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError, CancelledError, WorkflowAlreadyStartedError
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.permits import FORMAT, Adoption, PermitSlotInput, PermitStatus
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.permits import FORMAT, Adoption, PermitSlotInput, PermitStatus
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.workers import (

@@ -9,7 +9,7 @@ from temporalio import workflow
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from dibs.backends.temporal.workflows.permit_runs import PermitRun
+from dibs.stores.temporal.workflows.permit_runs import PermitRun
 from dibs.temporal.failures import Misused
 from dibs.temporal.permits.permit import may_run_on
 from dibs.temporal.permits.terms import Pool

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from temporalio.client import WorkflowHandle
 
-from dibs.backends.temporal.protocol.permits import ARMED, PermitNews
+from dibs.stores.temporal.protocol.permits import ARMED, PermitNews
 from dibs.temporal import defaults
 from dibs.temporal.failures import Misused
 from dibs.temporal.permits.permit import FORMAT, Handoff

@@ -6,8 +6,8 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.testing import WorkflowEnvironment
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.permits import PermitSlotInput
 from dibs.temporal.slot.acquiring import FIRST_ROUND, NEXT_ROUNDS, PAUSE, PROBE, Prober
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 from tests.servers.binaries import temporal_program

@@ -12,14 +12,14 @@ import pytest
 from temporalio.client import WorkflowUpdateRPCTimeoutOrCancelledError
 
 import dibs
-from dibs.backends.temporal.client import attendance
-from dibs.backends.temporal.client.attendance import Attendance
-from dibs.backends.temporal.client.connecting import Connection
-from dibs.backends.temporal.client.updating import Update
-from dibs.backends.temporal.client.url import read_url
-from dibs.backends.temporal.store import TemporalStore
+from dibs.locks import acquire
 from dibs.model import Inspect, Renew
-from dibs.primitives import acquire, asking
+from dibs.stores.temporal.client import attendance
+from dibs.stores.temporal.client.attendance import Attendance
+from dibs.stores.temporal.client.connecting import Connection
+from dibs.stores.temporal.client.updating import Update
+from dibs.stores.temporal.client.url import read_url
+from dibs.stores.temporal.store import TemporalStore
 from dibs.testing.proxy import FaultProxy
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
@@ -41,14 +41,13 @@ async def without_complaints() -> AsyncGenerator[None]:
 
 def test_we_tell_before_anybody_gives_up() -> None:
     """The error that says what to do, rather than that there was no answer."""
-    assert 2 * attendance.GRACE <= asking.BRIEFLY
+    assert 2 * attendance.GRACE <= acquire.BRIEFLY
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer for the same."""
-    for each in (acquire, asking):
-        monkeypatch.setattr(each, "BRIEFLY", 30.0)
+    monkeypatch.setattr(acquire, "BRIEFLY", 30.0)
 
 
 @pytest.mark.usefixtures("patient")

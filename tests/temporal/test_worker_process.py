@@ -9,7 +9,7 @@ import sys
 import pytest
 from temporalio.client import Client
 
-from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.stores.temporal.protocol.permits import PermitSlotInput
 from dibs.temporal import PermitSlotWorkflow
 from tests.servers.temporal import TemporalServer
 from tests.temporal.turned import turned

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dibs.backends import store_for
-from dibs.backends.port import Backend
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Granted, Inspect, Release, Released, Renew, Status, Unknown
+from dibs.stores.port import Backend
+from dibs.stores.registry import store_for
 from dibs.testing import Faults, FaultyStore, ManualClock
 
 KEY = b"lock:a"

@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from dibs.runtime.timers import timers_for
+from dibs.runtime.scheduler import timers_for
 from dibs.testing import ManualClock
 
 pytest_plugins = ["pytester"]

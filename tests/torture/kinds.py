@@ -2,20 +2,18 @@
 
 from typing import Any
 
-from dibs.primitives.allof import AllOfBase
-from dibs.primitives.allof_leases import LeasesBase
-from dibs.primitives.campaign import CampaignBase
-from dibs.primitives.election import ElectionBase
-from dibs.primitives.guarded import GuardedBase
-from dibs.primitives.lease import LeaseBase
-from dibs.primitives.primitive import LockBase, PrimitiveBase
-from dibs.primitives.resizing import ResizableLease
-from dibs.primitives.rwlock import ReadSideBase, RWLockBase, WriteSideBase
-from dibs.primitives.semaphore import SemaphoreBase
-from dibs.primitives.stoppable import Stoppable
-from dibs.primitives.tasklease import TaskLeaseBase
-from dibs.primitives.tasklock import TaskLockBase
-from dibs.primitives.term import TermBase
+from dibs.locks.allof import AllOfBase
+from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.campaign import CampaignBase, GuardedBase
+from dibs.locks.election import ElectionBase
+from dibs.locks.lease import LeaseBase
+from dibs.locks.primitive import LockBase, PrimitiveBase
+from dibs.locks.resizing import ResizableLease
+from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
+from dibs.locks.semaphore import SemaphoreBase
+from dibs.locks.stoppable import Stoppable
+from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
+from dibs.locks.term import TermBase
 from tests.torture.simruntime import SimRuntime
 
 

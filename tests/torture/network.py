@@ -3,11 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dibs.backends import store_for
-from dibs.backends.port import Backend
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Inspect, Reply, Status, Wakeup
-from dibs.runtime.step import step
+from dibs.runtime.port import step
+from dibs.stores.port import Backend
+from dibs.stores.registry import store_for
 from tests.torture.engine import Engine
 from tests.torture.simruntime import SimRuntime
 from tests.torture.tasks import SimSignal

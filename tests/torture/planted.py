@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from dibs.backends.port import Backend
-from dibs.backends.sqlite import SqliteStore
 from dibs.clock import Clock
 from dibs.model import (
     Acquire,
@@ -24,6 +22,8 @@ from dibs.model import (
     Resize,
     Wakeup,
 )
+from dibs.stores.port import Backend
+from dibs.stores.sqlite import SqliteStore
 
 PASSWORD = "hunter2"
 
@@ -34,7 +34,7 @@ def announce(folder: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[dibs.stores]\nplanted = tests.torture.planted:PlantedStore\n"
+        "[dibs.named_stores]\nplanted = tests.torture.planted:PlantedStore\n"
     )
 
 

@@ -8,7 +8,7 @@ from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
 from dibs.runtime.holdings import Holdings
-from dibs.runtime.mail import Mailroom
+from dibs.runtime.notifications import Mailroom
 from dibs.runtime.port import Answer, Told, Watched
 from tests.torture.engine import Process
 from tests.torture.tasks import Dead, SimGuard, SimSignal, Task

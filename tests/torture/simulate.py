@@ -213,7 +213,7 @@ def repeatable(seed: int, simulation: Simulation) -> Generator[None]:
     """What the product draws at random is drawn from the simulation's dice."""
     drawn = simulation.draw.uniform
     with ExitStack() as stack:
-        stack.enter_context(patch("dibs.primitives.ids._drawn", Numbered(seed)))
+        stack.enter_context(patch("dibs.locks.requests._drawn", Numbered(seed)))
         for name, module in sorted(sys.modules.items()):
             if name.startswith("dibs.") and hasattr(module, "uniform"):
                 stack.enter_context(patch(f"{name}.uniform", drawn))

@@ -18,10 +18,10 @@ from dibs.cli.voice import Voice
 from dibs.cli.waiting import Speaker
 from dibs.cli.wording import shown, span
 from dibs.errors import BackendUnavailable
-from dibs.runtime.step import step
+from dibs.runtime.port import step
 
 if TYPE_CHECKING:
-    from dibs.primitives.by_id import HeldById, Unattended
+    from dibs.locks.by_id import HeldById, Unattended
     from dibs.sync import Waiting
 
 _FEWEST = 22

@@ -19,7 +19,7 @@ from dibs.cli.voice import Voice
 from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
 from dibs.misspelt import is_link, near
-from dibs.settings_file import STORE_KEYS, STORES
+from dibs.settings import STORE_KEYS, STORES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -13,8 +13,8 @@ from dibs.cli.options import Kind
 from dibs.cli.wording import shown, span
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import LeaseLost
-from dibs.primitives.by_id import Unattended
-from dibs.runtime.step import step
+from dibs.locks.by_id import Unattended
+from dibs.runtime.port import step
 
 if TYPE_CHECKING:
     from dibs.sync import Client
@@ -60,7 +60,7 @@ def wait_of(given: str | None) -> float | None:
 
 def unattended(client: "Client", kind: Kind, name: bytes) -> Unattended:
     """The leases of a resource, by their ids."""
-    return Unattended(client.hub.thread_runtime(), kind, name)
+    return Unattended(client.session.thread_runtime(), kind, name)
 
 
 def with_id[T](

@@ -10,7 +10,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from dibs.cli import options
-from dibs.gate import start_thread
+from dibs.process import start_thread
 
 if TYPE_CHECKING:
     from dibs.model import Status

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.cli import options
 from dibs.cli.exits import needing
 from dibs.cli.wording import printable
+from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
     from dibs.cli.remote import Remote
-    from dibs.settings_stores import StoreSettings
+    from dibs.named_stores import StoreSettings
 
 server = click.option(
     "--server",
@@ -71,7 +71,7 @@ def configured_store_url() -> str:
 
 def _configured() -> "StoreSettings | None":
     """The store that the settings or `--store` name."""
-    from dibs.settings_stores import configured_store
+    from dibs.named_stores import configured_store
 
     name = options.store_asked()
     found = configured_store(name)

@@ -12,20 +12,20 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from dibs.backends.http import wire
-from dibs.backends.http.events import Events
-from dibs.backends.http.names import MARK, encoded
-from dibs.backends.http.settings import Key, Settings
-from dibs.backends.http.stream import MISSED, SLACK
-from dibs.backends.http.translation import status_to_model
-from dibs.backends.http.trouble import broken, check_format, explain, is_ours, unreachable
-from dibs.backends.http.url import read_url
 from dibs.cli.options import Kind
 from dibs.cli.remote import connection, head_of, headers
 from dibs.cli.voice import Voice
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Status
 from dibs.server.observatory.events import Event, read
+from dibs.stores.http import wire
+from dibs.stores.http.events import Events
+from dibs.stores.http.names import MARK, encoded
+from dibs.stores.http.settings import Key, Settings
+from dibs.stores.http.stream import MISSED, SLACK
+from dibs.stores.http.translation import status_to_model
+from dibs.stores.http.trouble import broken, check_format, explain, is_ours, unreachable
+from dibs.stores.http.url import read_url
 
 BEAT = 15.0
 """So often something comes, until the service has said how often."""

@@ -9,7 +9,6 @@ from typing import Any
 import click
 import msgspec
 
-from dibs.backends.redact import redacted
 from dibs.cli.directories import configured_store_url, service_meant
 from dibs.cli.output import Shape
 from dibs.cli.voice import Voice
@@ -25,6 +24,7 @@ from dibs.server.records import records_for
 from dibs.server.scopes import EVERYTHING
 from dibs.server.serve import leave_sign
 from dibs.server.tokens import LEEWAY, LIFETIME
+from dibs.stores.redact import redacted
 
 
 class LocalOffice:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.cli import options
 from dibs.cli.exits import needing
 from dibs.cli.naming import base64_name, bytes_of, decode, written
@@ -17,6 +16,7 @@ from dibs.cli.options import Kind
 from dibs.cli.output import Shape
 from dibs.cli.wording import kind_of, last_end, printable, state
 from dibs.model import Status
+from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
     from dibs.cli.remote import Remote

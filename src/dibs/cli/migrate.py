@@ -21,7 +21,7 @@ def migrate(dry_run: bool, url: str | None, as_json: bool) -> int:
     another role needs. Exits with 77 if this role may not change the schema.
     """
     with options.open_client(url) as client:
-        store: Any = client.hub.store
+        store: Any = client.session.store
         has_schema = hasattr(store, "migrate")
         steps = store.migrate(dry_run=dry_run) if has_schema else ()
         may = not (dry_run and steps) or store.may_migrate()

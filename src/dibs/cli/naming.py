@@ -30,7 +30,7 @@ decode = click.option(
 def bytes_of(name: bytes, is_base64: bool) -> bytes:
     """The name that is meant."""
     if is_base64:
-        from dibs.backends.http.names import MARK, decoded
+        from dibs.stores.http.names import MARK, decoded
 
         try:
             name = decoded(name.decode("ascii").removeprefix(MARK).rstrip("="))
@@ -44,7 +44,7 @@ def bytes_of(name: bytes, is_base64: bool) -> bytes:
 def written(key: bytes, is_decoded: bool | None) -> str:
     """A key's name as it is to be shown: as text, unless that is not wanted."""
     if is_decoded is False:
-        from dibs.backends.http.names import encoded
+        from dibs.stores.http.names import encoded
 
         return encoded(key.partition(b":")[2])
     return shown(key)

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import click
 
-from dibs.backends.http.reading import Answer
-from dibs.backends.http.settings import Key, Settings
-from dibs.backends.http.trouble import (
+from dibs.errors import DibsError, InvalidRequest
+from dibs.stores.http.reading import Answer
+from dibs.stores.http.settings import Key, Settings
+from dibs.stores.http.trouble import (
     check_format,
     explain,
     is_ours,
     unreachable,
     unreadable,
 )
-from dibs.backends.http.url import read_url
-from dibs.errors import DibsError, InvalidRequest
+from dibs.stores.http.url import read_url
 
 MAX_ANSWER = 64 << 20
 

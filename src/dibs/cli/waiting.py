@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 from dibs.cli.voice import Voice
 from dibs.cli.wording import held_by, shown, span
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.gate import Gate, start_thread
+from dibs.process import Gate, start_thread
 
 if TYPE_CHECKING:
     from dibs.sync import Waiting
@@ -35,7 +35,7 @@ class Speaker:
     """A thread that prints how a wait goes.
 
     The waiting thread does not write itself: a stopped terminal or a full pipe would keep it from its
-    queue. It uses no `Event`, so that an interrupt cannot keep it from leaving (see `dibs.gate`).
+    queue. It uses no `Event`, so that an interrupt cannot keep it from leaving (see `dibs.process`).
     """
 
     def __init__(

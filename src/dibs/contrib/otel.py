@@ -9,10 +9,10 @@ from typing import Any
 from dibs.contrib import needs
 from dibs.core.names import split_key
 from dibs.errors import AcquireTimeout
+from dibs.locks.hooks import observe
+from dibs.locks.kept import KeptLease
+from dibs.locks.requests import Ask
 from dibs.model import MANY, Holder
-from dibs.primitives.ask import Ask
-from dibs.primitives.kept import KeptLease
-from dibs.primitives.observing import observe
 
 try:
     from opentelemetry import context as contexts

@@ -41,7 +41,7 @@ def key_of(kind: Kind, name: str | bytes) -> bytes:
 def wait_key(lease: str) -> bytes:
     """Where the holder of a lease, named by its fingerprint, tells that it waits for something else.
 
-    Of a kind of its own that is in no list: see `primitives/deadlock.py`.
+    Of a kind of its own that is in no list: see `locks/deadlock.py`.
     """
     return WAIT + lease.encode()
 

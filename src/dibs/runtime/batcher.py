@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Sequence
 from contextvars import copy_context
 
-from dibs.backends.port import MAX_BATCH, Backend, Launch
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command, Revoke
 from dibs.runtime.flight import Call, Flight, Watch, as_dibs
 from dibs.runtime.halving import Outcome, apply_in_halves
 from dibs.runtime.port import Answer
+from dibs.stores.port import MAX_BATCH, Backend, Launch
 
 ALONE = 0.002
 """So long a task goes on in place, in seconds, before it lets the loop turn to see who else is there."""

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from contextvars import Context
 from typing import Protocol
 
-from dibs.backends.port import Launch
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Reply
 from dibs.runtime.halving import Outcome
 from dibs.runtime.port import Answer
+from dibs.stores.port import Launch
 
 FINEST = 0.004
 """Seconds between two looks at what is late, at least: each goes through all that is under way."""

@@ -17,19 +17,16 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 from weakref import WeakSet
 
-from dibs.backends.port import MAX_BATCH, Backend, Store
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.fork import on_fork
-from dibs.gate import Gate
 from dibs.model import Command, Failed, Release, Reply, Resize, Wakeup
+from dibs.process import Gate, on_fork
 from dibs.runtime.halving import Apply, Outcome, apply_in_halves
-from dibs.runtime.mail import Mailroom
-from dibs.runtime.port import Answer, Watched
-from dibs.runtime.step import step
-from dibs.runtime.timers import timers_for
-from dibs.runtime.timetable import Timetable
+from dibs.runtime.notifications import Mailroom
+from dibs.runtime.port import Answer, Watched, step
+from dibs.runtime.scheduler import Timetable, timers_for
+from dibs.stores.port import MAX_BATCH, Backend, Store
 
 log = logging.getLogger("dibs")
 

@@ -226,3 +226,19 @@ class Runtime(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run a user's callback where it belongs: in the loop, or where we are in threads."""
+
+
+def step[T](coroutine: Coroutine[Any, Any, T]) -> T:
+    """What the coroutine returns. One that suspends is closed, and `RuntimeError` raised.
+
+    Over blocking ports there is nothing to suspend for, so the coroutine's first step is its last.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    coroutine.close()
+    raise RuntimeError(
+        "a coroutine suspended in a blocking call: it was given a port of the other world"
+    )

@@ -8,17 +8,15 @@ from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
-from dibs.backends.port import MAX_BATCH, Backend, Store
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.fork import on_fork
-from dibs.gate import Gate
 from dibs.model import Capabilities, Command, Finding, Reply, Status
+from dibs.process import Gate, on_fork
 from dibs.runtime.holdings import Holdings
 from dibs.runtime.keeper import StoreKeeper
-from dibs.runtime.mail import Mailroom
-from dibs.runtime.port import Answer, Told
-from dibs.runtime.step import step
+from dibs.runtime.notifications import Mailroom
+from dibs.runtime.port import Answer, Told, step
+from dibs.stores.port import MAX_BATCH, Backend, Store
 
 
 class ThreadJob:

@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from dibs.backends.http.translation import holders_to_wire
 from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
@@ -24,6 +23,7 @@ from dibs.server.routes import ROUTES
 from dibs.server.routing import Needs, Route, Router
 from dibs.server.service import Service
 from dibs.server.ui.files import POLICY
+from dibs.stores.http.translation import holders_to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -12,13 +12,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from dibs.backends.http.names import decoded, encoded
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import shown
 from dibs.errors import DibsError
 from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Entry, Records
 from dibs.server.repeating import repeat
+from dibs.stores.http.names import decoded, encoded
 
 log = logging.getLogger("dibs.server")
 

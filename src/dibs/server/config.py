@@ -12,10 +12,8 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from dibs.backends.redact import redacted
 from dibs.config import seconds
 from dibs.errors import DibsError, NotConfigured
-from dibs.hub import implicit_url
 from dibs.misspelt import refuse_unknown, refuse_unknown_variables
 from dibs.server.audit import KEEP, MOST
 from dibs.server.limits import FIXED, TIMES, Limits
@@ -24,6 +22,8 @@ from dibs.server.placing.table import FRESH
 from dibs.server.records.sqlite import sqlite_path
 from dibs.server.secrets import Secrets
 from dibs.server.wanted import place_in, wanted
+from dibs.session import implicit_url
+from dibs.stores.redact import redacted
 
 VARIABLE = "DIBS_SERVER_"
 """What the names of variables begin with: DIBS_SERVER_STORE, DIBS_SERVER_LIMITS__MAX_TTL, …"""

@@ -8,11 +8,11 @@ from math import ceil
 
 import uvicorn
 
-from dibs.backends.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
 from dibs.errors import NotConfigured
 from dibs.server.app import Application
 from dibs.server.config import CannotListen, ServerConfig, look_up
 from dibs.server.service import Service
+from dibs.stores.http.wire import FORMAT, FORMAT_HEADER, SERVER_HEADER
 
 log = logging.getLogger("dibs.server")
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from dibs.backends.http.names import decoded, encoded
 from dibs.server.principal import Principal, Scope
 from dibs.server.records.port import Record
 from dibs.server.scopes import reduced, with_implied
+from dibs.stores.http.names import decoded, encoded
 
 KIND = "key"
 

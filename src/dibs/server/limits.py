@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
-from dibs.backends.port import MAX_BATCH
 from dibs.core.names import MAX_NAME
 from dibs.model import MAX_CAPACITY
+from dibs.stores.port import MAX_BATCH
 
 MAX_ID, MAX_OWNER, MAX_TEXT = 128, 256, 1024
 """Bytes of a lease id; of an owner (`client-id`); of a note or a reason."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from dibs.backends.http.wire_service import Problem
 from dibs.server.routing import Needs, Route
+from dibs.stores.http.wire_service import Problem
 
 type Node = dict[str, Any]
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from dibs.model import Wakeup
-from dibs.runtime.mail import Letterbox, PassingMail
+from dibs.runtime.notifications import Letterbox, PassingMail
 
 
 class Stream:

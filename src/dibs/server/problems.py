@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from dibs.backends.http import wire, wire_service
 from dibs.core.names import shown
 from dibs.server.answers import Answer, Header
+from dibs.stores.http import wire, wire_service
 
 
 class Kind(NamedTuple):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from dibs.backends.http.names import MARK, decoded
 from dibs.core.names import KINDS, MAX_NAME, Kind
 from dibs.model import Command, Failed, Holder, Inspect, Status, Waiter
 from dibs.runtime.port import Answer as Answered
@@ -16,6 +15,7 @@ from dibs.server.answers import JSON, Answer, encode
 from dibs.server.principal import Principal, Scope
 from dibs.server.problems import Problem
 from dibs.server.scopes import reduced
+from dibs.stores.http.names import MARK, decoded
 
 if TYPE_CHECKING:
     from dibs.server.service import Service

@@ -12,10 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import Struct
 
-from dibs.backends.http.names import MARK, decoded
 from dibs.core.names import MAX_NAME
 from dibs.server.principal import Scope
 from dibs.server.problems import Problem
+from dibs.stores.http.names import MARK, decoded
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

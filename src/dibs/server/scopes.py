@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.core.names import MAX_NAME, utf8
 from dibs.server.principal import IMPLIED, Principal, Scope
+from dibs.stores.http.names import MARK, decoded, encoded
 
 EVERYTHING = (b"",)
 """The prefixes of a key without bounds."""

@@ -17,10 +17,8 @@ from pathlib import Path
 from socket import gethostname
 from typing import TYPE_CHECKING
 
-from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
-from dibs.hub import hub_for
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.audit import Audit
 from dibs.server.config import Placement, ServerConfig
 from dibs.server.front import Front, allow_files, listening_socket, url_of
@@ -38,6 +36,8 @@ from dibs.server.records.sqlite import missing_folders, open_to_others
 from dibs.server.repeating import repeat
 from dibs.server.secrets import SHORTEST
 from dibs.server.service import Service
+from dibs.session import session_for
+from dibs.stores.redact import redacted
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -197,10 +197,10 @@ class Server:
 
     def _open_store(self, url: str) -> AsyncRuntime:
         """The way to a store."""
-        hub = hub_for(url)
-        self._stack.callback(hub.close)
-        self._stack.push_async_callback(hub.close_loop)
-        return hub.loop_runtime()
+        session = session_for(url)
+        self._stack.callback(session.close)
+        self._stack.push_async_callback(session.close_loop)
+        return session.loop_runtime()
 
     def _check_keys(self, keys: KeyRing) -> None:
         """Without any key nobody else can reach it. Raises `NotConfigured`."""
@@ -260,14 +260,14 @@ def background(work: Coroutine[None, None, None]) -> Generator[None]:
 
 async def leave_sign(url: str, name: str) -> None:
     """Leave a sign in a store, as `Signs.put`, for servers that cannot read the records."""
-    hub = hub_for(url)
-    store = hub.loop_runtime()
+    session = session_for(url)
+    store = session.loop_runtime()
     try:
         await store.ready()
         await Markers(lambda: (store,)).put(name)
     finally:
-        await hub.close_loop()
-        hub.close()
+        await session.close_loop()
+        session.close()
 
 
 def _leave_alone_what_stays() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from dibs.core.names import PROBE
 from dibs.core.timing import burial
 from dibs.errors import BackendUnavailable, DibsError
+from dibs.locks.requests import new_id
 from dibs.model import (
     Acquire,
     Command,
@@ -29,8 +30,7 @@ from dibs.model import (
     Reply,
     Status,
 )
-from dibs.primitives.ids import new_id
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import Answer, Told
 from dibs.server.accounts import Accounts
 from dibs.server.audit import Audit

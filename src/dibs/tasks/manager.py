@@ -7,8 +7,8 @@ from typing import Self
 
 from dibs import Client, connect
 from dibs.config import Duration, seconds
-from dibs.sigterm import on_sigterm
-from dibs.store_names import store_name
+from dibs.process import on_sigterm
+from dibs.settings import store_name
 from dibs.tasks.claim import Claimant
 from dibs.tasks.clock import Clock, Timekeeper, WallClock
 from dibs.tasks.definition import Definition, Led, Scheduled

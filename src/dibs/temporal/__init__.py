@@ -13,16 +13,16 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dibs.backends.temporal.broker.mailbox import DibsMailbox as DibsMailbox
-    from dibs.backends.temporal.broker.workflow import DibsBroker as DibsBroker
-    from dibs.backends.temporal.protocol.ids import permit_workflow_id as permit_workflow_id
-    from dibs.backends.temporal.protocol.permits import PermitSlotInput as PermitSlotInput
     from dibs.errors import AcquireTimeout as AcquireTimeout
     from dibs.errors import BackendUnavailable as BackendUnavailable
     from dibs.errors import DibsError as DibsError
     from dibs.errors import LeaseLost as LeaseLost
     from dibs.errors import NotHeld as NotHeld
     from dibs.errors import Reentrant as Reentrant
+    from dibs.stores.temporal.broker.mailbox import DibsMailbox as DibsMailbox
+    from dibs.stores.temporal.broker.workflow import DibsBroker as DibsBroker
+    from dibs.stores.temporal.protocol.ids import permit_workflow_id as permit_workflow_id
+    from dibs.stores.temporal.protocol.permits import PermitSlotInput as PermitSlotInput
     from dibs.temporal.activity.decorator import needs_lock as needs_lock
     from dibs.temporal.activity.interceptor import LockInterceptor as LockInterceptor
     from dibs.temporal.activity.lock import ActivityLock as ActivityLock
@@ -50,8 +50,8 @@ else:
     __all__, _get, __dir__ = from_modules(
         __name__,
         {
-            "dibs.backends.temporal.broker.workflow": ("DibsBroker",),
-            "dibs.backends.temporal.broker.mailbox": ("DibsMailbox",),
+            "dibs.stores.temporal.broker.workflow": ("DibsBroker",),
+            "dibs.stores.temporal.broker.mailbox": ("DibsMailbox",),
             "dibs.errors": (
                 "AcquireTimeout",
                 "BackendUnavailable",
@@ -61,8 +61,8 @@ else:
                 "Reentrant",
             ),
             "dibs.temporal.activity.lock": ("ActivityLock", "current_lock"),
-            "dibs.backends.temporal.protocol.permits": ("PermitSlotInput",),
-            "dibs.backends.temporal.protocol.ids": ("permit_workflow_id",),
+            "dibs.stores.temporal.protocol.permits": ("PermitSlotInput",),
+            "dibs.stores.temporal.protocol.ids": ("permit_workflow_id",),
             "dibs.temporal.defaults": ("DEFAULT_BACKOFF", "DEFAULT_LEASE", "MAX_BACKOFF"),
             "dibs.temporal.worker.joining": ("TEMPORAL_TASK_QUEUE", "connect_temporal_client"),
             "dibs.temporal.failures": ("Misused",),

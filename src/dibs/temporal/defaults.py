@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
-from dibs.backends.temporal.protocol import queues
+from dibs.stores.temporal.protocol import queues
 
 DEFAULT_LEASE = timedelta(minutes=10)
 """How long a permit stands without a renewal."""

@@ -10,9 +10,9 @@ from temporalio.client import Client
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import ReplayerConfig, Worker, WorkerConfig
 
-from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.config import Duration
 from dibs.errors import DibsError
+from dibs.stores.temporal.protocol.queues import task_queue as queue_of
 from dibs.temporal.activity.decorator import LockBackend, refuse_locked_workflows
 from dibs.temporal.activity.interceptor import WAIT_IN_SLOT, LockInterceptor
 from dibs.temporal.worker.quiet_end import end_quietly

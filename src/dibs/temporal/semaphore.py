@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Never, Unpack
 
 from temporalio import workflow
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.ids import permit_workflow_id
-from dibs.backends.temporal.protocol.permits import Adoption
-from dibs.backends.temporal.protocol.wire import MOST_SLOTS
-from dibs.backends.temporal.workflows.permit_runs import PermitRun
 from dibs.config import Duration, seconds
 from dibs.core.names import key_of
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.ids import permit_workflow_id
+from dibs.stores.temporal.protocol.permits import Adoption
+from dibs.stores.temporal.protocol.wire import MOST_SLOTS
+from dibs.stores.temporal.workflows.permit_runs import PermitRun
 from dibs.temporal import defaults
 from dibs.temporal.defaults import named_queue
 from dibs.temporal.failures import AcquireTimedOut, Misused, PermitLost, checked

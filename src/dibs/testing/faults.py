@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import dibs
-from dibs.backends.port import Backend, Store
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable
 from dibs.model import (
@@ -31,7 +30,8 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.runtime.step import step
+from dibs.runtime.port import step
+from dibs.stores.port import Backend, Store
 
 
 @dataclass
@@ -86,7 +86,7 @@ class FaultyStore:
     """A store whose connections suffer `faults`; everything else is the wrapped store's."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        from dibs.backends import store_for
+        from dibs.stores.registry import store_for
 
         self._wrap(store_for(url, clock=clock), Faults())
 
@@ -248,7 +248,7 @@ def steal(lock: Keyed) -> int:
 
 def held(client: Any) -> list[Status]:
     """What is held in a client's store at this moment, kept units aside."""
-    backend: Backend = client.hub.store.backend(blocking=True)
+    backend: Backend = client.session.store.backend(blocking=True)
     step(backend.open())
     try:
         found: list[Status] = []
@@ -264,7 +264,7 @@ def held(client: Any) -> list[Status]:
 
 
 def _expire(client: Any, key: bytes) -> list[Any]:
-    leases = [lease for lease in client.hub.keeper.leases() if lease.key == key]
+    leases = [lease for lease in client.session.keeper.leases() if lease.key == key]
     _say(client, *(Release(key, lease._id) for lease in leases))
     for lease in leases:
         lease._lose("expired", "let expire by a test")
@@ -273,7 +273,7 @@ def _expire(client: Any, key: bytes) -> list[Any]:
 
 def _say(client: Any, *commands: Command) -> list[Reply]:
     """Over a connection of its own."""
-    backend: Backend = client.hub.store.backend(blocking=True)
+    backend: Backend = client.session.store.backend(blocking=True)
     step(backend.open())
     try:
         return list(step(backend.apply(commands))) if commands else []

@@ -48,7 +48,7 @@ def dibs_client(dibs_clock: "ManualClock") -> Iterator["dibs.Client"]:
         with dibs.override(client):
             yield client
     finally:
-        client.hub.close()
+        client.session.close()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def _check_leaks(client: Any) -> None:
 
     if not held(client):
         return
-    client.hub.keeper.flush(1.0)  # something may be about to be given up in the background
+    client.session.keeper.flush(1.0)  # something may be about to be given up in the background
     leaks = [
         f"{kind} {shown(name)!r}, held by {', '.join(owners)}"
         for status in held(client)

@@ -4,10 +4,10 @@ import httpx2
 import msgspec
 import pytest
 
-from dibs.backends.http.names import encoded
 from dibs.server.principal import Scope
 from dibs.server.routes import ROUTES
 from dibs.server.routing import Route
+from dibs.stores.http.names import encoded
 from tests.server.authorization.matrix import INSIDE, NAME, NOTE, OWNER, Matrix, Someone
 from tests.server.world import b64
 

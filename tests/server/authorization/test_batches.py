@@ -4,9 +4,9 @@ from typing import Any, get_args
 
 import pytest
 
-from dibs.backends.http import wire
-from dibs.backends.http.names import encoded
 from dibs.server.principal import Scope
+from dibs.stores.http import wire
+from dibs.stores.http.names import encoded
 from tests.server.authorization.asking import check_tells_nothing_secret
 from tests.server.authorization.matrix import DIRECTORIES, NAME, UNUSED, Matrix, Someone
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dibs.backends.http.names import encoded
 from dibs.core.names import fingerprint
 from dibs.server.keys import KeyRing
 from dibs.server.principal import Scope
+from dibs.stores.http.names import encoded
 from tests.server.authorization.asking import check_refused
 from tests.server.authorization.matrix import INSIDE, NAME, OWNER, Matrix, Someone, client_of
 from tests.server.world import World, b64

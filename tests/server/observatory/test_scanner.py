@@ -8,11 +8,11 @@ from uuid import uuid4
 import pytest
 
 from dibs.errors import BackendUnavailable, Forbidden
-from dibs.hub import hub_for
 from dibs.model import Acquire, Page
 from dibs.server.observatory import picture, scanner
 from dibs.server.observatory.observatory import Observatory
 from dibs.server.placing.runtime import PlacedRuntime
+from dibs.session import session_for
 from tests.server.alone import alone
 
 LONG = 30.0
@@ -20,12 +20,12 @@ LONG = 30.0
 
 @pytest.fixture
 async def runtime() -> AsyncIterator[PlacedRuntime]:
-    hub = hub_for(f"memory://{uuid4()}")
-    runtime = alone(hub.loop_runtime())
+    session = session_for(f"memory://{uuid4()}")
+    runtime = alone(session.loop_runtime())
     await runtime.ready()
     yield runtime
-    await hub.close_loop()
-    hub.close()
+    await session.close_loop()
+    session.close()
 
 
 async def events_told(observatory: Observatory, bell: asyncio.Event) -> list[str]:

@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 
 from dibs.errors import BackendUnavailable
-from dibs.hub import Hub, hub_for
 from dibs.model import Command
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.documents import read_table, write_listing
@@ -16,6 +15,7 @@ from dibs.server.placing.home import Home
 from dibs.server.placing.listing import Listed, Listing
 from dibs.server.placing.markers import Markers
 from dibs.server.records import records_for
+from dibs.session import StoreSession, session_for
 from tests.runtime.stores import TappedStore
 
 LISTING = Listing((Listed("one", ("a",)), Listed("two", ("b",))), "one", 3.0)
@@ -41,14 +41,14 @@ async def atlas() -> AsyncIterator[Slow]:
     records = records_for(f"memory://{uuid4()}")
     await records.open()
     await write_listing(records, LISTING, 0)
-    hub = hub_for(f"memory://{uuid4()}")
+    session = session_for(f"memory://{uuid4()}")
     table = await read_table(records, 0.0)
-    found = Slow(records, time.monotonic, table, 3.0, hub.loop_runtime())
+    found = Slow(records, time.monotonic, table, 3.0, session.loop_runtime())
     found.may_go_on = asyncio.Event()
     yield found
     await records.close()
-    await hub.close_loop()
-    hub.close()
+    await session.close_loop()
+    session.close()
 
 
 async def test_all_who_want_a_reading_share_the_next(atlas: Slow) -> None:
@@ -111,30 +111,32 @@ def away(_: Sequence[Command]) -> None:
 
 
 @pytest.fixture
-async def hubs() -> AsyncIterator[tuple[Hub, Hub]]:
+async def hubs() -> AsyncIterator[tuple[StoreSession, StoreSession]]:
     """One store that is well, and one that is not."""
-    well, ill = hub_for(f"memory://{uuid4()}"), Hub(broken := TappedStore(turns=1))
+    well, ill = session_for(f"memory://{uuid4()}"), StoreSession(broken := TappedStore(turns=1))
     broken.before = away
     yield well, ill
-    for hub in (well, ill):
-        await hub.close_loop()
-        hub.close()
+    for session in (well, ill):
+        await session.close_loop()
+        session.close()
 
 
-async def test_a_marker_is_found_while_another_store_is_away(hubs: tuple[Hub, Hub]) -> None:
-    well, ill = (hub.loop_runtime() for hub in hubs)
+async def test_a_marker_is_found_while_another_store_is_away(
+    hubs: tuple[StoreSession, StoreSession],
+) -> None:
+    well, ill = (session.loop_runtime() for session in hubs)
     await Markers(lambda: (well,)).put("moved")
     assert await Markers(lambda: (ill, well)).standing(["moved", "other"]) == {"moved"}
 
 
-async def test_without_any_store_nobody_knows(hubs: tuple[Hub, Hub]) -> None:
-    _, ill = (hub.loop_runtime() for hub in hubs)
+async def test_without_any_store_nobody_knows(hubs: tuple[StoreSession, StoreSession]) -> None:
+    _, ill = (session.loop_runtime() for session in hubs)
     with pytest.raises(BackendUnavailable):
         await Markers(lambda: (ill,)).standing(["moved"])
 
 
-async def test_a_marker_must_be_in_all_stores(hubs: tuple[Hub, Hub]) -> None:
-    well, ill = (hub.loop_runtime() for hub in hubs)
+async def test_a_marker_must_be_in_all_stores(hubs: tuple[StoreSession, StoreSession]) -> None:
+    well, ill = (session.loop_runtime() for session in hubs)
     with pytest.raises(BackendUnavailable):
         await Markers(lambda: (well, ill)).put("moved")
     assert await Markers(lambda: (well,)).standing(["moved"]) == {"moved"}

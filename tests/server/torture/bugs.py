@@ -16,7 +16,7 @@ def put(owner: Any, name: str, by: Any) -> None:
 
 def goes_on_after_loss() -> None:
     """A client never learns that its lease is over."""
-    from dibs.primitives.lease import LeaseBase
+    from dibs.locks.lease import LeaseBase
 
     put(LeaseBase, "ensure", lambda self: None)
 

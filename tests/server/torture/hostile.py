@@ -24,10 +24,10 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from statistics import median
 
-from tests.backends.http.processes import DibsServer
 from tests.servers.ports import HOST
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.stores.http.processes import DibsServer
 
 TTL = 10
 THREADS = 48

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from dibs.testing import FaultProxy
-from tests.backends.http.processes import DibsServer
 from tests.server.torture.balancer import Balancer
 from tests.servers.certificates import key_of, self_signed
 from tests.servers.fixtures import NO_POWER_CUT
 from tests.servers.ports import HOST, free_port
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
+from tests.stores.http.processes import DibsServer
 
 type StoreName = Literal["redis", "postgres"]
 BROKEN = Path(__file__).with_name("broken.py")

@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Any
 
-from dibs.backends.http.names import encoded
+from dibs.stores.http.names import encoded
 from tests.server.world import World
 
 _NUMBERS = count(1)

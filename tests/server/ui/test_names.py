@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from dibs.backends.http.names import encoded
+from dibs.stores.http.names import encoded
 from tests.server.ui.visits import Visit
 from tests.server.world import World, b64
 

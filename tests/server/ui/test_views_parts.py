@@ -193,8 +193,8 @@ SHOWN = """async (names) => {
 
 
 def test_names_are_shown_as_the_command_line_shows_them(page: Page) -> None:
-    from dibs.backends.http.names import encoded
     from dibs.cli.wording import shown
+    from dibs.stores.http.names import encoded
 
     names = [
         b"plain",

@@ -56,7 +56,7 @@ def tokens_fall() -> None:
 
 def forgets_when_continuing() -> None:
     """The broker's next run begins with an empty book."""
-    from dibs.backends.temporal.broker.workflow import DibsBroker
+    from dibs.stores.temporal.broker.workflow import DibsBroker
 
     real = DibsBroker._next_input
 
@@ -70,8 +70,8 @@ def forgets_when_continuing() -> None:
 
 def last_come_first_served() -> None:
     """The queue of a broker is a stack."""
-    from dibs.backends.temporal.broker.desk import Desk
     from dibs.model import Acquire
+    from dibs.stores.temporal.broker.desk import Desk
 
     real = Desk.apply
 
@@ -92,7 +92,7 @@ def the_dead_are_waited_for() -> None:
 
 def brokers_stay() -> None:
     """Brokers never end."""
-    from dibs.backends.temporal.broker.workflow import DibsBroker
+    from dibs.stores.temporal.broker.workflow import DibsBroker
 
     put(DibsBroker, "_finished", lambda self: False)
 

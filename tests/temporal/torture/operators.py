@@ -16,9 +16,9 @@ from temporalio.client import (
     WorkflowHandle,
 )
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.wire import unpack_reply
 from dibs.model import Status
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.wire import unpack_reply
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.marks import cleared
 from tests.temporal.torture.pace import found, steady

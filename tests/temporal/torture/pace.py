@@ -9,8 +9,8 @@ from contextlib import suppress
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.service import RPCError, RPCStatusCode
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.permits import PermitSlotInput
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.permits import PermitSlotInput
 from tests.temporal.torture.diary import Diary
 from tests.temporal.torture.plan import Plan
 

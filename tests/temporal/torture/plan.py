@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from dibs.backends.temporal.client.listening import LONGEST
 from dibs.core.timing import BURIAL
+from dibs.stores.temporal.client.listening import LONGEST
 
 type Mode = Literal["slot", "fair"]
 MODES: tuple[Mode, ...] = ("slot", "fair")

@@ -61,4 +61,4 @@ def made(make: Callable[[], Twist]) -> Callable[[Network], None]:
 
 def patched(target: str, replacement: Any) -> tuple[tuple[str, Any], ...]:
     """One thing of the primitives, replaced."""
-    return ((f"dibs.primitives.{target}", replacement),)
+    return ((f"dibs.locks.{target}", replacement),)

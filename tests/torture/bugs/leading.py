@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from dibs.primitives.lease import LeaseBase
-from dibs.primitives.term import TermBase
+from dibs.locks.lease import LeaseBase
+from dibs.locks.term import TermBase
 from tests.torture.bugs.bug import Bug, patched
 
 WHERE = ("leader", "campaign", "run")

@@ -4,6 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from dibs.locks.acquire import Acquiring
+from dibs.locks.lease import LeaseBase
+from dibs.locks.requests import Grant
 from dibs.model import (
     Acquire,
     Command,
@@ -16,9 +19,6 @@ from dibs.model import (
     Unknown,
     Wakeup,
 )
-from dibs.primitives.acquire import Acquiring
-from dibs.primitives.ask import Grant
-from dibs.primitives.lease import LeaseBase
 from dibs.runtime.port import Answer, Care
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, twisted
 from tests.torture.simruntime import SimRuntime
@@ -123,8 +123,8 @@ BUGS = {
         OVERLAP,
         store=made(a_renewal_revives),
         patches=(
-            ("dibs.primitives.kept.KeptLease._check", never_too_late),
-            ("dibs.primitives.kept.KeptLease._renewed", whenever_it_comes),
+            ("dibs.locks.kept.KeptLease._check", never_too_late),
+            ("dibs.locks.kept.KeptLease._renewed", whenever_it_comes),
         ),
     ),
     "tokens repeat": Bug(TOKEN, store=twisted(tokens(lambda token: token >> 22))),
@@ -134,13 +134,13 @@ BUGS = {
     ),
     "counted from the push": Bug(
         TOO_LONG,
-        patches=(("dibs.primitives.acquire.Acquiring._pushed", counted_from_the_push),),
+        patches=(("dibs.locks.acquire.Acquiring._pushed", counted_from_the_push),),
     ),
     "no margin": Bug(
         TOO_LONG,
         patches=(
-            ("dibs.primitives.acquire.trusted", all_of_it),
-            ("dibs.primitives.kept.trusted", all_of_it),
+            ("dibs.locks.acquire.trusted", all_of_it),
+            ("dibs.locks.kept.trusted", all_of_it),
         ),
     ),
     "clocks beyond the margin": Bug(TOO_LONG, rates=0.15),

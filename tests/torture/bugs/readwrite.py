@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from dibs.locks.resizing import ResizableLease, Upgrading
 from dibs.model import MANY, Acquire, Command, Granted, Queued, Refused, Reply, Resize
-from dibs.primitives.resizing import ResizableLease, Upgrading
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, patched, twisted
 from tests.torture.network import Weather
 

@@ -1,8 +1,8 @@
 """Bugs of task locks: how long a lock stays closed, and for whom."""
 
+from dibs.locks.lease import LeaseBase
+from dibs.locks.tasklock import TaskLeaseBase
 from dibs.model import Release
-from dibs.primitives.lease import LeaseBase
-from dibs.primitives.tasklease import TaskLeaseBase
 from tests.torture.bugs.bug import Bug, patched
 
 WHERE = ("tasklock",)

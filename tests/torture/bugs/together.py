@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from dibs.locks.allof import Gathering
+from dibs.locks.allof_leases import LeasesBase
 from dibs.model import Acquire, Command, Reply
-from dibs.primitives.allof_gathering import Gathering
-from dibs.primitives.allof_leases import LeasesBase
 from tests.torture.bugs.bug import Apply, Bug, patched, twisted
 from tests.torture.bugs.readwrite import nobody_looks
 

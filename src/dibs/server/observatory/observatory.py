@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dibs.model import Command, Reply, Status, Wakeup
-from dibs.runtime.mail import Letterbox, PassingMail
+from dibs.runtime.notifications import Letterbox, PassingMail
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
 from dibs.server.observatory.scanner import Scanner

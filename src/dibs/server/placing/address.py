@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote
 
-from dibs.backends import SPELLINGS, needing_extras
-from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
+from dibs.stores.redact import redacted
+from dibs.stores.registry import SPELLINGS, needing_extras
 
 if TYPE_CHECKING:
-    from dibs.backends.postgres.url import Target
+    from dibs.stores.postgres.url import Target
 
 _SAME = {**SPELLINGS, "rediss": "redis", "valkey": "redis", "valkeys": "redis"}
 """Schemes that are other ways to the same."""
@@ -130,7 +130,7 @@ def _sorted(servers: Iterable[str]) -> str:
 def _target(url: str, rest: str) -> "Target":
     """Where libpq goes, which its environment has a say in."""
     with needing_extras("postgresql"):
-        from dibs.backends.postgres.url import Address
+        from dibs.stores.postgres.url import Address
     target = Address(f"postgresql://{rest}").target
     if any(name.startswith("service") for name in target.options):
         raise NotConfigured(

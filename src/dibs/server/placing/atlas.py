@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from dibs.errors import BackendUnavailable, Corrupt, DibsError
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.placing.documents import read_table
 from dibs.server.placing.markers import Markers
 from dibs.server.placing.table import FRESH_ALONE, READ_EVERY, Table

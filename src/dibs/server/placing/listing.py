@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from msgspec import Struct, structs
 
-from dibs.backends.http.names import decoded, encoded
 from dibs.errors import NotConfigured
 from dibs.server.placing.home import Home
 from dibs.server.placing.placement import Place
+from dibs.stores.http.names import decoded, encoded
 
 _ROOT = "/"
 """The record name of everything, as a name is at least one character long."""

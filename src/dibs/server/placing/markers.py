@@ -11,7 +11,7 @@ from itertools import batched
 from dibs.core.names import WAIT, fingerprint
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Granted, Inspect, Status
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import Answer
 
 KEPT = 30 * 86400.0

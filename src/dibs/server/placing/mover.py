@@ -16,8 +16,8 @@ from msgspec import structs
 
 from dibs.core.names import WAIT
 from dibs.errors import BackendUnavailable, DibsError
+from dibs.locks.requests import new_id
 from dibs.model import Acquire, Granted, Inspect, Release
-from dibs.primitives.ids import new_id
 from dibs.server.audit import Audit
 from dibs.server.placing.choice import Unsatisfiable, directory_shown, lives_in
 from dibs.server.placing.documents import Documents, read_all, write_homes, write_listing

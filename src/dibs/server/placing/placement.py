@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
 from dibs.server.placing import words
+from dibs.stores.redact import redacted
 
 if TYPE_CHECKING:
     from dibs.server.config import Placement

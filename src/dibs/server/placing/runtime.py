@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Capabilities, Command, Page, Renew, Reply, Wakeup
-from dibs.runtime.asyncio import AsyncRuntime
-from dibs.runtime.mail import Letterbox, Mailroom
+from dibs.runtime.aio import AsyncRuntime
+from dibs.runtime.notifications import Letterbox, Mailroom
 from dibs.runtime.port import Answer, Keeper, Told
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.home import Home
@@ -290,7 +290,7 @@ class PlaceMail:
 
 
 class PlacedBackend:
-    """As much of a `backends.port.Backend` as the service uses itself."""
+    """As much of a `stores.port.Backend` as the service uses itself."""
 
     def __init__(self, ways: Ways, atlas: Atlas) -> None:
         self._ways = ways

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from dibs.errors import NotConfigured
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.audit import Audit
 from dibs.server.config import Placement
 from dibs.server.placing.address import address_of

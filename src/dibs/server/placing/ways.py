@@ -6,7 +6,7 @@ from functools import reduce
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities
-from dibs.runtime.asyncio import AsyncRuntime
+from dibs.runtime.aio import AsyncRuntime
 from dibs.server.placing.listing import Listing
 from dibs.server.placing.placement import Place
 from dibs.server.repeating import Complaints

@@ -2,10 +2,10 @@
 
 from importlib import import_module
 
-from dibs.backends import SPELLINGS, needing_extras
-from dibs.backends.redact import redacted
 from dibs.errors import NotConfigured
 from dibs.server.records.port import Records
+from dibs.stores.redact import redacted
+from dibs.stores.registry import SPELLINGS, needing_extras
 
 PLACES = {
     "memory": "memory:MemoryRecords",

@@ -7,17 +7,6 @@ from typing import Any, LiteralString
 
 import psycopg
 
-from dibs.backends.postgres.trouble import (
-    SqlError,
-    cut_off,
-    error_of,
-    explain,
-    is_of_the_connection,
-    is_worth_another_try,
-    no_answer,
-    refused,
-)
-from dibs.backends.postgres.url import Address
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.server.records.bounds import (
     FORMAT,
@@ -31,6 +20,17 @@ from dibs.server.records.bounds import (
     unreadable,
 )
 from dibs.server.records.port import Conflict, Entry, Record
+from dibs.stores.postgres.trouble import (
+    SqlError,
+    cut_off,
+    error_of,
+    explain,
+    is_of_the_connection,
+    is_worth_another_try,
+    no_answer,
+    refused,
+)
+from dibs.stores.postgres.url import Address
 
 PATIENCE = 10.0
 """Seconds that the server has for an answer."""

@@ -4,14 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from dibs.backends.redis import greeting, sentinel
-from dibs.backends.redis.examining import facts_of, setting_of
-from dibs.backends.redis.link import HiredisError, Link, ReplyError, pack
-from dibs.backends.redis.loop_link import LoopDial
-from dibs.backends.redis.settings import Endpoint, Settings
-from dibs.backends.redis.slots import read_redirection
-from dibs.backends.redis.trouble import broken, code_of, explain
-from dibs.backends.redis.url import read_url
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.server.records.bounds import (
     FORMAT,
@@ -23,6 +15,14 @@ from dibs.server.records.bounds import (
     unreadable,
 )
 from dibs.server.records.port import Conflict, Entry, Record
+from dibs.stores.redis import greeting, sentinel
+from dibs.stores.redis.examining import facts_of, setting_of
+from dibs.stores.redis.link import HiredisError, Link, ReplyError, pack
+from dibs.stores.redis.loop_link import LoopDial
+from dibs.stores.redis.settings import Endpoint, Settings
+from dibs.stores.redis.slots import read_redirection
+from dibs.stores.redis.trouble import broken, code_of, explain
+from dibs.stores.redis.url import read_url
 
 
 class RedisRecords:

@@ -8,10 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-from dibs.backends.sqlite import file
-from dibs.backends.sqlite.schema import PAGE_SIZE
-from dibs.backends.sqlite.trouble import code_of, explain, is_busy, locked_out
-from dibs.backends.sqlite.url import Address
 from dibs.errors import DibsError
 from dibs.server.records.bounds import (
     FORMAT,
@@ -25,6 +21,10 @@ from dibs.server.records.bounds import (
     unreadable,
 )
 from dibs.server.records.port import Conflict, Entry, Record
+from dibs.stores.sqlite import file
+from dibs.stores.sqlite.schema import PAGE_SIZE
+from dibs.stores.sqlite.trouble import code_of, explain, is_busy, locked_out
+from dibs.stores.sqlite.url import Address
 
 _TABLES = (
     """CREATE TABLE dibs_service (

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from dibs.backends.http.names import encoded
-from dibs.backends.http.wire_service import About, Promises
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.limits import Limits
 from dibs.server.problems import KINDS, Problem
 from dibs.server.routing import PUBLIC, SIGNED_IN, Route
+from dibs.stores.http.names import encoded
+from dibs.stores.http.wire_service import About, Promises
 
 RELEASE = version("dibs")
 """The one that runs, also when another has been installed meanwhile."""

@@ -4,12 +4,11 @@ import asyncio
 from contextlib import AsyncExitStack, nullcontext
 from typing import NamedTuple
 
-from dibs.backends.http.translation import holders_to_wire
 from dibs.errors import AcquireTimeout, BackendUnavailable
+from dibs.locks.acquire import Acquiring
+from dibs.locks.messages import contention
+from dibs.locks.requests import Ask, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
-from dibs.primitives.acquire import Acquiring
-from dibs.primitives.ask import Ask, Grant
-from dibs.primitives.messages import contention
 from dibs.runtime.port import Answer as Answered
 from dibs.runtime.port import Runtime
 from dibs.server.answers import Answer, json
@@ -20,6 +19,7 @@ from dibs.server.limits import MAX_OWNER
 from dibs.server.problems import Problem, unauthenticated
 from dibs.server.routes.shapes import AcquireQuery, Held
 from dibs.server.routes.telling import check_text, check_ttl, failure, in_line, moment
+from dibs.stores.http.translation import holders_to_wire
 
 
 class Had(NamedTuple):

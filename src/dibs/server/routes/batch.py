@@ -4,15 +4,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from dibs.backends.http import wire
-from dibs.backends.http.names import decoded
-from dibs.backends.http.translation import (
-    holders_to_wire,
-    reply_to_wire,
-    status_to_wire,
-    to_model,
-)
-from dibs.backends.port import MAX_BATCH
 from dibs.core.names import fingerprint
 from dibs.errors import DibsError
 from dibs.model import (
@@ -42,6 +33,15 @@ from dibs.server.problems import Problem, too_often
 from dibs.server.reach import ask_in_parts, bounded
 from dibs.server.routing import EACH_COMMAND, Route
 from dibs.server.vetting import refused
+from dibs.stores.http import wire
+from dibs.stores.http.names import decoded
+from dibs.stores.http.translation import (
+    holders_to_wire,
+    reply_to_wire,
+    status_to_wire,
+    to_model,
+)
+from dibs.stores.port import MAX_BATCH
 
 JSON, MSGPACK = b"application/json", b"application/msgpack"
 

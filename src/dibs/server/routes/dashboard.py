@@ -4,7 +4,6 @@ import logging
 
 from msgspec import Struct
 
-from dibs.backends.http.names import encoded
 from dibs.errors import DibsError
 from dibs.server.answers import Answer, Header, empty, json
 from dibs.server.audit import common_directory
@@ -15,6 +14,7 @@ from dibs.server.routes.shapes import Nothing
 from dibs.server.routing import PUBLIC, SESSION, Route
 from dibs.server.ui.files import INDEX, POLICY, File, FileAnswer, all_files
 from dibs.server.ui.sessions import SignedIn
+from dibs.stores.http.names import encoded
 
 log = logging.getLogger("dibs.server")
 

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from dibs.backends.http.names import encoded
-from dibs.backends.http.translation import status_to_wire
 from dibs.core.names import Kind
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
@@ -19,6 +17,8 @@ from dibs.server.principal import Scope
 from dibs.server.reach import heads_of, names_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
+from dibs.stores.http.names import encoded
+from dibs.stores.http.translation import status_to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -5,7 +5,6 @@ from functools import partial
 
 from msgspec import Struct
 
-from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.core.names import MAX_NAME
 from dibs.model import Inspect, Status
 from dibs.server.answers import Answer
@@ -16,6 +15,7 @@ from dibs.server.reach import Found, heads_of, page_json, read
 from dibs.server.routes.shapes import ListQuery, LockPage
 from dibs.server.routes.telling import lock_shown
 from dibs.server.routing import SEEING, SIGNED_IN, Route
+from dibs.stores.http.names import MARK, decoded, encoded
 
 USUAL = 100
 """Locks on a page, unless `limit` says otherwise."""

@@ -5,8 +5,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from dibs.backends.http.translation import status_to_wire
-from dibs.backends.http.wire import Status as Shown
 from dibs.model import Inspect, Status
 from dibs.runtime.port import Answer as Told
 from dibs.server.answers import Answer, json
@@ -16,6 +14,8 @@ from dibs.server.principal import Scope
 from dibs.server.reach import ask_in_parts, bounded, names_of
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
+from dibs.stores.http.translation import status_to_wire
+from dibs.stores.http.wire import Status as Shown
 
 MOST = 200
 """Lines that are told at a time."""

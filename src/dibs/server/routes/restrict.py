@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from dibs.backends.http.names import MARK, decoded, encoded
 from dibs.server.answers import Answer, json
 from dibs.server.call import Call
 from dibs.server.placing.desk import Restricted
@@ -15,6 +14,7 @@ from dibs.server.routes.placing import desk_of, refusals
 from dibs.server.routes.seaplane_compat import done
 from dibs.server.routes.shapes import Done, Nothing, Strict
 from dibs.server.routing import SEEING, SIGNED_IN, Route, on_path
+from dibs.stores.http.names import MARK, decoded, encoded
 
 API = "Locks"
 MAX_BODY = 64 << 10

@@ -5,9 +5,6 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from dibs.backends.http.names import decoded, encoded
-from dibs.backends.http.translation import status_to_wire
-from dibs.backends.http.wire_service import StatusPage
 from dibs.model import Status
 from dibs.server.answers import Answer
 from dibs.server.call import Call
@@ -15,6 +12,9 @@ from dibs.server.problems import Problem
 from dibs.server.reach import HEADS, names_of, page_json, prefixes_of, read
 from dibs.server.routes.shapes import Names, Strict
 from dibs.server.routing import SIGNED_IN, Route
+from dibs.stores.http.names import decoded, encoded
+from dibs.stores.http.translation import status_to_wire
+from dibs.stores.http.wire_service import StatusPage
 
 
 class ScanQuery(Strict, frozen=True):

@@ -4,10 +4,10 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from dibs.backends.http import wire
 from dibs.core.names import Kind
 from dibs.model import MAX_CAPACITY
 from dibs.server.limits import MAX_ID, MAX_TEXT
+from dibs.stores.http import wire
 
 type Text = Annotated[
     str,

@@ -4,12 +4,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dibs.backends.http.translation import push_to_wire
-from dibs.backends.http.wire import Hello
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse
 from dibs.server.post import Stream
 from dibs.server.routing import SIGNED_IN, Route
+from dibs.stores.http.translation import push_to_wire
+from dibs.stores.http.wire import Hello
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -5,8 +5,6 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import TYPE_CHECKING
 
-from dibs.backends.http.names import encoded
-from dibs.backends.http.translation import holders_to_wire
 from dibs.core.names import KINDS
 from dibs.model import MANY, Failed, Queued, Reply, Status
 from dibs.server.answers import json
@@ -15,6 +13,8 @@ from dibs.server.limits import MAX_TEXT
 from dibs.server.problems import Problem
 from dibs.server.routes.shapes import Done, Info, LockShown
 from dibs.server.vetting import text_flaw
+from dibs.stores.http.names import encoded
+from dibs.stores.http.translation import holders_to_wire
 
 _OTHER_KINDS = f"For another kind, add kind= ({', '.join(KINDS)})"
 

@@ -5,7 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dibs.backends.http.translation import status_to_wire
 from dibs.model import Inspect, Status
 from dibs.server.call import Call
 from dibs.server.endless import ALIVE, Feed, endless, sse, sse_of
@@ -13,6 +12,7 @@ from dibs.server.observatory.observatory import AT_ONCE
 from dibs.server.principal import Scope
 from dibs.server.routes.shapes import LookQuery
 from dibs.server.routing import Route, on_path
+from dibs.stores.http.translation import status_to_wire
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

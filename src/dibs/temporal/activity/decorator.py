@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from temporalio import workflow
 
 from dibs import NameTemplate
-from dibs.backends import check_scheme
+from dibs.client import default_is_named
 from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from dibs.core.names import key_of
-from dibs.defaults import default_is_named
 from dibs.errors import InvalidName, NotConfigured
+from dibs.stores.registry import check_scheme
 from dibs.temporal.activity.failures import no_activity, not_installed
 from dibs.temporal.activity.lock import held_for
 from dibs.temporal.sdk import is_part_of_a_workflow, is_workflow, run_method
@@ -38,7 +38,7 @@ def checked_backend(backend: Any) -> LockBackend:
         if "://" in backend:
             check_scheme(backend)
         return backend
-    if backend is None or hasattr(backend, "hub"):
+    if backend is None or hasattr(backend, "session"):
         client: LockBackend = backend
         return client
     raise TypeError(

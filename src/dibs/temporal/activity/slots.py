@@ -14,9 +14,9 @@ import dibs
 from dibs.config import UNSET, seconds
 from dibs.core.names import shown
 from dibs.core.timing import DRIFT, margin
-from dibs.primitives.acquire import Acquiring
-from dibs.primitives.ask import Ask
-from dibs.primitives.watching import OnWait
+from dibs.locks.acquire import Acquiring
+from dibs.locks.requests import Ask
+from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
 from dibs.temporal.activity.decorator import LockBackend, Need, full_name, refuse_nowhere
@@ -198,7 +198,7 @@ class Stores:
             refuse_nowhere("an activity")
             return dibs.connect()
         if not isinstance(backend, str):
-            return dibs.Client(backend.hub)
+            return dibs.Client(backend.session)
         if "://" not in backend:
             return dibs.Client.named(backend)
         found = self._by_url.get(backend)

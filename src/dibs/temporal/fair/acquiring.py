@@ -9,12 +9,10 @@ from math import inf
 
 from temporalio import workflow
 
-from dibs.backends.temporal.protocol.ids import QUEUE
-from dibs.backends.temporal.protocol.queues import serve, terminate, unserved
-from dibs.backends.temporal.protocol.wire import AGES
 from dibs.core.names import key_of
 from dibs.core.timing import BURIAL
 from dibs.errors import DibsError
+from dibs.locks.messages import contention, key_shown, span
 from dibs.model import (
     Acquire,
     Failed,
@@ -27,7 +25,9 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.primitives.messages import contention, key_shown, span
+from dibs.stores.temporal.protocol.ids import QUEUE
+from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
+from dibs.stores.temporal.protocol.wire import AGES
 from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, Misused, NotServed, checked
 from dibs.temporal.fair.lease import BrokeredLease, pause
 from dibs.temporal.fair.line import Bell, Broker, Calling, Line

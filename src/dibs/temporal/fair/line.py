@@ -8,12 +8,12 @@ from typing import Any, Self
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 
-from dibs.backends.temporal.protocol import ids, wire
-from dibs.backends.temporal.protocol.owners import inbox_of
-from dibs.backends.temporal.protocol.wire import too_new
-from dibs.backends.temporal.workflows.permit_runs import GONE
 from dibs.core.names import shown
 from dibs.model import Command, Reply, Wakeup
+from dibs.stores.temporal.protocol import ids, wire
+from dibs.stores.temporal.protocol.owners import inbox_of
+from dibs.stores.temporal.protocol.wire import too_new
+from dibs.stores.temporal.workflows.permit_runs import GONE
 
 STARTS = 10
 """A broker that ends as often right after it was started will do so again."""

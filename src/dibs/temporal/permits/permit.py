@@ -11,9 +11,9 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import is_cancelled_exception
 
-from dibs.backends.temporal.protocol.wire import too_new
 from dibs.config import Duration, seconds
-from dibs.primitives.messages import span
+from dibs.locks.messages import span
+from dibs.stores.temporal.protocol.wire import too_new
 from dibs.temporal.failures import Misused, NotHolding, PermitLost
 
 

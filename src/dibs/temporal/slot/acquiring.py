@@ -9,10 +9,10 @@ from random import Random
 from temporalio import workflow
 from temporalio.workflow import ParentClosePolicy
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol.permits import PermitSlotInput
-from dibs.backends.temporal.workflows.permit_runs import Child, start_permit
-from dibs.primitives.messages import span
+from dibs.locks.messages import span
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol.permits import PermitSlotInput
+from dibs.stores.temporal.workflows.permit_runs import Child, start_permit
 from dibs.temporal import defaults
 from dibs.temporal.failures import AcquireTimedOut, AlreadyHeld, NotServed
 from dibs.temporal.permits.permit import settle

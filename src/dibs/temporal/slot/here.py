@@ -8,8 +8,8 @@ from weakref import WeakKeyDictionary
 
 from temporalio import workflow
 
-from dibs.backends.temporal.protocol import permits as said
-from dibs.backends.temporal.protocol.permits import PermitNews
+from dibs.stores.temporal.protocol import permits as said
+from dibs.stores.temporal.protocol.permits import PermitNews
 
 type Listener = Callable[[PermitNews], None]
 

@@ -17,13 +17,13 @@ from temporalio.exceptions import (
 )
 from temporalio.exceptions import TimeoutError as TimedOut
 
-from dibs.backends.temporal.protocol import permits as said
-from dibs.backends.temporal.protocol.ids import permit_workflow_id
-from dibs.backends.temporal.protocol.permits import PermitNews
-from dibs.backends.temporal.protocol.queues import serve, terminate, unserved
-from dibs.backends.temporal.workflows.permit_runs import Child, PermitRun
 from dibs.config import Duration, safe_ttl
-from dibs.primitives.messages import span
+from dibs.locks.messages import span
+from dibs.stores.temporal.protocol import permits as said
+from dibs.stores.temporal.protocol.ids import permit_workflow_id
+from dibs.stores.temporal.protocol.permits import PermitNews
+from dibs.stores.temporal.protocol.queues import serve, terminate, unserved
+from dibs.stores.temporal.workflows.permit_runs import Child, PermitRun
 from dibs.temporal import defaults
 from dibs.temporal.failures import Misused, NotServed, checked
 from dibs.temporal.permits.permit import Handoff, Permit, may_run_on, to_its_end

@@ -6,17 +6,17 @@ from datetime import UTC, datetime, timedelta
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from dibs.backends.temporal.protocol import ids
-from dibs.backends.temporal.protocol import permits as said
-from dibs.backends.temporal.protocol.permits import (
+from dibs.core.timing import margin
+from dibs.stores.temporal.protocol import ids
+from dibs.stores.temporal.protocol import permits as said
+from dibs.stores.temporal.protocol.permits import (
     Adoption,
     PermitNews,
     PermitSlotInput,
     PermitStatus,
 )
-from dibs.backends.temporal.protocol.wire import too_new
-from dibs.backends.temporal.workflows.permit_runs import signal_run
-from dibs.core.timing import margin
+from dibs.stores.temporal.protocol.wire import too_new
+from dibs.stores.temporal.workflows.permit_runs import signal_run
 
 LONGEST_MARGIN = 5.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

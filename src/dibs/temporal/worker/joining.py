@@ -18,12 +18,12 @@ from temporalio.runtime import (
 )
 from temporalio.service import RPCError
 
-from dibs.backends.temporal.client.pollers import pollers
-from dibs.backends.temporal.client.settings import ADDRESS, Settings, Target
-from dibs.backends.temporal.client.trouble import explain, explain_text
-from dibs.backends.temporal.client.url import read_url
-from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
+from dibs.stores.temporal.client.pollers import pollers
+from dibs.stores.temporal.client.settings import ADDRESS, Settings, Target
+from dibs.stores.temporal.client.trouble import explain, explain_text
+from dibs.stores.temporal.client.url import read_url
+from dibs.stores.temporal.protocol.queues import task_queue as queue_of
 from dibs.temporal.worker.health import host_port
 
 TEMPORAL_TASK_QUEUE = queue_of()

@@ -7,9 +7,9 @@ from temporalio import activity
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from dibs.backends.temporal.broker.mailbox import DibsMailbox
-from dibs.backends.temporal.broker.watch import OWNER_CLOSED, WAITS
-from dibs.backends.temporal.broker.workflow import DibsBroker
+from dibs.stores.temporal.broker.mailbox import DibsMailbox
+from dibs.stores.temporal.broker.watch import OWNER_CLOSED, WAITS
+from dibs.stores.temporal.broker.workflow import DibsBroker
 from dibs.temporal.sdk import activity_name, workflow_name
 from dibs.temporal.slot.permit_workflow import PermitSlotWorkflow
 

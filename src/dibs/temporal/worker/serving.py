@@ -10,8 +10,8 @@ from typing import Any
 from temporalio.client import Client, Plugin
 from temporalio.converter import DataConverter
 
-from dibs.backends.temporal.client.connecting import connect
 from dibs.config import Duration, seconds
+from dibs.stores.temporal.client.connecting import connect
 from dibs.temporal.worker.health import HealthServer, host_port
 from dibs.temporal.worker.joining import (
     CONNECT_TIMEOUT,

@@ -13,10 +13,10 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from dibs.backends.temporal.client.pollers import pollers
-from dibs.backends.temporal.protocol.queues import task_queue as queue_of
 from dibs.config import Duration, seconds
 from dibs.errors import DibsError
+from dibs.stores.temporal.client.pollers import pollers
+from dibs.stores.temporal.protocol.queues import task_queue as queue_of
 from dibs.temporal.worker.joining import explain_fatal
 from dibs.temporal.worker.quiet_end import end_quietly
 from dibs.temporal.worker.sandbox import passing_ours

@@ -53,7 +53,7 @@ class BackendConformance(
     CircleClients,
     TogetherClients,
 ):
-    """Every case: of the port (see `dibs.backends.port`), and of the clients over it."""
+    """Every case: of the port (see `dibs.stores.port`), and of the clients over it."""
 
 
 __all__ = ["BackendConformance", "Suite", "World", "case", "needing"]

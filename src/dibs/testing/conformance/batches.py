@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dibs.backends.port import MAX_BATCH
 from dibs.core.names import fingerprint
 from dibs.model import (
     Acquire,
@@ -23,6 +22,7 @@ from dibs.model import (
     Status,
     Unknown,
 )
+from dibs.stores.port import MAX_BATCH
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World
 

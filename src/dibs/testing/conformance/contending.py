@@ -4,8 +4,8 @@ import asyncio
 import threading
 from collections.abc import Iterable
 
-from dibs.backends.port import Backend
 from dibs.model import Acquire, Granted, Release
+from dibs.stores.port import Backend
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World, step
 

@@ -1,6 +1,5 @@
 """Many units: weights, slots, a capacity that changes, leases that grow and shrink."""
 
-from dibs.backends.port import Backend
 from dibs.model import (
     MANY,
     MAX_SLOTS,
@@ -13,6 +12,7 @@ from dibs.model import (
     Resize,
     Revoke,
 )
+from dibs.stores.port import Backend
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import World
 

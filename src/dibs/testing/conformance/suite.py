@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from dibs.backends.port import Store
+from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
 from dibs.testing.conformance.world import Mode, World
 

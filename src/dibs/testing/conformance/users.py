@@ -10,8 +10,8 @@ from typing import Any
 import dibs
 import dibs.sync
 from dibs.core.names import Kind
-from dibs.hub import Hub
 from dibs.model import Status
+from dibs.session import StoreSession
 from dibs.testing.conformance.world import PATIENCE, World
 
 type Body = Callable[[Any], Awaitable[None]]
@@ -37,7 +37,7 @@ class Users:
         if blocking is None:
             blocking = world.mode == "blocking"
         kind: Any = dibs.sync.Client if blocking else dibs.Client
-        client = kind(Hub(world.store, clock=world.clock if world.manual else None))
+        client = kind(StoreSession(world.store, clock=world.clock if world.manual else None))
         self._clients.append(client)
         return client
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from dibs.backends.port import Backend, Store
 from dibs.core.names import fingerprint
 from dibs.model import (
     Acquire,
@@ -22,6 +21,7 @@ from dibs.model import (
     Status,
     Wakeup,
 )
+from dibs.stores.port import Backend, Store
 from dibs.testing.clock import ManualClock
 
 type Mode = Literal["async", "blocking"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import dibs
 import dibs.sync
-from dibs.runtime.step import step
+from dibs.runtime.port import step
 from dibs.testing.leash import hold_to
 from dibs.testing.recorder import Recorder
 from dibs.testing.torture.crew import Board

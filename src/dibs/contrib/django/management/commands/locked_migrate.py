@@ -7,8 +7,8 @@ from django.core.management.base import CommandError  # type: ignore[import-unty
 from django.core.management.commands import migrate  # type: ignore[import-untyped]
 from django.db import connections  # type: ignore[import-untyped]
 
+from dibs.client import default_is_named
 from dibs.contrib.django.store import connect_to_database
-from dibs.defaults import default_is_named
 from dibs.sync import AcquireTimeout, DibsError, Lease, LeaseLost, Lock
 
 _TEMPORARY_FAILURE = 75

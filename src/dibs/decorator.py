@@ -1,0 +1,258 @@
+"""The decorator: hold a lock while a function runs, named after its arguments."""
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from dibs import sync
+from dibs.config import LockConfig
+from dibs.errors import AcquireTimeout, NotHeld
+from dibs.locks.description import Description
+from dibs.locks.options import refuse_options
+from dibs.locks.tasklock import READERS, TaskLockBase, task_configured
+from dibs.locks.template import NameTemplate, called
+from dibs.named_stores import NamedStore
+from dibs.settings import configured
+from dibs.sides import client_of
+
+if TYPE_CHECKING:
+    from dibs import _api
+
+
+_current: "ContextVar[_api.Lease | sync.Lease]" = ContextVar("dibs_current_lease")
+
+_SETTINGS = frozenset(LockConfig.__dataclass_fields__)
+
+
+def current_lease() -> "_api.Lease | sync.Lease":
+    """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
+
+    In a coroutine function it is one of `dibs`, in a plain function one of `dibs.sync`; what
+    is a plain call in both (`token`, `remaining`, `ensure()`, …) needs no telling apart.
+    """
+    try:
+        return _current.get()
+    except LookupError:
+        raise NotHeld("no function that was decorated with wraps() is running here") from None
+
+
+@contextmanager
+def as_current[LeaseT: "_api.Lease | sync.Lease"](lease: LeaseT) -> Generator[LeaseT]:
+    """In this block `current_lease()` is that one: for what acquires by itself and then runs a function."""
+    token = _current.set(lease)
+    try:
+        yield lease
+    finally:
+        _current.reset(token)
+
+
+def wraps[F: Callable[..., Any]](
+    template: str,
+    *,
+    on_busy: Literal["raise", "skip"] = "raise",
+    default: object = None,
+    client: Any = None,
+    **options: Any,
+) -> Callable[[F], F]:
+    """What `Lock.wraps` of both worlds does; see there."""
+    _check(template, on_busy)
+    if on_busy == "skip":
+        options.setdefault("wait", 0)
+    extra: dict[str, Any] = {
+        key: options.pop(key) for key in ("on_lost", "on_wait", "require") if key in options
+    }
+    loading = {key: options.pop(key) for key in ("env_prefix", "env_load") if key in options}
+    if unknown := {key: options[key] for key in options.keys() - _SETTINGS}:
+        refuse_options("wraps()", unknown, Description.__init__)
+
+    def decorate(function: F) -> F:
+        config = configured("lock", template, options, **loading)
+        return _wrapped(
+            "Lock", function, template, config, {"client": client, **extra}, on_busy, default
+        )
+
+    return decorate
+
+
+def wraps_task[F: Callable[..., Any]](
+    template: str,
+    on_busy: str,
+    default: object,
+    client: Any,
+    options: dict[str, Any],
+) -> Callable[[F], F]:
+    """What `TaskLock.wraps` of both worlds does; see there."""
+    _check(template, on_busy)
+    extra: dict[str, Any] = {"client": client}
+    for key in {"on_lost", "require"} & options.keys():
+        extra[key] = options.pop(key)
+    prefix, load = options.pop("env_prefix", None), options.pop("env_load", True)
+    if unknown := {key: options[key] for key in options.keys() - READERS.keys()}:
+        refuse_options("wraps()", unknown, TaskLockBase.__init__)
+    config = task_configured(template, options, env_prefix=prefix, env_load=load)
+
+    def decorate(function: F) -> F:
+        return _wrapped("TaskLock", function, template, config, extra, on_busy, default)
+
+    return decorate
+
+
+def _wrapped[F: Callable[..., Any]](
+    primitive: str,
+    function: F,
+    template: str,
+    config: Any,
+    extra: dict[str, Any],
+    on_busy: str,
+    default: object,
+) -> F:
+    """The function, holding a primitive of its side while it runs, as `config` and `extra` describe it."""
+    refuse_generator(function)
+    name = NameTemplate(template, function)
+    skip = AcquireTimeout if on_busy == "skip" else ()
+    asynchronous = is_async(function)
+    make = _wrap_async if asynchronous else _wrap_plain
+    about = _in_world(extra, asynchronous)
+    described = partial(getattr(_side(asynchronous), primitive).from_config, config=config, **about)
+    wrapped: Any = make(function, name, described, skip, default)
+    made: F = wrapped
+    return made
+
+
+def _side(asynchronous: bool) -> Any:
+    """The module with the classes for such a function."""
+    if not asynchronous:
+        return sync
+    from dibs import _api  # imports asyncio, which who only has threads never needs
+
+    return _api
+
+
+def _check(template: object, on_busy: str) -> None:
+    """Raises for a decorator that was called wrongly."""
+    _check_template(template)
+    if on_busy not in ("raise", "skip"):
+        raise ValueError(f"on_busy is {on_busy!r}: write 'raise' or 'skip'")
+
+
+def _check_template(given: object) -> None:
+    if isinstance(given, str):
+        return
+    if callable(given):
+        raise TypeError(
+            'wraps takes the lock\'s name: write `@Lock.wraps("name")`, not `@Lock.wraps`'
+        )
+    raise TypeError(f"the name is {given!r}: give a text, such as 'report:{{day}}'")
+
+
+def _wrap_async(
+    function: Callable[..., Any],
+    name: NameTemplate,
+    described: Callable[[str | bytes], Any],
+    skip: Any,
+    default: object,
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    async def wrapped(*args: Any, **kwargs: Any) -> Any:
+        lock = described(name.name(args, kwargs))
+        try:
+            lease = await lock.acquire()
+        except skip:
+            return default
+        async with lease:
+            token = _current.set(lease)
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                _current.reset(token)
+
+    return wrapped
+
+
+def _wrap_plain(
+    function: Callable[..., Any],
+    name: NameTemplate,
+    described: Callable[[str | bytes], Any],
+    skip: Any,
+    default: object,
+) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        lock = described(name.name(args, kwargs))
+        try:
+            lease = lock.acquire()
+        except skip:
+            return default
+        with lease:
+            token = _current.set(lease)
+            try:
+                result = function(*args, **kwargs)
+                refuse_late_body(function, result)
+                return result
+            finally:
+                _current.reset(token)
+
+    return wrapped
+
+
+def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
+    """A client of either world serves a function of either, and so does a name."""
+    client = client_of(extra.get("client"))
+    if isinstance(client, NamedStore | None):
+        return {**extra, "client": client}
+    client_type = _side(asynchronous).Client
+    return (
+        extra
+        if isinstance(client, client_type)
+        else {**extra, "client": client_type(client.session)}
+    )
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """It is a coroutine function, a partial of one, or an object with an async `__call__`."""
+    return any(inspect.iscoroutinefunction(each) for each in _bodies(function))
+
+
+def refuse_generator(function: Callable[..., Any]) -> None:
+    """Raises `TypeError` for what is no function, and for one whose body no lock could be around."""
+    if isinstance(function, staticmethod | classmethod):
+        kind = type(function).__name__
+        raise TypeError(f"write @{kind} above @Lock.wraps(...), not below it")
+    if not callable(function):
+        raise TypeError(f"wraps decorates a function, and {function!r} is none")
+    for each in _bodies(function):
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise TypeError(
+                f"{called(function)} is a generator: its body runs long after the call that "
+                "made it, so a lock around the call would protect nothing; lock inside it"
+            )
+
+
+def refuse_late_body(function: Callable[..., Any], result: object) -> None:
+    """Raises `TypeError` if what a plain call returned has its body still to run, without the lock."""
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        advice = "iterate inside the function, or lock inside the generator"
+    elif inspect.isawaitable(result):
+        advice = "decorate the `async def` itself, or await it inside the function"
+    else:
+        return
+    # an asynchronous generator that hasn't begun holds nothing that would need closing
+    if isinstance(result, Coroutine | Generator):
+        result.close()
+    elif callable(cancel := getattr(result, "cancel", None)):
+        cancel()
+    raise TypeError(
+        f"{called(function)} returned a {type(result).__name__}, whose body would run with the lock "
+        f"already released: {advice}"
+    )
+
+
+def _bodies(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What a call runs: the callable, and the `__call__` of an object's type."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function, getattr(type(function), "__call__", None)  # noqa: B004  # not whether it has one

@@ -1,1 +1,0 @@
-"""The public classes of both worlds: one-line faces over the primitives."""

@@ -1,0 +1,181 @@
+"""What people are told: who holds it, why an acquire was refused, how a lease was lost, what to do next."""
+
+from typing import Literal
+
+from dibs.core.names import printable, shown, split_key
+from dibs.errors import (
+    AcquireTimeout,
+    BackendUnavailable,
+    Corrupt,
+    DibsError,
+    Forbidden,
+    InvalidRequest,
+    LeaseLost,
+)
+from dibs.locks import hooks
+from dibs.locks.requests import Ask
+from dibs.model import Failed, Holder, Inspect, Refused, Reply, Status
+from dibs.runtime.port import Answer, Runtime
+
+
+def key_shown(key: bytes) -> str:
+    """A key as people know it: its name, and its kind where it isn't a lock."""
+    kind, name = split_key(key)
+    return shown(name) if kind == "lock" else f"{kind} {shown(name)}"
+
+
+def span(duration: float) -> str:
+    """A duration, no more exact than helps."""
+    if duration < 1:
+        return f"{duration * 1000:.0f} ms"
+    if duration < 120:
+        return f"{duration:.0f} s"
+    if duration < 7200:
+        return f"{duration / 60:.0f} min"
+    return f"{duration / 3600:.0f} h"
+
+
+def holder_shown(holder: Holder) -> str:
+    """One holder, in a sentence's middle."""
+    if holder.state == "kept":
+        return f"retained after its last hold, free in {span(holder.expires_in)}"
+    note = f" ({printable(holder.note)})" if holder.note else ""
+    return (
+        f"held by {printable(holder.owner)}{note} for {span(holder.held_for)} "
+        f"(token {holder.token}, expires in {span(max(holder.expires_in, 0.0))})"
+    )
+
+
+def contention(key: bytes, holders: tuple[Holder, ...], ahead: int | None) -> str:
+    """Who is in the way of a key."""
+    name = key_shown(key)
+    if not holders:
+        told = f"{name} is not free"
+    elif len(holders) == 1:
+        told = f"{name} is {holder_shown(holders[0])}"
+    else:
+        told = f"{name} is taken by {len(holders)} holders: " + "; ".join(
+            holder_shown(holder) for holder in holders
+        )
+    if ahead:
+        told += f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
+    return told
+
+
+type LossReason = Literal["expired", "revoked", "max_hold", "closed", "resigned"]
+
+LOSSES = frozenset({"expired", "revoked", "max_hold", "closed", "resigned"})
+
+_WHY = {
+    "expired": "no renewal got through before its deadline",
+    "revoked": "it was revoked",
+    "max_hold": "it was held for as long as max_hold allows",
+    "closed": "its client was closed",
+    "resigned": "its leader resigned",
+}
+
+_SINCE = {
+    "expired": "; another holder can get it now",
+    "revoked": "; another holder can get it now",
+    "max_hold": "; it is released when the block ends, or expires with its ttl",
+    "closed": "; released",
+    "resigned": "; released",
+}
+
+_NOT_RENEWED = "it was not renewed in time (auto_renew is off)"
+
+FORGOTTEN = "the store has no such lease any more: it ended there early, or its data was lost"
+"""A holder within its deadline was told so by the store itself."""
+
+NEVER_WAS = "the transaction that it was acquired in did not commit"
+"""The store knows nothing of a lease at its first renewal."""
+
+_TOLD = frozenset({FORGOTTEN, NEVER_WAS})
+"""These say all that there is to say."""
+
+
+def loss_of(key: bytes, token: int, reason: LossReason, detail: str, *, renews: bool) -> LeaseLost:
+    """The error for a lease that was lost; `detail` is what is known besides, or empty."""
+    return LeaseLost(
+        f"the lease on {key_shown(key)} (token {token}) was lost: "
+        f"{_cause(reason, detail, renews)}{_SINCE[reason]}",
+        reason=reason,
+        key=key,
+    )
+
+
+def _cause(reason: LossReason, detail: str, renews: bool) -> str:
+    if detail in _TOLD:
+        return detail
+    if detail:
+        return f"{_WHY[reason]} ({detail})"
+    return _WHY[reason] if renews or reason != "expired" else _NOT_RENEWED
+
+
+ASIDE = 3.0
+"""Seconds that a store has for what is said beside the wait: who is in the way, and that we leave."""
+
+
+def refusal(ask: Ask, reply: Refused) -> DibsError:
+    """The error for units that are not to be had now, or ever."""
+    if reply.reason == "too_large":
+        return DibsError(
+            f"cannot acquire {ask.units} units of {key_shown(ask.key)}: "
+            "its last declared capacity is smaller",
+            key=ask.key,
+        )
+    if hooks.observer is not None:
+        hooks.observer.in_the_way(reply.holders)
+    holders = reply.holders
+    return AcquireTimeout(
+        contention(ask.key, holders, None),
+        key=ask.key,
+        holders=holders,
+        retry_after=reply.recheck_in,
+    )
+
+
+async def timed_out(
+    rt: Runtime, key: bytes, wait: float | None, ahead: int | None
+) -> AcquireTimeout:
+    """The error for who has waited for so long, with so many ahead at last."""
+    try:
+        status = (await rt.call(Inspect(key), ASIDE)).reply
+    except DibsError:
+        status = None
+    if hooks.observer is not None and isinstance(status, Status):
+        hooks.observer.in_the_way(status.holders)
+    holders = status.holders if isinstance(status, Status) else ()
+    return AcquireTimeout(
+        f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",
+        key=key,
+        holders=holders[:8],
+        position=ahead,
+        retry_after=min((holder.expires_in for holder in holders), default=None),
+    )
+
+
+def _rounded(wait: float | None) -> str:
+    """Part of a longer wait may have been spent before: no more digits than help."""
+    return "?" if wait is None else f"{round(wait, 1 if wait >= 1 else 2):g}"
+
+
+def not_busy(answer: Answer, key: bytes) -> Answer:
+    """A key that somebody's own transaction keeps, or whose server is away, is tried again."""
+    reply = answer.reply
+    if type(reply) is Failed and reply.reason in ("busy", "away"):
+        raise unexpected(reply, key)
+    return answer
+
+
+def unexpected(reply: Reply, key: bytes) -> DibsError:
+    """The error for a reply that is none of those that a command should get."""
+    if not isinstance(reply, Failed):
+        return DibsError(f"the store answered with {reply!r}", key=key)
+    message = f"{key_shown(key)}: {reply.detail}"
+    if reply.reason in ("busy", "away"):
+        error = BackendUnavailable(message, key=key)
+        error.busy = reply.reason == "busy"
+        return error
+    kinds = {"forbidden": Forbidden, "corrupt": Corrupt, "invalid": InvalidRequest}
+    return kinds.get(reply.reason, DibsError)(message, key=key)

@@ -1,0 +1,237 @@
+"""The lease of a task lock: it lasts for `max_hold` and no longer, and leaves the lock closed behind it."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Never, NoReturn, Self, Unpack
+
+from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
+from dibs.core.names import Kind
+from dibs.errors import UnsafeTiming
+from dibs.locks.lease import LeaseBase
+from dibs.locks.messages import LossReason, key_shown, span
+from dibs.locks.options import NoOptions, refuse_options, shown_as
+from dibs.locks.primitive import PrimitiveBase
+from dibs.locks.requests import Grant, Terms
+from dibs.model import Release
+from dibs.runtime.port import Runtime
+from dibs.settings import configured_together
+
+log = logging.getLogger("dibs")
+
+
+class TaskLeaseBase(LeaseBase):
+    """What task leases of both worlds share; made by task locks only."""
+
+    __slots__ = ("_asked_at", "_started", "_told")
+
+    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+        # The store began to count between these two; each side is taken where it is the safe one.
+        self._asked_at = grant.since
+        self._started = rt.now()
+        self._told = False
+        super().__init__(rt, key, terms, grant, me)
+
+    @property
+    def _closed_until(self) -> float:
+        """Before that time nobody else may start."""
+        min_hold: float = self._terms.more.min_hold
+        return self._started + min_hold
+
+    def _farewell(self) -> Release:
+        keep = max(self._closed_until - self._rt.now(), 0.0)
+        return replace(super()._farewell(), keep=keep)
+
+    def _abandon(self) -> None:
+        self._rt.keeper.abandon(self.key, self._id, self._burial(), self._closed_until)
+
+    # -- its end ------------------------------------------------------------------------------------
+
+    def _why_over(self) -> LossReason:
+        return "max_hold"
+
+    def _lose(self, reason: str, detail: str = "") -> None:
+        if reason == "max_hold" and not self._terms.more.cancel:
+            guard, self._guard = self._guard, None  # the body may go on, and is told at its end
+            super()._lose(reason, detail)
+            self._guard = guard
+        else:
+            super()._lose(reason, detail)
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        try:
+            if self._terms.more.cancel or self._end not in (None, "max_hold"):
+                await super()._leave(exc)
+            else:
+                guard, self._guard = self._guard, None
+                if guard is not None:
+                    guard.leave(exc)
+                await self._release()
+        finally:
+            self._tell_overrun()
+
+    async def _release(self) -> bool:
+        self._tell_overrun()
+        return await super()._release()
+
+    def _tell_overrun(self) -> None:
+        """Say once that the store has let go before the task was done."""
+        ran = self._rt.now() - self._asked_at
+        most: float = self._terms.max_hold or self.ttl
+        if ran > most and not self._told:
+            self._told = True
+            log.warning(
+                "%s was held for %s, %s longer than its max_hold of %s, so it may have been started "
+                "elsewhere meanwhile: give it a longer max_hold, or cancel=True",
+                key_shown(self.key),
+                span(ran),
+                span(ran - most),
+                span(most),
+            )
+
+    # -- what it is not for -------------------------------------------------------------------------
+
+    async def _renew(self, ttl: Duration | None) -> None:
+        self._refuse("renewed", "it ends after max_hold")
+
+    def detach(self) -> str:
+        """Never works: whoever took it over would not know how long it must stay closed. `TypeError`."""
+        self._refuse("detached", "it is for one task, from its start to its end")
+
+    def _refuse(self, what: str, why: str) -> NoReturn:
+        raise TypeError(f"the lease of a task lock is never {what}: {why}; use a Lock for that")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TaskLockConfig:
+    """How a task lock is held; give it to `TaskLock.from_config`."""
+
+    min_hold: Duration = 1.0
+    """Nobody else starts before so long has passed since the start, however it went."""
+    max_hold: Duration = 60.0
+    """Nobody is kept out for longer, even if the process that runs the task dies."""
+    cancel: bool = False
+    """Cancel the body in time before `max_hold` is over, instead of only saying so."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+
+    def __post_init__(self) -> None:
+        try:
+            longest = safe_ttl(self.max_hold)
+        except UnsafeTiming as error:
+            raise UnsafeTiming(f"max_hold: {error}") from error
+        shortest = seconds(self.min_hold, "min_hold")
+        if shortest > longest:
+            raise UnsafeTiming(
+                f"min_hold is {shortest:g} s and max_hold {longest:g} s: it can't be kept closed for "
+                "longer than it may be kept at all"
+            )
+        if type(self.cancel) is not bool:
+            raise TypeError(f"cancel is {self.cancel!r}: give True or False")
+        object.__setattr__(self, "min_hold", shortest)
+        object.__setattr__(self, "max_hold", longest)
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "min_hold": str,
+    "max_hold": str,
+    "cancel": flag,
+    "note": str,
+    "label": str,
+}
+
+
+def task_configured(
+    name: str | bytes, given: Mapping[str, Any], *, env_prefix: str | None, env_load: bool
+) -> TaskLockConfig:
+    """Settings by keyword, `DIBS_TASKLOCK__<NAME>__<SETTING>`, `[tasklock.<name>]` of the file.
+
+    What is set for all locks is not for task locks, whose durations go together.
+    """
+    return configured_together(
+        TaskLockConfig, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load
+    )
+
+
+class TaskTerms(NamedTuple):
+    """What the leases of a task lock have to know."""
+
+    min_hold: float
+    cancel: bool
+
+
+class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
+    """One start at a time, and none too soon after the one before."""
+
+    kind: ClassVar[Kind] = "tasklock"
+    _takes: ClassVar[str] = "a name, min_hold and max_hold"
+    min_hold: float
+    max_hold: float
+
+    @shown_as("TaskLock.__init__")
+    def __init__(
+        self,
+        name: str | bytes,
+        min_hold: Duration | Unset = UNSET,
+        max_hold: Duration | Unset = UNSET,
+        *more: Never,
+        cancel: bool | Unset = UNSET,
+        note: str | Unset = UNSET,
+        label: str | Unset = UNSET,
+        on_lost: Callable[[Any], object] | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+        env_prefix: str | None = None,
+        env_load: bool = True,
+        **others: Unpack[NoOptions],
+    ) -> None:
+        if more or others:
+            refuse_options(f"a {self.kind}", others, TaskLockBase.__init__, more and self._takes)
+        given = {
+            "min_hold": min_hold,
+            "max_hold": max_hold,
+            "cancel": cancel,
+            "note": note,
+            "label": label,
+        }
+        config = task_configured(name, given, env_prefix=env_prefix, env_load=env_load)
+        self._describe_task(name, config, on_lost, require, client)
+
+    @classmethod
+    def from_config(  # type: ignore[override]  # most settings of a lock mean nothing to it
+        cls,
+        name: str | bytes,
+        config: TaskLockConfig,
+        *,
+        on_lost: Callable[[Any], object] | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+    ) -> Self:
+        """Describe it by a config; no environment is read."""
+        self = cls.__new__(cls)
+        self._describe_task(name, config, on_lost, require, client)
+        return self
+
+    def _describe_task(
+        self,
+        name: str | bytes,
+        config: TaskLockConfig,
+        on_lost: Callable[[Any], object] | None,
+        require: Iterable[str],
+        client: Any,
+    ) -> None:
+        # TaskLockConfig has made them seconds
+        self.min_hold, self.max_hold = config.min_hold, config.max_hold  # type: ignore[assignment]
+        self._more = TaskTerms(self.min_hold, config.cancel)
+        hold = LockConfig(
+            # `min_hold` counts from the answer, which takes a sixth of the ttl at most
+            ttl=max(self.max_hold, self.min_hold * 6 / 5),
+            wait=0,
+            auto_renew=False,
+            max_hold=config.max_hold,
+            note=config.note,
+            label=config.label,
+        )
+        self._describe(name, hold, on_lost, require, client)

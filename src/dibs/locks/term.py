@@ -1,0 +1,225 @@
+"""A leader election's settings: its deadlines, and what must hold between them."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import isawaitable
+from typing import Any, NamedTuple, NoReturn
+
+from dibs.config import Duration, safe_lock_delay, safe_ttl, seconds, whole
+from dibs.core.timing import trusted
+from dibs.errors import BackendUnavailable, UnsafeTiming
+from dibs.locks.lease import LeaseBase
+from dibs.locks.messages import key_shown
+from dibs.locks.requests import Grant, Terms
+from dibs.model import Failed
+from dibs.process import generation
+from dibs.runtime.port import Runtime
+from dibs.settings import configured_together
+
+JITTER = 1.2
+"""A pause between two tries is `retry` times 1 to this, so that candidates don't come all at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LeaderConfig:
+    """How a leader is elected and stays one; give it to `LeaderElection.from_config`."""
+
+    ttl: Duration = 15.0
+    """How long the store keeps a leader that is not heard of: what its crash costs."""
+    renew_deadline: Duration | None = None
+    """A leader that could not renew for so long steps down, before the store lets go; None: 2/3 of `ttl`."""
+    retry: Duration | None = None
+    """How often a leader renews, and how long a candidate pauses; None: 1/5 of `renew_deadline`."""
+    priority: int = 0
+    """Among candidates that wait, higher comes first."""
+    note: str = ""
+    """Why; for people."""
+    label: str = ""
+    """What to add to the owner's name; for people."""
+    lock_delay: Duration = 0.0
+    """After a leader that was not heard of any more nobody leads for so long."""
+
+    def __post_init__(self) -> None:
+        ttl = safe_ttl(self.ttl)
+        given, retry = self.renew_deadline, self.retry
+        deadline = ttl * 2 / 3 if given is None else seconds(given, "renew_deadline")
+        retry = deadline / 5 if retry is None else seconds(retry, "retry")
+        _check(ttl, deadline, retry)
+        object.__setattr__(self, "lock_delay", safe_lock_delay(self.lock_delay))
+        for field, value in (("ttl", ttl), ("renew_deadline", deadline), ("retry", retry)):
+            object.__setattr__(self, field, value)
+
+
+def _check(ttl: float, deadline: float, retry: float) -> None:
+    if not deadline < ttl:
+        raise UnsafeTiming(
+            f"renew_deadline is {deadline:g} s and ttl {ttl:g} s: a leader must step down before the "
+            "store lets another one lead, so give a longer ttl= or a shorter renew_deadline="
+        )
+    if not retry > 0:
+        raise UnsafeTiming("retry is 0: a leader would do nothing but renew")
+    believed = min(deadline, trusted(ttl))
+    if not JITTER * retry < believed:
+        raise UnsafeTiming(
+            f"retry is {retry:g} s, and a leader steps down {believed:g} s after its last renewal: "
+            f"{JITTER:g} times retry must be less, or one lost message would end its term"
+        )
+
+
+READERS: Mapping[str, Callable[[str], Any]] = {
+    "ttl": str,
+    "renew_deadline": str,
+    "retry": str,
+    "priority": whole,
+    "note": str,
+    "label": str,
+    "lock_delay": str,
+}
+
+
+def leader_configured(
+    name: str | bytes, given: Mapping[str, Any], *, env_prefix: str | None, env_load: bool
+) -> LeaderConfig:
+    """Settings by keyword, `DIBS_LEADER__<NAME>__<SETTING>`, `[leader.<name>]` of the file, default.
+
+    What is set for all locks (`DIBS_TTL`) is not for leaders, whose durations go together.
+    """
+    return configured_together(
+        LeaderConfig, READERS, "leader", name, given, env_prefix=env_prefix, env_load=env_load
+    )
+
+
+log = logging.getLogger("dibs")
+
+type Callback = Callable[[Any], object]
+
+
+class LeaderTerms(NamedTuple):
+    """What terms have to know."""
+
+    renew_deadline: float
+    retry: float
+    on_started: Callback | None
+    on_stopped: Callback | None
+
+
+class _Disarmed:
+    """In the stead of a guard whose body is over: what it has told, and nothing to interrupt."""
+
+    __slots__ = ("_ours",)
+
+    def __init__(self, ours: bool) -> None:
+        self._ours = ours
+
+    def enter(self) -> None:
+        """It is over."""
+
+    def fire(self) -> None:
+        """It is over."""
+
+    def leave(self, exc: BaseException | None) -> bool:
+        return self._ours
+
+    is_orphaned = False
+
+
+class TermBase(LeaseBase):
+    """What terms of both worlds share; made by elections only."""
+
+    __slots__ = ("_begun", "number")
+
+    number: int
+    """Which of this candidate's terms it is, from 1; over all candidates, terms rise by `token`."""
+
+    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+        self.number = 0
+        self._begun = False
+        """`on_started` was called, and `on_stopped` wasn't."""
+        more: LeaderTerms = terms.more
+        deadline = min(grant.deadline, grant.since + more.renew_deadline)
+        super().__init__(rt, key, terms, grant._replace(deadline=deadline), me)
+        if grant.claim_by is None:
+            self._renew_at = min(self._renew_at, grant.since + more.retry)
+            self._watch_from(rt.now(), more.retry)
+
+    @property
+    def _lead(self) -> float:
+        more: LeaderTerms = self._terms.more
+        return more.retry
+
+    def _trusted(self, ttl: float) -> float:
+        """Until the election's deadline or the store's, whichever is first."""
+        more: LeaderTerms = self._terms.more
+        return min(trusted(ttl), more.renew_deadline)
+
+    # -- its beginning and its end ------------------------------------------------------------------
+
+    async def _tell_started(self) -> None:
+        """Tell that it has started."""
+        self._begun = True
+        await self._tell(self._terms.more.on_started, "on_started")
+
+    async def _stop(self) -> None:
+        """Tell once that it is over, if it was told that it had started."""
+        if self._begun and generation.number == self._generation:
+            self._begun = False
+            await self._tell(self._terms.more.on_stopped, "on_stopped")
+
+    async def _tell(self, callback: Callback | None, name: str) -> None:
+        if callback is None:
+            return
+        try:
+            told = callback(self)
+            if isawaitable(told):
+                await told
+        except Exception:
+            log.exception("%s of %s failed", name, key_shown(self.key))
+
+    def _resign(self) -> bool:
+        """End it by its own will; whoever leads by it is interrupted, and hands it over after that."""
+        if not self._finish("resigned"):
+            return False
+        if self._guard is not None:
+            self._guard.fire()
+        for signal in tuple(self._watchers or ()):
+            signal.set()
+        log.info("%s: the leader with token %d resigns", key_shown(self.key), self.token)
+        return True
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        """The body has ended: nobody else leads before that was told."""
+        guard = self._guard
+        if guard is not None:
+            self._guard = _Disarmed(guard.leave(exc))
+        try:
+            await self._stop()
+        finally:
+            await super()._leave(exc)
+
+    async def _hand_over(self) -> None:
+        """It has ended here, and nothing is done by it any more: somebody else may lead at once."""
+        if self._handed_back or generation.number != self._generation:
+            return
+        self._handed_back = True
+        try:
+            answer = await self._rt.call(self._farewell())
+        except BackendUnavailable:
+            self._abandon()
+        except BaseException:
+            self._abandon()
+            raise
+        else:
+            if isinstance(answer.reply, Failed):
+                self._abandon()
+
+    # -- what it is not for -------------------------------------------------------------------------
+
+    async def _renew(self, ttl: Duration | None) -> None:
+        if ttl is not None:
+            raise TypeError("a term has its election's ttl: write renew()")
+        await super()._renew(None)
+
+    def detach(self) -> NoReturn:
+        """Never works: a candidate leads by itself. Raises `TypeError`."""
+        raise TypeError("a term can't be handed to another process: resign, and let it be elected")

@@ -1,0 +1,79 @@
+"""Commands as part of a transaction of the user's own: one try each, over the user's connection."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from dibs.config import Duration, Unset, optional_seconds
+from dibs.core.timing import burial, trusted
+from dibs.errors import BackendUnavailable
+from dibs.locks.messages import refusal, unexpected
+from dibs.locks.requests import Ask, Grant, new_id
+from dibs.model import Acquire, Command, Granted, Refused, Reply
+from dibs.runtime.port import Runtime
+
+
+class Way(Protocol):
+    """The user's connection, as a way to the store."""
+
+    async def open(self) -> None:
+        """Raises `NotConfigured` where it leads elsewhere."""
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """A reply for each command, which is part of the transaction from now on."""
+
+
+def one_try(wait: Duration | Unset | None) -> float:
+    """How long to wait within a transaction: not at all. Raises `ValueError` for anything else."""
+    if isinstance(wait, Unset) or optional_seconds(wait, "wait") == 0:
+        return 0
+    raise ValueError(
+        f"wait= is {wait!r}, and within= is one try, since whoever waits in a transaction keeps it "
+        "open: leave wait= out, and try again in another transaction"
+    )
+
+
+async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
+    """One try. Raises as a try does, and `BackendUnavailable` where another transaction has the key."""
+    if not rt.is_ready:
+        await rt.ready()
+    await way.open()
+    lease_id, sent = new_id(), rt.now()
+    try:
+        (reply,) = await way.apply((ask_once(ask, lease_id, rt.inbox),))
+    except BaseException as error:
+        # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
+        if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
+            rt.keeper.abandon(ask.key, lease_id, burial(rt.call_timeout))
+        raise
+    if isinstance(reply, Granted):
+        return Grant(
+            lease_id,
+            reply.token,
+            reply.slots,
+            since=sent,
+            deadline=sent + trusted(reply.ttl),
+            claim_by=None,
+            doubtful=False,
+            uncommitted_at=sent,
+        )
+    if isinstance(reply, Refused):
+        raise refusal(ask, reply)
+    raise unexpected(reply, ask.key)
+
+
+def ask_once(ask: Ask, lease_id: str, inbox: str) -> Acquire:
+    """What asks for it once."""
+    return Acquire(
+        ask.key,
+        lease_id,
+        ask.owner,
+        ask.ttl,
+        ask.units,
+        ask.capacity,
+        priority=ask.priority,
+        note=ask.note,
+        floor=ask.floor,
+        lock_delay=ask.lock_delay,
+        inbox=inbox,
+        trace=ask.trace,
+    )

@@ -1,0 +1,354 @@
+"""The asyncio driver: tasks wait in futures, and loss reaches a body as a cancellation."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+from weakref import WeakMethod
+
+from dibs.clock import Clock
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Capabilities, Command, Finding, Inspect, Page, Status, Wakeup
+from dibs.process import on_fork
+from dibs.runtime.batcher import Batcher
+from dibs.runtime.flight import Call
+from dibs.runtime.holdings import Holdings
+from dibs.runtime.keeper import StoreKeeper
+from dibs.runtime.notifications import Letterbox
+from dibs.runtime.port import Answer, Told
+from dibs.stores.port import Store
+
+
+class TaskJob:
+    """A task that is held for as long as its job is."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    async def join(self, timeout: float | None) -> bool:
+        """Wait until it has ended; tell whether it has. To be cancelled meanwhile leaves it alone."""
+        done, _ = await asyncio.wait((self._task,), timeout=timeout)
+        return bool(done)
+
+    def cancel(self) -> None:
+        self._task.cancel()
+
+
+log = logging.getLogger("dibs")
+
+UNHURRIED = 0.02
+"""So much later whoever has become the head of a queue is told, in seconds. It only asks when time
+alone could change its answer, and where holds are short it is granted before that is worth asking."""
+
+SCANNED = 100
+"""So many keys are read at a time."""
+
+READS = 32
+"""Reads in a batch, at most: a renewal of the same connection waits for one such batch at most."""
+
+
+class AsyncSignal:
+    """A future that any thread may set, with a timeout on the clock in use."""
+
+    __slots__ = ("_clock", "_future", "_loop", "value")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._future: asyncio.Future[None] = loop.create_future()
+        self.value: Any = None
+
+    def set(self, value: object = None) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            self._resolve(value)
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits in it any more
+                self._loop.call_soon_threadsafe(self._resolve, value)
+
+    async def wait(self, timeout: float | None) -> bool:
+        cancel = None if timeout is None else self._call_later(timeout)
+        try:
+            await self._future
+        finally:
+            if cancel is not None:
+                cancel()
+        return self.value is not _TIMEOUT
+
+    def _resolve(self, value: object) -> None:
+        if not self._future.done():
+            self.value = value
+            self._future.set_result(None)
+
+    def _call_later(self, timeout: float) -> Callable[[], None]:
+        at = getattr(self._clock, "at", None)
+        if at is None:
+            return self._loop.call_later(timeout, self._resolve, _TIMEOUT).cancel
+        cancel: Callable[[], None] = at(self._clock.now() + timeout, lambda: self.set(_TIMEOUT))
+        return cancel
+
+
+_TIMEOUT = object()
+
+
+class TaskGuard:
+    """Cancels the task that entered, by the rules of `asyncio.timeout`.
+
+    A cancellation of ours is taken back on leaving. The caller raises `LeaseLost` only if nobody else
+    has cancelled the task meanwhile, and never in the stead of the body's own exception.
+    """
+
+    __slots__ = ("_at_entry", "_cancelled", "_loop", "_task")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._task: asyncio.Task[Any] | None = None
+        self._at_entry = 0
+        self._cancelled = False
+
+    def enter(self) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self._at_entry = task.cancelling()
+        self._task = task
+
+    def fire(self) -> None:
+        if self._task is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        if self._task is not None and not self._cancelled:
+            self._cancelled = True
+            self._task.cancel("the lease was lost")
+
+    def leave(self, exc: BaseException | None) -> bool:
+        task, self._task = self._task, None
+        if not self._cancelled or task is None:
+            return exc is None
+        alone = task.uncancel() <= self._at_entry
+        return exc is None or (alone and isinstance(exc, asyncio.CancelledError))
+
+    @property
+    def is_orphaned(self) -> bool:
+        """See `runtime.port.Guard`. A task that returned has left its block to another, as fixtures do."""
+        task = self._task
+        if task is None or not task.done():
+            return False
+        # `exception()` would keep the loop from logging an exception that nobody retrieves
+        return task.cancelled() or task._exception is not None
+
+
+def _while_it_lives(
+    method: Callable[[Sequence[Wakeup]], None],
+) -> Callable[[Sequence[Wakeup]], None]:
+    """A store's thread, which calls it, must not keep alive what a closed loop has left."""
+    reference = WeakMethod(method)
+
+    def call(wakeups: Sequence[Wakeup]) -> None:
+        found = reference()
+        if found is not None:
+            found(wakeups)
+
+    return call
+
+
+class AsyncRuntime:
+    """One event loop's way to a store."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        keeper: StoreKeeper,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        connect_timeout: float,
+        call_timeout: float,
+    ) -> None:
+        self.keeper = keeper
+        keeper.is_closed = False
+        self.connect_timeout = connect_timeout
+        self.call_timeout = call_timeout
+        self.holding = Holdings()
+        self.mail = keeper.new_mail()
+        self.letterbox: Letterbox = self.mail
+        """Where what the store pushes goes: to `mail`, unless somebody stands in between."""
+        self.now = clock.now
+        self.stamp = clock.stamp
+        self.me = asyncio.current_task
+        self.backend = store.backend(blocking=False)
+        self._clock = clock
+        self._clock_is_by_hand = hasattr(clock, "at")
+        self._loop = loop
+        self._batcher = Batcher(self.backend, loop, clock, call_timeout)
+        self._reads = Batcher(self.backend, loop, clock, call_timeout, most=READS, flights=1)
+        self._scanning = asyncio.Lock()
+        self._opening: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._closed = False
+        deliver_to = getattr(self.backend, "deliver_to", None)
+        if deliver_to is not None:
+            deliver_to(_while_it_lives(self._deliver))
+        self.is_ready = False
+        on_fork(self)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.keeper.store.capabilities
+
+    @property
+    def inbox(self) -> str:
+        return self.backend.inbox
+
+    @property
+    def is_over(self) -> bool:
+        return self._loop.is_closed()
+
+    async def listen(self) -> None:
+        """The loop has listened from the start."""
+
+    async def ready(self, timeout: float | None = None) -> None:
+        """Connect once, however many tasks come first; after `timeout` seconds it goes on without them."""
+        if self.is_ready:
+            return
+        if not self._closed and (self._opening is None or self._opening.done()):
+            self._opening = self._loop.create_task(self._open())
+            self._opening._log_destroy_pending = False  # type: ignore[attr-defined]
+            # whoever waits for it may have left before it fails, and the loop need not log that
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        opening = self._opening
+        if opening is not None:
+            await asyncio.wait((opening,), timeout=timeout)
+        if opening is None or opening.cancelled() or self._closed:
+            raise DibsError("the client was closed while it was asked for something")
+        if not opening.done():
+            raise BackendUnavailable("connecting to the store did not succeed in time")
+        opening.result()
+
+    async def _open(self) -> None:
+        await self.backend.open()
+        self._listener = self._loop.create_task(self._listen())
+        self._listener._log_destroy_pending = False  # type: ignore[attr-defined]  # a loop may be closed under us
+        self.is_ready = True
+
+    async def _listen(self) -> None:
+        """Deliver pushes; when they may have been missed, everybody asks again."""
+        pause = 0.05
+        while not self._closed:
+            try:
+                self._deliver(await self.backend.wakeups(None))
+                pause = 0.05
+            except Exception as error:  # whatever it was, pushes are wanted again
+                if not isinstance(error, DibsError):
+                    log.exception("listening for pushes failed")
+                self.letterbox.recheck()
+                await self.signal().wait(pause)
+                pause = min(2 * pause, 1.0)
+
+    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
+        for wakeup in wakeups:
+            if wakeup.event == "head" and not self._clock_is_by_hand:
+                self._loop.call_later(UNHURRIED, self.letterbox.remind, wakeup)
+            else:
+                self.letterbox.deliver(wakeup)
+
+    def _batcher_for(self, command: Command) -> Batcher:
+        """Reads travel apart from what leases depend on."""
+        return self._reads if type(command) is Inspect else self._batcher
+
+    def call(self, command: Command, patience: float | None = None) -> Coroutine[Any, Any, Answer]:
+        """See `runtime.port.Runtime`."""
+        return self._batcher_for(command).call(command, patience)
+
+    async def call_all(
+        self, commands: Sequence[Command], patience: float | None = None
+    ) -> Sequence[Told]:
+        """See `runtime.port.Runtime`. Reads and changes of one key keep their order."""
+        told: list[Told] = []
+        calls: list[Call] = []
+        batchers: dict[bytes, Batcher] = {}
+        for command in commands:
+            batcher = self._batcher_for(command)
+            if batchers.setdefault(command.key, batcher) is not batcher:
+                told += await told_of(calls)
+                calls, batchers = [], {command.key: batcher}
+            calls.append(batcher.gather(command, patience))
+        return [*told, *await told_of(calls)] if calls else told
+
+    async def page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        """The next keys in use that begin with `prefix`: one such page is read at a time."""
+        async with self._scanning:
+            return await self.backend.scan(prefix, cursor, limit)
+
+    async def scan(self, prefix: bytes) -> AsyncIterator[Status]:
+        """Every key in use that begins with `prefix`."""
+        cursor: bytes | None = None
+        while True:
+            page = await self.page(prefix, cursor, SCANNED)
+            for status in page.items:
+                yield status
+            cursor = page.cursor
+            if cursor is None:
+                return
+
+    async def examine(self) -> Sequence[Finding]:
+        """What the store has to say about itself."""
+        await self.ready()
+        look = getattr(self.backend, "examine", None)
+        found: Sequence[Finding] = () if look is None else await look()
+        return found
+
+    def signal(self) -> AsyncSignal:
+        return AsyncSignal(self._loop, self._clock)
+
+    def guard(self) -> TaskGuard:
+        return TaskGuard(self._loop)
+
+    def spawn(self, body: Coroutine[Any, Any, None], name: str) -> TaskJob:
+        return TaskJob(self._loop.create_task(body, name=name))
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback)
+
+    async def close(self) -> None:
+        """Give up connecting, let what is on its way land, and disconnect for good."""
+        self._closed, self.is_ready = True, False
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait((self._opening,))
+            self.is_ready = False
+        self.letterbox.recheck()
+        await self._batcher.close()
+        await self._reads.close()
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait((self._listener,))
+        await self.backend.close()
+
+    def after_fork(self) -> None:
+        self.backend.after_fork()
+        self.is_ready = False
+
+
+async def told_of(calls: Sequence[Call]) -> Sequence[Told]:
+    """The outcome of each, when all have one. A cancelled caller leaves; what has left goes on."""
+    try:
+        await asyncio.wait([call.future for call in calls])
+        return [_told(call) for call in calls]
+    finally:
+        for call in calls:
+            if not (call.future.cancel() or call.future.cancelled()):
+                call.future.exception()  # has been seen, or is of no interest any more
+
+
+def _told(call: Call) -> Told:
+    error = call.future.exception()
+    if error is None:
+        return call.future.result()
+    if isinstance(error, DibsError):
+        return error
+    raise error

@@ -1,0 +1,1 @@
+"""The stores: where leases are kept."""

@@ -1,0 +1,172 @@
+"""What is said to the service, and what its answers mean; who carries it doesn't matter."""
+
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dibs.errors import DibsError
+from dibs.model import Command, Page, Reply
+from dibs.stores.http import wire, wire_service
+from dibs.stores.http.names import decoded, encoded
+from dibs.stores.http.reading import Answer
+from dibs.stores.http.settings import Key, Settings
+from dibs.stores.http.translation import reply_to_model, status_to_model, to_wire
+from dibs.stores.http.trouble import check_format, explain, is_ours, unreadable
+
+if TYPE_CHECKING:
+    from asyncio.trsock import TransportSocket
+
+
+BINARY = "application/msgpack"
+EVENTS = "text/event-stream"
+
+_encode = msgspec.msgpack.Encoder().encode
+_read_batch = msgspec.msgpack.Decoder(wire.BatchAnswer).decode
+_read_page = msgspec.json.Decoder(wire_service.StatusPage).decode
+_read_about = msgspec.json.Decoder(wire_service.About).decode
+_read_ttls = msgspec.json.Decoder(wire_service.Ttls).decode
+
+
+@cache
+def _agent() -> str:
+    """Who asks. Looked up once, as the files it stands in may be replaced while this process runs."""
+    return f"dibs/{version('dibs')}"
+
+
+class Dialogue:
+    """Of one connection: made anew with each, so that a key that has changed is used."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._key: Key | None = settings.find_key()
+        base = settings.base
+        common = f"host: {settings.authority}\r\nuser-agent: {_agent()}\r\n"
+        common += f"{wire.FORMAT_HEADER}: {wire.FORMAT}\r\n"
+        if self._key is not None:
+            common += f"authorization: Bearer {self._key.secret}\r\n"
+        head = (
+            f"POST {base}/v1/batch HTTP/1.1\r\n{common}content-type: {BINARY}\r\n"
+            f"accept: {BINARY}\r\ncontent-length: "
+        )
+        self._common = common
+        self._batch = head.encode("latin-1")
+
+    # -- requests -----------------------------------------------------------------------------------
+
+    def batch(self, commands: Sequence[Command]) -> bytes:
+        """What asks for commands to be applied."""
+        body = _encode(wire.Batch(tuple(map(to_wire, commands))))
+        return b"%b%d\r\n%b\r\n%b" % (self._batch, len(body), trace_lines(), body)
+
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> bytes:
+        """What asks for a page of keys."""
+        query = f"?prefix={encoded(prefix)}&limit={limit}"
+        path = "/v1/scan" + query + (f"&cursor={encoded(cursor)}" if cursor else "")
+        return self._get(path, traced=True)
+
+    def about(self) -> bytes:
+        """What asks who is there."""
+        return self._get("/v1/about")
+
+    def limits(self) -> bytes:
+        """What asks how much there may be of anything."""
+        return self._get("/v1/limits")
+
+    def stream(self) -> bytes:
+        """What asks for pushes."""
+        return self._get("/v1/stream", EVENTS)
+
+    def _get(self, path: str, accept: str = "application/json", *, traced: bool = False) -> bytes:
+        head = f"GET {self._settings.base}{path} HTTP/1.1\r\n{self._common}accept: {accept}\r\n"
+        return head.encode("latin-1") + (trace_lines() if traced else b"") + b"\r\n"
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def replies(self, answer: Answer, count: int) -> Sequence[Reply]:
+        """What became of so many commands. Raises what the answer says instead."""
+        replies: tuple[wire.Reply, ...] = self._read(answer, _read_batch).replies
+        if len(replies) != count:
+            raise self._nonsense(f"{len(replies)} replies to {count} commands")
+        try:
+            return [reply_to_model(reply) for reply in replies]
+        except ValueError as error:
+            raise unreadable(self._settings, error) from error
+
+    def page(self, answer: Answer) -> Page:
+        """A page of keys. Raises what the answer says instead."""
+        page: wire_service.StatusPage = self._read(answer, _read_page)
+        try:
+            cursor = None if page.cursor is None else decoded(page.cursor)
+            return Page([status_to_model(each) for each in page.items], cursor)
+        except ValueError as error:
+            raise unreadable(self._settings, error) from error
+
+    def who(self, answer: Answer) -> wire_service.About:
+        """Who is there. Raises what the answer says instead."""
+        about: wire_service.About = self._read(answer, _read_about)
+        return about
+
+    def ttls(self, answer: Answer) -> wire_service.Ttls:
+        """Which ttls there may be. Raises what the answer says instead."""
+        ttls: wire_service.Ttls = self._read(answer, _read_ttls)
+        return ttls
+
+    def check_stream(self, answer: Answer) -> None:
+        """Raises what the head of an answer says, unless pushes follow it."""
+        self._check(answer)
+        if not answer.headers.get("content-type", "").startswith(EVENTS):
+            raise self._nonsense("a stream that is none")
+
+    def _read(self, answer: Answer, read: Callable[[bytes], Any]) -> Any:
+        self._check(answer)
+        try:
+            return read(answer.body)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise unreadable(self._settings, error) from error
+
+    def _check(self, answer: Answer) -> None:
+        if is_ours(answer):
+            check_format(answer, self._settings)
+            if answer.status == 200:
+                return
+        raise explain(answer, self._settings, self._key)
+
+    def _nonsense(self, what: str) -> DibsError:
+        return unreadable(self._settings, ValueError(what))
+
+
+_API = "opentelemetry.trace"
+
+
+def trace_lines() -> bytes:
+    """The headers that name it; empty where there is none.
+
+    Whoever has a current span has imported OpenTelemetry, so it is never imported here for nothing.
+    """
+    current = getattr(sys.modules.get(_API), "get_current_span", None)
+    if current is None or not current().get_span_context().is_valid:
+        return b""
+    carrier: dict[str, str] = {}
+    _propagator().inject(carrier)
+    return "".join(f"{name}: {value}\r\n" for name, value in carrier.items()).encode("latin-1")
+
+
+@cache
+def _propagator() -> Any:
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator()
+
+
+def keep_alive(sock: "socket.socket | TransportSocket") -> None:
+    """Send at once, and find out within a minute that the other side is gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

@@ -1,0 +1,45 @@
+"""The store: a URL, and what it can promise."""
+
+from dibs.clock import Clock
+from dibs.model import Capabilities
+from dibs.stores.http.blocking import BlockingBackend
+from dibs.stores.http.settings import Promises
+from dibs.stores.http.url import read_url
+from dibs.stores.port import Backend
+
+
+class HttpStore:
+    """Leases in a service of Dibs's own (`dibs serve`), for whoever may not reach its store.
+
+    | URL | |
+    |---|---|
+    | `https://locks.example` | the service there |
+    | `https://locks.example:8443/base` | at another port, and below a path |
+    | `http://127.0.0.1:8080` | on this machine without TLS |
+    | `http://locks.internal?insecure=true` | without TLS over a network that encrypts by itself |
+
+    The API key is in `DIBS_API_KEY`, or in the file that `DIBS_API_KEY_FILE` or the option
+    `key_file` names; or before the `@` of the URL. `cafile` is a file with the certificates to trust,
+    instead of those that the system trusts.
+
+    What the service's stores promise is asked when it is first used: until then `capabilities` promises
+    nothing. The time is the service's: a `clock` is not used.
+    """
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._settings = read_url(url)
+        self.url = self._settings.shown
+        self._promises = Promises()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the service said when it was last asked."""
+        return self._promises.known
+
+    def backend(self, *, blocking: bool) -> Backend:
+        """Connections for an event loop, or for one thread at a time."""
+        if blocking:
+            return BlockingBackend(self._settings, self._promises)
+        from dibs.stores.http.looped import LoopBackend  # asyncio takes time to import
+
+        return LoopBackend(self._settings, self._promises)

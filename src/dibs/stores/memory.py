@@ -1,0 +1,210 @@
+"""memory:// keeps leases in this process: for tests, and for tasks and threads of one program.
+
+`memory://` is the process's own store; each `memory://name` is another one.
+"""
+
+import threading
+from collections.abc import Sequence
+from itertools import count, islice, takewhile
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from dibs.clock import Clock, SystemClock
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.errors import NotConfigured
+from dibs.model import Capabilities, Command, Inspect, Page, Reply, Status, Wakeup
+from dibs.process import on_fork
+from dibs.stores.port import Backend
+
+if TYPE_CHECKING:
+    import asyncio
+
+MAX_IDLE = 1024
+"""So many books may lie idle before they are thrown out."""
+
+
+class Shelf:
+    """All books of one memory store, and the inboxes of everybody who uses it."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.inboxes: WeakValueDictionary[str, _Inbox] = WeakValueDictionary()
+        self._books: dict[bytes, MemoryBook] = {}
+        self._sweep_at = MAX_IDLE
+        self._floor = 0
+        self._open: MemoryBook | None = None
+        self._lock = threading.Lock()
+        on_fork(self)
+
+    def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """Apply commands one after the other, then push what comes of them."""
+        replies: list[Reply] = []
+        pushes: list[Wakeup] = []
+        clock = self.clock
+        with self._lock:
+            now, stamp, batch = clock.now(), clock.stamp(), ledger.Batch()
+            if self._open is not None:
+                self._mend()
+            for command in commands:
+                book = self._open = self._books.get(command.key) or self._new_book(command.key)
+                reply, wakeups = ledger.apply(book, command, now, stamp, batch)
+                replies.append(reply)
+                pushes += (
+                    wakeups  # no `if` here: 3.13.0 would lose an interrupt at its end, and the lock
+                )
+            self._open = None
+        if pushes:
+            self._push(pushes)
+        return replies
+
+    def _mend(self) -> None:
+        """A Ctrl-C left a book half written: what follows from its entries is made anew."""
+        half_written, self._open = self._open, None
+        assert half_written is not None
+        half_written.rebuild()
+
+    def _push(self, pushes: Sequence[Wakeup]) -> None:
+        for wakeup in pushes:
+            inbox = self.inboxes.get(wakeup.inbox)
+            if inbox is not None:
+                inbox.push(wakeup)
+
+    def _new_book(self, key: bytes) -> MemoryBook:
+        if len(self._books) >= self._sweep_at:
+            self._sweep()
+        book = self._books[key] = MemoryBook(self._floor)
+        return book
+
+    def _sweep(self) -> None:
+        """Throw out idle books; tokens still rise, as new books begin above all that were thrown out."""
+        for key, book in list(self._books.items()):
+            if book.idle:
+                self._floor = max(self._floor, book.last)
+                del self._books[key]
+        self._sweep_at = 2 * len(self._books) + MAX_IDLE
+
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        """Inspect the next `limit` keys that aren't idle."""
+        begin = prefix if cursor is None else max(prefix, cursor + b"\0")
+        with self._lock:
+            later = sorted([key for key in self._books if key >= begin])
+            wanted = takewhile(lambda key: key.startswith(prefix), later)
+            keys = list(islice((key for key in wanted if not self._books[key].idle), limit + 1))
+        page = keys[:limit]
+        found = self.apply([Inspect(key) for key in page])
+        items = [status for status in found if isinstance(status, Status)]
+        busy = [status for status in items if status.holders or status.waiters]
+        return Page(busy, page[-1] if len(keys) > limit else None)
+
+    def after_fork(self) -> None:
+        """The child has a copy that nobody else sees: it begins empty, above the parent's tokens."""
+        self._lock = threading.Lock()
+        self._floor = max((self._floor, *(book.last for book in self._books.values())))
+        self._books = {}
+        self.inboxes = WeakValueDictionary()
+        self._open = None
+
+
+class _Inbox:
+    """Pushes for one backend, from any thread."""
+
+    def __init__(self) -> None:
+        self.queue: SimpleQueue[Wakeup | None] = SimpleQueue()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.reader: asyncio.Future[None] | None = None
+
+    def push(self, wakeup: Wakeup | None) -> None:
+        self.queue.put(wakeup)
+        if self.loop is not None and self.reader is not None:
+            try:
+                self.loop.call_soon_threadsafe(self._wake)
+            except RuntimeError:
+                pass  # that loop is closed, and whoever waited in it has gone
+
+    def _wake(self) -> None:
+        if self.reader is not None and not self.reader.done():
+            self.reader.set_result(None)
+
+    def drain(self, first: Wakeup | None = None) -> list[Wakeup]:
+        found = [] if first is None else [first]
+        while True:
+            try:
+                wakeup = self.queue.get_nowait()
+            except Empty:
+                return found
+            if wakeup is not None:
+                found.append(wakeup)
+
+
+class MemoryBackend:
+    """One user of a shelf."""
+
+    _numbers = count(1)
+
+    def __init__(self, shelf: Shelf, *, blocking: bool) -> None:
+        self.inbox = f"memory-{next(self._numbers)}"
+        self._shelf = shelf
+        self._blocking = blocking
+        self._box = _Inbox()
+        self.apply_now = shelf.apply
+
+    async def open(self, *, listen: bool = True) -> None:
+        if listen:
+            self._shelf.inboxes[self.inbox] = self._box
+
+    async def close(self) -> None:
+        self._shelf.inboxes.pop(self.inbox, None)
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        return self._shelf.apply(commands)
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        if self._blocking:
+            try:
+                return self._box.drain(self._box.queue.get(timeout=timeout))
+            except Empty:
+                return ()
+        return await self._wait_in_loop(timeout)
+
+    async def _wait_in_loop(self, timeout: float | None) -> Sequence[Wakeup]:
+        import asyncio
+
+        box = self._box
+        loop = box.loop = asyncio.get_running_loop()
+        box.reader = loop.create_future()
+        try:
+            if box.queue.empty():
+                await asyncio.wait((box.reader,), timeout=timeout)
+        finally:
+            box.reader = None
+        return box.drain()
+
+    def nudge(self) -> None:
+        self._box.push(None)
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return self._shelf.scan(prefix, cursor, limit)
+
+    def after_fork(self) -> None:
+        self._box = _Inbox()
+
+
+_shelves: dict[str, Shelf] = {}
+
+
+class MemoryStore:
+    """Leases in this process's memory, shared by all clients of the same URL."""
+
+    capabilities = Capabilities(scope="process")
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        scheme, slashes, name = url.partition("://")
+        if scheme != "memory" or not slashes or "?" in name:
+            raise NotConfigured(f"{url!r} is no URL of a memory store: memory:// or memory://name")
+        self.url = url
+        self._shelf = Shelf(clock) if clock else _shelves.setdefault(name, Shelf(SystemClock()))
+
+    def backend(self, *, blocking: bool) -> Backend:
+        return MemoryBackend(self._shelf, blocking=blocking)

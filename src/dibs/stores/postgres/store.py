@@ -1,0 +1,127 @@
+"""The store: a URL, and what it can promise."""
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from psycopg import AsyncConnection, Connection
+
+from dibs.clock import Clock
+from dibs.model import Capabilities
+from dibs.stores.port import Backend
+from dibs.stores.postgres import schema
+from dibs.stores.postgres.blocking import BlockingBackend
+from dibs.stores.postgres.connecting import connect_thread
+from dibs.stores.postgres.looped import LoopBackend
+from dibs.stores.postgres.migrations import Migration
+from dibs.stores.postgres.schema import Run
+from dibs.stores.postgres.session import PATIENCE, telling
+from dibs.stores.postgres.site import Site
+from dibs.stores.postgres.statements import Rows
+from dibs.stores.postgres.trouble import RIGHTS
+from dibs.stores.postgres.url import Address
+from dibs.stores.postgres.within import WithinBackend
+
+
+class PostgresStore:
+    """Leases in schema `dibs` of a PostgreSQL database, shared by all who can reach it.
+
+    `stores/postgres/url.py` says which URLs there are; `clock` stands in for the database's own, in
+    tests. An event loop has two connections, one of them only listens; threads have one that renews and
+    listens for all of them, and as many as call at the same time, up to `connections`.
+    """
+
+    connections = 8
+    """More calls at a time than this only stand in each other's way there, and servers have few."""
+
+    capabilities = Capabilities(
+        scope="cluster",
+        durable=True,
+        survives=frozenset({"crash", "reboot", "power-loss"}),
+    )
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        address = Address(url)
+        self.url = address.shown
+        self._site = Site(address, clock)
+
+    def backend(self, *, blocking: bool) -> Backend:
+        """Connections for an event loop, or one for a thread at a time."""
+        return BlockingBackend(self._site) if blocking else LoopBackend(self._site)
+
+    def within(self, connection: Connection[Any] | AsyncConnection[Any]) -> Backend:
+        """A backend that applies in the transaction that the caller has begun there.
+
+        What it grants stands once that commits; others who want the same keys meanwhile are answered
+        `Failed("busy")`. Its `open` makes sure that the connection leads to our database.
+        """
+        return WithinBackend(self._site, connection)
+
+    def migrate(self, *, dry_run: bool = False) -> Sequence[Migration]:
+        """Bring the schema up to date, and tell what was applied, or, as a dry run, would be. Blocks."""
+        return migrate(self._site, dry_run=dry_run)
+
+    def may_migrate(self) -> bool:
+        """Whether this role could. Blocks."""
+        return may_migrate(self._site)
+
+    def grants(self, role: str) -> Sequence[str]:
+        """What to execute, once the schema is there, so that another role may use the leases.
+
+        The last is for tables of later releases, and holds for the role that executes it.
+        """
+        later = (
+            "ALTER DEFAULT PRIVILEGES IN SCHEMA dibs "
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role}"
+        )
+        return [grant.format(role=role) for grant in (*RIGHTS, later)]
+
+
+def migrate(site: Site, *, dry_run: bool = False) -> Sequence[Migration]:
+    """Bring the schema up to date, and tell what was applied; or, as a dry run, what would be. Blocks."""
+
+    async def bring(run: Run) -> Sequence[Migration]:
+        missing = await schema.missing(run, site)
+        return missing if dry_run or not missing else await schema.upgrade(run)
+
+    return _done(_connected(site, bring))
+
+
+def may_migrate(site: Site) -> bool:
+    """Whether this role could: it has the schema, or may make it. Blocks."""
+
+    async def ask(run: Run) -> bool:
+        [[answer]] = await run(_MAY)
+        return bool(int(answer))
+
+    return _done(_connected(site, ask))
+
+
+_MAY = """
+    SELECT coalesce(
+        (SELECT pg_catalog.pg_has_role(nspowner, 'USAGE') FROM pg_catalog.pg_namespace
+            WHERE nspname = 'dibs'),
+        pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'))::integer"""
+
+
+async def _connected[T](site: Site, task: Callable[[Run], Coroutine[Any, Any, T]]) -> T:
+    """Do it on a connection of its own."""
+    wire = await connect_thread(site)
+
+    async def run(script: str) -> Rows:
+        return await wire.run(script, PATIENCE)
+
+    try:
+        with telling(site, PATIENCE):
+            return await task(run)
+    finally:
+        wire.cut()
+
+
+def _done[T](coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns that never suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        value: T = done.value
+        return value
+    raise AssertionError("it suspended")

@@ -1,0 +1,170 @@
+"""Commands that are part of a transaction of the caller's own.
+
+A lease that is taken there stands when the transaction commits, and never was if it rolls back. Until
+then the key's row stays locked: others are answered `Failed("busy")`, and needn't wait for it. So is
+whoever renews it: the ttl has to be longer than the transaction.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from inspect import isawaitable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.model import Command, Page, Reply, Wakeup
+from dibs.stores.postgres import applying, script
+from dibs.stores.postgres.connecting import connect_loop, connect_thread
+from dibs.stores.postgres.session import Session
+from dibs.stores.postgres.site import Site
+from dibs.stores.postgres.statements import Rows, Statement, Values
+from dibs.stores.postgres.trouble import error_of, explain, is_worth_another_try
+
+
+class WithinBackend:
+    """Applies in the caller's connection and transaction, blocking or async as the connection is.
+
+    It neither opens nor closes that connection, and hears nothing: it has no inbox. An error of the
+    database ends the caller's transaction, as any statement's would; a deadlock or a serialization
+    failure is raised as psycopg's own, since whoever does transactions again looks for that.
+    """
+
+    inbox = ""
+
+    def __init__(self, site: Site, connection: object) -> None:
+        if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
+            kind = type(connection)
+            raise TypeError(
+                f"within= is a {kind.__module__}.{kind.__qualname__}: give the connection of psycopg 3 "
+                "(psycopg.Connection or psycopg.AsyncConnection) that the transaction is on"
+            )
+        self.blocking = isinstance(connection, psycopg.Connection)
+        """The world that the connection is of."""
+        self._site = site
+        self._connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection
+
+    async def open(self, *, listen: bool = True) -> None:
+        """The caller has. Raises `NotConfigured` for a connection to another database than ours."""
+        await check_identity(self._connection, self._ask, self._site, blocking=self.blocking)
+
+    async def close(self) -> None:
+        """The caller will."""
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        return None
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        if not commands:
+            return []
+        now, stamp = self._site.time()
+        values = script.parameters(commands, inbox=None, now=now, stamp=stamp)
+        replies, _ = script.read_answer(await self._ask(applying.APPLY, values), commands)
+        return replies
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        now, stamp = self._site.time()
+        values = script.scan_parameters(prefix, cursor, limit, now, stamp)
+        return script.read_page(await self._ask(applying.SCAN, values))
+
+    async def _ask(self, statement: Statement, values: Values = ()) -> Rows:
+        given = self._connection
+        cursor: Any
+        if isinstance(given, psycopg.AsyncConnection):
+            cursor = psycopg.AsyncRawCursor(given, row_factory=tuple_row)
+        else:
+            cursor = psycopg.RawCursor(given, row_factory=tuple_row)
+        try:
+            await _now(cursor.execute(statement.text, values))
+            rows: Rows = await _now(cursor.fetchall())
+        except psycopg.Error as error:
+            if is_worth_another_try(error_of(error)):
+                raise
+            raise _told(error, self._site.place) from error
+        return rows
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        return ()
+
+    def nudge(self) -> None:
+        """Nobody waits."""
+
+    def after_fork(self) -> None:
+        """The connection is the caller's."""
+
+
+async def _now(result: Any) -> Any:
+    """What a call gave: awaited in the one world, as it is in the other."""
+    return await result if isawaitable(result) else result
+
+
+def _told(error: psycopg.Error, place: str) -> Exception:
+    """What went wrong, to somebody who has a transaction there."""
+    said = (str(error).strip() or type(error).__name__).splitlines()[0]
+    state = error.sqlstate
+    if state is None or state.startswith("57P"):  # somebody has ended the session
+        return BackendUnavailable(
+            f"the connection given as within= broke ({said}): unless it had committed, nothing "
+            "that was done in its transaction stands"
+        )
+    match state:
+        case "25006":
+            return BackendUnavailable(f"the transaction given as within= only reads ({said})")
+        case "25P02":
+            return BackendUnavailable(
+                f"the transaction given as within= has failed already ({said}, SQLSTATE 25P02): "
+                "roll it back"
+            )
+        case _:
+            return explain(error_of(error), place)
+
+
+WHICH = Statement(
+    "dibs_which",
+    """
+    SELECT extract(epoch FROM pg_catalog.pg_postmaster_start_time())::text,
+        d.oid::text, d.datname::text
+    FROM pg_catalog.pg_database AS d WHERE d.datname = pg_catalog.current_database()
+    """,
+)
+"""Host, port and name don't tell: a pooler, a socket or an alias may lead to the same database."""
+
+type Identity = tuple[str, str]
+type Ask = Callable[[Statement], Awaitable[Rows]]
+
+_sites: dict[str, Identity] = {}
+"""By what they are connected to with. Another server may answer there by now, so a no is asked again."""
+
+_connections: WeakKeyDictionary[Any, Identity] = WeakKeyDictionary()
+"""Those of users that were found to lead where they should, and need not be asked again."""
+
+
+async def check_identity(connection: Any, ask: Ask, site: Site, *, blocking: bool) -> None:
+    """Raise `NotConfigured` unless the connection, which `ask` asks, leads to the site's database.
+
+    The first check_identity of a site connects to it, and makes the schema if the role may.
+    """
+    known = _sites.get(site.address.conninfo)
+    if known is not None and _connections.get(connection) == known:
+        return
+    [(started, number, name)] = await ask(WHICH)
+    theirs = started, number
+    if known != theirs and await _look(site, blocking=blocking) != theirs:
+        raise NotConfigured(
+            f"the connection given as within= leads to another database ({name}) than the one that "
+            f"this client keeps its leases in ({site.place}): a lease can only be part of a transaction "
+            "in its own database"
+        )
+    _connections[connection] = theirs
+
+
+async def _look(site: Site, *, blocking: bool) -> Identity:
+    """Ask the site's own database."""
+    session: Session[Any] = Session(site, connect_thread if blocking else connect_loop)
+    try:
+        [(started, number, _)] = await session.ask(WHICH, ())
+    finally:
+        session.cut()
+    found = _sites[site.address.conninfo] = (started, number)
+    return found

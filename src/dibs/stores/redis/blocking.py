@@ -1,0 +1,267 @@
+"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
+from dibs.process import on_fork
+from dibs.stores.bell import Bell
+from dibs.stores.redis import examining, scanning
+from dibs.stores.redis.cluster import router
+from dibs.stores.redis.link import HiredisError, ReplyError
+from dibs.stores.redis.scanning import Listings
+from dibs.stores.redis.script import read_answer
+from dibs.stores.redis.scripting import Outcome, Terms
+from dibs.stores.redis.server import Server
+from dibs.stores.redis.settings import Endpoint, Settings
+from dibs.stores.redis.socket_link import Patience, SocketDial, SocketLink
+from dibs.stores.redis.subscription import PING, PING_EVERY, Ear, new_inbox
+from dibs.stores.redis.trouble import broken
+
+_NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class SocketSubscription:
+    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there.
+
+    Made when it stands. After any error it is of no use any more.
+    """
+
+    def __init__(self, link: SocketLink, inbox: str, timeout: float) -> None:
+        self.socket: socket.socket = link.socket
+        self.endpoint = link.endpoint
+        self._link = link
+        self._ear = Ear(inbox, link.endpoint)
+        self._early: list[Wakeup] = []
+        self._asked = False
+        try:
+            self._begin(time.monotonic() + timeout)
+        except BaseException as error:
+            link.close()
+            if isinstance(error, OSError | HiredisError) and not isinstance(error, DibsError):
+                raise broken(error, link.endpoint) from error
+            raise
+        self._heard = time.monotonic()
+
+    def _begin(self, until: float) -> None:
+        self.socket.sendall(self._ear.request)
+        while not self._ear.stands:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(left)
+            self._take(self._link.read())
+        self.socket.settimeout(0)
+
+    def _take(self, replies: list[Any]) -> None:
+        for reply in replies:
+            self._early += self._ear.hear(reply)
+
+    def receive(self) -> list[Wakeup]:
+        """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
+        try:
+            self._read_all()
+            self._ask_if_silent()
+        except (OSError, HiredisError) as error:
+            raise broken(error, self._link.endpoint) from error
+        found, self._early = self._early, []
+        return found
+
+    def _read_all(self) -> None:
+        try:
+            while True:  # TLS may have read more than the socket shows
+                self._take(self._link.read())
+                self._heard, self._asked = time.monotonic(), False
+        except _NOTHING:
+            pass
+
+    def _ask_if_silent(self) -> None:
+        silent = time.monotonic() - self._heard
+        if silent >= 2 * PING_EVERY:
+            raise TimeoutError
+        if silent >= PING_EVERY and not self._asked:
+            self._asked = True
+            self.socket.send(PING)
+
+    def patience(self) -> float:
+        """How long to wait for something to come before asking is due, in seconds."""
+        due = self._heard + (2 if self._asked else 1) * PING_EVERY
+        return max(due - time.monotonic(), 0.0) + 0.01
+
+    def close(self) -> None:
+        """Hang up."""
+        self._link.close()
+
+
+SHORTEST = 0.05
+"""No call is given less time, in seconds."""
+
+
+class BlockingBackend:
+    """A connection for one thread at a time; its coroutines end without ever suspending.
+
+    With `listen` it has a second one, on which pushes arrive. A call waits for its answer for a
+    sixth of the shortest ttl in it, so that a renewal leaves time for another.
+    """
+
+    def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
+        self.inbox = ""
+        self._settings = settings
+        self._terms = terms
+        self._listings = listings
+        self._patience = Patience(settings.timeout)
+        self._within = inf
+        """Seconds that the caller has for the call under way."""
+        self._router = router(settings, SocketDial(self._patience), terms)
+        self._router.arrived_at = self._follow
+        self._subscription: SocketSubscription | None = None
+        self._bell: Bell | None = None
+        self._arrived: list[Wakeup] = []
+        on_fork(self)
+
+    async def open(self, *, listen: bool = True) -> None:
+        self._patience.seconds = self._settings.timeout
+        await self._router.open()
+        if listen and self._bell is None:
+            inbox = new_inbox(self._settings)
+            await self._subscribe(inbox)
+            self._bell = Bell()
+            self.inbox = self._terms.inbox = inbox
+
+    async def open_within(self, seconds: float) -> None:
+        """Connect, and don't listen, or raise `BackendUnavailable` after so long without an answer."""
+        self._patience.seconds = min(seconds, self._settings.timeout)
+        await self._router.open()
+
+    async def close(self) -> None:
+        self._router.close()
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        self.inbox = self._terms.inbox = ""
+        self._unsubscribe()
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        return None
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        if not commands:
+            return ()
+        self._patience.seconds = self._enough_for(commands)
+        replies, wakeups = self._directly(commands) or await self._router.apply(commands)
+        if wakeups and self._bell is not None:
+            self._arrived += wakeups
+        return replies
+
+    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
+        """Likewise, or raise `BackendUnavailable` after so long without an answer."""
+        self._within = seconds
+        try:
+            return await self.apply(commands)
+        finally:
+            self._within = inf
+
+    def _directly(self, commands: Sequence[Command]) -> Outcome | None:
+        """Apply a batch over the connection there is, and that without a coroutine on the way.
+
+        None: nothing was done, and the ordinary way either does it or knows what to say.
+        """
+        link = self._router.link if isinstance(self._router, Server) else None
+        if link is None or not link.usable:
+            return None
+        assert isinstance(link, SocketLink)
+        try:
+            answer = link.exchange(self._terms.request(commands))
+        except BaseException as error:
+            link.close()
+            if isinstance(error, OSError | HiredisError):
+                raise broken(error, link.endpoint) from error
+            raise
+        return None if isinstance(answer, ReplyError) else read_answer(answer, commands)
+
+    def _enough_for(self, commands: Sequence[Command]) -> float:
+        patience = min(self._settings.timeout, self._within)
+        for command in commands:
+            if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
+                patience = max(command.ttl / 6, SHORTEST)
+        return patience
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        self._patience.seconds = self._settings.timeout
+        return await scanning.scan(
+            self._listings, self._router.names, self.apply, prefix, cursor, limit
+        )
+
+    async def examine(self) -> Sequence[Finding]:
+        """What to know about the server, or one of the Cluster's."""
+        link = await self._router.dial()
+        try:
+            return await examining.examine(link, self._settings.holdoff)
+        finally:
+            link.close()
+
+    # -- wakeups ------------------------------------------------------------------------------------
+
+    async def _subscribe(self, inbox: str) -> None:
+        link = await self._router.dial()
+        assert isinstance(link, SocketLink)
+        self._subscription = SocketSubscription(link, inbox, self._settings.connect_timeout)
+
+    def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        """The server is another one now, as after a failover: pushes come from there."""
+        if self._subscription is not None and self._subscription.endpoint != endpoint:
+            self._unsubscribe()
+
+    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+        """What was pushed. Raises whenever pushes may have been missed, also once they come again."""
+        if self._bell is None:
+            return ()
+        if self._subscription is None:
+            await self._subscribe(self.inbox)
+            raise BackendUnavailable("notifications resumed; some may have been missed")
+        try:
+            return self._wait(self._subscription, self._bell, timeout)
+        except BackendUnavailable:
+            self._unsubscribe()
+            raise
+
+    def _wait(
+        self, subscription: SocketSubscription, bell: Bell, timeout: float | None
+    ) -> Sequence[Wakeup]:
+        end = None if timeout is None else time.monotonic() + timeout
+        while True:
+            arrived, self._arrived = self._arrived, []
+            arrived += subscription.receive()
+            left = None if end is None else end - time.monotonic()
+            if arrived or (left is not None and left <= 0):
+                return arrived
+            patience = subscription.patience()
+            left = patience if left is None else min(left, patience)
+            if bell.wait(left, subscription.socket):
+                return ()
+
+    def nudge(self) -> None:
+        bell = self._bell
+        if bell is not None:
+            bell.ring()
+
+    def after_fork(self) -> None:
+        """In the child: nothing of the parent's is of use here."""
+        self._router.after_fork()
+        self._hang_up()
+        self._arrived = []

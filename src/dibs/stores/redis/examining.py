@@ -1,0 +1,164 @@
+"""What to know about a server before one relies on it: asked of the server itself."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from dibs.model import Finding
+from dibs.stores.redis.link import Link, ReplyError, pack
+
+QUESTIONS = (
+    (b"TIME",),
+    (b"INFO", b"everything"),
+    (b"CONFIG", b"GET", b"maxmemory-policy"),
+    (b"CONFIG", b"GET", b"appendfsync"),
+    (b"CONFIG", b"GET", b"min-replicas-to-write"),
+)
+
+NEARLY = 0.8
+"""So much of the memory in use is worth a warning."""
+
+
+async def examine(link: Link, holdoff: float) -> list[Finding]:
+    """One round trip; what this user may not ask is said so. `holdoff` is what the URL asks for."""
+    before = time.time()
+    answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
+    after = time.time()
+    clock, info, policy, fsync, replicas = answers
+    facts = facts_of(info)
+    found = [] if isinstance(clock, ReplyError) else [_clock(clock, before, after)]
+    if not facts:
+        told = "this user has no permission for INFO, so most checks were skipped"
+        return [*found, Finding("server", "note", told)]
+    version = facts.get("valkey_version") or facts.get("redis_version", "unknown")
+    kind = "Valkey" if "valkey_version" in facts else "Redis"
+    evicts = setting_of(policy) or facts.get("maxmemory_policy")
+    found += [
+        Finding("server", "ok", f"{kind} {version}, mode {facts.get('redis_mode', 'unknown')}"),
+        *_forgetting(facts, holdoff),
+        _persistence(facts, setting_of(fsync), holdoff),
+        _memory(evicts, facts),
+        _eviction(evicts, facts),
+        _replication(facts, setting_of(replicas)),
+    ]
+    return found
+
+
+def facts_of(info: Any) -> Mapping[str, str]:
+    """What `INFO` tells; nothing where that is forbidden."""
+    if isinstance(info, ReplyError):
+        return {}
+    text = info.decode("utf-8", "replace") if isinstance(info, bytes) else str(info)
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name: value.strip() for name, value in pairs}
+
+
+def setting_of(answer: Any) -> str | None:
+    """The value that `CONFIG GET` gave; None where that is forbidden, as on hosted servers."""
+    if isinstance(answer, dict):
+        answer = [part for pair in answer.items() for part in pair]
+    if isinstance(answer, ReplyError) or len(answer) < 2:
+        return None
+    return bytes(answer[1]).decode()
+
+
+def _clock(answer: Any, before: float, after: float) -> Finding:
+    theirs = int(answer[0]) + int(answer[1]) / 1e6
+    apart = theirs - (before + after) / 2
+    told = f"the server's clock is {abs(apart):.3f} s {'ahead of' if apart > 0 else 'behind'} ours"
+    if abs(apart) > 60:
+        advice = "leases don't mind, as only durations count; but ages that people read will be off"
+        return Finding("clock", "note", told, advice)
+    return Finding("clock", "ok", told)
+
+
+def _forgetting(facts: Mapping[str, str], holdoff: float) -> list[Finding]:
+    """What is to be said beside the store's promises: they are of a server that writes down."""
+    if facts.get("aof_enabled") == "1":
+        return []
+    told = "This Redis does not persist data, so a restart loses all leases"
+    if holdoff:
+        return [Finding("promises", "ok", f"{told}; restart_holdoff keeps exclusion")]
+    return [Finding("promises", "warning", f"{told}. See persistence below.")]
+
+
+def _persistence(facts: Mapping[str, str], fsync: str | None, holdoff: float) -> Finding:
+    if facts.get("aof_enabled") != "1":
+        return _forgetful(facts, holdoff)
+    told = f"the append-only file is on (appendfsync {fsync or 'unknown'})"
+    if fsync == "always":
+        return Finding("persistence", "ok", told)
+    if fsync == "no":
+        advice = "set `appendfsync everysec` or `always`"
+        told += ": a power cut loses what the system had not written, some 30 seconds"
+        return Finding("persistence", "warning", told, advice)
+    told += ": a power cut may lose the last second or two, and exclusion with them"
+    return Finding("persistence", "warning", told, "set `appendfsync always` if that matters")
+
+
+def _forgetful(facts: Mapping[str, str], holdoff: float) -> Finding:
+    """Nothing is written down: a restart ends what its holders still believe in."""
+    told = "the append-only file is off: a restart loses all leases"
+    if holdoff:
+        advice = "all clients need the same restart_holdoff=, and no ttl longer than it"
+        told += f", and nothing is granted for {holdoff:g} s after it (restart_holdoff)"
+        return Finding("persistence", "ok", told, advice)
+    advice = "set `appendonly yes`"
+    if facts.get("redis_mode") != "cluster":
+        advice += ", or let grants wait after a restart: ?restart_holdoff=60s, with the longest ttl in use"
+    told += ". After a restart a second holder can get a lock that is still in use."
+    return Finding("persistence", "problem", told, advice)
+
+
+def _memory(policy: str | None, facts: Mapping[str, str]) -> Finding:
+    """What Redis itself compares before it refuses a write: without the buffers of its replicas."""
+    most = int(facts.get("maxmemory", "0"))
+    used = int(facts.get("used_memory", "0")) - int(facts.get("mem_not_counted_for_evict", "0"))
+    if not most:
+        return Finding(
+            "memory", "ok", f"{_megabytes(used)} are in use, and maxmemory sets no bound"
+        )
+    told = f"{_megabytes(used)} of {_megabytes(most)} (maxmemory) are in use"
+    if used >= most and policy == "noeviction":
+        told += ": it takes no writes, so nothing can be granted"
+        return Finding("memory", "problem", told, "raise `maxmemory`, or remove other data")
+    if used > NEARLY * most:
+        advice = "raise `maxmemory`: a server that is full grants nothing, or evicts leases"
+        return Finding("memory", "warning", told, advice)
+    return Finding("memory", "ok", told)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MB"
+
+
+def _eviction(policy: str | None, facts: Mapping[str, str]) -> Finding:
+    if policy is None:
+        return Finding("eviction", "note", "its eviction policy can't be asked for")
+    if policy == "noeviction" or facts.get("maxmemory") == "0":
+        return Finding("eviction", "ok", f"nothing is evicted (maxmemory-policy {policy})")
+    return Finding(
+        "eviction",
+        "problem",
+        f"maxmemory-policy is {policy}: a lease may be thrown out while it is held",
+        "set `maxmemory-policy noeviction`, or use another server for leases",
+    )
+
+
+def _replication(facts: Mapping[str, str], least: str | None) -> Finding:
+    role, replicas = facts.get("role", "unknown"), int(facts.get("connected_slaves", "0"))
+    if role != "master":
+        return Finding(
+            "replication", "problem", f"it is a {role}", "name its master, or use ?sentinel=SERVICE"
+        )
+    if not replicas:
+        return Finding("replication", "ok", "no replicas, so no failover")
+    told = f"{replicas} replicas follow asynchronously"
+    if least not in (None, "0"):
+        told += f", and it refuses writes with fewer than {least} of them"
+    return Finding(
+        "replication",
+        "warning",
+        told + ": a failover can forget a lease that was just granted, and grant it again",
+        "put the fencing token into what you write: no lease in Redis survives a failover for sure",
+    )

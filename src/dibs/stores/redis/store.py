@@ -1,0 +1,49 @@
+"""The store: a URL, and what it can promise."""
+
+from dibs.clock import Clock
+from dibs.model import Capabilities
+from dibs.stores.port import Backend
+from dibs.stores.redis.blocking import BlockingBackend
+from dibs.stores.redis.scanning import Listings
+from dibs.stores.redis.scripting import Terms
+from dibs.stores.redis.url import read_url
+
+
+class RedisStore:
+    """Leases in Redis or Valkey, shared by everybody who reaches it.
+
+    | URL | |
+    |---|---|
+    | `redis://user:password@host:6379/0` | one server; `valkey://` is the same |
+    | `rediss://host` | by TLS; `valkeys://` is the same |
+    | `redis:///run/redis/redis.sock?db=0` | a socket on this machine |
+    | `redis://a,b,c/0?sentinel=mymaster` | the master of that name, as Sentinels at a, b and c know it |
+    | `redis://a,b,c?cluster=true` | a Cluster, some of whose nodes are a, b and c |
+
+    Options that redis-py's URLs also have mean the same: `db`, `protocol` (2 or 3),
+    `socket_connect_timeout` and `socket_timeout` (of one try), and for TLS `ssl_ca_certs`,
+    `ssl_certfile`, `ssl_keyfile`, `ssl_cert_reqs` (`required` or `none`), `ssl_check_hostname`.
+    Sentinels with logins of their own take `sentinel_username` and `sentinel_password`.
+    `restart_holdoff=60s` grants nothing for so long after a server has started, whatever it kept.
+
+    Everything of ours is called `dibs:…`; `trouble.RIGHTS` is what a user of an ACL needs.
+
+    A `clock` stands in for the server's, in tests.
+    """
+
+    capabilities = Capabilities(scope="cluster", survives=frozenset({"crash"}))
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._settings = read_url(url)
+        self.url = self._settings.shown
+        self._clock = clock
+        self._listings = Listings()
+
+    def backend(self, *, blocking: bool) -> Backend:
+        """Connections for an event loop, or for one thread at a time."""
+        terms = Terms(self._clock, self._settings.holdoff)
+        if blocking:
+            return BlockingBackend(self._settings, terms, self._listings)
+        from dibs.stores.redis.looped import LoopBackend  # asyncio takes time to import
+
+        return LoopBackend(self._settings, terms, self._listings)

@@ -1,0 +1,147 @@
+"""What goes wrong with a server, and what to do: never with a password in it."""
+
+from collections.abc import Callable
+
+from dibs.errors import (
+    BackendUnavailable,
+    DibsError,
+    Forbidden,
+    IncompatibleVersion,
+    NotConfigured,
+)
+from dibs.stores.redis.settings import Endpoint
+
+RIGHTS = (
+    "~dibs:* &dibs:inbox:NAME:* +evalsha +eval +time +get +set +mget +del +pexpire +hget +hmget +hgetall"
+    " +hset +hdel +zadd +zrem +zrange +zrangebyscore +zrank +zcount +publish +subscribe +ping +scan"
+)
+"""All that the user NAME needs in an ACL; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`."""
+
+type Kind = Callable[[str], DibsError]
+
+_MEANINGS: dict[str, tuple[Kind, str]] = {
+    "NOAUTH": (
+        Forbidden,
+        (
+            "Redis requires a password. Add it to the URL: redis://:PASSWORD@host "
+            "(or redis://USER:PASSWORD@host with ACLs)"
+        ),
+    ),
+    "WRONGPASS": (
+        Forbidden,
+        (
+            "it does not accept this user name and password: check the URL; "
+            "an administrator can run `ACL LIST`"
+        ),
+    ),
+    "NOPERM": (
+        Forbidden,
+        f"this user's ACL does not allow it; a user NAME needs: {RIGHTS}",
+    ),
+    "DENIED": (
+        Forbidden,
+        "protected mode is on: set a password, or bind it to an address that only you reach",
+    ),
+    "READONLY": (
+        BackendUnavailable,
+        "it is a replica, as after a failover: name its master, or let Sentinels find it",
+    ),
+    "LOADING": (BackendUnavailable, "it is still loading its data: it will be there soon"),
+    "MASTERDOWN": (BackendUnavailable, "it is a replica that has lost its master"),
+    "CLUSTERDOWN": (
+        BackendUnavailable,
+        "the Cluster is down: see `CLUSTER INFO` for slots that nobody serves",
+    ),
+    "TRYAGAIN": (BackendUnavailable, "a slot is moving to another node: it will be there soon"),
+    "OOM": (
+        BackendUnavailable,
+        "it is out of memory: raise `maxmemory`, and keep `maxmemory-policy noeviction`",
+    ),
+    "BUSY": (
+        BackendUnavailable,
+        "a script of somebody's has been running for long: see `SCRIPT KILL`",
+    ),
+    "MISCONF": (
+        BackendUnavailable,
+        "it can't write its data to disk and refuses to change any: see its log",
+    ),
+    "NOREPLICAS": (
+        BackendUnavailable,
+        "too few replicas are in touch for `min-replicas-to-write`",
+    ),
+    "MOVED": (NotConfigured, "it is a node of a Cluster: add ?cluster=true to the URL"),
+    "CROSSSLOT": (NotConfigured, "it is a node of a Cluster: add ?cluster=true to the URL"),
+    "NOPROTO": (NotConfigured, "it does not speak RESP3: leave out protocol=3"),
+}
+
+_PHRASES: tuple[tuple[str, Kind, str], ...] = (
+    (
+        "without any password configured",
+        Forbidden,
+        "a password was given, and it has none: leave it out, or set one there",
+    ),
+    ("invalid password", Forbidden, "it does not accept this password"),
+    ("cluster support disabled", NotConfigured, "it is no Cluster: leave out cluster=true"),
+    ("DB index", NotConfigured, "it has no such database"),
+    (
+        "'SENTINEL'",
+        NotConfigured,
+        "it is no Sentinel: name the Sentinels' addresses, or leave out sentinel=",
+    ),
+    ("unknown command", IncompatibleVersion, "Redis 6.2, Valkey 7.2 or newer is needed"),
+    ("compiling script", IncompatibleVersion, "it can't run our script; Redis 6.2 or newer can"),
+)
+
+
+def code_of(answer: BaseException) -> str:
+    """The first word of an error that a server answered with."""
+    return str(answer).partition(" ")[0]
+
+
+def explain(answer: BaseException, endpoint: Endpoint) -> DibsError:
+    """The error that callers see, in the stead of what the server said."""
+    said = str(answer).partition(", with args")[0]  # which may be a password
+    kind, meaning = _MEANINGS.get(code_of(answer), (None, ""))
+    for phrase, of_phrase, told in _PHRASES:
+        if kind is None and phrase in said:
+            kind, meaning = of_phrase, told
+    if kind is None:
+        return BackendUnavailable(f"{endpoint} answered: {said}")
+    return kind(f"{endpoint}: {meaning} ({said})")
+
+
+def unreachable(error: Exception, endpoint: Endpoint, *, encrypted: bool) -> DibsError:
+    """No connection could be made, with TLS or without."""
+    if isinstance(error, DibsError):
+        return error
+    why = "it did not answer in time" if isinstance(error, TimeoutError) else str(error)
+    hint = "check that the server runs, and the host, port and firewall"
+    if endpoint.path:
+        hint = "is it running, and may this user write to that socket?"
+    elif type(error).__name__ == "SSLCertVerificationError":
+        hint = "name the CA with ssl_ca_certs=FILE, and the host as the certificate has it"
+    elif type(error).__name__ == "SSLError":
+        hint = "does this port speak TLS? redis:// does not, rediss:// does"
+    elif isinstance(error, TimeoutError) and encrypted:
+        hint += "; does this port speak TLS? redis:// does not, rediss:// does"
+    elif _is_hang_up(error):
+        hint = "does this port speak TLS? redis:// does not, rediss:// does"
+    failure = BackendUnavailable(f"{endpoint} can't be reached: {why}; {hint}")
+    failure.__cause__ = error
+    return failure
+
+
+def _is_hang_up(error: Exception) -> bool:
+    """Somebody was there, and closed the connection instead of answering."""
+    silent = isinstance(error, ConnectionError | EOFError)
+    return silent and not isinstance(error, ConnectionRefusedError)
+
+
+def broken(error: Exception, endpoint: Endpoint) -> DibsError:
+    """A connection broke in the middle of a call: whether it was applied is unknown."""
+    if isinstance(error, DibsError):
+        return error
+    why = "did not answer in time" if isinstance(error, TimeoutError) else f"hung up: {error}"
+    failure = BackendUnavailable(f"{endpoint} {why}; check the server and the network")
+    failure.__cause__ = error
+    return failure

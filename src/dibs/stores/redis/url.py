@@ -1,0 +1,265 @@
+"""What a Redis URL says: see `RedisStore` for how one is written."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, unquote
+
+from dibs.config import seconds
+from dibs.errors import NotConfigured
+from dibs.stores.redis.settings import (
+    CONNECT_TIMEOUT,
+    PORT,
+    SENTINEL_PORT,
+    TIMEOUT,
+    Endpoint,
+    Login,
+    Settings,
+    Tls,
+)
+
+if TYPE_CHECKING:
+    import ssl
+
+_FORM = re.compile(r"(?P<scheme>[a-z]+)://(?:(?P<login>.*)@)?(?P<hosts>[^/?@]*)(?P<path>[^?]*)"
+                   r"(?:\?(?P<options>.*))?", re.DOTALL)  # fmt: skip
+_SECRET = re.compile(r"(?<=://).*@", re.DOTALL)
+_SECRET_OPTION = re.compile(r"(?<=password=)[^&]*", re.IGNORECASE)
+_ENCRYPTED = {"redis": False, "valkey": False, "rediss": True, "valkeys": True}
+
+
+def shown(url: str) -> str:
+    """The URL as it may be shown: the user's name stays, passwords go, however they are written."""
+    scheme, _, rest = url.partition("://")
+    login, at, place = rest.rpartition("@")
+    user, colon, _ = login.partition(":")
+    masked = f"{user}:***" if colon else user
+    return _SECRET_OPTION.sub("***", f"{scheme}://{masked}{at}{place}")
+
+
+def read_url(url: str) -> Settings:
+    """Take a URL apart. Raises `NotConfigured`, with what is wrong, and never with a password."""
+    return _Reading(url).settings()
+
+
+class _Reading:
+    """One URL on its way to settings."""
+
+    def __init__(self, url: str) -> None:
+        self.shown = shown(url)
+        form = _FORM.fullmatch(url)
+        if form is None or form["scheme"] not in _ENCRYPTED:
+            raise self.wrong("a Redis URL looks like redis://user:password@host:6379/0")
+        self.form = form
+        self.encrypted = _ENCRYPTED[form["scheme"]]
+        self.options = self._options(form["options"] or "")
+
+    def wrong(self, what: str) -> NotConfigured:
+        return NotConfigured(f"{self.shown}: {what}")
+
+    def settings(self) -> Settings:
+        cluster, sentinel = bool(self.options.get("cluster")), self.options.get("sentinel", "")
+        endpoints = self._endpoints(SENTINEL_PORT if sentinel else PORT)
+        db, holdoff = self._db(), self.options.get("restart_holdoff", 0.0)
+        if cluster and sentinel:
+            raise self.wrong("cluster= and sentinel= exclude each other")
+        if cluster and db:
+            raise self.wrong(f"a Cluster has no database {db}, only 0")
+        if cluster and holdoff:
+            raise self.wrong("restart_holdoff= can't be kept on a Cluster, only on one server")
+        if (cluster or sentinel) and endpoints[0].path:
+            raise self.wrong("a socket's path names one server: leave out cluster= and sentinel=")
+        if len(endpoints) > 1 and not (cluster or sentinel):
+            raise self.wrong(
+                "several hosts need cluster=true, or sentinel=SERVICE (the master's name)"
+            )
+        return Settings(
+            shown=self.shown,
+            endpoints=endpoints,
+            topology="cluster" if cluster else "sentinel" if sentinel else "server",
+            service=sentinel,
+            login=self._login(),
+            sentinel_login=self._sentinel_login(sentinel),
+            db=db,
+            protocol=self.options.get("protocol", 2),
+            tls=self._tls(),
+            holdoff=holdoff,
+            connect_timeout=self.options.get("socket_connect_timeout", CONNECT_TIMEOUT),
+            timeout=self.options.get("socket_timeout", TIMEOUT),
+        )
+
+    # -- where --------------------------------------------------------------------------------------
+
+    def _endpoints(self, port: int) -> tuple[Endpoint, ...]:
+        hosts, path = self.form["hosts"], unquote(self.form["path"])
+        if not hosts and path.strip("/") and not path.strip("/").isdigit():
+            if self.encrypted:
+                raise self.wrong("a socket on this machine is not encrypted: use redis://")
+            return (Endpoint("", 0, path),)
+        return tuple(self._endpoint(host, port) for host in hosts.split(","))
+
+    def _endpoint(self, text: str, port: int) -> Endpoint:
+        found = re.fullmatch(
+            r"(?:\[(?P<six>[^\]]+)\]|(?P<host>[^:\[\]]*))(?::(?P<port>\d+))?", text
+        )
+        number = int(found["port"] or port) if found else 0
+        if found is None or not 0 < number < 65536:
+            raise self.wrong(f"{text!r} is no host:port")
+        return Endpoint(unquote(found["six"] or found["host"] or "localhost"), number)
+
+    def _db(self) -> int:
+        path = unquote(self.form["path"]).strip("/")
+        by_path = path.isdigit()
+        if path and not by_path and self.form["hosts"]:
+            raise self.wrong(f"{path!r} is no number of a database")
+        if by_path and "db" in self.options:
+            raise self.wrong("the database is given twice, as a path and as db=")
+        return int(path) if by_path else self.options.get("db", 0)
+
+    # -- who ----------------------------------------------------------------------------------------
+
+    def _login(self) -> Login:
+        user, _, password = (self.form["login"] or "").partition(":")
+        return unquote(user), unquote(password)
+
+    def _sentinel_login(self, sentinel: str) -> Login:
+        user = self.options.get("sentinel_username", "")
+        login = user, self.options.get("sentinel_password", "")
+        if any(login) and not sentinel:
+            raise self.wrong("sentinel_password= is given, and no sentinel=SERVICE")
+        return login
+
+    # -- options ------------------------------------------------------------------------------------
+
+    def _options(self, text: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in parse_qsl(text, keep_blank_values=True):
+            if name in _OF_A_POOL:
+                continue
+            read = _OPTIONS.get(name)
+            if read is None:
+                known = ", ".join(sorted(_OPTIONS))
+                raise self.wrong(f"there is no option {name}=; known are {known}")
+            if name in found:
+                raise self.wrong(f"{name}= is given twice")
+            try:
+                found[name] = read(value)
+            except ValueError as error:
+                raise self.wrong(f"{name}= {error}") from None
+        return found
+
+    def _tls(self) -> Tls | None:
+        given = {name: value for name, value in self.options.items() if name.startswith("ssl_")}
+        if not self.encrypted:
+            if given:
+                secure = self.form["scheme"] + "s"
+                raise self.wrong(f"{min(given)}= needs an encrypted connection: write {secure}://")
+            return None
+        if "ssl_keyfile" in given and "ssl_certfile" not in given:
+            raise self.wrong("ssl_keyfile= needs ssl_certfile=, the certificate that it belongs to")
+        return context_of(
+            ca=given.get("ssl_ca_certs"),
+            cert=given.get("ssl_certfile"),
+            key=given.get("ssl_keyfile"),
+            verify=given.get("ssl_cert_reqs", True),
+            check_name=given.get("ssl_check_hostname", True),
+        )
+
+
+def _flag(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise ValueError("is true or false")
+    return known[text.lower()]
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise ValueError("is a number")
+    return int(text)
+
+
+def _protocol(text: str) -> int:
+    if text not in ("2", "3"):
+        raise ValueError("is 2 or 3 (the versions of RESP)")
+    return int(text)
+
+
+def _certificate(text: str) -> bool:
+    if text not in ("required", "none"):
+        raise ValueError("is required or none")
+    return text == "required"
+
+
+def _text(text: str) -> str:
+    if not text:
+        raise ValueError("is empty")
+    return text
+
+
+def _duration(text: str) -> float:
+    try:
+        found = seconds(text)
+    except ValueError:
+        found = -1.0
+    if not 0 < found < 86400:
+        raise ValueError("is a duration such as 60s, of less than a day")
+    return found
+
+
+_OF_A_POOL = frozenset(
+    {"max_connections", "health_check_interval", "decode_responses", "retry_on_timeout"}
+)
+"""What redis-py's URLs say of its own pool: our connections are our own, so it means nothing here."""
+
+_OPTIONS: Mapping[str, Callable[[str], Any]] = {
+    "cluster": _flag,
+    "sentinel": _text,
+    "sentinel_username": _text,
+    "sentinel_password": _text,
+    "db": _number,
+    "protocol": _protocol,
+    "restart_holdoff": _duration,
+    "socket_connect_timeout": _duration,
+    "socket_timeout": _duration,
+    "ssl_ca_certs": _text,
+    "ssl_certfile": _text,
+    "ssl_keyfile": _text,
+    "ssl_cert_reqs": _certificate,
+    "ssl_check_hostname": _flag,
+}
+
+
+def context_of(
+    *,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+    verify: bool = True,
+    check_name: bool = True,
+) -> Tls:
+    """A function that makes the TLS context when it is first needed.
+
+    Without a `ca`, those that the system trusts are trusted. The function raises `NotConfigured` for
+    files that can't be used.
+    """
+
+    @cache
+    def make() -> "ssl.SSLContext":
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=ca)
+            if cert is not None:
+                context.load_cert_chain(cert, key)
+        except (OSError, ValueError) as error:
+            files = ", ".join(name for name in (ca, cert, key) if name)
+            raise NotConfigured(f"TLS can't be set up with {files}: {error}") from error
+        if not (verify and check_name):
+            context.check_hostname = False
+        if not verify:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+    return make

@@ -1,0 +1,233 @@
+"""What a broker does with one command: the ledger, and a word for waiters that are workflows. Pure.
+
+A workflow that waits gives no signs of life, since each would stay in its history. So the broker believes
+in it until it can no longer be signalled, and claims its grant for it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from math import inf
+from typing import Any
+
+from dibs.core import ledger
+from dibs.core.book import Entry, Hold, MemoryBook, Place, first_release
+from dibs.core.names import fingerprint
+from dibs.core.proof import proof_of
+from dibs.core.timing import BATCH_STEPS
+from dibs.core.turn import Turn
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Inspect,
+    Refused,
+    Release,
+    Renew,
+    Reply,
+    Status,
+    Wakeup,
+)
+from dibs.stores.temporal.broker import snapshot
+from dibs.stores.temporal.broker.snapshot import Room
+from dibs.stores.temporal.protocol.owners import Owner, is_unicode, owner_of
+from dibs.stores.temporal.protocol.wire import AGES, COMMANDS
+
+QUEUE_LIMIT = 2_000
+"""So many may wait."""
+
+FULL_AGAIN = 1.0
+"""Whoever finds no room asks again after so many seconds."""
+
+
+class Desk:
+    """One key's book, and what the broker knows of the workflows in it."""
+
+    def __init__(self, key: bytes, state: dict[str, Any] | None = None) -> None:
+        state = state or {}
+        book = state.get("book")
+        self.key = key
+        self.book = snapshot.load(book, QUEUE_LIMIT) if book else MemoryBook(0, QUEUE_LIMIT)
+        self.room = Room(self.book, book)
+        self._unfinished = False
+        """The last `settle` has left something to be done at once."""
+        self._asked: dict[str, float] = state.get("asked", {})
+        """The ttl that each waiting workflow asked for, by id."""
+        self._fast: dict[str, Owner] = {
+            entry_id: (owner[0], owner[1]) for entry_id, owner in state.get("fast", {}).items()
+        }
+
+    def dump(self) -> dict[str, Any]:
+        """For the next run."""
+        return {"book": snapshot.dump(self.book), **self.owners()}
+
+    def owners(self) -> dict[str, Any]:
+        """Of that, what it knows of workflows."""
+        self._forget_what_has_gone()
+        return {"asked": self._asked, "fast": self._fast}
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def apply(self, command: Command, now: float, stamp: int) -> tuple[Reply, list[Wakeup]]:
+        """Apply a command of the wire: nothing in it can do harm."""
+        flaw = flaw_of(command)
+        if flaw:
+            return Failed("invalid", flaw), []
+        if isinstance(command, Acquire | Release) and not self.room.is_there_for(command):
+            return Refused("queue_full", (), FULL_AGAIN), []
+        if isinstance(command, Acquire) and owner_of(command.inbox):
+            command = replace(command, patience=min(command.patience, AGES))
+        answer = ledger.apply(self.book, command, now, stamp)
+        self._speak_for(getattr(command, "id", ""))
+        return answer
+
+    def settle(self, now: float, stamp: int) -> list[Wakeup]:
+        """Do what time alone brings and commands have left over, or the first part of it."""
+        turn = Turn(self.book, self.key, now, stamp)
+        turn.steps = BATCH_STEPS
+        first = self.book.first()
+        turn.settle()
+        self._unfinished = not turn.steps
+        turn.wake_new_head(first)
+        return turn.wakeups
+
+    def status(self, now: float, stamp: int) -> Status:
+        """Who holds and who waits; this changes nothing, as a query must."""
+        reply, _ = ledger.apply(snapshot.copy_of(self.book), Inspect(self.key), now, stamp)
+        assert isinstance(reply, Status)
+        return reply
+
+    # -- workflows ----------------------------------------------------------------------------------
+
+    def _speak_for(self, entry_id: str) -> None:
+        """It isn't asked for signs of life, so it must not be passed over for their lack."""
+        place = self.book.get(entry_id)
+        if isinstance(place, Place) and owner_of(place.inbox):
+            place.silence = inf
+            place.seen = ledger.LAST_TOKEN
+            self._asked[entry_id] = place.grant_ttl
+
+    def mark_fast(self, command: Command, owner: Owner) -> None:
+        """What this id holds ends with that run."""
+        if isinstance(command, Acquire | Renew) and self.book.get(command.id) is not None:
+            self._fast[command.id] = owner
+
+    def fast_owners(self) -> list[Owner]:
+        """Runs whose end frees something."""
+        self._forget_what_has_gone()
+        return sorted({self._fast[hold.id] for hold in self.book.holds() if hold.id in self._fast})
+
+    def head_owner(self) -> Owner | None:
+        """The workflow that waits first: closed, it would be in everybody's way as long as it doesn't fit."""
+        head = self.book.first()
+        return owner_of(head.inbox) if head is not None else None
+
+    def ids_granted(self, wakeups: Sequence[Wakeup]) -> dict[str, list[str]]:
+        """The ids that have just been granted by pushes, by inbox."""
+        leases = {wakeup.lease for wakeup in wakeups if wakeup.event == "granted"}
+        found: dict[str, list[str]] = {}
+        if leases:
+            for hold in self.book.holds():
+                if hold.state == "unclaimed" and fingerprint(hold.id) in leases:
+                    found.setdefault(hold.inbox, []).append(hold.id)
+        return found
+
+    def claimed(
+        self, ids: Sequence[str], wakeups: Sequence[Wakeup], now: float, stamp: int
+    ) -> list[Wakeup]:
+        """The wakeups again, with these grants claimed for workflows that are about to be told of them.
+
+        Either the signal is delivered, and then it is in the history of a running workflow, which heeds it;
+        or that has closed, and its grant is taken back. However late that is known, the grant stands.
+
+        It is no command: one might grant others what an earlier one has left over, and so without end.
+        """
+        stands: dict[str, tuple[str, float]] = {}
+        for entry_id in ids:
+            hold = self.book.get(entry_id)
+            if isinstance(hold, Hold) and hold.state == "unclaimed":
+                ttl = self._asked.pop(entry_id, hold.ttl)
+                Turn(self.book, self.key, now, stamp).claim(hold, ttl)
+                stands[fingerprint(entry_id)] = entry_id, ttl
+        return [
+            _standing(each, *stands[each.lease]) if each.lease in stands else each
+            for each in wakeups
+        ]
+
+    def gone(self, missed: Mapping[str, Sequence[str]], now: float, stamp: int) -> list[Wakeup]:
+        """Workflows have closed, by inbox: they wait no longer, and never learnt of these grants."""
+        lost: dict[str, list[str]] = {inbox: [] for inbox in missed}
+        for entry in self.book.entries():
+            inbox = getattr(entry, "inbox", "")
+            if inbox in lost and _goes_with_its_owner(entry, missed[inbox]):
+                lost[inbox].append(entry.id)
+        return self._release([each for ids in lost.values() for each in ids], now, stamp)
+
+    def closed(self, owners: Sequence[Owner], now: float, stamp: int) -> list[Wakeup]:
+        """These runs have ended, and what they hold ends with them."""
+        return self._release([e for e, owner in self._fast.items() if owner in owners], now, stamp)
+
+    def _release(self, ids: Sequence[str], now: float, stamp: int) -> list[Wakeup]:
+        told: list[Wakeup] = []
+        for entry_id in ids:
+            told += ledger.apply(self.book, Release(self.key, entry_id), now, stamp)[1]
+        return told
+
+    def _forget_what_has_gone(self) -> None:
+        for known in (self._asked, self._fast):
+            for entry_id in [each for each in known if self.book.get(each) is None]:
+                del known[entry_id]
+
+    # -- time ---------------------------------------------------------------------------------------
+
+    def next_change(self, now: float) -> float | None:
+        """When time alone changes something for those who wait; None while nobody waits."""
+        if not self.book.waiting:
+            return None
+        if self._unfinished:
+            return now
+        times = [first_release(self.book)]
+        for place in self.book.queue():
+            heard = place.expires - place.ttl
+            silent = heard + place.silence
+            times += [place.expires, *([silent] if silent > now else [])]
+            if silent > now and place.seen >= self.book.doubt:
+                break
+        return max(min(times), now)
+
+    def last_expiry(self, now: float) -> float:
+        """After this time nothing is left of what is here now and has an end."""
+        ends = (entry.expires for entry in self.book.entries())
+        return max((at for at in ends if at < now + AGES / 2), default=0.0)
+
+
+def _goes_with_its_owner(entry: Entry, unheard: Sequence[str]) -> bool:
+    """A place, and a grant that a workflow can't know of."""
+    if isinstance(entry, Hold):
+        return entry.state == "unclaimed" or entry.id in unheard
+    return isinstance(entry, Place)
+
+
+def _standing(push: Wakeup, lease_id: str, ttl: float) -> Wakeup:
+    """A grant's notification, of a grant that stands for its whole ttl."""
+    proof = proof_of(push.key, lease_id, push.token, push.slots, push.granted_at, ttl)
+    return replace(push, window=ttl, proof=proof)
+
+
+def flaw_of(command: Command) -> str | None:
+    """What a book must not have in it; None for a sound command."""
+    for name, allowed in _ALLOWED[type(command)]:
+        value = getattr(command, name)
+        if not isinstance(value, allowed) or (allowed is not bool and isinstance(value, bool)):
+            return f"{name} is {type(value).__name__}"
+        if isinstance(value, str) and not is_unicode(value):
+            return f"{name} is not valid Unicode"
+    return None
+
+
+_ALLOWED: dict[type[Any], tuple[tuple[str, Any], ...]] = {
+    kind: tuple(
+        (each.name, float | int if each.type is float else each.type) for each in fields(kind)
+    )
+    for kind in COMMANDS
+}
+"""Of each kind of command its fields, and what these may be."""

@@ -1,0 +1,91 @@
+"""The store: a URL, and what it can promise."""
+
+from typing import Any, Self
+from weakref import WeakValueDictionary
+
+import temporalio as temporalio  # so that it is told at once if it is missing
+
+from dibs.clock import Clock
+from dibs.model import Capabilities
+from dibs.stores.port import Backend
+from dibs.stores.temporal.client.calling import Caller
+from dibs.stores.temporal.client.connecting import Connection
+from dibs.stores.temporal.client.listening import Ear
+from dibs.stores.temporal.client.loop_thread import LoopThread
+from dibs.stores.temporal.client.looped import LoopBackend
+from dibs.stores.temporal.client.scanning import Listings
+from dibs.stores.temporal.client.settings import Settings, Target
+from dibs.stores.temporal.client.url import read_url
+from dibs.stores.temporal.protocol.queues import task_queue
+
+
+class TemporalStore:
+    """Leases in a namespace of a Temporal server: for each key a workflow, its broker.
+
+    A worker must run the brokers: `dibs temporal worker`, or one of yours with `DibsPlugin`.
+
+    | URL | |
+    |---|---|
+    | `temporal://host:7233/namespace` | that server and namespace |
+    | `temporal://` | what `TEMPORAL_ADDRESS` and `TEMPORAL_NAMESPACE` say, or Temporal's settings file |
+    | `temporal://?profile=prod` | another profile of that file, with its address, API key and TLS |
+
+    Options: `task_queue` (else `TEMPORAL_TASK_QUEUE`, else `distributed-lock-tq`), `profile`,
+    `config_file`, `api_key` (better `TEMPORAL_API_KEY`), `tls=true|false`, `tls_server_name`, `tls_ca`,
+    `tls_cert`, `tls_key` (files).
+
+    A profile of the file is used where the URL names no host, or names the profile: an API key that is
+    kept there is not sent elsewhere. A `clock` stands in for the brokers', in tests.
+    """
+
+    capabilities = Capabilities(
+        scope="cluster",
+        durable=True,
+        survives=frozenset({"crash", "reboot", "power-loss"}),
+    )
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self._use(read_url(url), clock)
+
+    @classmethod
+    def from_client(cls, client: Any, *, clock: Clock | None = None) -> Self:
+        """The store that a `temporalio.client.Client` is connected to.
+
+        Its settings are taken, and its data converter, which brokers' workers must have too; our
+        connection is our own.
+        """
+        config = client.service_client.config
+        names = ("api_key", "tls", "rpc_metadata", "keep_alive_config", "http_connect_proxy_config")
+        options = {name: getattr(config, name) for name in names}
+        target = Target(
+            address=config.target_host,
+            namespace=client.namespace,
+            options={**options, "data_converter": client.data_converter},
+        )
+        store = cls.__new__(cls)
+        queue = task_queue()
+        store._use(Settings(shown=f"temporal://{target}", task_queue=queue, given=target), clock)
+        return store
+
+    def _use(self, settings: Settings, clock: Clock | None) -> None:
+        self.url = settings.shown
+        self._connection = Connection(settings)
+        self._clock = clock
+        self._listings = Listings()
+        self._ears: WeakValueDictionary[str, Ear] = WeakValueDictionary()
+        self._thread = LoopThread(self._new_caller)
+
+    def _new_caller(self) -> Caller:
+        return Caller(self._connection, self._clock)
+
+    def _looped(self, *, of_thread: bool = False) -> LoopBackend:
+        caller = self._thread.caller if of_thread else self._new_caller
+        return LoopBackend(self._connection, self._listings, self._ears, caller)
+
+    def backend(self, *, blocking: bool) -> Backend:
+        """For an event loop, or for one thread at a time."""
+        if not blocking:
+            return self._looped()
+        from dibs.stores.temporal.client.loop_thread import BlockingBackend
+
+        return BlockingBackend(self._thread, lambda: self._looped(of_thread=True))

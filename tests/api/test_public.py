@@ -1,0 +1,216 @@
+"""What is public: by name, alike on both sides, told what it does, and loaded only when it is used."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.sync
+import dibs.testing
+
+NAMES = [
+    "AcquireTimeout",
+    "AllOf",
+    "BackendUnavailable",
+    "Campaign",
+    "Capabilities",
+    "CapacityWarning",
+    "Client",
+    "Corrupt",
+    "Deadlock",
+    "DibsError",
+    "Duration",
+    "Finding",
+    "Forbidden",
+    "Holder",
+    "ImplicitStoreWarning",
+    "IncompatibleVersion",
+    "InvalidName",
+    "InvalidRequest",
+    "LeaderConfig",
+    "LeaderElection",
+    "Lease",
+    "LeaseLost",
+    "Leases",
+    "Lock",
+    "LockConfig",
+    "MissingCapability",
+    "NameTemplate",
+    "NotConfigured",
+    "NotHeld",
+    "RWLease",
+    "RWLock",
+    "Reentrant",
+    "Semaphore",
+    "Status",
+    "TaskLease",
+    "TaskLock",
+    "TaskLockConfig",
+    "Term",
+    "UnsafeTiming",
+    "Waiter",
+    "Waiting",
+    "as_current",
+    "connect",
+    "current_lease",
+    "override",
+    "set_default",
+]
+
+TESTING = [
+    "Event",
+    "FaultProxy",
+    "Faults",
+    "FaultyStore",
+    "ManualClock",
+    "Recorder",
+    "Torture",
+    "TorturePlan",
+    "TortureProgress",
+    "Verdict",
+    "Violation",
+    "check",
+    "check_liveness",
+    "expire",
+    "merge",
+    "read",
+    "steal",
+]
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [(dibs, NAMES), (dibs.sync, NAMES), (dibs.testing, TESTING)],
+    ids=["async", "sync", "testing"],
+)
+def test_the_public_names_are_these(module: ModuleType, names: list[str]) -> None:
+    assert module.__all__ == names
+    assert dir(module) == names, "and nothing that is ours alone"
+    for name in names:
+        assert getattr(module, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'Mutex'"):
+        getattr(module, "Mutex")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("code", "unwanted"),
+    [
+        ("import dibs", {"asyncio", "inspect", "sqlite3", "dibs.errors"}),
+        ("import dibs.sync", {"asyncio", "sqlite3", "dibs._api"}),
+        ("from dibs import LeaseLost", {"asyncio", "dibs.session"}),
+        ("from dibs.sync import Lock; Lock('a')", {"asyncio", "dibs.decorator"}),
+        (
+            "from dibs.sync import Lock\n@Lock.wraps('a')\ndef f(): ...",
+            {"asyncio", "dibs._api"},
+        ),
+        ("import dibs.testing", {"asyncio", "inspect", "dibs.testing.checker"}),
+    ],
+)
+def test_nothing_is_loaded_before_it_is_used(code: str, unwanted: set[str]) -> None:
+    code = f"import sys\n{code}\nprint(*sorted(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"PYTHONPATH": dibs.__path__[0].removesuffix("/dibs")},
+    )
+    assert "dibs.lazy" in done.stdout.split()
+    assert set(done.stdout.split()) & unwanted == set()
+
+
+@pytest.mark.parametrize("world", ["dibs", "dibs.sync"])
+def test_a_lease_shows_its_holder_nothing_that_is_not_for_holders(world: str) -> None:
+    lease = import_module(world).Lease
+    assert {name for name in dir(lease) if not name.startswith("_")} == {
+        "adopt",
+        "detach",
+        "ensure",
+        "key",
+        "lost",
+        "owner",
+        "reason",
+        "release",
+        "remaining",
+        "renew",
+        "slot",
+        "slots",
+        "token",
+        "trouble",
+        "ttl",
+        "wait_lost",
+    }
+
+
+OWN = {name for name in NAMES if getattr(dibs, name) is not getattr(dibs.sync, name)}
+"""What `dibs.sync` has its own of: `tools/unasync.py` makes it of the other."""
+
+
+def public_methods(cls: type) -> dict[str, Any]:
+    """What a person may call, with the constructor."""
+    found = {}
+    for name in dir(cls):
+        if name.startswith("_") and name != "__init__":
+            continue
+        member = inspect.getattr_static(cls, name)
+        if isinstance(member, staticmethod | classmethod | property) or callable(member):
+            found[name] = member
+    return found
+
+
+def function_of(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    return getattr(member, "__func__", member)
+
+
+def parameters(member: Any) -> list[tuple[str, Any, object]]:
+    signature = inspect.signature(function_of(member))
+    return [(each.name, each.kind, each.default) for each in signature.parameters.values()]
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_the_sides_differ_in_classes_with_the_same_methods(name: str) -> None:
+    ours, theirs = getattr(dibs, name), getattr(dibs.sync, name)
+    if not inspect.isclass(ours):
+        assert parameters(ours) == parameters(theirs)
+        return
+    methods, others = public_methods(ours), public_methods(theirs)
+    assert set(methods) == set(others)
+    for method, member in methods.items():
+        assert parameters(member) == parameters(others[method]), f"{name}.{method}"
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_public_says_what_it_does(module: Any, name: str) -> None:
+    found = getattr(module, name)
+    assert inspect.getdoc(found)
+    if name in OWN and inspect.isclass(found):
+        silent = [
+            method
+            for method, member in public_methods(found).items()
+            if method != "__init__" and not inspect.getdoc(function_of(member))
+        ]
+        assert silent == []
+
+
+def test_the_blocking_side_speaks_of_no_task() -> None:
+    """What it says of cancellation and `await` would mislead a program with threads."""
+    for name in OWN:
+        found = getattr(dibs.sync, name)
+        texts = [inspect.getdoc(found) or ""]
+        if inspect.isclass(found):
+            texts += [
+                inspect.getdoc(function_of(each)) or "" for each in public_methods(found).values()
+            ]
+        for text in texts:
+            assert "async with" not in text, text
+            assert "asyncio" not in text, text
+            assert "await " not in text, text

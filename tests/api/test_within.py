@@ -1,0 +1,465 @@
+"""`acquire(within=connection)`: a lease as part of a transaction of the user's own, in both worlds."""
+
+import asyncio
+import gc
+import re
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, BackendUnavailable, LeaseLost, NotConfigured, NotHeld
+from dibs.model import Acquire, Queued
+from dibs.stores.registry import BUILTIN
+from tests.api.within_help import Database, in_a_database, quiet
+from tests.locks.worlds import World, in_both_worlds
+from tests.servers.postgres import PostgresServer
+
+ADD = "INSERT INTO orders VALUES (42)"
+
+
+@in_a_database
+async def test_it_stands_when_the_transaction_commits(world: World, database: Database) -> None:
+    get, others = world.get, database.another()
+    connection = await database.connect()
+    await get(connection.execute(ADD))
+    lease = await database.acquire(world.client.lock("a", label="me"), within=connection)
+    lease.ensure(needs="20s")
+    await get(connection.commit())
+    with pytest.raises(AcquireTimeout) as refused:
+        await database.acquire(others.lock("a"), wait=0)
+    [holder] = refused.value.holders
+    assert (holder.token, holder.owner[-3:]) == (lease.token, "/me")
+    assert database.orders() == 1
+    for _ in range(5):
+        world.clock.advance(20)
+        assert not lease.lost
+    assert await get(lease.release())
+    assert await database.is_free("a")
+
+
+@in_a_database
+async def test_others_are_told_soon_that_it_is_busy(world: World, database: Database) -> None:
+    get, others = world.get, database.another()
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    given_up: list[Any] = []
+    others.session.keeper.abandon = lambda *about: given_up.append(about)
+    with pytest.raises(BackendUnavailable, match=r"^a: a transaction that has not ended keeps"):
+        await get(others.lock("a").try_acquire())
+    assert given_up == [], "it was one try, which left nothing behind"
+    assert await database.is_free("b"), "and other keys are free"
+    await get(connection.commit())
+    assert not await database.is_free("a")
+    assert not lease.lost
+
+
+@in_a_database
+async def test_if_it_rolls_back_it_never_was(
+    world: World, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    get, others = world.get, database.another()
+    connection = await database.connect()
+    await get(connection.execute(ADD))
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    await get(connection.rollback())
+    assert database.orders() == 0
+    thief = await database.acquire(others.lock("a"), wait=0)
+    assert thief.token >= lease.token, (
+        "the same may be issued again: nothing written with it stands"
+    )
+    world.clock.advance(11)
+    assert (lease.lost, lease.reason) == (True, "expired")
+    with pytest.raises(
+        LeaseLost, match=r"was lost: the transaction that .* did not commit; another"
+    ):
+        lease.ensure()
+    assert not await get(lease.release())
+    assert not thief.lost
+
+
+@in_a_database
+async def test_a_renewal_before_the_commit_is_no_trouble(
+    world: World, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a", ttl="30s"), within=connection)
+    other = await database.acquire(
+        world.client.lock("b", ttl="30s"),
+    )
+    with quiet(caplog):
+        world.clock.advance(11)
+        world.clock.advance(6)
+        assert not lease.lost
+        assert other.remaining > 15, "others are renewed meanwhile"
+        await world.get(connection.commit())
+        world.clock.advance(4)
+        assert lease.remaining > 20
+    world.clock.advance(60)
+    assert not lease.lost
+
+
+@in_a_database
+async def test_nor_is_one_by_itself_of_a_key_that_never_was_before(
+    world: World, database: Database
+) -> None:
+    """Nobody else can see the key's row yet, and that doesn't mean that the lease has ended."""
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    world.clock.advance(11)
+    assert not lease.lost
+    with pytest.raises(BackendUnavailable, match="has not ended"):
+        await world.get(lease.renew())
+    with pytest.raises(BackendUnavailable, match="has not ended"):
+        await world.get(world.client.lock("a").status())
+    await world.get(connection.commit())
+    await world.get(lease.renew())
+    assert [h.token for h in (await world.get(world.client.lock("a").status())).mine] == [
+        lease.token
+    ]
+
+
+@in_a_database
+async def test_a_transaction_that_outlasts_the_ttl_loses_it(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a", ttl="5s"), within=connection)
+    world.clock.advance(6)
+    assert lease.lost
+    await world.get(connection.commit())
+    assert await database.is_free("a")
+    assert lease.lost
+
+
+@in_a_database
+async def test_what_others_hold_is_refused_and_the_transaction_goes_on(
+    world: World, database: Database
+) -> None:
+    get, others = world.get, database.another()
+    theirs = await database.acquire(
+        others.lock("a", label="them", note="why"),
+    )
+    connection = await database.connect()
+    await get(connection.execute(ADD))
+    with pytest.raises(AcquireTimeout, match=r"a is held by .*/them \(why\)") as refused:
+        await database.acquire(world.client.lock("a"), within=connection)
+    assert refused.value.retry_after
+    semaphore = world.client.semaphore("s", 3)
+    lease = await database.acquire(semaphore, units=2, within=connection)
+    assert lease.slots == (0, 1)
+    await get(connection.commit())
+    assert database.orders() == 1
+    [holder] = (await get(others.semaphore("s", 3).status())).holders
+    assert holder.slots == lease.slots
+    assert not theirs.lost
+
+
+@in_a_database
+async def test_two_transactions_never_wait_for_each_other(world: World, database: Database) -> None:
+    """Each has what the other wants: that would be a deadlock if anybody waited."""
+    get, lock, another = world.get, world.client.lock, database.another()
+    one, other = await database.connect(), await database.connect()
+    leases = [
+        await database.acquire(lock("a"), within=one),
+        await database.acquire(another.lock("b"), within=other),
+    ]
+    for wanted, connection in ((lock("b"), one), (another.lock("a"), other)):
+        with pytest.raises(BackendUnavailable, match="has not ended"):
+            await database.acquire(wanted, within=connection)
+    await get(one.commit())
+    await get(other.commit())
+    for lease in leases:
+        await get(lease.renew())
+
+
+@in_a_database
+async def test_the_token_guards_in_the_same_transaction(world: World, database: Database) -> None:
+    get = world.get
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    guard = "SELECT dibs.guard('a', %s)"
+    await get(connection.execute(guard, [lease.token]))
+    await get(connection.execute(ADD))
+    await get(connection.commit())
+    with pytest.raises(psycopg.Error, match="no longer yours"):
+        await get(connection.execute(guard, [lease.token - 1]))
+
+
+@in_a_database
+async def test_a_session_that_is_killed_takes_its_lease_along(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    with database.admin() as admin:
+        admin.execute("SELECT pg_terminate_backend(%s, 10000)", [connection.info.backend_pid])
+    assert await database.is_free("a")
+    with pytest.raises(BackendUnavailable, match="within= broke"):
+        await database.acquire(world.client.lock("b"), within=connection)
+    world.clock.advance(11)
+    assert lease.lost
+
+
+@in_a_database
+async def test_without_a_transaction_it_stands_at_once(world: World, database: Database) -> None:
+    connection = await database.connect(autocommit=True)
+    lease = await database.acquire(world.client.lock("a"), wait=0, within=connection)
+    assert not await database.is_free("a")
+    with pytest.raises(AcquireTimeout, match="by this task"):
+        await database.acquire(world.client.lock("a"), within=connection)
+    assert await world.get(lease.release())
+
+
+@in_a_database
+async def test_a_lease_whose_transaction_failed_may_be_dropped(
+    world: World, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`filterwarnings = error` sees to the rest."""
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    await world.get(connection.rollback())
+    with quiet(caplog):
+        del lease
+        gc.collect()
+        assert world.client.session.keeper.flush(5)
+
+
+@in_a_database
+async def test_what_can_be_tried_again_is_told_in_the_drivers_words(
+    world: World, database: Database
+) -> None:
+    """Whoever repeats transactions looks for just that error."""
+    get, lock = world.get, world.client.lock
+    lease = await database.acquire(
+        lock("a"),
+    )
+    connection = await database.connect()
+    await get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
+    await get(connection.execute(ADD))
+    await get(lease.release())
+    with pytest.raises(psycopg.errors.SerializationFailure):
+        await database.acquire(lock("a"), within=connection)
+    await get(connection.rollback())
+    lease = await database.acquire(lock("a"), within=connection)
+    await get(connection.commit())
+    await get(lease.renew())
+
+
+async def until_it_asks(url: str, pid: int) -> None:
+    """Return once that session is in the middle of a command of ours, which looks on for a while."""
+    asks = """SELECT FROM pg_stat_activity
+        WHERE pid = %s AND state = 'active' AND query LIKE '%%dibs.apply%%'"""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as admin:
+        async with asyncio.timeout(10):
+            while (await (await admin.execute(asks, [pid])).fetchone()) is None:
+                await asyncio.sleep(0.002)
+
+
+async def test_cancelled_in_the_middle_it_leaves_nothing(postgres_url: str) -> None:
+    async with (
+        dibs.connect(postgres_url) as client,
+        dibs.connect(postgres_url) as another,
+        await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection,
+        await psycopg.AsyncConnection.connect(postgres_url) as blocker,
+    ):
+        kept = await another.lock("a").acquire(within=blocker)
+        trying = asyncio.ensure_future(client.lock("a", label="x").acquire(within=connection))
+        await until_it_asks(postgres_url, connection.info.backend_pid)
+        trying.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await trying
+        await blocker.rollback()
+        async with client.lock("a").acquire(wait=5):
+            assert (await client.lock("a").status()).waiting == 0
+        await kept.release()
+
+
+# ---- connections that won't do ------------------------------------------------------------------------
+
+
+@in_a_database
+async def test_another_database_is_refused(
+    world: World, database: Database, postgres_server: PostgresServer
+) -> None:
+    """Whatever it has in it, and the same database under another name is welcome."""
+    url = postgres_server.new_database()
+    try:
+        elsewhere = await database.connect(url)
+        with pytest.raises(NotConfigured, match=r"leads to another database \(t_.*127\.0\.0\.1"):
+            await database.acquire(world.client.lock("a"), within=elsewhere)
+        await world.get(elsewhere.execute("SELECT 1"))
+        await world.get(elsewhere.close())
+    finally:
+        postgres_server.drop_database(url)
+    name = database.url.replace("127.0.0.1", "localhost")
+    connection = await database.connect(name, options="-c timezone=Asia/Tokyo -c search_path=x")
+    lease = await database.acquire(world.client.lock("a"), within=connection)
+    assert not lease.lost
+
+
+@in_a_database
+async def test_a_connection_of_the_other_world_is_refused(world: World, database: Database) -> None:
+    lock = world.client.lock("a")
+    if world.is_async:
+        with database.admin() as blocking, pytest.raises(TypeError, match="would stop the event"):
+            await lock.acquire(within=blocking)
+    else:
+        async_one: Any = object.__new__(psycopg.AsyncConnection)
+        with pytest.raises(TypeError, match=r"its event loop's: give a blocking one"):
+            lock.acquire(within=async_one)
+
+
+@in_a_database
+async def test_what_is_no_connection_and_what_would_wait(world: World, database: Database) -> None:
+    get, lock = world.get, world.client.lock("a")
+    with pytest.raises(
+        TypeError, match=r"within= is a builtins\.str: give the connection of psycopg"
+    ):
+        await database.acquire(lock, within=database.url)
+    connection = await database.connect()
+    for wait in (5, None, "1s"):
+        with pytest.raises(ValueError, match=r"within= is one try"):
+            await database.acquire(lock, within=connection, wait=wait)
+    await get(connection.execute("SET TRANSACTION READ ONLY"))
+    with pytest.raises(BackendUnavailable, match="within= only reads"):
+        await database.acquire(lock, within=connection)
+    with pytest.raises(BackendUnavailable, match="has failed already"):
+        await database.acquire(lock, within=connection)
+    await get(connection.rollback())
+    lease = await database.acquire(lock, within=connection)
+    assert not lease.lost
+
+
+@pytest.mark.parametrize("scheme", sorted(BUILTIN.keys() - {"postgresql"}))
+@in_both_worlds
+async def test_no_other_store_can_join_a_transaction(world: World, scheme: str) -> None:
+    places = {"sqlite": "/nowhere", "http": "localhost", "https": "localhost"}
+    client = world.module.connect(f"{scheme}://{places.get(scheme, '')}")
+    with pytest.raises(NotConfigured, match=rf"^{scheme}://.* can't be .* postgresql:// can"):
+        await world.get(client.lock("a").acquire(within=object()))
+
+
+def test_the_page_shows_what_works(postgres_url: str) -> None:
+    """The example of `docs/postgres.md`, as it stands there, but for the database's address."""
+    page = (Path(__file__).parents[2] / "docs" / "postgres.md").read_text()
+    [example] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    address = "postgresql://app@db.example.org/shop"
+    assert address in example
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE orders AS SELECT 42 AS id, 'new' AS state")
+
+        def pack(order: int) -> None:
+            [row] = connection.execute("SELECT state FROM orders WHERE id = %s", [order])
+            assert row == ("packing",)
+            with dibs.sync.connect(postgres_url) as others:
+                assert others.lock("order:42").locked()
+
+        exec(example.replace(address, postgres_url), {"pack": pack})
+        assert connection.execute("SELECT state FROM orders").fetchall() == [("packed",)]
+        with pytest.raises(psycopg.Error, match="no longer yours"):
+            connection.execute("SELECT dibs.guard('order:42', 1)")
+    with dibs.sync.connect(postgres_url) as others:
+        assert not others.lock("order:42").locked()
+
+
+@in_a_database
+async def test_what_is_asked_for_is_what_others_see(world: World, database: Database) -> None:
+    connection = await database.connect()
+    lock = world.client.lock("a", ttl="1m", label="packer")
+    await database.acquire(lock, within=connection, note="why")
+    await world.get(connection.commit())
+    [holder] = (await world.get(lock.status())).holders
+    assert (holder.note, holder.owner.rpartition("/")[2]) == ("why", "packer")
+    assert 59 < holder.expires_in <= 60
+
+
+@in_a_database
+async def test_done_again_after_a_rollback_it_is_no_nested_acquire(
+    world: World, database: Database
+) -> None:
+    lock = world.client.lock("a")
+    connection = await database.connect()
+    first = await database.acquire(lock, within=connection)
+    await world.get(connection.rollback())
+    again = await database.acquire(lock, within=connection)
+    assert (first.lost, again.lost) == (True, False)
+    await world.get(connection.rollback())
+    assert await database.acquire(lock, wait=0)
+
+
+@in_a_database
+async def test_entering_it_asks_whether_it_was_committed(world: World, database: Database) -> None:
+    connection = await database.connect()
+    rolled_back = await database.acquire(world.client.lock("a"), within=connection)
+    await world.get(connection.rollback())
+    with pytest.raises(LeaseLost, match="did not commit"):
+        await world.enter(rolled_back)
+    open_still = await database.acquire(world.client.lock("b"), within=connection)
+    with pytest.raises(NotHeld, match="put the `with` behind it"):
+        await world.enter(open_still)
+    await world.get(connection.commit())
+    await world.enter(open_still)
+    await world.leave(open_still)
+    assert await database.is_free("b")
+
+
+@in_a_database
+async def test_also_one_that_is_not_renewed_hears_of_a_rollback(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    lease = await database.acquire(world.client.lock("a", auto_renew=False), within=connection)
+    await world.get(connection.rollback())
+    world.clock.advance(11)
+    assert (lease.lost, lease.remaining) == (True, 0)
+
+
+@in_a_database
+async def test_a_busy_key_is_told_in_time_for_short_leases(
+    world: World, database: Database
+) -> None:
+    connection = await database.connect()
+    await database.acquire(database.another().lock("a", ttl="1m"), within=connection)
+    client = world.module.connect(database.url)
+    for ttl in ("2s", "3s", "30s"):
+        with pytest.raises(BackendUnavailable, match="a transaction that has not ended"):
+            await world.get(client.lock("a", ttl=ttl).acquire(wait=0))
+    await world.get(client.close())
+
+
+@in_a_database
+async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
+    world: World, database: Database
+) -> None:
+    """Such a transaction can't see who of them is alive."""
+    semaphore = world.client.semaphore("s", 2)
+    await database.acquire(semaphore)
+    others = database.another()
+    waiter = Acquire(b"semaphore:s", "w", "somebody", 30.0, 2, 2, queue=True)
+    assert isinstance(
+        (await others.session.store.backend(blocking=True).apply([waiter]))[0], Queued
+    )
+    connection = await database.connect()
+    await world.get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
+    with pytest.raises(BackendUnavailable, match="READ COMMITTED"):
+        await database.acquire(database.another().semaphore("s", 2), within=connection)
+
+
+@pytest.mark.slow
+def test_a_crash_forgets_no_lease_of_a_lax_session(tmp_path: Path) -> None:
+    """A commit in memory would be written after ten seconds, and is lost before."""
+    with PostgresServer(tmp_path, options={"wal_writer_delay": "10s"}) as server:
+        with dibs.sync.connect(server.url) as client:
+            lock = client.lock("a", ttl="1m")
+            with psycopg.connect(server.url, options="-c synchronous_commit=off") as connection:
+                lease = lock.acquire(within=connection)
+            server.kill()
+            server.start()
+            with dibs.sync.connect(server.url) as another:
+                assert another.lock("a").try_acquire() is None
+            lease.renew()
+            lease.release()

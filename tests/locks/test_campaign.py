@@ -1,0 +1,461 @@
+"""Campaigns: a candidate in the background, those who wait for it, and blocks that rely on it."""
+
+import asyncio
+import gc
+import threading
+import time
+from typing import Any
+
+import pytest
+
+import dibs
+from dibs import LeaseLost, NotHeld
+from dibs.model import Status
+from dibs.testing import Faults, FaultyStore
+from tests.locks.elections import (
+    PATIENCE,
+    Diary,
+    away,
+    eventually,
+    moving,
+    outage,
+    site,
+    who_leads,
+)
+from tests.locks.worlds import World, in_both_worlds
+
+
+async def pause(w: World, seconds: float = 0.02) -> None:
+    """Let the background do what it wants to, in real time."""
+    if w.is_async:
+        await asyncio.sleep(seconds)
+    else:
+        time.sleep(seconds)
+
+
+async def waiting(w: World, client: Any) -> int:
+    status: Status = await w.get(client.status("main", "leader"))
+    return status.waiting
+
+
+async def until_queued(w: World, client: Any, count: int = 1) -> None:
+    end = time.monotonic() + PATIENCE
+    while await waiting(w, client) != count:
+        assert time.monotonic() < end
+        await pause(w, 0.001)
+
+
+@in_both_worlds
+async def test_it_leads_in_the_background_and_steps_down_on_leaving(w: World) -> None:
+    diary = Diary()
+    leader = w.client.leader_election("main", **diary.of("a"))
+    campaign = leader.campaign()
+    assert campaign.is_leader() is False
+    await w.enter(campaign)
+    assert await w.get(campaign.wait()) is True
+    assert campaign.is_leader()
+    assert leader.is_leader()
+    assert who_leads(w).token == campaign.term.token
+    await w.leave(campaign)
+    assert not campaign.is_leader()
+    assert campaign.term is None
+    assert who_leads(w) is None
+    assert diary.told == ["a starts", "a stops"]
+    with pytest.raises(RuntimeError, match="make another"):
+        await w.enter(campaign)
+
+
+@in_both_worlds
+async def test_a_term_that_is_entered_has_started_only_once(w: World) -> None:
+    diary = Diary()
+    campaign = w.client.leader_election("main", **diary.of("a")).campaign()
+    await w.enter(campaign)
+    assert await w.get(campaign.wait()) is True
+    term = campaign.term
+    await w.enter(term)
+    await w.leave(term)
+    await w.leave(campaign)
+    assert diary.told == ["a starts", "a stops"]
+
+
+@in_both_worlds
+async def test_a_lost_push_costs_time_and_not_the_election(w: World) -> None:
+    """Nobody tells the candidate that its turn has come: it asks in time, before its grant is over."""
+    leader = w.client.leader_election("main")
+    await w.enter(leader)
+    faults = Faults(drop_wakeup=1.0)
+    other = w.another(FaultyStore.around(w.store, faults))
+    campaign = other.leader_election("main").campaign()
+    await w.enter(campaign)
+    await until_queued(w, w.another())
+    await w.leave(leader)
+    left = w.clock.now()
+    await pause(w, 0.05)
+    await moving(w, campaign.is_leader)
+    assert w.clock.now() - left <= 5
+    if w.is_async:  # a thread asks again by itself as soon as its keeper listens
+        assert faults.hits["drop_wakeup"] > 0
+    await w.leave(campaign)
+
+
+@in_both_worlds
+async def test_waits_end_in_time(w: World) -> None:
+    leader = w.client.leader_election("main")
+    await w.enter(leader)
+    campaign = w.another().leader_election("main").campaign()
+    with pytest.raises(NotHeld, match="not begun"):
+        await w.get(campaign.wait())
+    await w.enter(campaign)
+    assert await w.get(campaign.wait_lost()) is True, "it doesn't lead"
+    assert await w.get(campaign.wait(0)) is False
+    ticker = threading.Timer(0.05, w.clock.advance, [1])
+    ticker.start()
+    assert await w.get(campaign.wait(1)) is False
+    ticker.join()
+    await w.leave(leader)
+    assert await w.get(campaign.wait()) is True
+    ticker = threading.Timer(0.05, w.clock.advance, [1])
+    ticker.start()
+    assert await w.get(campaign.wait_lost(1)) is False
+    ticker.join()
+    await w.leave(campaign)
+
+
+@in_both_worlds
+async def test_a_stop_ends_all_waits(w: World) -> None:
+    leader = w.client.leader_election("main")
+    await w.enter(leader)
+    campaign = w.another().leader_election("main").campaign()
+    await w.enter(campaign)
+    if w.is_async:
+        waits = asyncio.create_task(campaign.wait())
+        await pause(w)
+        await w.leave(campaign)
+        assert await waits is False
+    else:
+        found: list[bool] = []
+        thread = threading.Thread(target=lambda: found.append(campaign.wait()))
+        thread.start()
+        await pause(w)
+        await w.leave(campaign)
+        thread.join(PATIENCE)
+        assert found == [False]
+    await w.leave(leader)
+
+
+@in_both_worlds
+async def test_it_is_elected_again_after_a_loss_and_nobody_misses_that(w: World) -> None:
+    """The store is away past the deadline while nothing here has a turn; then it is back.
+
+    A waiter that compared what it was told, instead of asking, would wait for ever: to it nothing changed.
+    """
+    store, client = site(w)
+    diary = Diary()
+    leader = client.leader_election("main", **diary.of("a"))
+    campaign = leader.campaign()
+    await w.enter(campaign)
+    await w.get(campaign.wait())
+    first = campaign.term
+    with outage(store):
+        w.clock.advance(10.5)
+        assert not campaign.is_leader()
+        assert not leader.is_leader()
+    await moving(w, campaign.is_leader)
+    assert await w.get(campaign.wait()) is True
+    assert campaign.term.number > first.number
+    assert campaign.term.token > first.token
+    assert diary.told[:3] == ["a starts", "a stops", "a starts"]
+    await w.leave(campaign)
+
+
+@in_both_worlds
+async def test_it_goes_on_through_an_outage_and_tells_what_is_wrong(w: World) -> None:
+    store, client = site(w, connect_timeout=0)
+    campaign = client.leader_election("main").campaign()
+    assert campaign.error is None
+    store.before = away
+    await w.enter(campaign)
+    await eventually(w, lambda: campaign.error is not None)
+    assert "is away" in str(campaign.error)
+    store.before = lambda _: None
+    await moving(w, campaign.is_leader)
+    assert campaign.error is None
+    await w.leave(campaign)
+
+
+@in_both_worlds
+async def test_a_shutdown_while_it_waits_leaves_no_place_behind(
+    w: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = w.client.leader_election("main")
+    await w.enter(leader)
+    other = w.another()
+    diary = Diary()
+    campaign = other.leader_election("main", **diary.of("b")).campaign()
+    await w.enter(campaign)
+    await until_queued(w, other)
+    await w.leave(campaign)
+    await until_queued(w, other, 0)
+    await w.leave(leader)
+    await pause(w)
+    assert who_leads(w) is None
+    assert diary.told == [], "what never started doesn't stop"
+    assert not caplog.records, "and nothing is wrong with that"
+
+
+@in_both_worlds
+async def test_a_shutdown_while_it_is_elected_begins_no_term(w: World) -> None:
+    """The store grants, and by the time of its answer nobody wants that any more."""
+    store, client = site(w)
+    diary, asked = Diary(), threading.Event()
+    campaign = client.leader_election("main", **diary.of("a")).campaign()
+
+    def stop(_: Any) -> None:
+        campaign._give_up()
+        asked.set()
+
+    store.before = stop
+    await w.enter(campaign)
+    await eventually(w, asked.is_set)
+    await w.leave(campaign)
+    assert diary.told == []
+    assert who_leads(w) is None
+
+
+@in_both_worlds
+async def test_a_shutdown_while_the_store_is_away_ends_in_time(w: World) -> None:
+    store, client = site(w, connect_timeout=0)
+    campaign = client.leader_election("main").campaign()
+    await w.enter(campaign)
+    await w.get(campaign.wait())
+    store.before = away
+    began = time.monotonic()
+    await w.leave(campaign)
+    assert time.monotonic() - began < 5
+    assert not campaign.is_leader()
+    store.before = lambda _: None
+    w.clock.advance(16)
+    assert who_leads(w) is None
+
+
+@in_both_worlds
+async def test_a_shutdown_while_the_store_hangs_ends_in_time(w: World) -> None:
+    """The first call never comes back while we leave."""
+    store, client = site(w)
+    hangs = threading.Event()
+    if w.is_async:
+
+        async def hang(*_: Any) -> Any:
+            await asyncio.sleep(3600)
+
+        runtime = client.session.loop_runtime()
+        await runtime.ready()
+        runtime.call = hang
+    else:
+
+        def wait(_: Any) -> None:
+            hangs.wait(PATIENCE)
+
+        store.before = wait
+    campaign = client.leader_election("main").campaign()
+    await w.enter(campaign)
+    await pause(w)
+    began = time.monotonic()
+    await w.leave(campaign)
+    assert time.monotonic() - began < 4
+    hangs.set()
+    store.before = lambda _: None
+    await eventually(w, lambda: who_leads(w) is None)
+
+
+@in_both_worlds
+async def test_who_resigns_lets_the_others_come_first(w: World) -> None:
+    diary = Diary()
+    a = w.client.leader_election("main", **diary.of("a")).campaign()
+    other = w.another()
+    b = other.leader_election("main", **diary.of("b")).campaign()
+    await w.enter(a)
+    await w.get(a.wait())
+    assert b.resign() is False
+    await w.enter(b)
+    await until_queued(w, other)
+    assert a.resign() is True
+    assert not a.is_leader()
+    assert await w.get(b.wait()) is True
+    await moving(w, lambda: w.clock.now() > 1003)
+    await until_queued(w, other)
+    await w.leave(b)
+    assert await w.get(a.wait()) is True
+    await w.leave(a)
+    assert diary.told == [f"{who} {what}" for who in "aba" for what in ("starts", "stops")]
+
+
+@in_both_worlds
+async def test_who_resigned_stands_again_only_after_a_pause(w: World) -> None:
+    """Also others than those that wait already have their chance."""
+    campaign = w.client.leader_election("main").campaign()
+    await w.enter(campaign)
+    await w.get(campaign.wait())
+    campaign.resign()
+    await eventually(w, lambda: who_leads(w) is None)
+    await pause(w, 0.1)
+    w.clock.advance(1.9)
+    await pause(w, 0.1)
+    assert not campaign.is_leader()
+    w.clock.advance(0.6)
+    assert await w.get(campaign.wait()) is True
+    await w.leave(campaign)
+
+
+@in_both_worlds
+async def test_resigning_in_on_started_is_noticed(w: World) -> None:
+    """The term has ended before anybody watches it."""
+    diary = Diary()
+    told = diary.of("a")
+
+    def started(term: Any) -> None:
+        told["on_started"](term)
+        if term.number < 3:
+            leader.resign()
+
+    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
+    campaign = leader.campaign()
+    await w.enter(campaign)
+    await moving(w, lambda: len(diary.told) == 5)
+    assert await w.get(campaign.wait()) is True
+    await w.leave(campaign)
+    assert diary.told == ["a starts", "a stops"] * 3
+
+
+@in_both_worlds
+async def test_a_closed_client_ends_its_campaign(w: World) -> None:
+    campaign = w.client.leader_election("main").campaign()
+    await w.enter(campaign)
+    await w.get(campaign.wait())
+    w.client.session.keeper.close()
+    assert await w.get(campaign.wait_lost()) is True
+    assert await w.get(campaign.wait()) is False
+    await w.leave(campaign)
+
+
+# -- guarded blocks ---------------------------------------------------------------------------------
+
+
+@in_both_worlds
+async def test_a_guarded_block_is_for_the_leader_only(w: World) -> None:
+    other = w.another()
+    a, b = (each.leader_election("main").campaign() for each in (w.client, other))
+    with pytest.raises(NotHeld, match="not begun"):
+        await w.enter(a.guard())
+    await w.enter(a)
+    await w.get(a.wait())
+    await w.enter(b)
+    with pytest.raises(NotHeld, match="does not lead leader main"):
+        await w.enter(b.guard())
+    for _ in range(2):
+        block = a.guard()
+        term = await w.enter(block)
+        assert term is a.term
+        await w.leave(block)
+    await w.leave(b)
+    await w.leave(a)
+
+
+@in_both_worlds
+async def test_leaving_a_guarded_block_tells_of_the_terms_end(w: World) -> None:
+    campaign = w.client.leader_election("main").campaign()
+    await w.enter(campaign)
+    await w.get(campaign.wait())
+    block, term = campaign.guard(), campaign.term
+    await w.enter(block)
+    campaign.resign()
+    with pytest.raises(LeaseLost, match="its leader resigned"):
+        await w.leave(block)
+    assert term.lost
+    await moving(w, campaign.is_leader)
+    block = campaign.guard()
+    await w.enter(block)
+    campaign.resign()
+    error = ValueError("mine")
+    assert not await w.leave(block, error)
+    assert "was lost" in error.__notes__[0]
+    await w.leave(campaign)
+
+
+async def test_a_guarded_body_is_cancelled_and_waited_for_before_anybody_else_leads() -> None:
+    w = World("async")
+    diary = Diary()
+    other = w.another()
+    async with w.client.leader_election("main", **diary.of("a")).campaign() as a:
+        await a.wait()
+        async with other.leader_election("main", **diary.of("b")).campaign() as b:
+            await until_queued(w, other)
+            with pytest.raises(LeaseLost):
+                async with a.guard():
+                    a.resign()
+                    try:
+                        await asyncio.sleep(3600)
+                    finally:
+                        for _ in range(50):
+                            await asyncio.sleep(0.001)
+                        diary.told.append("cleaned up")
+                        assert not b.is_leader()
+            await b.wait()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    assert diary.told == ["a starts", "cleaned up", "a stops", "b starts", "b stops"]
+
+
+def test_a_guarded_body_in_a_thread_is_waited_for_until_its_deadline() -> None:
+    w = World("sync")
+    campaign = w.client.leader_election("main").campaign()
+    with campaign:
+        campaign.wait()
+        block = campaign.guard()
+        term = block.__enter__()
+        campaign.resign()
+        time.sleep(0.05)
+        assert who_leads(w).token == term.token, "it is still at work"
+        w.clock.advance(10)
+        assert who_leads(w).token == term.token, "and the store alone ends that"
+        w.clock.advance(6)
+        with pytest.raises(LeaseLost):
+            block.__exit__(None, None, None)
+
+
+# -- ends without a word ----------------------------------------------------------------------------
+
+
+def test_a_loop_that_ends_takes_its_campaign_along() -> None:
+    w, diary = World("async"), Diary()
+
+    async def main() -> None:
+        campaign = w.client.leader_election("main", **diary.of("a")).campaign()
+        await campaign.__aenter__()
+        await campaign.wait()
+
+    asyncio.run(main())
+    gc.collect()
+    assert diary.told == ["a starts", "a stops"]
+    end = time.monotonic() + PATIENCE
+    while who_leads(w) is not None:
+        assert time.monotonic() < end
+
+
+async def test_leaving_by_a_cancellation_hands_over_too(client: dibs.Client) -> None:
+    leader = client.leader_election("main")
+    begun = asyncio.Event()
+
+    async def serve() -> None:
+        async with leader.campaign() as campaign:
+            await campaign.wait()
+            begun.set()
+            await asyncio.sleep(3600)
+
+    task = asyncio.create_task(serve())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await leader.who() is None

@@ -1,0 +1,448 @@
+"""Leader elections: a block that leads, what ends its term, and who is told when."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.sync
+from dibs import LeaderConfig, LeaseLost, Reentrant, UnsafeTiming
+from dibs.core.timing import trusted
+from dibs.model import Command, Renew
+from dibs.testing import ManualClock
+from tests.locks.elections import Diary, away, eventually, moving, outage, site, who_leads
+from tests.locks.worlds import World, in_both_worlds
+
+
+@in_both_worlds
+async def test_terms_are_counted_and_their_tokens_rise(w: World) -> None:
+    leader, told = w.client.leader_election("main"), []
+    for _ in range(3):
+        term = await w.enter(leader)
+        told.append((term.number, term.token))
+        await w.leave(leader)
+    assert [number for number, _ in told] == [1, 2, 3]
+    assert told == sorted(told, key=lambda each: each[1])
+    assert len({token for _, token in told}) == 3
+
+
+@in_both_worlds
+async def test_it_renews_every_retry_for_as_long_as_it_leads(w: World) -> None:
+    asked: list[float] = []
+
+    def note(commands: Sequence[Command]) -> None:
+        asked.extend(w.clock.now() for c in commands if isinstance(c, Renew))
+
+    store, client = site(w)
+    leader = client.leader_election("main", ttl=15, renew_deadline=10, retry=2)
+    term = await w.enter(leader)
+    store.before = note
+    began = w.clock.now()
+    for _ in range(12):
+        w.clock.advance(5)
+        term.ensure(needs=7)
+    assert 28 <= len(asked) <= 36, "about every 2 s"
+    assert asked[0] - began <= 2
+    await w.leave(leader)
+
+
+@in_both_worlds
+async def test_it_is_believed_in_until_renew_deadline_and_no_longer(w: World) -> None:
+    store, client = site(w)
+    leader = client.leader_election("main", ttl=15, renew_deadline=10, retry=2)
+    term = await w.enter(leader)
+    with outage(store):
+        w.clock.advance(9.99)
+        assert leader.is_leader()
+        w.clock.advance(0.02)
+        assert not leader.is_leader()
+        assert term.reason == "expired"
+    assert who_leads(w).token == term.token, "the store lets go only later"
+    assert term.remaining == 0
+    with pytest.raises(LeaseLost):
+        await w.leave(leader)
+
+
+@in_both_worlds
+async def test_the_stores_margin_counts_where_it_is_the_stricter_one(w: World) -> None:
+    store, client = site(w)
+    leader = client.leader_election("main", ttl=10, renew_deadline=9.9, retry=2)
+    term = await w.enter(leader)
+    assert term.remaining == pytest.approx(trusted(10))
+    assert trusted(10) < 9.9
+    w.clock.advance(2)
+    assert term.remaining <= trusted(10)
+    with outage(store):
+        w.clock.advance(trusted(10) + 0.01)
+        assert not leader.is_leader()
+    with pytest.raises(LeaseLost):
+        await w.leave(leader)
+
+
+@in_both_worlds
+async def test_a_lost_term_is_not_revived_by_a_late_answer(w: World) -> None:
+    store, client = site(w)
+    leader = client.leader_election("main")
+    term = await w.enter(leader)
+    with outage(store):
+        w.clock.advance(11)
+    w.clock.advance(2)
+    with pytest.raises(LeaseLost):
+        await w.get(term.renew())
+    assert not leader.is_leader()
+    with pytest.raises(LeaseLost):
+        await w.leave(leader)
+
+
+@in_both_worlds
+async def test_callbacks_come_in_order_and_their_errors_harm_nobody(
+    w: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    diary, leader = Diary(), None
+
+    def fails(term: Any) -> None:
+        diary.told.append(f"leads: {leader.is_leader()}")  # type: ignore[attr-defined]
+        raise RuntimeError("a callback's own trouble")
+
+    leader = w.client.leader_election("main", on_started=fails, on_stopped=fails)
+    term = await w.enter(leader)
+    diary.told.append("body")
+    assert not term.lost
+    await w.leave(leader)
+    assert diary.told == ["leads: True", "body", "leads: True"], "before anybody else leads"
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages == ["on_started of leader main failed", "on_stopped of leader main failed"]
+
+
+@in_both_worlds
+async def test_on_stopped_is_called_once_also_after_a_loss(w: World) -> None:
+    diary = Diary()
+    leader = w.client.leader_election("main", **diary.of("a"))
+    await w.enter(leader)
+    await w.get(w.client.revoke("main", kind="leader", reason="enough"))
+    w.clock.advance(3)
+    with pytest.raises(LeaseLost, match="enough"):
+        await w.leave(leader)
+    assert diary.told == ["a starts", "a stops"]
+
+
+@in_both_worlds
+async def test_without_a_start_nothing_stops(w: World) -> None:
+    diary = Diary()
+    store, client = site(w, connect_timeout=0)
+    leader = client.leader_election("main", **diary.of("a"))
+    store.before = away
+    with pytest.raises(dibs.BackendUnavailable):
+        await w.enter(leader)
+    store.before = lambda _: None
+    assert diary.told == []
+
+
+@in_both_worlds
+async def test_resigning_ends_the_term_from_anywhere(w: World) -> None:
+    leader = w.client.leader_election("main")
+    assert leader.resign() is False
+    term = await w.enter(leader)
+    thread = threading.Thread(target=leader.resign)
+    thread.start()
+    thread.join()
+    assert not leader.is_leader()
+    assert term.reason == "resigned"
+    assert who_leads(w) is not None, "it hands over when its body has ended"
+    with pytest.raises(LeaseLost, match="its leader resigned") as caught:
+        await w.leave(leader)
+    assert caught.value.reason == "resigned"
+    again = await w.enter(leader)
+    assert again.number == 2
+    await w.leave(leader)
+
+
+async def test_the_body_is_cancelled_when_the_term_ends(
+    client: dibs.Client, clock: ManualClock
+) -> None:
+    leader = client.leader_election("main")
+    loop = asyncio.get_running_loop()
+    for lose, reason in ((leader.resign, "resigned"), (client.session.keeper.close, "closed")):
+        with pytest.raises(LeaseLost) as caught:
+            async with leader:
+                loop.call_soon(lose)
+                await asyncio.sleep(3600)
+        assert caught.value.reason == reason
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_stalled_loop_leads_on_since_its_keeper_renews(
+    client: dibs.Client, clock: ManualClock
+) -> None:
+    async with client.leader_election("main") as term:
+        clock.advance(60)  # and the loop has no turn meanwhile
+        term.ensure(needs=7)
+
+
+async def test_callbacks_may_be_coroutine_functions_in_a_loop(client: dibs.Client) -> None:
+    told: list[str] = []
+
+    async def started(term: dibs.Term) -> None:
+        await asyncio.sleep(0)
+        told.append("starts")
+
+    async def stopped(term: dibs.Term) -> None:
+        await asyncio.sleep(0)
+        told.append("stops")
+
+    async with client.leader_election("main", on_started=started, on_stopped=stopped):
+        told.append("body")
+    assert told == ["starts", "body", "stops"]
+    with pytest.raises(TypeError, match="coroutine function"):
+        dibs.sync.LeaderElection("main", on_stopped=stopped)
+    with pytest.raises(TypeError, match="give a function"):
+        dibs.LeaderElection("main", on_started="start")  # type: ignore[arg-type]
+
+
+async def test_cancelled_in_on_started_it_leaves_nothing(client: dibs.Client) -> None:
+    async def started(term: dibs.Term) -> None:
+        await asyncio.sleep(3600)
+
+    leader = client.leader_election("main", on_started=started)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            async with leader:
+                pytest.fail("it never led")
+    while await leader.who() is not None:
+        await asyncio.sleep(0.001)
+
+
+@in_both_worlds
+async def test_who_leads_does_not_stand_again(w: World) -> None:
+    leader = w.client.leader_election("main")
+    await w.enter(leader)
+    with pytest.raises(Reentrant):
+        await w.enter(leader)
+    await w.leave(leader)
+
+
+@in_both_worlds
+async def test_what_a_term_is_not_for_is_refused(w: World) -> None:
+    leader = w.client.leader_election("main")
+    term = await w.enter(leader)
+    with pytest.raises(TypeError, match="its election's ttl"):
+        await w.get(term.renew(60))
+    with pytest.raises(TypeError, match="resign"):
+        term.detach()
+    await w.get(term.renew())
+    assert term.remaining == pytest.approx(10)
+    await w.leave(leader)
+
+
+# -- run --------------------------------------------------------------------------------------------
+
+
+def job(w: World, body: Any) -> Any:
+    """A function for `run`, in the world's own way."""
+    if not w.is_async:
+        return body
+
+    async def function(term: Any) -> Any:
+        return body(term)
+
+    return function
+
+
+@in_both_worlds
+async def test_run_leads_until_its_function_ends_by_itself(w: World) -> None:
+    diary, ready = Diary(), threading.Event()
+    leader = w.client.leader_election("main", **diary.of("a"))
+
+    def work(term: Any) -> int:
+        assert ready.is_set()
+        assert leader.is_leader()
+        return int(term.number)
+
+    assert await w.get(leader.run(job(w, work), ready=ready)) == 1
+    assert diary.told == ["a starts", "a stops"]
+
+    def fails(term: Any) -> None:
+        raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        await w.get(leader.run(job(w, fails)))
+    assert diary.told == ["a starts", "a stops"] * 2
+    assert await w.get(leader.who()) is None
+    with pytest.raises(TypeError, match="ready"):
+        await w.get(leader.run(job(w, work), ready=3))
+
+
+@in_both_worlds
+async def test_run_stands_again_after_each_loss(w: World) -> None:
+    store, client = site(w)
+    leader = client.leader_election("main")
+    seen: list[tuple[int, int]] = []
+
+    def work(term: Any) -> str:
+        seen.append((term.number, term.token))
+        if len(seen) < 3:
+            with outage(store):
+                w.clock.advance(16)  # the store has let go as well
+            term.ensure()
+        return "done"
+
+    assert await w.get(leader.run(job(w, work))) == "done"
+    assert [number for number, _ in seen] == [1, 2, 3]
+    assert [token for _, token in seen] == sorted(token for _, token in seen)
+
+
+@in_both_worlds
+async def test_run_passes_on_what_is_not_its_own_loss(w: World) -> None:
+    leader = w.client.leader_election("main")
+    other = w.client.lock("other", auto_renew=False, ttl=1)
+
+    def closes(term: Any) -> None:
+        w.client.session.keeper.close()
+        term.ensure()
+
+    with pytest.raises(LeaseLost) as caught:
+        await w.get(leader.run(job(w, closes)))
+    assert caught.value.reason == "closed"
+
+    lease = await w.get(other.acquire())
+
+    def loses(term: Any) -> None:
+        w.clock.advance(1)
+        lease.ensure()
+
+    with pytest.raises(LeaseLost) as caught:
+        await w.get(leader.run(job(w, loses)))
+    assert caught.value.key == b"lock:other"
+
+
+async def test_run_without_a_function_leads_until_it_is_cancelled(
+    client: dibs.Client,
+) -> None:
+    leader = client.leader_election("main")
+    ready = asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(leader.run(ready=ready))
+    await ready
+    while not leader.is_leader():
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not leader.is_leader()
+    assert await leader.who() is None, "and hands over at once"
+
+
+async def test_run_waits_for_an_outage_to_end() -> None:
+    w = World("async")
+    store, client = site(w, connect_timeout=0)
+    store.before = away
+    leader = client.leader_election("main")
+    task = asyncio.create_task(leader.run(job(w, lambda term: term.number)))
+    for _ in range(20):
+        w.clock.advance(1)
+        await asyncio.sleep(0.001)
+    assert not task.done()
+    store.before = lambda _: None
+    await moving(w, task.done)
+    assert await task == 1
+
+
+async def test_its_function_is_cancelled_and_called_again(
+    client: dibs.Client, clock: ManualClock
+) -> None:
+    leader = client.leader_election("main")
+    seen: list[str] = []
+
+    async def work(term: dibs.Term) -> str:
+        if term.number == 2:
+            return "done"
+        asyncio.get_running_loop().call_soon(leader.resign)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            seen.append("cancelled")
+        return "never"
+
+    task = asyncio.create_task(leader.run(work))
+    while not task.done():
+        clock.advance(0.5)  # it lets others come first
+        await asyncio.sleep(0.001)
+    assert (await task, seen) == ("done", ["cancelled"])
+
+
+def test_a_blocking_run_refuses_a_coroutine_function() -> None:
+    async def work(term: object) -> None: ...
+
+    with pytest.raises(TypeError, match="coroutine function"):
+        dibs.sync.LeaderElection("main").run(work)
+
+
+# -- settings ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
+@pytest.mark.parametrize(
+    ("timing", "told"),
+    [
+        ({"ttl": 10, "renew_deadline": 10}, "renew_deadline is 10 s and ttl 10 s"),
+        ({"renew_deadline": 20}, "a longer ttl= or a shorter renew_deadline="),
+        ({"retry": 0}, "nothing but renew"),
+        ({"retry": 9}, "1.2 times retry must be less"),
+        ({"ttl": 5, "renew_deadline": 4.9, "retry": 3.8}, "steps down 4.45 s after"),
+        ({"ttl": 0.01, "renew_deadline": 0.005, "retry": 0.001}, "at least 0.1 s"),
+    ],
+)
+def test_timings_that_make_no_sense_are_refused(
+    module: Any, timing: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(UnsafeTiming, match=told):
+        module.LeaderElection("main", **timing)
+    with pytest.raises(UnsafeTiming, match=told):
+        LeaderConfig(**timing)
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
+def test_what_is_not_given_scales_with_what_is(module: Any) -> None:
+    for given, timing in (
+        ({}, (15, 10, 2)),
+        ({"ttl": "3s"}, (3, 2, 0.4)),
+        ({"ttl": "1m"}, (60, 40, 8)),
+        ({"renew_deadline": 5}, (15, 5, 1)),
+    ):
+        leader = module.LeaderElection("main", **given)
+        assert (leader.ttl, leader.renew_deadline, leader.retry) == pytest.approx(timing)
+
+
+def test_settings_come_from_its_own_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_TTL", "1s")  # for locks
+    monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "1m")
+    monkeypatch.setenv("DIBS_LEADER__MAIN__RETRY", "3s")
+    leader = dibs.LeaderElection("main")
+    assert (leader.ttl, leader.renew_deadline, leader.retry) == (60, 40, 3)
+    assert dibs.LeaderElection("main", retry=1).retry == 1
+    assert dibs.LeaderElection("main", env_load=False).ttl == 15
+    assert dibs.LeaderElection("other").ttl == 15
+    assert dibs.LeaderElection.from_config("main", LeaderConfig(ttl="20s")).ttl == 20
+    monkeypatch.setenv("DIBS_LEADER__MAIN__TTL", "5s")
+    with pytest.raises(UnsafeTiming, match=r"^DIBS_LEADER__MAIN__TTL is '5s'; DIBS_L"):
+        dibs.LeaderElection("main")
+
+
+@in_both_worlds
+async def test_resigning_in_on_started_ends_the_term_before_its_body(w: World) -> None:
+    diary = Diary()
+    told = diary.of("a")
+
+    def started(term: Any) -> None:
+        told["on_started"](term)
+        leader.resign()
+
+    leader = w.client.leader_election("main", on_started=started, on_stopped=told["on_stopped"])
+    with pytest.raises(LeaseLost, match="resigned"):
+        await w.enter(leader)
+    assert diary.told == ["a starts", "a stops"]
+    await eventually(w, lambda: who_leads(w) is None)

@@ -1,0 +1,285 @@
+"""A cancelled or timed-out acquire leaves nothing behind, at whatever point that came."""
+
+import asyncio
+import random
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, AllOf, Client, LeaseLost
+from dibs.model import Status
+from dibs.session import StoreSession
+from dibs.stores.registry import store_for
+from tests.locks.worlds import World, in_both_worlds
+from tests.runtime.stores import TappedStore
+
+TRIES = 1000
+
+
+class Site:
+    """A store that takes its time, a client to be cancelled, and another that looks."""
+
+    def __init__(self, store: Any) -> None:
+        self.mine = Client(StoreSession(store))
+        self.others = Client(StoreSession(getattr(store, "inner", store)))
+        self.names = (f"key-{number}" for number in range(10**9))
+
+    async def nothing_is_left(self, name: str) -> None:
+        """The key is free at once for anybody, and nobody holds it or waits for it."""
+        keeper = self.mine.session.keeper
+        await asyncio.to_thread(keeper.flush, 10)
+        status: Status = await self.others.status(name)
+        assert (status.holders, status.waiters) == ((), ())
+        lease = await self.others.lock(name).try_acquire()
+        assert lease is not None
+        await lease.release()
+
+    async def close(self) -> None:
+        await self.mine.close()
+        await self.others.close()
+
+
+@pytest.fixture(params=["memory, slow", "sqlite"])
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    if request.param == "sqlite":
+        site = Site(store_for(f"sqlite:///{tmp_path / 'leases.db'}"))
+    else:
+        site = Site(TappedStore(turns=2))
+    yield site
+    await site.close()
+
+
+async def cancel_after(coroutine: Any, turns: int) -> bool:
+    """Cancel a task after so many turns of the loop; tell whether it was still at work."""
+    task = asyncio.ensure_future(coroutine)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+        if task.done():
+            break
+    over = task.done()
+    task.cancel()
+    try:
+        lease = await task
+    except asyncio.CancelledError:
+        return True
+    except AcquireTimeout:
+        return not over
+    await lease.release()
+    return not over
+
+
+def one_or_three(client: Any, name: str, *, several: bool) -> tuple[list[str], Any]:
+    """Names of a test's own, and what acquires them: several in another order than that of their keys."""
+    if not several:
+        return [name], client.lock(name)
+    names = [f"{name}-{letter}" for letter in "abc"]
+    return names, AllOf(*(client.lock(each) for each in reversed(names)))
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["lock", "AllOf"])
+async def test_at_every_point_of_an_acquire_that_succeeds(site: Site, several: bool) -> None:
+    points = 0
+    for turns in count():
+        names, lock = one_or_three(site.mine, next(site.names), several=several)
+        cancelled = await cancel_after(lock.acquire(), turns)
+        for name in names:
+            await site.nothing_is_left(name)
+        points += cancelled
+        if not cancelled and turns > 20:
+            break
+        assert turns < 10_000
+    assert points > 1
+
+
+@pytest.mark.parametrize(("several", "taken"), [(False, 0), (True, 0), (True, 1), (True, 2)])
+async def test_at_every_point_of_a_wait_in_the_queue(site: Site, several: bool, taken: int) -> None:
+    """The holder of one leaves at some turn, so that grants are pushed to whoever is cancelled."""
+    for turns in range(0, 60, 2 if several else 1):
+        names, lock = one_or_three(site.mine, next(site.names), several=several)
+        held = await site.others.lock(names[taken]).acquire()
+        waiting = asyncio.ensure_future(lock.acquire())
+        for turn in range(turns):
+            if turn == turns // 2:
+                await held.release()
+            await asyncio.sleep(0)
+        await held.release()
+        await cancel_after(waiting, 0)
+        for name in names:
+            await site.nothing_is_left(name)
+
+
+class Nothing:
+    """What is left to release of leases that were released."""
+
+    async def release(self) -> None: ...
+
+
+async def released(leases: Any) -> Nothing:
+    await leases.release()
+    return Nothing()
+
+
+async def test_at_every_point_of_a_release_of_several(site: Site) -> None:
+    points = 0
+    for turns in range(1, 20):  # at 0 the task would never begin
+        names, lock = one_or_three(site.mine, next(site.names), several=True)
+        points += await cancel_after(released(await lock.acquire()), turns)
+        for name in names:
+            await site.nothing_is_left(name)
+    assert points > 1
+
+
+async def test_a_thousand_cancellations_at_random_times_under_contention(site: Site) -> None:
+    dice = random.Random(42)
+    name = next(site.names)
+    lock = site.mine.lock(name)
+    done = {"held": 0, "cancelled": 0}
+
+    async def worker() -> None:
+        try:
+            async with asyncio.timeout(dice.random() * 0.05):
+                async with lock:
+                    done["held"] += 1
+                    await asyncio.sleep(dice.random() * 0.002)
+        except TimeoutError:
+            done["cancelled"] += 1
+
+    for _ in range(TRIES // 50):
+        await asyncio.gather(*(worker() for _ in range(50)))
+    await site.nothing_is_left(name)
+    assert done["cancelled"] > TRIES / 20, done
+    assert done["held"] > TRIES / 20, done
+
+
+async def test_a_thousand_time_outs_leave_nothing(site: Site) -> None:
+    dice = random.Random(42)
+    names = [f"{uuid4()}" for _ in range(20)]
+    held = [await site.others.lock(name).acquire() for name in names]
+
+    async def worker(name: str) -> None:
+        with pytest.raises(AcquireTimeout):
+            await site.mine.lock(name).acquire(wait=dice.random() * 0.05)
+
+    await asyncio.gather(*(worker(names[number % 20]) for number in range(TRIES)))
+    for lease, name in zip(held, names, strict=True):
+        status = await site.others.status(name)
+        assert [holder.token for holder in status.holders] == [lease.token]
+        assert status.waiting == 0
+        await lease.release()
+        await site.nothing_is_left(name)
+
+
+TTL = 30.0
+
+KINDS: dict[str, Callable[[Any], Any]] = {
+    "lock": lambda client: client.lock("a", ttl=TTL),
+    "reentrant": lambda client: client.lock("a", ttl=TTL, reentrant=True),
+    "semaphore": lambda client: client.semaphore("a", 1, ttl=TTL),
+    "writer": lambda client: client.rwlock("a", ttl=TTL).write(),
+    "election": lambda client: client.leader_election("a", ttl=TTL),
+    "both": lambda client: both(client.lock("a", ttl=TTL), client.lock("b", ttl=TTL)),
+}
+
+
+def both(one: Any, other: Any) -> Any:
+    return (dibs.AllOf if isinstance(one, dibs.Lock) else dibs.sync.AllOf)(one, other)
+
+
+SAID = "is not renewed any more: the task or thread that entered its block has ended"
+
+
+async def elsewhere(w: World, body: Coroutine[Any, Any, None]) -> None:
+    """Run it in a task that fails after it, or in a thread that ends after it."""
+
+    async def fail() -> None:
+        await body
+        raise ZeroDivisionError
+
+    if w.is_async:
+        with suppress(ZeroDivisionError):
+            await asyncio.create_task(fail())
+    else:
+        thread = threading.Thread(target=lambda: w.run(body))
+        thread.start()
+        thread.join()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@in_both_worlds
+async def test_a_block_whose_task_failed_or_whose_thread_is_dead_is_renewed_no_more(
+    w: World, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    primitive, bystander = KINDS[kind](w.client), w.client.lock("bystander", ttl=TTL)
+    leases: list[Any] = []
+
+    async def body() -> None:
+        leases.append(await w.get(bystander.acquire()))
+        leases.append(await w.enter(primitive))
+
+    await elsewhere(w, body())
+    bystanding, lease = leases
+    w.clock.advance(TTL + 1)
+    assert lease.reason == "expired"
+    said = [message for message in caplog.messages if SAID in message]
+    assert len(said) == (2 if kind == "both" else 1)
+    other = KINDS[kind](w.another())
+    await w.enter(other)
+    await w.leave(other)
+    bystanding.ensure()
+    await w.get(bystanding.release())
+    with pytest.raises(LeaseLost):
+        await w.leave(primitive)
+
+
+@in_both_worlds
+async def test_a_lease_that_no_block_holds_belongs_to_no_task_or_thread(w: World) -> None:
+    leases: list[Any] = []
+
+    async def body() -> None:
+        leases.append(await w.get(w.client.lock("a", ttl=TTL).acquire()))
+
+    await elsewhere(w, body())
+    w.clock.advance(10 * TTL)
+    leases[0].ensure()
+    await w.get(leases[0].release())
+
+
+@in_both_worlds
+async def test_a_lease_that_another_has_adopted_is_renewed_for_that_one(w: World) -> None:
+    lock, leases = w.client.lock("a", ttl=TTL), list[Any]()
+
+    async def body() -> None:
+        leases.append(await w.enter(lock))
+
+    await elsewhere(w, body())
+    leases[0].adopt()
+    w.clock.advance(10 * TTL)
+    leases[0].ensure()
+    await w.leave(lock)
+    leases.clear()
+
+
+async def test_a_fixture_holds_its_lease_after_the_task_that_entered_it() -> None:
+    """As pytest-asyncio runs them: one task to the yield, and another from there."""
+    w = World("async")
+    lock = w.client.lock("a", ttl=TTL)
+
+    @asynccontextmanager
+    async def fixture() -> AsyncIterator[dibs.Lease]:
+        async with lock as lease:
+            yield lease
+
+    manager = fixture()
+    lease = await asyncio.create_task(manager.__aenter__())
+    w.clock.advance(10 * TTL)
+    lease.ensure()
+    await asyncio.create_task(manager.__aexit__(None, None, None))
+    assert not await lock.locked()

@@ -1,0 +1,221 @@
+"""Task locks: one start at a time, none too soon after the one before, and none kept out for too long."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+import dibs
+import dibs.sync
+from dibs import AcquireTimeout, LeaseLost, TaskLockConfig, UnsafeTiming
+from dibs.model import Release
+from tests.locks.elections import eventually, outage, site
+from tests.locks.worlds import World, in_both_worlds
+
+
+def lock_of(w: World, **options: Any) -> Any:
+    return w.client.task_lock("nightly", 10, 60, **options)
+
+
+async def fails_to_start(w: World, lock: Any, match: str) -> None:
+    with pytest.raises(AcquireTimeout, match=match):
+        await w.enter(lock)
+    assert await w.get(lock.try_acquire()) is None
+
+
+async def starts(w: World, lock: Any) -> None:
+    lease = await w.get(lock.try_acquire())
+    assert lease is not None
+    await w.get(lease.release())
+
+
+@in_both_worlds
+async def test_it_stays_closed_until_min_hold_is_over(w: World) -> None:
+    lock = lock_of(w)
+    await w.enter(lock)
+    w.clock.advance(3)
+    await w.leave(lock)
+    await fails_to_start(w, lock, "retained after its last hold, free in 7 s")
+    w.clock.advance(6.9)
+    await fails_to_start(w, lock, "retained")
+    w.clock.advance(0.2)
+    await starts(w, lock)
+
+
+@in_both_worlds
+async def test_an_overrun_is_told_at_its_end_and_hides_nothing(
+    w: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = lock_of(w)
+    await w.enter(lock)
+    w.clock.advance(63)
+    assert not await w.leave(lock)
+    (told,) = [record for record in caplog.records if "longer than" in record.getMessage()]
+    assert "held for 63 s, 3 s longer than its max_hold of 60 s" in told.getMessage()
+    assert told.levelno == logging.WARNING
+
+
+@in_both_worlds
+async def test_with_min_hold_as_long_as_max_hold_it_is_once_in_that_time(w: World) -> None:
+    """Also where the body ends within the margin, when the lease can't be relied on any more."""
+    lock = w.client.task_lock("daily", 60, 60)
+    await w.enter(lock)
+    w.clock.advance(57)
+    await w.leave(lock)
+    assert w.client.session.keeper.flush(5)
+    w.clock.advance(2.9)
+    await w.turn()
+    assert await w.get(lock.try_acquire()) is None
+    w.clock.advance(0.2)
+    await starts(w, lock)
+
+
+@in_both_worlds
+async def test_a_slow_answer_takes_nothing_off_min_hold(w: World) -> None:
+    """Also where the process dies, and so releases nothing."""
+    store, client = site(w)
+    store.after = lambda _: w.clock.advance(9)
+    lease = await w.get(client.task_lock("daily", 60, 60).acquire())
+    store.after = lambda _: None
+    assert lease.remaining <= 51, "max_hold counts from the question"
+    client.session.keeper.unwatch(lease)
+    w.clock.advance(59)
+    looks = w.another().task_lock("daily", 60, 60)
+    assert await w.get(looks.try_acquire()) is None
+    w.clock.advance(5)
+    await starts(w, looks)
+    await w.get(lease.release())
+
+
+@in_both_worlds
+async def test_a_release_during_an_outage_keeps_it_closed_for_no_longer(w: World) -> None:
+    store, client = site(w)
+    lock = client.task_lock("nightly", 10, 60)
+    lease = await w.get(lock.acquire())
+    w.clock.advance(2)
+    with outage(store):
+        await w.get(lease.release())
+        w.clock.advance(4)
+        await w.turn()
+    sent: list[Release] = []
+    store.before = lambda commands: sent.extend(c for c in commands if isinstance(c, Release))
+    pauses = iter(range(25))  # 2.5 s: the keeper tries again within one, however busy the machine
+
+    def landed() -> bool:
+        if not sent and next(pauses, None) is not None:
+            w.clock.advance(0.1)
+        return bool(sent)
+
+    await eventually(w, landed)
+    assert 0 < sent[0].keep <= 4, "the rest of min_hold, at the time of the try that got through"
+    looks = w.another().task_lock("nightly", 10, 60)
+    status = await w.get(looks.status())
+    while status.holders and status.holders[0].state != "kept":
+        status = await w.get(looks.status())
+    w.clock.advance(4.1)
+    await starts(w, looks)
+
+
+@in_both_worlds
+async def test_a_forgotten_or_closed_one_stays_closed_as_well(w: World) -> None:
+    lease = await w.get(lock_of(w).acquire())
+    assert lease.token
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        del lease
+    looks = w.another().task_lock("nightly", 10, 60)
+
+    async def kept() -> bool:
+        holders = (await w.get(looks.status())).holders
+        return [holder.state for holder in holders] == ["kept"]
+
+    for _ in range(2000):
+        if await kept():
+            break
+        await asyncio.sleep(0.001) if w.is_async else None
+    assert await kept()
+    w.clock.advance(10)
+    await starts(w, looks)
+
+
+@in_both_worlds
+async def test_what_a_task_lease_is_not_for_is_refused(w: World) -> None:
+    lease = await w.get(lock_of(w).acquire())
+    with pytest.raises(TypeError, match="never renewed: it ends after max_hold"):
+        await w.get(lease.renew())
+    with pytest.raises(TypeError, match="never detached"):
+        lease.detach()
+    await w.get(lease.release())
+
+
+async def test_asked_to_it_cancels_the_body_in_time(
+    client: dibs.Client, clock: dibs.testing.ManualClock
+) -> None:
+    lock = client.task_lock("a", 0, 60, cancel=True)
+    with pytest.raises(LeaseLost) as caught:
+        async with lock:
+            asyncio.get_running_loop().call_soon(clock.advance, 59)
+            await asyncio.sleep(3600)
+    assert caught.value.reason == "max_hold"
+
+
+async def test_unasked_it_cancels_nobody_but_a_revocation_does(
+    client: dibs.Client, clock: dibs.testing.ManualClock
+) -> None:
+    async with client.task_lock("a", 0, 60) as lease:
+        clock.advance(70)
+        await asyncio.sleep(0.01)
+        assert lease.lost
+    with pytest.raises(LeaseLost, match="enough"):
+        async with client.task_lock("b", 0, 60):
+            await client.revoke("b", kind="tasklock", reason="enough")
+            await asyncio.sleep(3600)
+
+
+def test_in_a_thread_cancel_tells_on_leaving() -> None:
+    w = World("sync")
+    with pytest.raises(LeaseLost) as caught:
+        with w.client.task_lock("a", 0, 60, cancel=True):
+            w.clock.advance(59)
+    assert caught.value.reason == "max_hold"
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
+def test_timings_that_make_no_sense_are_refused(module: Any) -> None:
+    for wrong in ((2, 1), (0, 0), (0, float("inf")), ("1h", "59m")):
+        with pytest.raises(UnsafeTiming, match="max_hold"):
+            module.TaskLock("a", *wrong)
+    with pytest.raises(ValueError, match="negative"):
+        module.TaskLock("a", -1, 1)
+    with pytest.raises(TypeError):
+        module.TaskLock("a", 0, 1, cancel="yes")
+    with pytest.raises(TypeError, match="wait"):
+        module.TaskLock("a", 0, 1, wait=3)
+    lock = module.TaskLock.from_config("a", TaskLockConfig(min_hold="1m", max_hold="1h"))
+    assert (lock.min_hold, lock.max_hold) == (60, 3600)
+
+
+@pytest.mark.parametrize("module", [dibs, dibs.sync], ids=["async", "sync"])
+def test_a_decorated_function_that_may_not_start_is_skipped_or_refused(module: Any) -> None:
+    w = World("async" if module is dibs else "sync")
+    options = {"min_hold": 10, "max_hold": 60, "client": w.client}
+    ran: list[str] = []
+
+    @module.TaskLock.wraps("report:{day}", on_busy="skip", default="skipped", **options)
+    def skips(day: str) -> str:
+        ran.append(dibs.current_lease().key.decode())
+        return "done"
+
+    @module.TaskLock.wraps("report:{day}", **options)
+    async def raises(day: str) -> str:
+        return "done"
+
+    assert [skips("mon"), skips("mon"), skips("tue")] == ["done", "skipped", "done"]
+    assert ran == ["tasklock:report:mon", "tasklock:report:tue"]
+    with pytest.raises(AcquireTimeout, match="retained"):
+        asyncio.run(raises("mon"))
+    w.clock.advance(10)
+    assert asyncio.run(raises("mon")) == "done"
+    with pytest.raises(ValueError, match="on_busy"):
+        module.TaskLock.wraps("a", min_hold=0, max_hold=1, on_busy="wait")
+    w.client.session.close()

@@ -1,0 +1,76 @@
+"""One text of a test for both worlds: it awaits what the asyncio faces return, and steps the others."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import wraps
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+import dibs
+import dibs.sync
+from dibs.runtime.port import step
+from dibs.session import StoreSession
+from dibs.stores.memory import MemoryStore
+from dibs.testing import ManualClock
+
+
+class World:
+    """A memory store under a clock that is moved by hand, and clients of it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_async = name == "async"
+        self.module: Any = dibs if self.is_async else dibs.sync
+        self.clock = ManualClock()
+        self.store: Any = MemoryStore(f"memory://{uuid4()}", clock=self.clock)
+        self.client = self.another()
+        """The one that a test means if it means only one."""
+
+    def another(self, store: Any = None, **options: Any) -> Any:
+        """One more client of the same store, as if of another process."""
+        session = StoreSession(store or self.store, clock=self.clock, **options)
+        return self.module.Client(session)
+
+    def run(self, body: Coroutine[Any, Any, None]) -> None:
+        """Run a test's text in this world."""
+        if self.is_async:
+            asyncio.run(body)
+        else:
+            step(body)
+
+    async def get(self, value: Any) -> Any:
+        """What the face of this world returns."""
+        return await value if inspect.isawaitable(value) else value
+
+    async def enter(self, manager: Any) -> Any:
+        """Begin a `with` or an `async with`."""
+        return await manager.__aenter__() if self.is_async else manager.__enter__()
+
+    async def leave(self, manager: Any, error: BaseException | None = None) -> Any:
+        """End it, with an exception or without."""
+        about = (type(error) if error else None, error, None)
+        return await manager.__aexit__(*about) if self.is_async else manager.__exit__(*about)
+
+    async def turn(self) -> None:
+        """Let the loop do what is ready."""
+        if self.is_async:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+
+def in_both_worlds(body: Callable[..., Awaitable[None]]) -> Any:
+    """Make two tests of a coroutine function that takes a `World`."""
+
+    @pytest.mark.parametrize("world_name", ["async", "sync"])
+    @wraps(body)
+    def test(world_name: str, **fixtures: Any) -> None:
+        world = World(world_name)
+        world.run(body(world, **fixtures))  # type: ignore[arg-type]
+
+    parameters = [*inspect.signature(body).parameters.values()][1:]
+    name = inspect.Parameter("world_name", inspect.Parameter.KEYWORD_ONLY)
+    test.__signature__ = inspect.Signature([*parameters, name])
+    return test

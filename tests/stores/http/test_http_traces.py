@@ -1,0 +1,163 @@
+"""A request belongs to the trace of whoever asks, in both worlds, and to none where nobody does."""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan
+
+import dibs
+import dibs.sync
+from dibs.contrib import otel
+from dibs.errors import AcquireTimeout
+from dibs.stores.http.dialogue import trace_lines
+from tests.stores.http.serving import Served
+from tests.traced import Traces, about, ids, links, parent, traces_kept
+
+pytestmark = pytest.mark.once
+
+BATCH = "POST /v1/batch"
+
+
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Traces]:
+    with traces_kept() as traces:
+        yield traces
+
+
+@pytest.fixture(scope="module")
+def traced(kept: Traces) -> Iterator[Served]:
+    service = Served()
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def traces(kept: Traces, traced: Served) -> Traces:
+    kept.clear()
+    return kept
+
+
+@pytest.fixture
+def name() -> str:
+    return secrets.token_hex(4)
+
+
+def within(traces: Traces, span: ReadableSpan) -> list[ReadableSpan]:
+    """The batches that belong to a span."""
+    return [each for each in traces.some(BATCH) if parent(each) == ids(span)]
+
+
+def test_a_thread(traces: Traces, traced: Served, name: str) -> None:
+    def refused(client: dibs.sync.Client) -> None:
+        with traces.tracer.start_as_current_span("other"), pytest.raises(AcquireTimeout):
+            client.lock(name).acquire(wait=0)
+
+    with dibs.sync.connect(traced.url) as client, ThreadPoolExecutor(1) as elsewhere:
+        with traces.tracer.start_as_current_span("mine"):
+            held = client.lock(name).acquire()
+        elsewhere.submit(refused, client).result()
+        held.release()
+    traces.some(BATCH, 3)
+    (first,) = within(traces, traces.one("mine"))
+    (second,) = within(traces, traces.one("other"))
+    assert links(second) == [ids(first)], "over the service, to the holder's trace"
+    assert any(parent(each) == (0, 0) for each in traces.named(BATCH)), "its release is in none"
+
+
+async def test_a_task(traces: Traces, traced: Served, name: str) -> None:
+    async with dibs.connect(traced.url) as client:
+        with traces.tracer.start_as_current_span("mine"):
+            held = await client.lock(name).acquire()
+            await client.lock(name).status()
+        await held.release()
+    assert len(within(traces, traces.one("mine"))) == 2
+
+
+async def test_tasks_whose_commands_have_gathered(
+    traces: Traces, traced: Served, name: str
+) -> None:
+    """A batch belongs to the first of them; never to whoever has opened the connection."""
+
+    async def one(client: dibs.Client, number: int) -> None:
+        with traces.tracer.start_as_current_span(f"task {number}"):
+            for turn in range(5):
+                async with client.lock(f"{name}/{number}/{turn}"):
+                    pass
+
+    async with dibs.connect(traced.url) as client:
+        with traces.tracer.start_as_current_span("opened it"):
+            await client.lock(name).status()
+        traces.one(BATCH)
+        traces.clear()
+        async with asyncio.TaskGroup() as group:
+            for number in range(6):
+                group.create_task(one(client, number))
+    tasks = {ids(traces.one(f"task {number}")) for number in range(6)}
+    found = [parent(each) for each in traces.some(BATCH)]
+    assert found
+    assert set(found) <= tasks
+
+
+async def test_whose_hold_it_is_where_acquires_have_travelled_together(
+    traces: Traces, traced: Served, name: str
+) -> None:
+    """Each has a mark of its own, where their process traces its holds."""
+    otel.instrument(names=True, tracer_provider=traces.provider)
+    try:
+        async with dibs.connect(traced.url) as client:
+            await client.lock(name).status()  # the connection is there
+            locks = [client.lock(f"{name}/{number}", note="mine") for number in range(20)]
+            leases = await asyncio.gather(*(lock.acquire() for lock in locks))
+            last = await locks[7].status()
+            assert [holder.note for holder in last.holders] == ["mine"]
+            with traces.tracer.start_as_current_span("other"):
+                refused = asyncio.create_task(locks[7].try_acquire())
+                assert await refused is None
+            for lease in leases:
+                await lease.release()
+    finally:
+        otel.uninstrument()
+    acquires = traces.some("dibs.acquire", 21)
+    first, second = [each for each in acquires if about(each)["dibs.name"] == f"{name}/7"]
+    assert parent(second) == ids(traces.one("other"))
+    (request,) = within(traces, second)
+    assert links(request) == [ids(first)]
+    sizes = [about(each).get("dibs.commands", 1) for each in traces.named(BATCH)]
+    assert max(sizes) > 1, "they did travel together"
+
+
+def test_where_no_span_is_current_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trace_lines() == b""
+    called: list[str] = []
+
+    def seen(frame: Any, event: str, _: object) -> None:
+        if event == "call":
+            called.append(frame.f_code.co_qualname)
+
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
+    sys.setprofile(seen)
+    try:
+        assert trace_lines() == b""
+    finally:
+        sys.setprofile(None)
+    assert called == ["trace_lines"], "and it is not imported for that"
+    assert "opentelemetry.trace" not in sys.modules
+
+
+def test_what_is_said(traces: Traces) -> None:
+    state = trace.TraceState([("vendor", "x")])
+    there = trace.SpanContext(
+        1, 2, is_remote=True, trace_flags=trace.TraceFlags(1), trace_state=state
+    )
+    with ThreadPoolExecutor(1) as elsewhere, trace.use_span(trace.NonRecordingSpan(there)):
+        assert trace_lines() == (
+            b"traceparent: 00-00000000000000000000000000000001-0000000000000002-01\r\n"
+            b"tracestate: vendor=x\r\n"
+        )
+        assert elsewhere.submit(trace_lines).result() == b"", "another thread is in no span"

@@ -1,0 +1,459 @@
+"""What a client says arrives at the store as it was said, and so does the answer, in either format."""
+
+import asyncio
+import dataclasses
+import itertools
+import pickle
+import threading
+import time
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dibs.sync
+from dibs import connect, model
+from dibs.errors import (
+    BackendUnavailable,
+    DibsError,
+    Forbidden,
+    IncompatibleVersion,
+    MissingCapability,
+    NotConfigured,
+)
+from dibs.model import Failed, Granted, Inspect, Status
+from dibs.stores.http import translation, wire
+from dibs.stores.http.events import MAX_EVENT, Events
+from dibs.stores.http.names import decoded, encoded
+from dibs.stores.http.reading import MAX_HEAD, Answer, NotHttp, Reader
+from dibs.stores.http.settings import IDLE
+from dibs.stores.registry import store_for
+from tests.stores.http.peers import Peer, about, answer, batch, problem, service
+from tests.stores.redis.both_worlds import Side, acquire
+
+COMMANDS = get_args(model.Command.__value__)
+REPLIES = get_args(model.Reply.__value__)
+FORMATS: tuple[Any, ...] = (msgspec.json, msgspec.msgpack)
+
+UNSENT = {"mine", "address"}
+"""Fields that stay where they are: the service sets the address itself, and shows nobody a holder's trace."""
+
+OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    bytes: st.binary(max_size=40),
+    str: st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    float: st.floats(allow_nan=False, allow_infinity=False),
+    int: st.integers(-(2**31), 2**63 - 1),
+    tuple[int, ...]: st.lists(st.integers(0, 100), max_size=3).map(tuple),
+}
+
+
+def sent(kind: type) -> list[dataclasses.Field[Any]]:
+    unsent = UNSENT | ({"trace"} if kind in (model.Holder, model.Waiter) else set())
+    return [each for each in dataclasses.fields(kind) if each.name not in unsent]
+
+
+def of(kind: type) -> st.SearchStrategy[Any]:
+    """A record with any values; of the fields that have a default, some are left at it."""
+    hints = get_type_hints(kind)
+    fields = {each.name: each for each in sent(kind)}
+    required = {
+        name: of_type(hints[name])
+        for name, each in fields.items()
+        if each.default is dataclasses.MISSING
+    }
+    optional = {name: of_type(hints[name]) for name in fields if name not in required}
+    return st.fixed_dictionaries(required, optional=optional).map(lambda given: kind(**given))
+
+
+def of_type(hint: Any) -> st.SearchStrategy[Any]:
+    if hint in OF_TYPE:
+        return OF_TYPE[hint]
+    if hint == tuple[model.Holder, ...]:
+        return st.lists(of(model.Holder), max_size=2).map(tuple)
+    if hint == tuple[model.Waiter, ...]:
+        return st.lists(of(model.Waiter), max_size=2).map(tuple)
+    return st.from_type(hint)
+
+
+@given(st.lists(st.one_of(*map(of, COMMANDS)), max_size=4))
+def test_commands_arrive_as_they_were_said(commands: list[model.Command]) -> None:
+    said = wire.Batch(tuple(map(translation.to_wire, commands)))
+    for spoken in FORMATS:
+        heard = spoken.decode(spoken.encode(said), type=wire.Batch)
+        assert [translation.to_model(op) for op in heard.commands] == commands
+
+
+@given(st.lists(st.one_of(*map(of, REPLIES)), max_size=4))
+def test_replies_arrive_as_they_were_given(replies: list[model.Reply]) -> None:
+    said = wire.BatchAnswer(tuple(map(translation.reply_to_wire, replies)))
+    for spoken in FORMATS:
+        heard = spoken.decode(spoken.encode(said), type=wire.BatchAnswer)
+        assert [translation.reply_to_model(each) for each in heard.replies] == replies
+
+
+@given(of(model.Wakeup))
+def test_pushes_arrive_as_they_were_sent(push: model.Wakeup) -> None:
+    said = translation.push_to_wire(push)
+    for spoken in FORMATS:
+        heard = spoken.decode(spoken.encode(said), type=wire.Push)
+        assert translation.push_to_model(heard, push.inbox) == push
+
+
+@pytest.mark.parametrize("kind", [*COMMANDS, *REPLIES, model.Holder, model.Waiter])
+def test_a_field_means_the_same_at_both_ends(kind: type) -> None:
+    """The same names in the same order, and what is left out has the same value."""
+    spoken = msgspec.structs.fields(getattr(wire, kind.__name__))
+
+    def default(of: Any, nothing: object) -> object:
+        return "required" if of.default is nothing else of.default
+
+    assert [(each.name, default(each, msgspec.NODEFAULT)) for each in spoken] == [
+        (each.name, default(each, dataclasses.MISSING)) for each in sent(kind)
+    ]
+
+
+def test_what_only_a_client_knows_is_not_sent() -> None:
+    mine = model.Holder("", "me", 1, 1, (), 0.0, 1.0)
+    told = model.Status(b"lock:a", 1, (mine,), mine=(mine,))
+    assert translation.status_to_model(translation.status_to_wire(told)).mine == ()
+
+
+@pytest.mark.parametrize("key", ["bG9jazphYg==", "bG9jazphYh", "b+9j", "b/9j", "é", "b", "a b="])
+def test_a_key_has_one_spelling(key: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  whatever it stumbles over
+        translation.to_model(wire.Inspect(key))
+
+
+@given(st.binary())
+def test_a_spelling_has_one_key(raw: bytes) -> None:
+    assert decoded(encoded(raw)) == raw
+
+
+TWO = (
+    b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-A: b\r\n\r\nabc"
+    b"HTTP/1.1 100 Continue\r\n\r\n"
+    b"HTTP/1.1 503 No\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    b"2\r\nde\r\n1\r\nf\r\n0\r\n\r\n"
+)
+EVENTS = (
+    "event: hello\ndata: {}\r\n\n: still here\n\ndata: é\ndata:b\nid: 7\n\nevent: x\n\n".encode()
+)
+
+
+def cuts(data: bytes) -> st.SearchStrategy[list[bytes]]:
+    """That data in pieces."""
+    where = st.lists(st.integers(0, len(data)), max_size=8).map(
+        lambda at: [0, *sorted(at), len(data)]
+    )
+    return where.map(lambda at: [data[a:b] for a, b in itertools.pairwise(at)])
+
+
+@given(cuts(TWO))
+def test_answers_in_pieces(pieces: list[bytes]) -> None:
+    reader = Reader()
+    found = [answer for piece in pieces for answer in reader.feed(piece)]
+    assert found == [
+        Answer(200, {"content-length": "3", "x-a": "b"}, b"abc", True),
+        Answer(503, {"transfer-encoding": "chunked", "connection": "close"}, b"def", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-OpenSSH_9\r\n",
+        b"\x15\x03\x01\x00\x02\x02\x46",
+        b"HTTP/1.1 200 OK\r\n" + b"a: " + b"b" * MAX_HEAD + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+    ],
+)
+def test_what_is_no_http(data: bytes) -> None:
+    with pytest.raises(NotHttp):
+        Reader().feed(data)
+
+
+def test_a_body_without_end_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dibs.stores.http.reading.MAX_BODY", 10)
+    reader = Reader()
+    reader.feed(b"HTTP/1.1 200 OK\r\n\r\n0123456789")
+    with pytest.raises(NotHttp, match="too large"):
+        reader.feed(b"x")
+
+
+def test_who_takes_the_pieces_gets_them() -> None:
+    reader, taken, heads = Reader(), list[bytes](), list[int]()
+
+    def heed(answer: Answer) -> object:
+        heads.append(answer.status)
+        return taken.append
+
+    reader.heed = heed  # type: ignore[assignment]
+    assert reader.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nde\r\n") == []
+    reader.feed(b"1\r\nf\r\n")
+    assert (heads, taken) == ([200], [b"de", b"f"])
+
+
+@given(cuts(EVENTS))
+def test_events_in_pieces(pieces: list[bytes]) -> None:
+    events = Events()
+    found = [event for piece in pieces for event in events.feed(piece)]
+    assert found == [("hello", "{}"), ("message", "é\nb")]
+
+
+@given(cuts(b"id: a-1\ndata: x\n\nid: a-2\n: alive\n\nid: a-3\ndata: cut o"))
+def test_where_to_go_on_is_after_what_was_whole(pieces: list[bytes]) -> None:
+    events = Events()
+    found = [event for piece in pieces for event in events.feed(piece)]
+    assert (found, events.last_id) == ([("message", "x")], "a-2")
+
+
+def test_an_event_without_end_is_not_kept() -> None:
+    with pytest.raises(ValueError, match="too large"):
+        Events().feed(b"x" * (MAX_EVENT + 1))
+
+
+GRANTED = wire.Granted(7, (0,), 30.0)
+
+
+def failure(side: Side, said: bytes | None, *, listen: bool = False) -> DibsError:
+    """What a batch that is answered so raises."""
+    found: list[DibsError] = []
+
+    async def case() -> None:
+        with Peer(service(batch=said)) as peer:
+            backend = await side.open(store_for(peer.url), listen=listen)
+            with pytest.raises(DibsError) as raised:
+                await backend.apply([acquire()])
+            assert "secret" not in str(raised.value)
+            assert f"127.0.0.1:{peer.port}" in str(raised.value)
+            found.append(raised.value)
+
+    side.run(case)
+    assert type(pickle.loads(pickle.dumps(found[0]))) is type(found[0])
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "told"),
+    [
+        (problem(401, "there is no such key"), Forbidden, "there is no such key"),
+        (problem(403, "not there"), Forbidden, "not there"),
+        (problem(404), NotConfigured, "is the path in the URL right"),
+        (problem(503, "the store is away"), BackendUnavailable, "the store is away"),
+        (problem(429, "too many"), BackendUnavailable, "too many"),
+        (problem(400, "the batch: nonsense"), DibsError, "the batch: nonsense"),
+        (answer(500, b"<html>"), BackendUnavailable, "status 500"),
+        (
+            answer(502, b"<html>", server=None),
+            BackendUnavailable,
+            "in front of the service answered 502",
+        ),
+        (answer(200, b"hi", server=None), NotConfigured, "is no Dibs service"),
+        (answer(404, b"hi", server=None), NotConfigured, "is no Dibs service"),
+        (answer(401, b"hi", server=None), NotConfigured, "is no Dibs service"),
+        (answer(400, b"hi", server=None), NotConfigured, "want TLS"),
+        (
+            answer(308, server=None, location="https://elsewhere/"),
+            NotConfigured,
+            "redirects to https://elsewhere/",
+        ),
+        (batch(GRANTED, dibs_format="2"), IncompatibleVersion, "format 2"),
+        (batch(), BackendUnavailable, "0 replies to 1 commands"),
+        (batch(GRANTED, GRANTED), BackendUnavailable, "2 replies to 1 commands"),
+        (answer(200, b"\xc1"), BackendUnavailable, "can't be read"),
+        (batch(wire.Status("b?d", 1)), BackendUnavailable, "can't be read"),
+        (b"SSH-2.0-OpenSSH_9\r\n", NotConfigured, "is no Dibs service"),
+        (None, BackendUnavailable, "hung up"),
+    ],
+)
+def test_what_an_answer_means(
+    said: bytes | None, kind: type[DibsError], told: str, side: Side
+) -> None:
+    error = failure(side, said)
+    assert type(error) is kind
+    assert told in str(error)
+
+
+def test_when_to_try_again(side: Side) -> None:
+    assert failure(side, problem(503, retry_after="3")).retry_after == 3
+    assert failure(side, answer(503, server=None, retry_after="7")).retry_after == 7
+    assert failure(side, answer(503, server=None, retry_after="soon")).retry_after is None
+
+
+def test_a_missing_key_is_asked_for(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIBS_API_KEY", raising=False)
+
+    async def case() -> None:
+        with Peer(service(about=problem(401, "send an API key"))) as peer:
+            with pytest.raises(Forbidden, match="requires an API key: set DIBS_API_KEY"):
+                await side.open(store_for(f"http://127.0.0.1:{peer.port}"))
+            assert b"authorization" not in peer.heads[0]
+
+    side.run(case)
+
+
+def test_a_refused_key_is_looked_for_again(side: Side, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("dibs_old")
+
+    async def case() -> None:
+        with Peer(lambda path, body: about()) as peer:
+            known = service(batch=problem(401, "revoked"))
+            peer.say = known
+            store = store_for(f"http://127.0.0.1:{peer.port}?key_file={file}")
+            backend = await side.open(store, listen=False)
+            file.write_text("dibs_new")
+            with pytest.raises(Forbidden, match="revoked"):
+                await backend.apply([acquire()])
+            peer.say = service(batch=batch(GRANTED))
+            assert await backend.apply([acquire()]) == [Granted(7, (0,), 30.0)]
+            assert [b"dibs_new" in head for head in peer.heads] == [False, False, True]
+
+    side.run(case)
+
+
+def test_one_command_may_fail(side: Side) -> None:
+    async def case() -> None:
+        said = batch(GRANTED, wire.Failed("forbidden", "no"), wire.Status(encoded(b"lock:a"), 1))
+        with Peer(service(batch=said)) as peer:
+            backend = await side.open(store_for(peer.url), listen=False)
+            assert list(await backend.apply([acquire(), acquire(), Inspect(b"lock:a")])) == [
+                Granted(7, (0,), 30.0),
+                Failed("forbidden", "no"),
+                Status(b"lock:a", 1),
+            ]
+
+    side.run(case)
+
+
+def test_a_path_before_ours(side: Side) -> None:
+    async def case() -> None:
+        with Peer(service(batch=batch(GRANTED))) as peer:
+            await side.open(store_for(f"{peer.url}/some/where/"), listen=True)
+            assert peer.asked == ["/some/where/v1/about", "/some/where/v1/stream"]
+
+    side.run(case)
+
+
+def test_nobody_there(side: Side) -> None:
+    async def case() -> None:
+        with Peer(service()) as peer:
+            url = peer.url
+        with pytest.raises(BackendUnavailable, match=r"reached: nobody listens there; check that"):
+            await side.open(store_for(url))
+
+    side.run(case)
+
+
+def test_a_connection_that_was_closed_meanwhile_is_not_used(side: Side) -> None:
+    async def case() -> None:
+        with Peer(service(batch=batch(GRANTED))) as peer:
+            backend = await side.open(store_for(peer.url), listen=False)
+            peer.hang_up()
+            await side.pause(0.05)
+            assert list(await backend.apply([acquire()])) == [Granted(7, (0,), 30.0)]
+            assert len(peer.links) == 2
+
+    side.run(case)
+
+
+def test_a_service_that_says_goodbye_is_believed(side: Side) -> None:
+    async def case() -> None:
+        with Peer(service(batch=batch(GRANTED, connection="close"))) as peer:
+            backend = await side.open(store_for(peer.url), listen=False)
+            for _ in range(3):
+                await backend.apply([acquire()])
+            assert len(peer.links) == 3  # the first was also asked who is there
+
+    side.run(case)
+
+
+def test_a_connection_that_was_idle_for_long_is_not_used(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert IDLE < 60  # what many a balancer waits
+    for world in ("loop_link", "socket_link"):
+        monkeypatch.setattr(f"dibs.stores.http.{world}.IDLE", 0.2)
+
+    async def case() -> None:
+        with Peer(service(batch=batch(GRANTED))) as peer:
+            backend = await side.open(store_for(peer.url), listen=False)
+            await backend.apply([acquire()])
+            await side.pause(0.25)
+            await backend.apply([acquire()])
+            assert len(peer.links) == 2
+
+    side.run(case)
+
+
+def test_a_call_is_given_up_in_time(side: Side) -> None:
+    """A renewal must leave time for another; the loop's batcher sees to that there."""
+
+    def say(path: str, body: bytes) -> bytes | None:
+        if path.endswith("about"):
+            return about()
+        over.wait(10)
+        return None
+
+    over = threading.Event()
+
+    async def case() -> None:
+        with Peer(say) as peer:
+            backend = await side.open(store_for(peer.url), listen=False)
+            began = time.monotonic()
+            with pytest.raises((BackendUnavailable, TimeoutError)):
+                if side.mode == "async":
+                    async with asyncio.timeout(0.1):
+                        await backend.apply([acquire(ttl=0.6)])
+                await backend.apply([acquire(ttl=0.6)])
+            assert time.monotonic() - began < 5
+            over.set()
+
+    side.run(case)
+
+
+# ---- promises -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_promised_before_the_service_was_asked(side: Side) -> None:
+    async def case() -> None:
+        with Peer(service()) as peer:
+            store = store_for(peer.url)
+            assert not store.capabilities.asked
+            assert store.capabilities.names() <= {"cluster", "host", "process"}
+            await side.open(store, listen=False)
+            assert store.capabilities.asked
+            assert {"durable", "crash", "push", "clock"} <= store.capabilities.names()
+
+    side.run(case)
+
+
+@pytest.mark.parametrize(("word", "kept"), [("durable", True), ("power-loss", False)])
+async def test_what_is_required_is_judged_by_the_service_s_word(word: str, kept: bool) -> None:
+    with Peer(service(batch=batch(GRANTED))) as peer:
+        client = connect(peer.url)
+        lock = client.lock("a", require={word})
+        if kept:
+            lease = await lock.acquire()
+            peer.say = service(batch=batch(wire.Released()))
+            await lease.release()
+        else:
+            with pytest.raises(MissingCapability, match="power-loss"):
+                await lock.acquire()
+        await client.close()
+
+
+@pytest.mark.parametrize(("word", "kept"), [("durable", True), ("power-loss", False)])
+def test_likewise_for_threads(word: str, kept: bool) -> None:
+    with Peer(service(batch=batch(GRANTED))) as peer, dibs.sync.connect(peer.url) as client:
+        lock = client.lock("a", require={word})
+        if kept:
+            lease = lock.acquire()
+            peer.say = service(batch=batch(wire.Released()))
+            lease.release()
+        else:
+            with pytest.raises(MissingCapability, match="power-loss"):
+                lock.acquire()

@@ -1,0 +1,246 @@
+"""The ledger in memory and the ledger in a database, told the same."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import psycopg
+
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
+from dibs.stores.postgres import applying, migrations, script
+from tests.stores.postgres.ledger_commands import KEYS, OTHERS, OWN
+
+type Outcome = tuple[list[Reply], list[Wakeup]]
+
+NOON = 1_700_000_000_000_000
+
+TOGETHER = script.statement()
+CAREFULLY = TOGETHER.replace(f"apply({migrations.FORMAT}, ", "apply_carefully(")
+MANNERS = ("together", "one by one", "carefully", "alone")
+
+
+class Time:
+    """The store time and the wall clock, moved by the test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.stamp = NOON
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+        self.stamp += int(seconds * 1e6)
+
+
+class Reference:
+    """The ledger over books in memory."""
+
+    def __init__(self, time: Time) -> None:
+        self.time = time
+        self.floor = 0
+        self.books: dict[bytes, MemoryBook] = {}
+
+    def apply(self, batch: Sequence[Command]) -> Outcome:
+        replies: list[Reply] = []
+        wakeups: list[Wakeup] = []
+        bound = ledger.Batch()
+        for command in batch:
+            book = self.books.setdefault(command.key, MemoryBook(self.floor))
+            reply, more = ledger.apply(book, command, self.time.now, self.time.stamp, bound)
+            replies.append(reply)
+            wakeups += [wakeup for wakeup in more if wakeup.inbox]
+        return replies, wakeups
+
+    def throw_out(self) -> None:
+        for key, book in list(self.books.items()):
+            if book.idle:
+                self.floor = max(self.floor, book.last)
+                del self.books[key]
+
+
+class Database:
+    """The same in PostgreSQL. Its own connection also hears what is pushed to others."""
+
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url, autocommit=True)
+        self.connection.add_notify_handler(self._hear)
+        for inbox in OTHERS:
+            self.connection.execute(f"LISTEN {inbox}".encode())
+        self._heard: list[Wakeup] = []
+
+    def _hear(self, notify: psycopg.Notify) -> None:
+        wakeup = script.read_push(notify.payload, notify.channel)
+        assert wakeup is not None, notify
+        self._heard.append(wakeup)
+
+    def execute(self, sql: str, values: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(sql.encode(), values)
+        return cursor.fetchall() if cursor.description else []
+
+    def apply(
+        self, batch: Sequence[Command], time: Time | None = None, statement: str = TOGETHER
+    ) -> Outcome:
+        now, stamp = (time.now, time.stamp) if time else (None, None)
+        values = script.parameters(batch, inbox=OWN, now=now, stamp=stamp)
+        replies, own = script.read_answer(self.execute(statement, values), batch)
+        heard, self._heard = self._heard, []
+        assert all(wakeup.inbox == OWN for wakeup in own)
+        return replies, own + heard
+
+    def apply_alone(self, command: Command, time: Time) -> Outcome:
+        """In the short way where there is one, and as a batch where that has nothing to say."""
+        call = applying.lone_call_for(command, OWN, time.now, time.stamp)
+        if call is None:
+            return self.apply([command], time)
+        try:
+            cursor = psycopg.RawCursor(self.connection)
+            rows = cursor.execute(call.statement.text, call.values).fetchall()
+        except (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError):
+            return self.apply([command], time)
+        reply = call.plain(command, rows[0][0])
+        replies, own = ([reply], []) if reply else script.read_answer(rows, [command])
+        heard, self._heard = self._heard, []
+        return replies, own + heard
+
+    def in_manner(self, manner: str, batch: Sequence[Command], time: Time) -> Outcome:
+        if manner in ("one by one", "alone"):
+            one = self.apply_alone if manner == "alone" else lambda c, t: self.apply([c], t)
+            outcomes = [one(command, time) for command in batch]
+            return [r for rs, _ in outcomes for r in rs], [w for _, ws in outcomes for w in ws]
+        return self.apply(batch, time, CAREFULLY if manner == "carefully" else TOGETHER)
+
+    def throw_out(self, time: Time) -> None:
+        """A sweep, as if what is idle had been so for long."""
+        self.execute("UPDATE dibs.keys SET touched = 0")
+        self.execute("SELECT dibs.sweep(100, %s, %s)", [time.now, time.stamp])
+        assert self.execute("SELECT swept FROM dibs.meta") == [(b"",)]
+
+    def empty(self) -> None:
+        for table in ("keys", "holds", "places", "tombs", "fences"):
+            self.execute(f"DELETE FROM dibs.{table}")
+        self.execute("UPDATE dibs.meta SET floor = 0, swept = ''")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+@contextmanager
+def database(url: str, edit: tuple[str, str] | None = None) -> Iterator[Database]:
+    """A migrated database; `edit` plants an error in the migrations."""
+    subject = Database(url)
+    try:
+        migrate(subject.connection, edit)
+        yield subject
+    finally:
+        subject.close()
+
+
+def migrate(connection: psycopg.Connection[Any], edit: tuple[str, str] | None = None) -> list[int]:
+    """Bring a database up to date; the numbers of what was new."""
+    steps = migrations.upgrade()
+    rows = None
+    try:
+        while True:
+            sql = steps.send(rows)
+            if edit is not None:
+                sql = sql.replace(*edit)
+            cursor = connection.execute(sql.encode())
+            rows = cursor.fetchall() if cursor.description else None
+    except StopIteration as done:
+        return [migration.number for migration in done.value]
+
+
+# ---- following a plan with both -----------------------------------------------------------------------
+
+
+def follow(plan: Sequence[Any], subject: Database, manner: str) -> None:
+    """Whatever is asked of them, both answer the same and wake the same."""
+    time = Time()
+    reference = Reference(time)
+    subject.empty()
+    for step in plan:
+        if isinstance(step, float):
+            time.pass_by(step)
+        elif step == "step back":
+            time.stamp -= 3_600_000_000
+        elif step == "sweep":
+            compare([Inspect(key) for key in KEYS], subject, manner, reference)
+            subject.throw_out(time)
+            reference.throw_out()
+        else:
+            compare(step, subject, manner, reference)
+        check_counts(subject)
+
+
+def compare(batch: Sequence[Command], subject: Database, manner: str, reference: Reference) -> None:
+    expected, expected_wakeups = reference.apply(batch)
+    replies, wakeups = subject.in_manner(manner, batch, reference.time)
+    for command, reply, wanted in zip(batch, replies, expected, strict=True):
+        assert is_near(plain(reply), plain(wanted)), f"{command}: {reply}, not {wanted}"
+    assert counted(wakeups) == counted(expected_wakeups), batch
+
+
+def plain(reply: Reply) -> Reply:
+    """Refusals name holders in any order, of many holders any; some flaws are put in other words."""
+    if isinstance(reply, Failed):
+        return Failed(reply.reason, "")
+    if not isinstance(reply, Refused):
+        return reply
+    holders = sorted(reply.holders, key=lambda holder: (holder.token, holder.lease))
+    shown = tuple(holders) if len(holders) < ledger.HOLDERS_NAMED else ()
+    return Refused(reply.reason, shown, reply.recheck_in)
+
+
+def is_near(one: Any, other: Any) -> bool:
+    """Equal, but for a float's last digits."""
+    if isinstance(one, float):
+        return isinstance(other, int | float) and abs(one - other) < 1e-6
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(is_near, one, other))
+    if is_dataclass(one) and not isinstance(one, type):
+        return type(one) is type(other) and all(
+            is_near(getattr(one, field.name), getattr(other, field.name)) for field in fields(one)
+        )
+    return bool(one == other)
+
+
+def counted(wakeups: Sequence[Wakeup]) -> Counter[Wakeup]:
+    """As a multiset; of equal notifications in a transaction PostgreSQL sends only one."""
+    rounded = (
+        replace(w, granted_at=round(w.granted_at, 5), window=round(w.window, 5)) for w in wakeups
+    )
+    return Counter({w: n if w.inbox == OWN else 1 for w, n in Counter(rounded).items()})
+
+
+def check_counts(subject: Database) -> None:
+    """What the keys' rows tell of other rows is so: how many, and that none ends earlier."""
+    wrong = subject.execute(
+        """SELECT k.key FROM dibs.keys AS k,
+            LATERAL (SELECT count(*) AS n, min(expires) AS due, coalesce(sum(units), 0) AS units
+                FROM dibs.holds AS x WHERE x.key = k.key) AS h,
+            LATERAL (SELECT count(*) AS n, min(expires) AS due
+                FROM dibs.places AS x WHERE x.key = k.key) AS p,
+            LATERAL (SELECT count(*) AS n, min(expires) AS due
+                FROM dibs.tombs AS x WHERE x.key = k.key) AS b
+        WHERE (k.holds, k.waiting, k.tombs) <> (h.n, p.n, b.n)
+            OR k.used <> h.units + coalesce(k.units, 0)
+            OR k.due > least(k.expires, h.due, p.due, b.due)
+            OR h.n + p.n + b.n = 0 AND k.due <> coalesce(k.expires, 'Infinity')"""
+    )
+    assert not wrong
+    marked = subject.execute(
+        """SELECT k.key, (SELECT coalesce(array_agg(s ORDER BY s), '{}')
+                FROM generate_series(0, 1023) AS s WHERE get_bit(k.taken, s) = 1),
+            (SELECT coalesce(array_agg(s ORDER BY s), '{}')
+                FROM dibs.holds_of(k) AS h, unnest(h.slots) AS s)
+        FROM dibs.keys AS k WHERE k.taken IS NOT NULL"""
+    )
+    for key, bits, slots in marked:
+        assert bits == slots, key
+
+
+def take(key: bytes, lease: str = "id", **more: Any) -> Acquire:
+    return Acquire(key, lease, "owner", more.pop("ttl", 30.0), **more)

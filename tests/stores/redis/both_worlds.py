@@ -1,0 +1,106 @@
+"""A case that is written once, and run over a backend of each world."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from dibs.errors import BackendUnavailable
+from dibs.model import Acquire, Command, Granted, Release, Reply, Wakeup
+from dibs.stores.port import Backend, Store
+from dibs.stores.redis import RedisStore
+from dibs.testing.conformance.world import step
+
+type Case = Callable[[], Awaitable[None]]
+
+KEY = b"lock:key"
+
+
+class Side:
+    """Backends of one world, closed when the case ends."""
+
+    def __init__(self, mode: Literal["async", "blocking"]) -> None:
+        self.mode = mode
+        self._open: list[Backend] = []
+
+    def run(self, case: Case) -> None:
+        """Run a case to its end."""
+        if self.mode == "async":
+            asyncio.run(self._closing(case))
+        else:
+            step(self._closing(case))
+
+    async def _closing(self, case: Case) -> None:
+        try:
+            await case()
+        finally:
+            for backend in self._open:
+                await backend.close()
+
+    async def open(self, where: str | Store, *, listen: bool = True) -> Any:
+        """A backend that is connected."""
+        store = RedisStore(where) if isinstance(where, str) else where
+        backend = store.backend(blocking=self.mode == "blocking")
+        self._open.append(backend)
+        await backend.open(listen=listen)
+        return backend
+
+    async def pause(self, seconds: float) -> None:
+        """Let that much time pass."""
+        if self.mode == "async":
+            await asyncio.sleep(seconds)
+        else:
+            time.sleep(seconds)
+
+    async def again(
+        self, backend: Backend, *commands: Command, within: float = 10.0
+    ) -> list[Reply]:
+        """The replies, as soon as the store is there."""
+        end = time.monotonic() + within
+        while True:
+            try:
+                return list(await backend.apply(commands))
+            except BackendUnavailable:
+                if time.monotonic() > end:
+                    raise
+                await self.pause(0.02)
+
+    async def pushed(self, backend: Backend, event: str, within: float = 10.0) -> Wakeup:
+        """The first push of that kind; a subscription that broke is made again on the way."""
+        end = time.monotonic() + within
+        while True:
+            assert time.monotonic() < end, f"no {event!r} was pushed"
+            try:
+                found = await backend.wakeups(0.2)
+            except BackendUnavailable:
+                await self.pause(0.02)
+                continue
+            for wakeup in found:
+                if wakeup.event == event:
+                    return wakeup
+
+    async def broken(self, backend: Backend, within: float = 10.0) -> BackendUnavailable:
+        """What `wakeups` raises when the subscription breaks."""
+        end = time.monotonic() + within
+        while time.monotonic() < end:
+            try:
+                await backend.wakeups(0.2)
+            except BackendUnavailable as error:
+                return error
+        raise AssertionError("the subscription did not break")
+
+
+def acquire(name: str = "a", key: bytes = KEY, ttl: float = 30.0, **more: Any) -> Acquire:
+    """An Acquire by the id `name`."""
+    return Acquire(key, name, f"owner-{name}", ttl, **more)
+
+
+def release(name: str = "a", key: bytes = KEY) -> Release:
+    """A Release by the id `name`."""
+    return Release(key, name)
+
+
+def granted(reply: Reply) -> Granted:
+    """A reply that must be a grant."""
+    assert isinstance(reply, Granted), reply
+    return reply

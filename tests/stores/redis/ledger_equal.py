@@ -1,0 +1,132 @@
+"""Holding the ledger in Lua equal to the one in Python."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from dibs.core import ledger
+from dibs.core.book import MemoryBook
+from dibs.core.names import fingerprint
+from dibs.core.proof import is_proven
+from dibs.model import Acquire, Command, Refused, Reply, Wakeup
+from tests.stores.redis.ledger_commands import PLANS
+from tests.stores.redis.ledger_scripted import STAMP, Scripted
+from tests.stores.told_plans import TOLD
+
+
+class Reference:
+    """The ledger over books in memory."""
+
+    def __init__(self) -> None:
+        self.books: dict[bytes, MemoryBook] = {}
+
+    def apply(
+        self, batch: Sequence[Command], now: float, stamp: int
+    ) -> tuple[list[Reply], list[Wakeup]]:
+        replies, wakeups, bound = [], [], ledger.Batch()
+        for command in batch:
+            book = self.books.setdefault(command.key, MemoryBook())
+            reply, more = ledger.apply(book, command, now, stamp, bound)
+            replies.append(reply)
+            wakeups += more
+        return replies, [wakeup for wakeup in last_words(wakeups) if wakeup.inbox]
+
+
+def last_words(wakeups: Sequence[Wakeup]) -> list[Wakeup]:
+    """Without those to whoever was the head of a queue for a moment only, in the midst of a batch."""
+    later: list[Wakeup] = []
+    kept: list[Wakeup] = []
+    for wakeup in reversed(wakeups):
+        is_old = any(
+            other.lease == wakeup.lease or (other.event, other.key) == ("head", wakeup.key)
+            for other in later
+        )
+        if wakeup.event != "head" or not is_old:
+            kept.append(wakeup)
+        later.append(wakeup)
+    return kept
+
+
+def plain(reply: Reply) -> Reply:
+    """Refusals name holders in any order, and of many holders any."""
+    if not isinstance(reply, Refused):
+        return reply
+    holders = sorted(reply.holders, key=lambda holder: (holder.token, holder.lease))
+    shown = tuple(holders) if len(holders) < ledger.HOLDERS_NAMED else ()
+    return Refused(reply.reason, shown, reply.recheck_in)
+
+
+def in_order(wakeups: Sequence[Wakeup], ids: Mapping[str, str]) -> list[str]:
+    """Redis has another hash than Python's ledger: a proof need only be good."""
+    checked = (
+        replace(each, proof=str(is_proven(each, ids[each.lease]))) if each.proof else each
+        for each in wakeups
+    )
+    return sorted(map(repr, checked))
+
+
+def follow(plan: list[Any], subject: Scripted) -> None:
+    """One plan: time passes, the wall clock is set, batches are applied."""
+    subject.redis.flushall()
+    reference, now, stamp = Reference(), 1000.0, STAMP
+    ids: dict[str, str] = {}
+    for step in plan:
+        if isinstance(step, float):
+            now += step
+            stamp += int(step * 1e6)
+        elif isinstance(step, int):
+            stamp = step if step > STAMP else max(stamp + step, 0)
+        else:
+            ids |= {fingerprint(each.id): each.id for each in step if isinstance(each, Acquire)}
+            expected, expected_wakeups = reference.apply(step, now, stamp)
+            replies, wakeups = subject.apply(step, now=now, stamp=stamp)
+            assert [plain(r) for r in replies] == [plain(r) for r in expected], step
+            assert in_order(wakeups, ids) == in_order(expected_wakeups, ids), step
+
+
+_SETTINGS: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+
+
+def hold_equal(subject: Scripted, examples: int, **more: Any) -> None:
+    """Raises where an answer differs, with the smallest plan that shows it."""
+    for plan in TOLD:
+        follow(plan, subject)
+
+    @settings(max_examples=examples, **_SETTINGS, **more)
+    @given(plan=PLANS)
+    def plans(plan: list[Any]) -> None:
+        follow(plan, subject)
+
+    plans()
+
+
+@cache
+def some_plans(count: int) -> Sequence[list[Any]]:
+    """The same each time, to be followed by many."""
+    found: list[list[Any]] = []
+
+    @settings(
+        max_examples=count, phases=[Phase.generate], derandomize=True, database=None, **_SETTINGS
+    )
+    @given(plan=PLANS)
+    def collect(plan: list[Any]) -> None:
+        found.append(plan)
+
+    collect()
+    return found
+
+
+def first_difference(subject: Scripted, examples: int) -> int | None:
+    """The number of the first plan after which an answer differs."""
+    for number, plan in enumerate([*TOLD, *some_plans(examples)]):
+        try:
+            follow(plan, subject)
+        except AssertionError:
+            return number
+    return None

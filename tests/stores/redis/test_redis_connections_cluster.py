@@ -1,0 +1,234 @@
+"""A Cluster of three nodes: slots, redirections, a node that is away."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dibs.errors import BackendUnavailable, NotConfigured
+from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
+from dibs.stores.redis.script import store_key
+from dibs.stores.redis.slots import slot_of
+from tests.servers.redis import RedisServer
+from tests.servers.redis_cluster import RedisCluster
+from tests.servers.waiting import wait_until
+from tests.stores.redis.both_worlds import KEY, Side, acquire, granted, release
+
+pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
+
+KEYS = [b"lock:%d" % number for number in range(60)]
+
+
+@pytest.fixture(params=["async", "blocking"])
+def side(request: pytest.FixtureRequest) -> Side:
+    return Side(request.param)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    with RedisCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def url(cluster: RedisCluster) -> str:
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.flushall()
+            client.script_flush()
+    return url_of(cluster)
+
+
+def url_of(cluster: RedisCluster) -> str:
+    hosts = ",".join(f"{host}:{port}" for host, port in cluster.addresses)
+    return f"redis://{hosts}?cluster=true"
+
+
+def evalshas(node: RedisServer) -> int:
+    with node.client() as client:
+        return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+def test_slots_are_those_of_redis(cluster: RedisCluster) -> None:
+    with cluster.nodes[0].client() as client:
+        for name in (b"a", b"{a}b", b"x{y}{z}", b"{}a", b"{a", b"a}", *map(store_key, KEYS)):
+            assert slot_of(name) == client.execute_command("CLUSTER KEYSLOT", name)
+
+
+def test_a_batch_over_all_nodes(side: Side, cluster: RedisCluster, url: str) -> None:
+    async def case() -> None:
+        backend = await side.open(url)
+        replies = await backend.apply([acquire(key=key) for key in KEYS])
+        assert {type(reply) for reply in replies} == {Granted}
+        mixed = [Inspect(key) if n % 3 else release(key=key) for n, key in enumerate(KEYS)]
+        replies = await backend.apply(mixed)
+        for n, (key, reply) in enumerate(zip(KEYS, replies, strict=True)):
+            if n % 3:
+                assert isinstance(reply, Status)
+                assert reply.key == key
+            else:
+                assert reply == Released()
+        page = await backend.scan(b"lock:", None, 100)
+        assert [status.key for status in page.items] == sorted(
+            key for n, key in enumerate(KEYS) if n % 3
+        )
+
+    side.run(case)
+
+
+def test_one_call_for_each_slot(side: Side, cluster: RedisCluster, url: str) -> None:
+    async def case() -> None:
+        backend = await side.open(url)
+        await backend.apply([acquire(key=key) for key in KEYS])
+        before = sum(map(evalshas, cluster.nodes))
+        await backend.apply([release(key=key) for key in KEYS] * 2)
+        slots = {slot_of(store_key(key)) for key in KEYS}
+        assert sum(map(evalshas, cluster.nodes)) - before == len(slots)
+
+    side.run(case)
+
+
+def test_pushes_reach_their_inbox_from_any_node(side: Side, url: str) -> None:
+    async def case() -> None:
+        waiter, other = await side.open(url), await side.open(url)
+        for key in KEYS[:12]:
+            await other.apply([acquire("a", key=key)])
+            await waiter.apply([acquire("b", key=key, queue=True, inbox=waiter.inbox)])
+            await other.apply([release("a", key=key)])
+            assert (await side.pushed(waiter, "granted")).key == key
+
+    side.run(case)
+
+
+def test_slots_that_have_moved_and_slots_that_move(
+    side: Side, cluster: RedisCluster, url: str
+) -> None:
+    async def case() -> None:
+        backend = await side.open(url)
+        await backend.apply([acquire(key=key) for key in KEYS])
+        slot = slot_of(store_key(KEYS[0]))
+        source = owner(cluster, slot)
+        target = next(node for node in cluster.nodes if node is not source)
+        for finish in (False, True):
+            move(slot, source, target, finish=finish, nodes=cluster.nodes)
+            replies = await backend.apply([acquire("b", key=key) for key in KEYS])
+            assert {type(reply) for reply in replies} == {Refused}
+            granted((await backend.apply([acquire(key=KEYS[0])]))[0])
+        move(slot, target, source, finish=True, nodes=cluster.nodes)
+        granted((await backend.apply([acquire(key=KEYS[0])]))[0])
+
+    side.run(case)
+
+
+def owner(cluster: RedisCluster, slot: int) -> RedisServer:
+    """The node that serves a slot."""
+    (port,) = [at for first, last, at in primaries(cluster.nodes[0]) if first <= slot <= last]
+    return next(node for node in cluster.nodes if node.port == port)
+
+
+def primaries(teller: RedisServer) -> list[tuple[int, int, int]]:
+    """Ranges of slots, and the port at which they are served, as a node sees it."""
+    with teller.client() as client:
+        rows: Any = client.execute_command("CLUSTER SLOTS")
+    return [(first, last, primary[1]) for first, last, primary, *_ in rows]
+
+
+def move(
+    slot: int, source: RedisServer, target: RedisServer, *, finish: bool, nodes: list[RedisServer]
+) -> None:
+    """Move a slot with all its keys, as `redis-cli --cluster reshard` does; or all but its end."""
+    with source.client() as here, target.client() as there:
+        ids: Any = {
+            "here": here.execute_command("CLUSTER MYID"),
+            "there": there.execute_command("CLUSTER MYID"),
+        }
+        there.execute_command("CLUSTER SETSLOT", slot, "IMPORTING", ids["here"])
+        here.execute_command("CLUSTER SETSLOT", slot, "MIGRATING", ids["there"])
+        names: Any = here.execute_command("CLUSTER GETKEYSINSLOT", slot, 100)
+        for name in names:
+            here.execute_command("MIGRATE", "127.0.0.1", target.port, name, 0, 5000)
+    if finish:
+        for node in (target, source, *nodes):
+            with node.client() as client:
+                client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids["there"])
+
+
+def test_scripts_flushed_on_every_node(side: Side, cluster: RedisCluster, url: str) -> None:
+    async def case() -> None:
+        backend = await side.open(url)
+        await backend.apply([acquire(key=key) for key in KEYS])
+        for node in cluster.nodes:
+            with node.client() as client:
+                client.script_flush()
+        replies = await backend.apply([acquire(key=key) for key in KEYS])
+        assert {type(reply) for reply in replies} == {Granted}
+
+    side.run(case)
+
+
+def test_any_node_will_do_to_begin_with(side: Side, cluster: RedisCluster, url: str) -> None:
+    async def case() -> None:
+        nowhere = url.replace("redis://", "redis://127.0.0.1:1,")
+        granted((await (await side.open(nowhere)).apply([acquire()]))[0])
+        with pytest.raises(BackendUnavailable, match="no node of the Cluster can be reached"):
+            await side.open("redis://127.0.0.1:1,127.0.0.1:2?cluster=true")
+
+    side.run(case)
+
+
+def test_what_is_no_cluster(side: Side, redis_url: str) -> None:
+    async def case() -> None:
+        with pytest.raises(NotConfigured, match="it is no Cluster"):
+            await side.open(f"{redis_url}?cluster=true")
+
+    side.run(case)
+
+
+def test_a_node_that_is_away_costs_the_other_keys_nothing(
+    side: Side, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    async def case() -> None:
+        folder = tmp_path_factory.mktemp("replicated")
+        with RedisCluster(folder, replicas=1, node_timeout=1.0) as cluster:
+            backend = await side.open(url_of(cluster))
+            taken = await backend.apply([acquire(key=key) for key in KEYS])
+            tokens = [granted(reply).token for reply in taken]
+            dead = cluster.node_of(store_key(KEYS[0]))
+            cluster.replicate()
+            dead.kill()
+            with pytest.raises(BackendUnavailable):
+                await backend.apply([acquire(key=key) for key in KEYS])
+            replies = await backend.apply([acquire(key=key) for key in KEYS])
+            kinds = {type(reply) for reply in replies}
+            assert kinds <= {Granted, Failed}
+            assert isinstance(replies[0], Granted | Failed)
+            wait_until(lambda: owner_lives(cluster, dead), "the replica has taken over")
+            replies = await side.again(backend, *[acquire(key=key) for key in KEYS], within=20)
+            while any(isinstance(reply, Failed) for reply in replies):
+                await side.pause(0.1)
+                replies = await side.again(backend, *[acquire(key=key) for key in KEYS], within=20)
+            assert [granted(reply).token for reply in replies] == tokens
+
+    side.run(case)
+
+
+def owner_lives(cluster: RedisCluster, dead: RedisServer) -> bool:
+    """The slots of a dead node are served by another."""
+    survivor = next(node for node in cluster.nodes if node is not dead)
+    with survivor.client() as client:
+        info: Any = client.execute_command("CLUSTER INFO")
+    return info["cluster_state"] == "ok" and all(
+        port != dead.port for _, _, port in primaries(survivor)
+    )
+
+
+def test_a_key_s_own_order_is_kept(side: Side, url: str) -> None:
+    async def case() -> None:
+        backend = await side.open(url)
+        batch = [acquire("a", key=KEY), *(acquire(key=key) for key in KEYS), release("a", key=KEY)]
+        replies = await backend.apply([*batch, acquire("b", key=KEY)])
+        assert isinstance(replies[0], Granted)
+        assert replies[-2] == Released()
+        assert granted(replies[-1]).token > granted(replies[0]).token
+
+    side.run(case)
