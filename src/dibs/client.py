@@ -1,4 +1,4 @@
-"""The default store, and the store that a client is connected to."""
+"""Which store a client or a bare primitive uses."""
 
 import os
 import warnings

@@ -1,4 +1,10 @@
-"""Forks, SIGTERM, and threads that no interrupt can jam."""
+"""Forks, SIGTERM, and threads that no interrupt can jam.
+
+A Ctrl-C may come between any two bytecodes of the main thread. The standard library's events, conditions
+and futures, and `Thread.start()`, which waits for an event, keep a lock for some bytecodes of Python: an
+interrupt just then leaves it taken for ever. `Gate` and `start_thread` are one operation in C on one lock.
+After a fork the child holds nothing, and writes nothing to what it inherited.
+"""
 
 import _thread
 import os

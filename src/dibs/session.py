@@ -1,4 +1,8 @@
-"""A store that is in use, and what tests put in its place."""
+"""An open store: its keeper, and the runtimes of loops and threads; and what tests put in its place.
+
+An override holds in the context that began it and in the tasks begun there, so that two tests that run
+at once have each their own. A thread that such a test starts has the latest.
+"""
 
 import os
 import sys

@@ -1,4 +1,8 @@
-"""What a store may be called, by those who use several."""
+"""Settings of primitives and stores: from the environment, and from the file that `DIBS_CONFIG` names.
+
+No file is looked for in the working directory or in a home: what a lock means must not depend on where
+a program was started. The file is read once in each process, when the first setting is looked up.
+"""
 
 import os
 import re

@@ -1,4 +1,9 @@
-"""One id's conversation with the store: asking until there is an answer, and giving the id up."""
+"""Acquire: try, queue, wait for a notification or for time, confirm, and give up without a trace.
+
+However this ends other than by a grant, the id is given up: after a time-out in the foreground, after
+a cancellation, an interrupt or an error in the background, with a tombstone if a copy of its Acquire
+may still be under way.
+"""
 
 from contextlib import suppress
 from math import inf

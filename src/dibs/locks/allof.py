@@ -1,7 +1,8 @@
-"""All or nothing: several keys are tried at once, else taken in their order, waiting for one at a time.
+"""`AllOf`: several leases, all or nothing.
 
-Whoever waits holds only keys that come before the one it waits for. So two who want the same keys never
-wait for each other, and each key's own queue sees to it that nobody starves.
+All keys are tried in one round trip. If that fails, they are taken in their order, waiting for one at a
+time. A waiter holds only keys that come before the one it waits for, so two who want the same keys never
+deadlock, and the queue of each key keeps anybody from starving.
 """
 
 from collections.abc import Sequence

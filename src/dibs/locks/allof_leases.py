@@ -1,4 +1,4 @@
-"""Several leases in one hand: asked about together, entered together, given up together."""
+"""The leases of an `AllOf`: entered, checked and released together."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn, overload

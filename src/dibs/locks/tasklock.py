@@ -1,4 +1,4 @@
-"""The lease of a task lock: it lasts for `max_hold` and no longer, and leaves the lock closed behind it."""
+"""`TaskLock`: one try, no renewal, and closed for a while after the task, so that it is not run twice."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping

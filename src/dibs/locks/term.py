@@ -1,4 +1,4 @@
-"""A leader election's settings: its deadlines, and what must hold between them."""
+"""A term of leadership: a lease that is renewed often, and trusted no longer than it was confirmed."""
 
 import logging
 from collections.abc import Callable, Mapping

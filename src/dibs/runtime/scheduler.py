@@ -1,4 +1,9 @@
-"""When the leases of a process are due, and one timer for all."""
+"""When each lease has to be looked at, and the one timer thread of the process.
+
+The timer thread never does input or output: a store that hangs must not keep a holder from learning of
+its deadline. Most leases are released long before their first renewal, so leases that are due at about
+the same time share a bucket: putting one in and taking it out again is one dict operation each.
+"""
 
 import heapq
 import logging
