@@ -43,6 +43,8 @@ class StoreSession:
         call_timeout: Duration = CALL_TIMEOUT,
     ) -> None:
         self.store = store
+        self.settings: dict[str, Any] = {}
+        """What clients of this store remember of the settings, by kind."""
         self._clock = clock or SystemClock()
         self._timing = {
             "connect_timeout": seconds(connect_timeout, "connect_timeout"),

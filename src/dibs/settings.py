@@ -118,6 +118,10 @@ class SettingsFile:
         for table in (self.top, *self.stores.values()):
             table.check_url()
 
+    def has_sections(self, kind: Kind) -> bool:
+        """Whether any name of that kind has settings of its own."""
+        return bool(self._sections[kind])
+
     def section(self, kind: Kind, name: str | bytes) -> Table | None:
         """What is set for one name; None for nothing."""
         if isinstance(name, bytes):
@@ -238,6 +242,28 @@ def configured(
             for field in _filled(values, source, READERS):
                 _check_alone(field, values[field], source)
     return LockConfig(**values)
+
+
+def settings_for_all(
+    kind: Kind, environ: Mapping[str, str] = os.environ
+) -> Mapping[str, Any] | None:
+    """What is set for every name of a kind; None where names have settings of their own, or one is wrong.
+
+    To be kept by whoever describes many names: looking through the environment costs more than a lock.
+    """
+    own = f"DIBS_{kind.upper()}__"
+    try:
+        file = named_in(environ)
+        if any(key.startswith(own) for key in environ) or (file and file.has_sections(kind)):
+            return None
+        values: dict[str, Any] = {}
+        if _loads(environ):
+            for source in _sources(kind, b"", READERS, None, environ, for_all=True):
+                for field in _filled(values, source, READERS):
+                    _check_alone(field, values[field], source)
+    except (ValueError, NotConfigured):
+        return None
+    return values
 
 
 def _check_alone(field: str, value: Any, source: Source) -> None:

@@ -561,6 +561,7 @@ class Client:
 
     def __init__(self, session: StoreSession, *, opened: Opened | None = None) -> None:
         self.session = session
+        self._settings = session.settings
         self._opened = opened or Opened(session)
 
     @classmethod

@@ -231,3 +231,15 @@ def test_unsafe_or_senseless_options_are_refused_at_construction(options: Any) -
 def test_a_name_is_1_to_512_bytes(name: Any) -> None:
     with pytest.raises(ValueError, match=r"name|Unicode"):
         Lock(name)
+
+
+def test_a_client_looks_for_settings_once_for_each_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DIBS_TTL", "20s")
+    with dibs.sync.connect("memory://a") as client, dibs.sync.connect("memory://b") as later:
+        assert client.lock("a").config.ttl == 20
+        monkeypatch.setenv("DIBS_TTL", "40s")
+        monkeypatch.setenv("DIBS_LOCK__B__TTL", "50s")
+        assert [client.lock(name).config.ttl for name in "ab"] == [20, 20]
+        assert client.lock("a", note="x").config.ttl == 20
+        assert [later.lock(name).config.ttl for name in "ab"] == [40, 50]
+        assert client.semaphore("a", 2).config.ttl == 40

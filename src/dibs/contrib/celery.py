@@ -46,9 +46,9 @@ def locked[F: Callable[..., Any]](
     options are the constructor's, with `wait` 0 unless it is given; `current_lease()` inside is the lease.
 
     Contention: with `retry`, the default, Celery sends the task again after `countdown` seconds, as often as
-    needed. Without `countdown` it waits about as long as the holder has held the lock so far, 1 to 60 s. The
-    task's `max_retries` is not used up; its `expires` bounds the retries. With `skip` the task succeeds with
-    `default`. With `raise`, and in a direct call or eager mode, it fails with `AcquireTimeout`.
+    needed. Without `countdown` it waits about as long as the holder has held the lock so far, 0.5 to 60 s.
+    The task's `max_retries` is not used up; its `expires` bounds the retries. With `skip` the task succeeds
+    with `default`. With `raise`, and in a direct call or eager mode, it fails with `AcquireTimeout`.
     Expiry: the lease is renewed while the task runs. If it is lost, the task fails with `LeaseLost` at its
     end and at each `current_lease().ensure()`; it is not interrupted. After a worker is killed, the lock is
     free when the ttl is over. Raises `ValueError` at decoration for a field that is no parameter.

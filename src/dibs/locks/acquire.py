@@ -142,13 +142,15 @@ class Acquiring(Asking):
                     await self._rt.ready(patience)
                     patience = max(began + patience - self._rt.now(), BRIEFLY)
                 self._in_flight, self._over = True, False
-                answer = await self._rt.call(self._command(wait != 0), patience)
+                answer: Answer | None = await self._rt.call(self._command(wait != 0), patience)
                 if wait != 0:
                     not_busy(answer, self._ask.key)
             except BackendUnavailable:
                 self._doubtful = True
                 if self._rt.now() >= enough:
                     raise
+                answer = None
+            if answer is None:  # not in the handler: a later error would carry the first one along
                 answer = await self._send(queue=wait != 0, until=until, since=began)
             self._in_flight = False
             if answer.resent:

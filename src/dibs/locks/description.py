@@ -1,7 +1,7 @@
 """What is wanted, and how it will be held: all that a primitive is, without state of its own."""
 
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from socket import gethostname
 from typing import Any, ClassVar, Never, Self, Unpack
@@ -13,7 +13,7 @@ from dibs.locks.messages import key_shown
 from dibs.locks.options import NoOptions, refuse_options, shown_as
 from dibs.locks.requests import Ask, Terms
 from dibs.locks.waiting import OnWait, check_on_wait
-from dibs.settings import configured
+from dibs.settings import configured, settings_for_all
 
 _hosts: dict[int, str] = {}
 
@@ -80,9 +80,28 @@ class Description:
             "lock_delay": lock_delay,
             "detect_deadlocks": detect_deadlocks,
         }
-        config = configured(self.kind, name, given, env_prefix=env_prefix, env_load=env_load)
+        if env_load and env_prefix is None and client is not None:
+            config = self._configured(name, given, client)
+        else:
+            config = configured(self.kind, name, given, env_prefix=env_prefix, env_load=env_load)
         self._describe(name, config, on_lost, require, client)
         self._watch_by(on_wait)
+
+    def _configured(self, name: str | bytes, given: Mapping[str, Any], client: Any) -> LockConfig:
+        """By what the client remembers of the settings, where no name has any of its own."""
+        kept = getattr(client, "_settings", None)
+        if kept is None:
+            return configured(self.kind, name, given)
+        found = kept.get(self.kind)
+        if found is None:
+            values = settings_for_all(self.kind)
+            found = values, None if values is None else LockConfig(**values)
+            kept[self.kind] = found
+        values, config = found
+        if config is None:
+            return configured(self.kind, name, given)
+        more = {field: value for field, value in given.items() if value is not UNSET}
+        return LockConfig(**(values | more)) if more else config
 
     @classmethod
     def from_config(
