@@ -142,9 +142,8 @@ class Acquiring(Asking):
                     await self._rt.ready(patience)
                     patience = max(began + patience - self._rt.now(), BRIEFLY)
                 self._in_flight, self._over = True, False
-                answer: Answer | None = await self._rt.call(self._command(wait != 0), patience)
-                if wait != 0:
-                    not_busy(answer, self._ask.key)
+                first = await self._rt.call(self._command(wait != 0), patience)
+                answer: Answer | None = first if wait == 0 else not_busy(first, self._ask.key)
             except BackendUnavailable:
                 self._doubtful = True
                 if self._rt.now() >= enough:
