@@ -128,7 +128,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> object:
         raise ModuleNotFoundError("No module named 'hiredis'", name="hiredis")
 
-    monkeypatch.setattr("dibs.stores.imported", missing)
+    monkeypatch.setattr("dibs.stores.registry.imported", missing)
     for scheme in ("redis", "rediss", "valkey", "valkeys"):
         assert scheme in BUILTIN
         with pytest.raises(NotConfigured, match=r"pip install 'dibs\[redis\]'"):
