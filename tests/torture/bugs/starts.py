@@ -8,7 +8,7 @@ from tests.torture.bugs.bug import Bug, patched
 WHERE = ("tasklock",)
 
 _leave = TaskLeaseBase._leave
-CLOSED = "tasklease.TaskLeaseBase._closed_until"
+CLOSED = "tasklock.TaskLeaseBase._closed_until"
 
 
 async def a_failure_needs_no_pause(self: TaskLeaseBase, exc: BaseException | None) -> None:
@@ -35,12 +35,12 @@ BUGS = {
     "a failed task is released at once": Bug(
         frozenset({"early"}),
         WHERE,
-        patches=patched("tasklease.TaskLeaseBase._leave", a_failure_needs_no_pause),
+        patches=patched("tasklock.TaskLeaseBase._leave", a_failure_needs_no_pause),
     ),
     "a task lock is not kept": Bug(
         frozenset({"early"}),
         WHERE,
-        patches=patched("tasklease.TaskLeaseBase._farewell", as_any_lease),
+        patches=patched("tasklock.TaskLeaseBase._farewell", as_any_lease),
     ),
     "kept from the end": Bug(frozenset({"kept"}), WHERE, patches=patched(CLOSED, from_the_end)),
     "kept from the question": Bug(

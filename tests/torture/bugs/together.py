@@ -44,7 +44,7 @@ def no_delay(command: Command, apply: Apply) -> Reply:
     return apply(replace(command, lock_delay=0.0) if isinstance(command, Acquire) else command)
 
 
-GATHERING = "allof_gathering.Gathering"
+GATHERING = "allof.Gathering"
 
 BUGS = {
     "AllOf leaves what it had": Bug(
@@ -61,7 +61,7 @@ BUGS = {
     "the first release ends a reentrant hold": Bug(
         frozenset({"overlap", "error"}),
         ("reentrant",),
-        patches=patched("reentry.NestedLease._release", with_the_first),
+        patches=patched("reentrant.NestedLease._release", with_the_first),
     ),
     "circles are not looked for": Bug(
         frozenset({"stuck"}), ("crossed",), patches=patched("deadlock.Detective.look", nobody_looks)
