@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from dibs.stores.registry import GROUP
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 FOLDERS = (
@@ -58,3 +60,8 @@ def test_every_install_line_names_this_project_and_its_extras(place: str, target
 def test_install_lines_are_found() -> None:
     places = {place.partition(":")[0] for place, _ in installs()}
     assert {"README.md", "deploy/Dockerfile", "deploy/dibs.service", "docs/serve.md"} <= places
+
+
+def test_the_group_of_third_parties_stores_is_the_one_that_the_docs_name() -> None:
+    assert f"in the group `{GROUP}`" in (ROOT / "docs/testing.md").read_text("utf-8")
+    assert GROUP.split(".") == ["dibs", "stores"]

@@ -34,7 +34,7 @@ def announce(folder: Path) -> None:
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
-        "[dibs.named_stores]\nplanted = tests.torture.planted:PlantedStore\n"
+        "[dibs.stores]\nplanted = tests.torture.planted:PlantedStore\n"
     )
 
 

@@ -10,7 +10,7 @@ from dibs.lazy import imported
 from dibs.stores.port import Store
 from dibs.stores.redact import redacted
 
-GROUP = "dibs.named_stores"
+GROUP = "dibs.stores"
 """Third parties add a store with an entry point `scheme = "module:Class"` in this group."""
 
 BUILTIN = {
