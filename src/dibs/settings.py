@@ -7,6 +7,7 @@ a program was started. The file is read once in each process, when the first set
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -238,9 +239,7 @@ def configured(
     """
     values = {field: value for field, value in given.items() if value is not UNSET}
     if env_load and _loads(environ):
-        for source in _sources(kind, name, READERS, env_prefix, environ, for_all=True):
-            for field in _filled(values, source, READERS):
-                _check_alone(field, values[field], source)
+        _fill(values, kind, name, env_prefix, environ)
     return LockConfig(**values)
 
 
@@ -258,17 +257,24 @@ def settings_for_all(
             return None
         values: dict[str, Any] = {}
         if _loads(environ):
-            for source in _sources(kind, b"", READERS, None, environ, for_all=True):
-                for field in _filled(values, source, READERS):
-                    _check_alone(field, values[field], source)
+            _fill(values, kind, b"", None, environ)
     except (ValueError, NotConfigured):
         return None
     return values
 
 
-def _check_alone(field: str, value: Any, source: Source) -> None:
-    """What is wrong with a setting by itself is the fault of the place where it stands."""
-    blaming([told(source, field)], lambda: LockConfig(**{field: value}))
+def _fill(
+    values: dict[str, Any],
+    kind: Kind,
+    name: str | bytes,
+    env_prefix: str | None,
+    environ: Mapping[str, str],
+) -> None:
+    """Add what is set. What is wrong with a setting by itself is the fault of the place where it stands."""
+    for source in _sources(kind, name, READERS, env_prefix, environ, for_all=True):
+        for field in _filled(values, source, READERS):
+            check = partial(LockConfig, **{field: values[field]})
+            blaming([told(source, field)], check)
 
 
 def configured_together[C](
