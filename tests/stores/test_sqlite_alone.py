@@ -89,7 +89,7 @@ def test_a_queue_is_joined_in_a_transaction(site: Site) -> None:
     other.apply([Release(KEY, "a")])
     [granted] = connection.apply([acquire("b", queue=True)])[0]  # our copy has a place for it
     assert isinstance(granted, Granted)
-    assert connection.read("SELECT id FROM lease_places") == []
+    assert connection.read("SELECT id FROM lease_entries") == []
 
 
 def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: Site) -> None:
@@ -103,7 +103,7 @@ def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: Site) -> 
     connection.apply([Release(KEY, "c")])
     connection.apply([Release(KEY, "a", bury=60.0)])
     assert connection.read("SELECT waiting, tombs, used FROM lease_keys") == [(0, 2, 0)]
-    assert connection.read("SELECT count(*) FROM lease_tombs") == [(2,)]
+    assert connection.read("SELECT count(*) FROM lease_entries") == [(2,)]
 
 
 def test_a_transaction_that_was_left_open_is_undone_first(site: Site) -> None:

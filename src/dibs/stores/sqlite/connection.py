@@ -17,10 +17,10 @@ from dibs.core.book import Entry
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Wakeup
 from dibs.stores.sqlite import file, schema
+from dibs.stores.sqlite.schema import Row
 from dibs.stores.sqlite.site import Site
 from dibs.stores.sqlite.transactions import Outcome, Transactions, replaced
 from dibs.stores.sqlite.trouble import Busy, explain, is_busy
-from dibs.stores.sqlite.values import Row
 
 _leaked: list[object] = []
 
@@ -95,7 +95,7 @@ class Connection:
         if identity is None:
             raise replaced(site)
         schema.create(execute, site.boot)
-        boot, floor = schema.read_meta(execute, site.path)
+        boot, floor = schema.check_meta(execute(schema.READ_META).fetchone(), site.path)
         if boot != site.boot:
             if site.settled:
                 raise schema.two_boots(site.path)

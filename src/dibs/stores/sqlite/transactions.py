@@ -13,11 +13,16 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Command, Failed, Inspect, Reply, Wakeup
 from dibs.stores.sqlite import schema
 from dibs.stores.sqlite.rows import OtherRows, RowBook, no_rows
-from dibs.stores.sqlite.schema import Execute
+from dibs.stores.sqlite.schema import (
+    READ_META,
+    READ_META_AND_KEY,
+    SWAP_KEY,
+    WRITE_KEY,
+    Execute,
+    Row,
+)
 from dibs.stores.sqlite.site import Identity, Site
-from dibs.stores.sqlite.statements import READ_ANEW, SWAP_KEY, WRITE_KEY
 from dibs.stores.sqlite.trouble import is_of_one_command, is_of_the_caller
-from dibs.stores.sqlite.values import Row
 
 type Outcome = tuple[list[Reply], list[Wakeup]]
 
@@ -151,9 +156,11 @@ class Transactions:
         """Is it still our format and our boot? With that, the book of a key that is wanted."""
         path = self._site.path
         try:
-            row = self._execute(READ_ANEW, (key,)).fetchone()
+            row = self._execute(READ_META_AND_KEY, (key,)).fetchone()
         except sqlite3.OperationalError:
-            schema.read_meta(self._execute, path)  # another format has other tables, and says so
+            schema.check_meta(
+                self._execute(READ_META).fetchone(), path
+            )  # another format has other tables
             raise
         boot, self._floor = schema.check_meta(row, path)
         if boot != self._site.boot:
@@ -167,7 +174,7 @@ class Transactions:
         """Is our file still the one that others find, and still of our format and boot?"""
         if self._site.identity() != self.identity:
             raise replaced(self._site)
-        boot, _ = schema.read_meta(self._execute, self._site.path)
+        boot, _ = schema.check_meta(self._execute(READ_META).fetchone(), self._site.path)
         if boot != self._site.boot:
             raise schema.two_boots(self._site.path)
         self._look_at = now + LOOK
