@@ -5,13 +5,11 @@ from collections.abc import Sequence
 
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.stores.bell import Bell
-from dibs.stores.sqlite import examining, scanning, upkeep
+from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.patience import always, persist
-from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen, sender
-from dibs.stores.sqlite.post import Post
-from dibs.stores.sqlite.site import Site
-from dibs.stores.sqlite.trouble import Busy
+from dibs.stores.sqlite.errors import Busy
+from dibs.stores.sqlite.file import StoreFile
+from dibs.stores.sqlite.notify import Notifier
 
 
 class BlockingBackend:
@@ -21,36 +19,31 @@ class BlockingBackend:
     it is rolled back.
     """
 
-    def __init__(self, site: Site) -> None:
-        self.inbox = ""
-        self._site = site
-        self._connection = Connection(site)
-        self._post: Post | None = None
-        self._watch: Watch | None = None
+    def __init__(self, file: StoreFile) -> None:
+        self._connection = Connection(file)
+        self._notifier = Notifier()
         self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
 
+    @property
+    def inbox(self) -> str:
+        return self._notifier.inbox
+
     async def open(self, *, listen: bool = True) -> None:
-        persist(self._connection, self._connection.connect, always)
+        self._connection.retry(self._connection.connect)
         if listen and self._bell is None:
             self._bell = Bell()
-            self._post, self._watch = begin_to_listen(self._connection)
-            self.inbox = self._post.inbox if self._post else ""
+            self._notifier.listen()
 
     async def close(self) -> None:
         connection = self._connection
         connection.unlock_after_interrupt()
-        if connection.ready and upkeep.is_due_at_parting(connection):
-            self._deliver(upkeep.run(connection))
+        if connection.ready and maintenance.is_due_at_close(connection):
+            self._deliver(maintenance.maintain(connection))
         with connection.lock:
             connection.close()
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        post, self._post = self._post, None
+        self._notifier.close()
         bell, self._bell = self._bell, None
-        if post is not None:
-            post.close()
         if bell is not None:
             bell.close()
 
@@ -66,66 +59,44 @@ class BlockingBackend:
             return None
         finally:
             connection.lock.release()
-        self._after(commands, replies, wakeups)
+        self._after(wakeups)
         return replies
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         connection = self._connection
-        replies, wakeups = persist(connection, lambda: connection.apply(commands), always)
-        self._after(commands, replies, wakeups)
+        replies, wakeups = connection.retry(lambda: connection.apply(commands))
+        self._after(wakeups)
         return replies
 
-    def _after(
-        self, commands: Sequence[Command], replies: list[Reply], wakeups: list[Wakeup]
-    ) -> None:
-        if self._watch is not None:
-            self._watch.note(commands, replies)
-        if wakeups:
-            self._deliver(wakeups)
-        if upkeep.is_due(self._connection):
-            self._deliver(upkeep.run(self._connection))
+    def _after(self, notifications: list[Wakeup]) -> None:
+        self._deliver(notifications)
+        if self._connection.work >= maintenance.EVERY:
+            self._deliver(maintenance.maintain(self._connection))
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return scanning.scan(self._connection, prefix, cursor, limit, self._deliver)
+        return maintenance.scan(self._connection, prefix, cursor, limit, self._deliver)
 
     async def examine(self) -> Sequence[Finding]:
         """What to know about the file."""
-        post = self._post or sender(self._connection)
-        return examining.examine(self._connection, pushes=post is not None)
+        return maintenance.examine(self._connection)
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------
 
-    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
-        if self._bell is not None:
-            self._arrived += [wakeup for wakeup in wakeups if wakeup.inbox == self.inbox]
-        others = [wakeup for wakeup in wakeups if wakeup.inbox not in (self.inbox, "")]
-        if others and self._post is None and self._bell is None:
-            self._post = sender(self._connection)
-        if others and self._post is not None:
-            self._post.send(others)
+    def _deliver(self, notifications: Sequence[Wakeup]) -> None:
+        if notifications:
+            self._arrived += self._notifier.send(notifications)
 
     async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived, self._arrived = self._arrived, []
-            if self._post is not None:
-                arrived += self._post.receive()
-            elif self._watch is not None:
-                arrived += self._look(self._watch)
+            arrived += self._notifier.receive()
             left = None if end is None else end - time.monotonic()
-            if arrived or self._bell is None or (left is not None and left <= 0):
+            bell = self._bell
+            if arrived or bell is None or (left is not None and left <= 0):
                 return arrived
-            if self._rest(self._bell, left):
+            if bell.wait(left, *([self._notifier.socket] if self._notifier.socket else ())):
                 return ()
-
-    def _look(self, watch: Watch) -> Sequence[Wakeup]:
-        return persist(self._connection, watch.look, always)
-
-    def _rest(self, bell: Bell, left: float | None) -> bool:
-        """Wait for a push or for the bell; tell whether the bell has rung."""
-        if self._post is not None:
-            return bell.wait(left, self._post.socket)
-        return bell.wait(PACE if left is None else min(left, PACE))
 
     def nudge(self) -> None:
         bell = self._bell
@@ -133,11 +104,9 @@ class BlockingBackend:
             bell.ring()
 
     def after_fork(self) -> None:
-        """The connection is seen to by `forks`."""
-        if self._post is not None:
-            self._post.close_in_child()
-            self._post = None
-        self._hang_up()
-        self.inbox = ""
-        self._watch = None
+        """`connection.py` sees to the connection."""
+        self._notifier.close(in_child=True)
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
         self._arrived = []

@@ -10,12 +10,11 @@ from functools import partial
 from typing import Any
 
 from dibs.model import Command, Finding, Page, Reply, Wakeup
-from dibs.stores.sqlite import examining, scanning, upkeep
+from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen
-from dibs.stores.sqlite.post import Post
-from dibs.stores.sqlite.site import Site
-from dibs.stores.sqlite.trouble import Busy
+from dibs.stores.sqlite.errors import Busy
+from dibs.stores.sqlite.file import StoreFile
+from dibs.stores.sqlite.notify import Notifier
 from dibs.stores.sqlite.worker import Job, Worker
 
 MAX_ARRIVED = 10_000
@@ -25,32 +24,29 @@ MAX_ARRIVED = 10_000
 class Mailbox:
     """Wakeups for one event loop. It knows no backend, so that a backend can be dropped."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, post: Post | None) -> None:
-        self.post = post
-        self.inbox = "" if post is None else post.inbox
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.notifier = Notifier()
         self._loop = loop
         self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
         self._rung = False
         self._reader: asyncio.Future[None] | None = None
         self.deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
         """Whoever takes wakeups in as they arrive, instead of waiting for them."""
-        if post is not None:
-            loop.add_reader(post.socket, self._read)
+        if self.notifier.listen():
+            loop.add_reader(self.notifier.socket, self._read)
 
     def close(self) -> None:
         """Stop listening; whoever waits is let go."""
-        if self.post is not None:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self.post.socket)
-            self.post.close()
+        if self.notifier.socket is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self.notifier.socket)
+        self.notifier.close()
         self._ring()
 
     # -- what arrives -------------------------------------------------------------------------------
 
     def _read(self) -> None:
-        if self.post is not None:
-            # One at a time: the loop comes back for more, and whom it wakes need not wait for them.
-            self.add(self.post.receive(1))
+        # One at a time: the loop comes back for more, and whom it wakes need not wait for them.
+        self.add(self.notifier.receive(1))
 
     def add(self, wakeups: Sequence[Wakeup]) -> None:
         """Take in what is for us. In the loop's own thread."""
@@ -64,13 +60,7 @@ class Mailbox:
 
     def deliver(self, wakeups: Sequence[Wakeup], *, in_loop: bool = False) -> None:
         """See that each wakeup reaches its inbox, ours or another's. Any thread."""
-        mine = self.inbox
-        others = [wakeup for wakeup in wakeups if wakeup.inbox and wakeup.inbox != mine]
-        if others and self.post is not None:
-            self.post.send(others)
-        if len(others) == len(wakeups):
-            return
-        own = [wakeup for wakeup in wakeups if wakeup.inbox == mine]
+        own = self.notifier.send(wakeups)
         if in_loop:
             self.add(own)
         else:
@@ -127,25 +117,25 @@ class LoopBackend:
     answer is dropped.
     """
 
-    def __init__(self, site: Site) -> None:
-        self.inbox = ""
-        self._site = site
-        self._connection = Connection(site)
+    def __init__(self, file: StoreFile) -> None:
+        self._file = file
+        self._connection = Connection(file)
         self._worker = Worker(self._connection)
         self._mailbox: Mailbox | None = None
-        self._watch: Watch | None = None
         self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
         self._flying = 0
         self._tidying: threading.Thread | None = None
         self._last_rites = weakref.finalize(self, self._worker.stop_for_good)
         self._last_rites.atexit = False
 
+    @property
+    def inbox(self) -> str:
+        return self._mailbox.notifier.inbox if self._mailbox is not None else ""
+
     async def open(self, *, listen: bool = True) -> None:
         await self._in_thread(self._connection.connect)
         if self._mailbox is None:
-            post, self._watch = begin_to_listen(self._connection)
-            mailbox = self._mailbox = Mailbox(asyncio.get_running_loop(), post)
-            self.inbox = mailbox.inbox
+            mailbox = self._mailbox = Mailbox(asyncio.get_running_loop())
             mailbox.deliver_to = self._deliver_to
             self._last_rites.detach()
             self._last_rites = weakref.finalize(self, partial(_let_go, self._worker, mailbox))
@@ -157,8 +147,8 @@ class LoopBackend:
         if self._worker.is_running:  # it may still connect for somebody who was cancelled
             await self._in_thread(_nothing)
         if connection.ready:
-            if upkeep.is_due_at_parting(connection):
-                self._deliver(await self._in_thread(lambda: upkeep.run(connection), alone=False))
+            if maintenance.is_due_at_close(connection):
+                self._deliver(await self._in_thread(lambda: maintenance.maintain(connection), alone=False))
             await self._in_thread(connection.close)
         self._worker.stop()
         mailbox, self._mailbox = self._mailbox, None
@@ -177,11 +167,9 @@ class LoopBackend:
             return None
         finally:
             connection.lock.release()
-        if self._watch is not None:
-            self._watch.note(commands, replies)
         if wakeups:
             self._deliver(wakeups)
-        if connection.work >= upkeep.EVERY:
+        if connection.work >= maintenance.EVERY:
             self._tidy()
         return replies
 
@@ -195,14 +183,12 @@ class LoopBackend:
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         replies: Sequence[Reply] = await self._fly(Job(commands))
-        if self._watch is not None:
-            self._watch.note(commands, replies)
-        if upkeep.is_due(self._connection):
+        if self._connection.work >= maintenance.EVERY:
             self._tidy()
         return replies
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        look = partial(scanning.scan, self._connection, prefix, cursor, limit, self._worker.push)
+        look = partial(maintenance.scan, self._connection, prefix, cursor, limit, self._worker.push)
         page: Page = await self._in_thread(look, alone=False)
         return page
 
@@ -224,13 +210,13 @@ class LoopBackend:
         mailbox = self._mailbox
         if mailbox is not None and (self._tidying is None or not self._tidying.is_alive()):
             self._tidying = threading.Thread(
-                target=_tidy, args=(self._site, mailbox), name="dibs-upkeep", daemon=True
+                target=_tidy, args=(self._file, mailbox), name="dibs-upkeep", daemon=True
             )
             self._tidying.start()
 
     async def examine(self) -> Sequence[Finding]:
         """What to know about the file."""
-        look = partial(examining.examine, self._connection, pushes=self._watch is None)
+        look = partial(maintenance.examine, self._connection)
         found: Sequence[Finding] = await self._in_thread(look, alone=False)
         return found
 
@@ -249,22 +235,7 @@ class LoopBackend:
     async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
         if self._mailbox is None:
             return ()
-        if self._watch is None:
-            return await self._mailbox.wait(timeout) or ()
-        return await self._poll(self._mailbox, self._watch, timeout)
-
-    async def _poll(
-        self, mailbox: Mailbox, watch: Watch, timeout: float | None
-    ) -> Sequence[Wakeup]:
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = PACE if end is None else min(PACE, end - time.monotonic())
-            found = await mailbox.wait(max(left, 0.0))
-            if found is not None or left <= 0:
-                return found or ()
-            news: Sequence[Wakeup] = await self._in_thread(watch.look)
-            if news:
-                return news
+        return await self._mailbox.wait(timeout) or ()
 
     def nudge(self) -> None:
         mailbox = self._mailbox
@@ -272,12 +243,11 @@ class LoopBackend:
             mailbox.nudge()
 
     def after_fork(self) -> None:
-        """The connection is seen to by `forks`; the loop's own files belong to the parent."""
+        """The connection is seen to by `connection.py`; the loop's own files belong to the parent."""
         self._last_rites.detach()
-        if self._mailbox is not None and self._mailbox.post is not None:
-            self._mailbox.post.close_in_child()
-        self._mailbox = self._watch = self._tidying = None
-        self.inbox = ""
+        if self._mailbox is not None:
+            self._mailbox.notifier.close(in_child=True)
+        self._mailbox = self._tidying = None
         self._flying = 0
         self._worker = Worker(self._connection)
 
@@ -286,10 +256,10 @@ def _nothing() -> None:
     """What has to be done first has been done."""
 
 
-def _tidy(site: Site, mailbox: Mailbox) -> None:
-    connection = Connection(site)
+def _tidy(file: StoreFile, mailbox: Mailbox) -> None:
+    connection = Connection(file)
     try:
-        mailbox.deliver(upkeep.run(connection))
+        mailbox.deliver(maintenance.maintain(connection))
     finally:
         with connection.lock:
             connection.close()
@@ -298,5 +268,4 @@ def _tidy(site: Site, mailbox: Mailbox) -> None:
 def _let_go(worker: Worker, mailbox: Mailbox) -> None:
     """A backend was dropped without `close`."""
     worker.stop_for_good()
-    if mailbox.post is not None:
-        mailbox.post.close()
+    mailbox.notifier.close()

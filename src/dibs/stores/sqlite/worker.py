@@ -16,8 +16,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Command, Inspect, Reply, Wakeup
 from dibs.stores.port import MAX_BATCH
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.patience import persist
-from dibs.stores.sqlite.trouble import Busy
+from dibs.stores.sqlite.errors import Busy
 
 log = logging.getLogger("dibs")
 
@@ -126,7 +125,9 @@ class Worker:
             return not all(job.future.done() for job in jobs)
 
         try:
-            replies, wakeups = persist(connection, lambda: connection.apply(commands), wanted)
+            replies, wakeups = connection.retry(
+                lambda: connection.apply(commands), wanted=wanted
+            )
         except BaseException as error:  # noqa: BLE001  # told to those who wait
             for job in jobs:
                 job.settle(_for_caller(error))
@@ -153,7 +154,7 @@ class Worker:
         assert callable(job.what)
         try:
             if job.alone:
-                job.settle(persist(self._connection, job.what, lambda: not job.future.done()))
+                job.settle(self._connection.retry(job.what, wanted=lambda: not job.future.done()))
             else:
                 job.settle(job.what())
         except BaseException as error:  # noqa: BLE001  # told to those who wait
