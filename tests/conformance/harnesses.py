@@ -1,10 +1,14 @@
 """How each built-in store is made for the conformance suite; one row for each scheme."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from dibs.core.codec import decode_command
+from dibs.core.names import fingerprint
+from dibs.model import Acquire, Renew, Revoke
 from dibs.server.placing.runtime import PlacedRuntime
 from dibs.stores.port import Store
 from dibs.stores.registry import store_for
@@ -81,6 +85,17 @@ class Temporal(BackendConformance):
     rounds = 4
     url: str
 
+    def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
+        """A batch is answered when all of it is applied: who waits in it may be granted already."""
+        for each_step in steps:
+            acquired = [
+                command[1] for _, command in each_step.get("batch", ()) if command[0] == "acquire"
+            ]
+            told = {notification[1] for *_, notification in each_step.get("notifications", ())}
+            if len(set(acquired)) < len(acquired) or told & set(map(fingerprint, acquired)):
+                return False
+        return True
+
     @pytest.fixture(autouse=True, scope="class")
     @classmethod
     def _brokers(cls, temporal_server: TemporalServer) -> Iterator[None]:
@@ -97,6 +112,19 @@ class Http(BackendConformance):
     tls = False
     served: Served
     stores: dict[Path, PlacedRuntime]
+
+    def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
+        """A service has limits: on ttls, on tokens to begin with, on revocations in a batch."""
+        for each_step in steps:
+            commands = [decode_command(command, b"") for _, command in each_step.get("batch", ())]
+            if sum(isinstance(each, Revoke) for each in commands) > 1:
+                return False
+            for each in commands:
+                if isinstance(each, Acquire | Renew) and each.ttl < 1:
+                    return False
+                if isinstance(each, Acquire) and each.floor:
+                    return False
+        return True
 
     @pytest.fixture(autouse=True, scope="class")
     @classmethod

@@ -14,7 +14,7 @@ import pytest
 
 _PARTS = (
     "batches clients contending electing holding nesting pushes queueing readers reading sharing together"
-    " users world"
+    " users vectors world"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS.split()))
 
@@ -31,6 +31,7 @@ from dibs.testing.conformance.reading import Naming, Reading  # noqa: E402
 from dibs.testing.conformance.sharing import Sharing, Tokens  # noqa: E402
 from dibs.testing.conformance.suite import Suite, case, needing  # noqa: E402
 from dibs.testing.conformance.together import TogetherClients  # noqa: E402
+from dibs.testing.conformance.vectors import Vectors  # noqa: E402
 from dibs.testing.conformance.world import World  # noqa: E402
 
 
@@ -44,6 +45,7 @@ class BackendConformance(
     Naming,
     Reading,
     Batches,
+    Vectors,
     Contending,
     Clients,
     ReaderClients,

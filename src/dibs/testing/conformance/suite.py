@@ -1,7 +1,7 @@
 """What all parts of the conformance suite have in common."""
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,6 +41,13 @@ class Suite:
     def pass_time(self, clock: ManualClock, seconds: float) -> None:
         """Let that much of the store's time pass."""
         clock.advance(seconds)
+
+    def replays(self, steps: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the store gives the ledger's own answers to a plan (see `vectors`).
+
+        One that has limits of its own says no to a plan that goes beyond them.
+        """
+        return True
 
     @pytest.fixture(params=["async", "blocking"])
     def world(self, request: pytest.FixtureRequest, tmp_path: Path) -> World:

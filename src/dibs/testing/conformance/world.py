@@ -69,6 +69,12 @@ class World:
         """A key that no other case uses."""
         return self.prefix + name
 
+    def another(self, folder: str) -> "World":
+        """A world whose time begins anew, with a store that lies in a folder of its own."""
+        path = self._tmp_path / folder
+        path.mkdir()
+        return World(self._harness, self.mode, path)
+
     async def outlast(self, seconds: float, *keys: bytes, by: Backend) -> None:
         """Let more than `seconds` pass, in the eyes of `by`.
 
@@ -199,9 +205,9 @@ class World:
         """The first push to `backend` that is wanted, or None if it doesn't come."""
         end = time.monotonic() + patience
         while (left := end - time.monotonic()) > 0:
-            for wakeup in await backend.wakeups(left):
-                if wanted(wakeup):
-                    return wakeup
+            found = [each for each in await backend.wakeups(left) if wanted(each)]
+            if found:
+                return found[0]
         return None
 
 

@@ -1,0 +1,231 @@
+"""Commands, replies and notifications as plain lists: one table of fields for every store and protocol.
+
+A message is written as `[name, field, …]`: the name of its class in lower case, then its fields in the
+order in which `model.py` declares them. The values are None, booleans, numbers, texts and lists of
+these, so JSON and MessagePack both carry them. The key travels beside the message, because each store
+addresses it in its own form; so does the inbox of a notification.
+
+What is read is checked field by field: `ValueError` for anything that does not fit, since anybody may
+write to some of the channels that messages come from.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, Literal, get_args, get_origin
+
+from dibs.model import (
+    Acquire,
+    Command,
+    Failed,
+    Gone,
+    Granted,
+    Holder,
+    Inspect,
+    Lost,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Reply,
+    Resize,
+    Revoke,
+    Revoked,
+    Status,
+    Unknown,
+    Waiter,
+    Wakeup,
+)
+
+type Fields = list[Any]
+"""One message: its name, then its fields."""
+
+BESIDE = frozenset({"key", "inbox", "mine"})
+"""Fields that are not part of a reply's or a notification's list."""
+
+MAX_INTEGER = 2**53
+"""The first integer that a double does not hold exactly; all that are written are below it."""
+
+
+def encode(message: Command | Reply | Wakeup) -> Fields:
+    """A message as a list. Any value of any type is written as it is: the store checks commands."""
+    return _SHAPES[type(message)].encode(message)
+
+
+def decode_command(data: Sequence[Any], key: bytes) -> Command:
+    """The command that a list holds. Raises `ValueError`."""
+    command: Command = _decode(_COMMANDS, data, {"key": key})
+    return command
+
+
+def decode_reply(data: Sequence[Any], key: bytes) -> Reply:
+    """The reply that a list holds, to a command on this key. Raises `ValueError`."""
+    reply: Reply = _decode(_REPLIES, data, {"key": key})
+    return reply
+
+
+def decode_notification(data: Sequence[Any], key: bytes, inbox: str) -> Wakeup:
+    """The notification that a list holds, as it arrived in this inbox. Raises `ValueError`."""
+    notification: Wakeup = _decode(_NOTIFICATIONS, data, {"key": key, "inbox": inbox})
+    return notification
+
+
+class _Shape:
+    """How one class is written and read."""
+
+    __slots__ = ("_beside", "_class", "_get", "_lists", "_name", "_readers")
+
+    def __init__(self, cls: type, beside: frozenset[str], name: str = "") -> None:
+        listed = [field for field in fields(cls) if field.name not in beside]
+        names = [field.name for field in listed]
+        self._class = cls
+        self._name = name or cls.__name__.lower()
+        self._get: Callable[[Any], tuple[Any, ...]]
+        if len(names) > 1:
+            self._get = attrgetter(*names)
+        else:
+            self._get = lambda message: tuple(getattr(message, name) for name in names)
+        self._readers = [_reader(field.type) for field in listed]
+        self._beside = [
+            (number, field.name)
+            for number, field in enumerate(fields(cls))
+            if field.name in beside - {"mine"}
+        ]
+        self._lists = [
+            (number, shape)
+            for number, field in enumerate(listed, 1)
+            if (shape := _ENTRIES.get(_item(field.type))) is not None
+        ]
+
+    def encode(self, message: Any) -> Fields:
+        data = [self._name, *self._get(message)]
+        for number, shape in self._lists:
+            data[number] = [list(shape._get(entry)) for entry in data[number]]
+        return data
+
+    def decode(self, values: Sequence[Any], beside: dict[str, Any]) -> Any:
+        if len(values) != len(self._readers):
+            raise ValueError(f"{self._name} has {len(self._readers)} fields, not {len(values)}")
+        found = [read(value) for read, value in zip(self._readers, values, strict=False)]
+        for number, name in self._beside:
+            found.insert(number, beside[name])
+        return self._class(*found)
+
+
+def _decode(shapes: dict[str, _Shape], data: Sequence[Any], beside: dict[str, Any]) -> Any:
+    shape = shapes.get(data[0]) if data and type(data[0]) is str else None
+    if shape is None:
+        raise ValueError(f"no message of this kind: {data[:1]!r}")
+    return shape.decode(data[1:], beside)
+
+
+# ---- how one field is read ------------------------------------------------------------------------
+
+
+def _integer(value: Any) -> int:
+    if type(value) is int and -MAX_INTEGER < value < MAX_INTEGER:
+        return value
+    if type(value) is float and value.is_integer() and abs(value) < MAX_INTEGER:
+        return int(value)
+    raise ValueError(f"no integer: {value!r}")
+
+
+def _number(value: Any) -> float:
+    if type(value) is float or type(value) is int:
+        return float(value)
+    raise ValueError(f"no number: {value!r}")
+
+
+def _text(value: Any) -> str:
+    if type(value) is str:
+        return value
+    raise ValueError(f"no text: {value!r}")
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else _text(value)
+
+
+def _flag(value: Any) -> bool:
+    if type(value) is bool:
+        return value
+    raise ValueError(f"neither true nor false: {value!r}")
+
+
+def _integers(value: Any) -> tuple[int, ...]:
+    return tuple(map(_integer, _list(value)))
+
+
+def _list(value: Any) -> Sequence[Any]:
+    if isinstance(value, list | tuple):
+        return value
+    raise ValueError(f"no list: {value!r}")
+
+
+_READERS: dict[Any, Callable[[Any], Any]] = {
+    int: _integer,
+    float: _number,
+    str: _text,
+    bool: _flag,
+    str | None: _optional_text,
+    tuple[int, ...]: _integers,
+}
+
+
+def _reader(declared: Any) -> Callable[[Any], Any]:
+    """What reads a field, by its declared type."""
+    entry = _ENTRIES.get(_item(declared))
+    if entry is not None:
+        return lambda value: tuple(entry.decode(_list(item), {}) for item in _list(value))
+    if (
+        get_origin(declared) is Literal
+        or get_origin(getattr(declared, "__value__", None)) is Literal
+    ):
+        return _one_of(frozenset(get_args(getattr(declared, "__value__", declared))))
+    return _READERS[declared]
+
+
+def _one_of(words: frozenset[str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        if isinstance(value, str) and value in words:
+            return value
+        raise ValueError(f"none of {', '.join(sorted(words))}: {value!r}")
+
+    return read
+
+
+def _item(declared: Any) -> Any:
+    """The type of a tuple's items."""
+    return get_args(declared)[0] if get_origin(declared) is tuple else None
+
+
+_ENTRIES: dict[Any, _Shape] = {}
+"""What replies list: holders and waiters, each a list of its fields without a name."""
+_ENTRIES.update({cls: _Shape(cls, frozenset()) for cls in (Holder, Waiter)})
+
+_OF_COMMANDS = (Acquire, Renew, Release, Resize, Inspect, Revoke)
+_OF_REPLIES = (
+    Granted,
+    Queued,
+    Refused,
+    Gone,
+    Renewed,
+    Lost,
+    Released,
+    Unknown,
+    Revoked,
+    Status,
+    Failed,
+)
+
+_SHAPES: dict[type, _Shape] = {
+    **{cls: _Shape(cls, frozenset({"key"})) for cls in _OF_COMMANDS},
+    **{cls: _Shape(cls, BESIDE) for cls in _OF_REPLIES},
+    Wakeup: _Shape(Wakeup, BESIDE, "notification"),
+}
+
+_COMMANDS = {cls.__name__.lower(): _SHAPES[cls] for cls in _OF_COMMANDS}
+_REPLIES = {cls.__name__.lower(): _SHAPES[cls] for cls in _OF_REPLIES}
+_NOTIFICATIONS = {"notification": _SHAPES[Wakeup]}

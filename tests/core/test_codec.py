@@ -1,0 +1,82 @@
+"""Messages as lists: each comes back as it was, and what is none is refused."""
+
+import json
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dibs.core.codec import decode_command, decode_notification, decode_reply, encode
+from dibs.model import Command, Failed, Granted, Holder, Reply, Status, Wakeup
+
+KEY = b"lock:\xff"
+
+st.register_type_strategy(float, st.floats(0, 1e12))
+st.register_type_strategy(int, st.integers(0, 2**53 - 1))
+st.register_type_strategy(bytes, st.just(KEY))
+
+
+def everything(of: Any) -> st.SearchStrategy[Any]:
+    return st.one_of([st.from_type(cls) for cls in get_args(of.__value__)])
+
+
+def carried(message: Any) -> Any:
+    """What a store makes of it: by way of JSON."""
+    return json.loads(json.dumps(encode(message)))
+
+
+@given(everything(Command))
+def test_a_command_comes_back(command: Any) -> None:
+    assert decode_command(carried(command), command.key) == command
+
+
+@given(everything(Reply))
+def test_a_reply_comes_back(reply: Any) -> None:
+    if isinstance(reply, Status):
+        reply = replace(reply, mine=())
+    assert decode_reply(carried(reply), KEY) == reply
+
+
+@given(st.from_type(Wakeup))
+def test_a_notification_comes_back(sent: Wakeup) -> None:
+    assert decode_notification(carried(sent), sent.key, sent.inbox) == sent
+
+
+def test_the_list_begins_with_the_name() -> None:
+    holder = Holder("f", "me", 7, 1, (0,), 0.5, 2.0)
+    assert encode(Granted(7, (0, 2), 30.0)) == ["granted", 7, (0, 2), 30.0]
+    assert encode(Status(KEY, 1, (holder,)))[:3] == [
+        "status",
+        1,
+        [["f", "me", 7, 1, (0,), 0.5, 2.0, "", "held", "", ""]],
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        ["gone", 1],
+        ["acquire", 1],
+        ["granted", 7, [0]],
+        ["granted", 7.5, [0], 30.0],
+        ["granted", 2**53, [0], 30.0],
+        ["granted", True, [0], 30.0],
+        ["granted", 7, "0", 30.0],
+        ["granted", 7, [0], "30"],
+        ["lost", "eaten", ""],
+        ["failed", ["invalid"], ""],
+        ["refused", "held", [["f"]], 0.0],
+        [["gone"]],
+    ],
+)
+def test_what_is_no_reply_is_refused(data: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"kind|fields|no |none"):
+        decode_reply(data, KEY)
+
+
+def test_numbers_may_come_as_either_sort() -> None:
+    assert decode_reply(["granted", 7.0, [0.0], 30], KEY) == Granted(7, (0,), 30.0)
+    assert decode_reply(["failed", "busy", "x"], KEY) == Failed("busy", "x")
