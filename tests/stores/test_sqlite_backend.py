@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import socket
 import sqlite3
 import sys
 import threading
@@ -167,15 +168,11 @@ def test_positions_in_the_queue(path: Path) -> None:
 # ---- wakeups --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-async def test_grants_reach_other_backends(path: Path, datagrams: bool) -> None:
-    holder, waiter = await looped(path), await looped(path, datagrams=datagrams)
-    assert bool(waiter.inbox) is datagrams
+async def test_grants_reach_other_backends(path: Path) -> None:
+    holder, waiter = await looped(path), await looped(path)
     [first] = await holder.apply([acquire(KEY, "a", inbox=holder.inbox)])
     [queued] = await waiter.apply([acquire(KEY, "b", inbox=waiter.inbox, queue=True)])
     assert queued.position == 0
-    if not datagrams:
-        assert [w.event for w in await waiter.wakeups(5)] == ["head"]
     await holder.apply([Release(KEY, "a")])
     [push] = await asyncio.wait_for(waiter.wakeups(5), 5)
     assert (push.event, push.key, push.lease) == ("granted", KEY, fingerprint("b"))
@@ -189,13 +186,10 @@ async def test_grants_reach_other_backends(path: Path, datagrams: bool) -> None:
     await waiter.close()
 
 
-@pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-def test_grants_reach_threads(path: Path, datagrams: bool) -> None:
-    holder, waiter = blocking(path), blocking(path, datagrams=datagrams)
+def test_grants_reach_threads(path: Path) -> None:
+    holder, waiter = blocking(path), blocking(path)
     run(holder.apply([acquire(KEY, "a")]))
     run(waiter.apply([acquire(KEY, "b", inbox=waiter.inbox, queue=True)]))
-    heads = [push.event for push in run(waiter.wakeups(0.2))]
-    assert heads == ([] if datagrams else ["head"])
     timer = threading.Timer(0.05, lambda: run(holder.apply([Release(KEY, "a")])))
     timer.start()
     [push] = run(waiter.wakeups(10))
@@ -209,7 +203,7 @@ def test_own_grants_need_no_socket(path: Path, monkeypatch: pytest.MonkeyPatch) 
     backend = blocking(path)
     run(backend.apply([acquire(KEY, "a", inbox=backend.inbox)]))
     run(backend.apply([acquire(KEY, "b", inbox=backend.inbox, queue=True)]))
-    monkeypatch.setattr(backend._post, "send", lambda _: pytest.fail("a datagram to oneself"))
+    monkeypatch.setattr(socket.socket, "sendto", lambda *_: pytest.fail("a datagram to oneself"))
     run(backend.apply([Release(KEY, "a")]))
     [push] = run(backend.wakeups(0))
     assert (push.event, push.lease) == ("granted", fingerprint("b"))
@@ -239,9 +233,8 @@ async def test_nudge_and_timeout_end_the_wait_of_a_loop(path: Path) -> None:
     backend.nudge()
 
 
-@pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-def test_nudge_and_timeout_end_the_wait_of_a_thread(path: Path, datagrams: bool) -> None:
-    backend = blocking(path, datagrams=datagrams)
+def test_nudge_and_timeout_end_the_wait_of_a_thread(path: Path) -> None:
+    backend = blocking(path)
     assert list(run(backend.wakeups(0.01))) == []
     timer = threading.Timer(0.05, backend.nudge)
     timer.start()

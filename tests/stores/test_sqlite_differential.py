@@ -26,7 +26,7 @@ from dibs.model import (
     Wakeup,
 )
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.site import Site
+from dibs.stores.sqlite.file import StoreFile
 from tests.stores.postgres.ledger_commands import KEYS, plans
 from tests.stores.told_plans import TOLD
 
@@ -89,7 +89,7 @@ class Subject:
     """The same over a file."""
 
     def __init__(self, path: Path, clock: ManualClock, manner: str) -> None:
-        self.site = Site.of(f"sqlite:///{path}", clock, None)
+        self.site = StoreFile(f"sqlite:///{path}", clock, None)
         self.manner = manner
         self.connection = Connection(self.site)
         self.other = Connection(self.site)
@@ -189,7 +189,7 @@ def places(connection: Connection, key: bytes, many: int) -> Iterator[str]:
 def test_a_large_queue_is_never_read_whole(tmp_path: Path) -> None:
     """Neither the hand-over at the head nor a sign of life from the end looks at all the rows."""
     clock = ManualClock()
-    connection = Connection(Site.of(f"sqlite:///{tmp_path}/q.db", clock, None))
+    connection = Connection(StoreFile(f"sqlite:///{tmp_path}/q.db", clock, None))
     connection.apply([Acquire(b"lock:x", "holder", "o", 30.0)])
     *_, last = places(connection, b"lock:x", 2000)
     steps_taken = 0

@@ -239,7 +239,7 @@ import os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)
 from dibs.stores.sqlite import connection
 from dibs.errors import BackendUnavailable
-connection.FORK_PATIENCE = 0.1
+connection.FORK_WAIT = 0.1
 backend = blocking(path)
 with backend._connection.lock:
     backend._connection._db.execute("BEGIN IMMEDIATE")

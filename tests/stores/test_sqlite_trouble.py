@@ -31,7 +31,7 @@ from dibs.model import (
 )
 from dibs.stores.registry import store_for
 from dibs.stores.sqlite import SqliteStore, file
-from dibs.stores.sqlite.url import Address
+from dibs.stores.sqlite.file import StoreFile
 from tests.stores.sqlite_help import ManualClock, acquire, blocking, run, url_of
 
 KEY = b"lock:x"
@@ -68,14 +68,14 @@ def tamper(path: Path, *statements: str) -> None:
 def test_what_urls_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/me")
-    assert Address("sqlite:///a/b.db").path == str(tmp_path / "a/b.db")
-    assert Address("sqlite:////a/b.db").path == "/a/b.db"
-    assert Address("sqlite:///~/b.db").path == "/home/me/b.db"
-    assert Address("sqlite:////a%20b/%3F%25.db").path == "/a b/?%.db"
-    assert os.fsencode(Address("sqlite:////%ff").path) == b"/\xff"
-    assert Address("sqlite:///x").patience == 10
-    assert Address("sqlite:///x?timeout=2.5").patience == 2.5
-    assert Address("sqlite:///x?unsafe_network_fs=1").unsafe_network_fs
+    assert StoreFile("sqlite:///a/b.db").path == str(tmp_path / "a/b.db")
+    assert StoreFile("sqlite:////a/b.db").path == "/a/b.db"
+    assert StoreFile("sqlite:///~/b.db").path == "/home/me/b.db"
+    assert StoreFile("sqlite:////a%20b/%3F%25.db").path == "/a b/?%.db"
+    assert os.fsencode(StoreFile("sqlite:////%ff").path) == b"/\xff"
+    assert StoreFile("sqlite:///x").timeout == 10
+    assert StoreFile("sqlite:///x?timeout=2.5").timeout == 2.5
+    assert StoreFile("sqlite:///x?unsafe_network_fs=1").unsafe_network_fs
 
 
 @pytest.mark.parametrize(

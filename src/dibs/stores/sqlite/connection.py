@@ -28,8 +28,6 @@ FIRST_PAUSE = 0.0001
 LONGEST_PAUSE = 0.004
 """Seconds between later retries, at most: pauses grow by half each time."""
 
-_random = random.SystemRandom()  # it has no state that a fork would copy
-
 
 class Connection:
     """A connection to the file. Its user holds `lock` during each call, so that a fork finds it at rest."""
@@ -144,7 +142,7 @@ class Connection:
 
     def read(self, statement: str, *values: object) -> list[Row]:
         """The rows of a query outside of any transaction."""
-        return self._guarded(lambda each, query: each.read(*query), (statement, *values))
+        return self._guarded(Transactions.read, (statement, values))
 
     def retry[R](
         self,
@@ -171,7 +169,7 @@ class Connection:
                     raise
                 if time.monotonic() >= end:
                     raise locked_out(self.file.path, limit) from None
-            time.sleep(pause * (0.5 + _random.random()))
+            time.sleep(pause * (0.5 + random.random()))  # noqa: S311
             pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def _guarded[T, R](self, action: Callable[[Transactions, T], R], what: T) -> R:

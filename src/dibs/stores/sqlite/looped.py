@@ -32,7 +32,7 @@ class Mailbox:
         self._reader: asyncio.Future[None] | None = None
         self.deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
         """Whoever takes wakeups in as they arrive, instead of waiting for them."""
-        if self.notifier.listen():
+        if self.notifier.listen() and self.notifier.socket is not None:
             loop.add_reader(self.notifier.socket, self._read)
 
     def close(self) -> None:
@@ -148,7 +148,9 @@ class LoopBackend:
             await self._in_thread(_nothing)
         if connection.ready:
             if maintenance.is_due_at_close(connection):
-                self._deliver(await self._in_thread(lambda: maintenance.maintain(connection), alone=False))
+                self._deliver(
+                    await self._in_thread(lambda: maintenance.maintain(connection), alone=False)
+                )
             await self._in_thread(connection.close)
         self._worker.stop()
         mailbox, self._mailbox = self._mailbox, None

@@ -13,6 +13,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from dibs.errors import DibsError
 from dibs.model import Finding, Inspect, Page, Status, Wakeup
@@ -51,7 +52,7 @@ def is_due_at_close(connection: Connection) -> bool:
     """Should a connection that is about to be closed run `maintain`?"""
     if not connection.work:
         return False
-    return connection.file.log_size() > LARGE_LOG or random.random() < AT_CLOSE
+    return connection.file.log_size() > LARGE_LOG or random.random() < AT_CLOSE  # noqa: S311
 
 
 def maintain(connection: Connection) -> list[Wakeup]:
@@ -111,7 +112,7 @@ def checkpoint(connection: Connection) -> None:
                 connection.read("PRAGMA wal_checkpoint(TRUNCATE)")
         except Busy:
             pass
-        time.sleep(0.003 * random.random())
+        time.sleep(0.003 * random.random())  # noqa: S311
 
 
 # -- the list of keys -----------------------------------------------------------------------------------
@@ -134,14 +135,13 @@ def scan(
     stem = prefix.rstrip(b"\xff")
     end = stem[:-1] + bytes([stem[-1] + 1]) if stem else b"\xff" * 2048  # longer than any key
     while True:
-        statement = _NEXT_KEYS.format(">=" if cursor is None else ">")
         start = prefix if cursor is None else max(prefix, cursor)
-        count = min(limit - len(items), SCAN_CHUNK)
-        values = (statement, start, end, count)
-        commands = [Inspect(key) for (key,) in connection.retry(lambda v=values: connection.read(*v))]
+        statement = _NEXT_KEYS.format(">=" if cursor is None else ">")
+        query = partial(connection.read, statement, start, end, min(limit - len(items), SCAN_CHUNK))
+        commands = [Inspect(key) for (key,) in connection.retry(query)]
         if not commands:
             return Page(items)
-        replies, notifications = connection.retry(lambda c=commands: connection.apply(c))
+        replies, notifications = connection.retry(partial(connection.apply, commands))
         if notifications:
             deliver(notifications)
         items += [r for r in replies if isinstance(r, Status) and (r.holders or r.waiters)]

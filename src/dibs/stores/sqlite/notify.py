@@ -68,7 +68,9 @@ class Notifier:
         others: dict[str, list[Wakeup]] = {}
         for each in notifications:
             if each.inbox:
-                (own if each.inbox == self.inbox else others.setdefault(each.inbox, [])).append(each)
+                (own if each.inbox == self.inbox else others.setdefault(each.inbox, [])).append(
+                    each
+                )
         for inbox, theirs in others.items():
             with suppress(OSError, ValueError):  # it has gone, its queue is full, it is no address
                 sender = self.socket = self.socket or _new_socket()
@@ -79,9 +81,10 @@ class Notifier:
     def receive(self, most: int = AT_ONCE) -> list[Wakeup]:
         """The notifications that have arrived, in at most so many datagrams. Never waits."""
         found: list[Wakeup] = []
-        with suppress(OSError):
-            for _ in range(most if self.socket is not None else 0):
-                found += notifications_in(self.socket.recv(MAX_SIZE), self.inbox)
+        if self.socket is not None:
+            with suppress(OSError):
+                for _ in range(most):
+                    found += notifications_in(self.socket.recv(MAX_SIZE), self.inbox)
         return found
 
     def close(self, *, in_child: bool = False) -> None:
@@ -111,8 +114,10 @@ def _new_socket() -> socket.socket:
 
 def _new_address() -> str:
     name = f"dibs-{os.urandom(12).hex()}"
-    if sys.platform == "linux":
-        return name
+    return name if sys.platform == "linux" else _in_temporary_folder(name)
+
+
+def _in_temporary_folder(name: str) -> str:
     import tempfile
 
     return str(Path(tempfile.gettempdir(), name))

@@ -51,9 +51,9 @@ class Transactions:
         """Forget all books, because something went wrong."""
         self._books.clear()
 
-    def read(self, statement: str, *values: object) -> list[Row]:
-        """The rows of a query outside of any transaction."""
-        return self._execute(statement, values).fetchall()
+    def read(self, query: tuple[str, Row]) -> list[Row]:
+        """The rows of a statement with these values, outside of any transaction."""
+        return self._execute(*query).fetchall()
 
     def apply(self, commands: Sequence[Command]) -> Outcome:
         """A reply for each command, and the notifications that they cause."""

@@ -125,9 +125,7 @@ class Worker:
             return not all(job.future.done() for job in jobs)
 
         try:
-            replies, wakeups = connection.retry(
-                lambda: connection.apply(commands), wanted=wanted
-            )
+            replies, wakeups = connection.retry(lambda: connection.apply(commands), wanted=wanted)
         except BaseException as error:  # noqa: BLE001  # told to those who wait
             for job in jobs:
                 job.settle(_for_caller(error))
