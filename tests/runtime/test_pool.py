@@ -1,4 +1,4 @@
-"""Threads share the connections that are best for a store, in the order in which they came."""
+"""Threads share the connections that a store allows, in the order in which they came."""
 
 import threading
 import time
@@ -7,24 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from dibs.errors import BackendUnavailable
 from dibs.runtime import threads as pools
-from dibs.runtime.port import step
-from dibs.runtime.threads import Pool
-from dibs.stores.port import Backend
+from dibs.runtime.threads import Pool, Slot
+from dibs.stores.memory import MemoryStore
+from dibs.stores.port import BlockingConnection
 from dibs.stores.sqlite import SqliteStore
+
+SOON = 10.0
+"""Seconds within which all ends when all is well."""
 
 
 class Made:
-    """A pool over a file, and how many connections it has made."""
+    """A pool over a file, and how many connections it has opened and not closed."""
 
     def __init__(self, path: Path, most: int | None) -> None:
         self.store = SqliteStore(f"sqlite:///{path}")
         self.count = 0
         self.pool = Pool(self._make, most)
 
-    def _make(self) -> Backend:
+    def _make(self) -> BlockingConnection:
         self.count += 1
-        return self.store.backend(blocking=True)
+        return self.store.blocking_connection()
 
 
 @pytest.fixture
@@ -37,20 +41,20 @@ def one(tmp_path: Path) -> Iterator[Made]:
 def in_line(pool: Pool, count: int) -> None:
     """Wait until so many stand in line."""
     end = time.monotonic() + 10
-    while len(pool._line) < count:
+    while len(pool._queue) < count:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
 def test_many_threads_share_one_connection_and_none_is_passed_over(one: Made) -> None:
-    first = one.pool.take()
+    first = one.pool.take(SOON)
     served: list[int] = []
 
     def take(number: int) -> None:
-        backend = one.pool.take()
-        assert backend is first
+        slot = one.pool.take(SOON)
+        assert slot is first
         served.append(number)
-        one.pool.give(backend)
+        one.pool.give(slot)
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
     for number, thread in enumerate(threads):
@@ -63,39 +67,90 @@ def test_many_threads_share_one_connection_and_none_is_passed_over(one: Made) ->
     assert one.count == 1
 
 
-def test_a_connection_that_never_comes_back_costs_a_wait_once(
+def test_slow_calls_of_many_threads_never_take_more_connections_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also once they have waited for longer than it takes to look for lost ones."""
+    monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
+    pool = Pool(MemoryStore("memory://").blocking_connection, 8)
+    used: set[BlockingConnection] = set()
+    busy = threading.Semaphore(8)
+    served = []
+
+    def work() -> None:
+        slot = pool.take(SOON)
+        used.add(slot.connection)
+        assert busy.acquire(blocking=False), "a ninth is in use"
+        time.sleep(0.1)
+        busy.release()
+        served.append(slot)
+        pool.give(slot)
+
+    threads = [threading.Thread(target=work) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(served) == 60
+    assert len(used) <= 8
+
+
+def test_whoever_gets_none_in_time_is_told(one: Made) -> None:
+    taken = one.pool.take(SOON)
+    begun = time.monotonic()
+
+    def late() -> None:
+        with pytest.raises(BackendUnavailable, match="in time: all 1 connections"):
+            one.pool.take(0.05)
+
+    thread = threading.Thread(target=late)
+    thread.start()
+    thread.join(10)
+    assert 0.04 < time.monotonic() - begun < 5
+    one.pool.give(taken)
+    assert one.pool.take(0.0) is taken
+    one.pool.give(taken)
+
+
+def test_a_connection_that_its_thread_has_lost_is_replaced(
     one: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "LONGEST", 0.05)
-    lost = one.pool.take()
-    second = one.pool.take()
-    assert second is not lost
-    one.pool.discard(second)  # nor does the next one
-    begun = time.monotonic()
-    one.pool.give(one.pool.take())
-    assert time.monotonic() - begun < 0.05
-    step(lost.close())
+    monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
+    lost: list[Slot] = []
+    dead = threading.Thread(target=lambda: lost.append(one.pool.take(SOON)))
+    dead.start()
+    dead.join(10)
+    second = one.pool.take(SOON)
+    assert second is not lost[0]
+    third = one.pool.take(SOON)  # this thread's own, which it can't be using
+    assert third is not second
+    one.pool.give(second)
+    assert list(one.pool._idle) == [], "what was replaced is closed, and not used again"
+    third.thread = None  # as an interrupt leaves it between two steps
+    fourth = one.pool.take(SOON)
+    assert fourth is not third
+    one.pool.give(fourth)
 
 
 def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Made) -> None:
-    broken = one.pool.take()
-    taken: list[Backend] = []
-    thread = threading.Thread(target=lambda: taken.append(one.pool.take()))
+    broken = one.pool.take(SOON)
+    taken: list[Slot] = []
+    thread = threading.Thread(target=lambda: taken.append(one.pool.take(SOON)))
     thread.start()
     in_line(one.pool, 1)
     begun = time.monotonic()
     one.pool.discard(broken)
     thread.join(10)
-    assert time.monotonic() - begun < pools.LONGEST
+    assert time.monotonic() - begun < pools.LOOK_EVERY
     assert taken != [broken]
     one.pool.give(taken[0])
 
 
 def test_a_store_without_a_limit_lets_nobody_wait(tmp_path: Path) -> None:
     made = Made(tmp_path / "leases.db", None)
-    taken = [made.pool.take() for _ in range(pools.MAX_IDLE + 4)]
+    taken = [made.pool.take(SOON) for _ in range(pools.MAX_IDLE + 4)]
     assert len(set(map(id, taken))) == len(taken)
-    for backend in taken:
-        made.pool.give(backend)
+    for slot in taken:
+        made.pool.give(slot)
     assert len(made.pool._idle) == pools.MAX_IDLE
     made.pool.close()

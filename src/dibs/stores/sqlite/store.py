@@ -2,12 +2,12 @@
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.port import Backend
-from dibs.stores.sqlite.blocking import BlockingBackend
+from dibs.stores.port import AsyncConnection, BlockingConnection, Store
 from dibs.stores.sqlite.file import StoreFile
+from dibs.stores.sqlite.threads import BlockingSqliteConnection
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """Leases in a file on this machine, shared by all processes that open it.
 
     `clock` replaces the machine's, and `boot` its boot id (`manual` with a clock of your own).
@@ -26,12 +26,12 @@ class SqliteStore:
         self.url = url
         self._file = StoreFile(url, clock, boot)
 
-    def backend(self, *, blocking: bool) -> Backend:
-        """A connection for an event loop, or for one thread at a time."""
-        if blocking:
-            return BlockingBackend(self._file)
-        from dibs.stores.sqlite.looped import (
-            LoopBackend,  # asyncio costs a shell command 30 ms
+    def async_connection(self) -> AsyncConnection:
+        from dibs.stores.sqlite.aio import (
+            AsyncSqliteConnection,  # asyncio costs a shell command 30 ms
         )
 
-        return LoopBackend(self._file)
+        return AsyncSqliteConnection(self._file)
+
+    def blocking_connection(self) -> BlockingConnection:
+        return BlockingSqliteConnection(self._file)

@@ -23,7 +23,7 @@ from dibs.core.ledger import HOLDERS_NAMED
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.model import Acquire, Command, Refused, Renew, Reply, Wakeup
-from dibs.stores.port import Backend
+from dibs.testing.conformance.connection import Connection
 from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.world import World
 
@@ -58,7 +58,7 @@ class Vectors(Suite):
 class Replay:
     """One plan, on keys of its own."""
 
-    def __init__(self, world: World, here: Backend, there: Backend) -> None:
+    def __init__(self, world: World, here: Connection, there: Connection) -> None:
         self._world = world
         self._here = here
         self._inboxes = {"here": here.inbox, "there": there.inbox, "": ""}
