@@ -22,7 +22,7 @@ from dibs.locks.by_id import Unattended
 from dibs.model import Acquire, Event, Wakeup
 from dibs.runtime.notifications import PassingMail, Receiver
 from dibs.session import StoreSession
-from dibs.stores.sqlite import post as letters
+from dibs.stores.sqlite import notify
 from tests.runtime.real_stores import SHARED, url_of
 from tests.runtime.stores import TappedStore
 
@@ -93,7 +93,7 @@ def by_sqlite(url: str) -> Iterator[Forge]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as stranger:
 
         def forge(it: Wakeup) -> None:
-            for letter in letters.letters_of([it]):
+            for letter in notify.datagrams_of([it]):
                 stranger.sendto(letter, "\0" + it.inbox)
 
         yield forge

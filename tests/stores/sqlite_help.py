@@ -2,13 +2,13 @@
 
 import subprocess
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
 from dibs.model import Acquire
+from dibs.stores.port import step
 from dibs.stores.sqlite import SqliteStore
-from tests.connections import connection_to
+from dibs.testing.conformance.connection import Connection, connection_of
 
 
 class ManualClock:
@@ -29,24 +29,24 @@ class ManualClock:
         self.wall += int(seconds * 1e6)
 
 
-def run[R](coroutine: Coroutine[Any, Any, R]) -> R:
-    """Step a coroutine of the blocking kind: it must end without suspending."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise AssertionError("a blocking connection suspended")
+run = step
+"""Steps a coroutine of the blocking kind: it must end without suspending."""
 
 
 def url_of(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def blocking(path: Path, **options: Any) -> Any:
-    """An open blocking backend; typed loosely, as tests look inside."""
-    backend = connection_to(SqliteStore(url_of(path), **options), "blocking")
-    run(backend.open())
-    return backend
+def blocking(path: Path, **options: Any) -> Connection:
+    """An open connection of a thread."""
+    connection = connection_of(SqliteStore(url_of(path), **options), "blocking")
+    run(connection.open())
+    return connection
+
+
+def inside(connection: Connection) -> Any:
+    """The connection to the file itself; typed loosely, as tests look inside."""
+    return connection.connection._connection  # type: ignore[union-attr]
 
 
 def acquire(key: bytes, lease: str, **more: Any) -> Acquire:

@@ -23,7 +23,7 @@ from dibs.model import (
     Status,
 )
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.site import Site
+from dibs.stores.sqlite.file import StoreFile
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
 from tests.stores.postgres.ledger_subject import Database, Time, database
@@ -50,7 +50,7 @@ class Sqlite:
 
     def __init__(self, folder: Path) -> None:
         self.time = 1000.0
-        self.site = Site.of(f"sqlite:///{folder}/leases.db", self, None)
+        self.site = StoreFile(f"sqlite:///{folder}/leases.db", self, None)
         self.connection = Connection(self.site)
 
     def now(self) -> float:

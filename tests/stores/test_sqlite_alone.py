@@ -8,7 +8,7 @@ import pytest
 from dibs.errors import BackendUnavailable, IncompatibleVersion
 from dibs.model import Acquire, Granted, Lost, Refused, Release, Released, Renew, Renewed
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.site import Site
+from dibs.stores.sqlite.file import StoreFile
 from dibs.testing import ManualClock
 
 KEY = b"lock:x"
@@ -24,7 +24,7 @@ def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     made: list[Connection] = []
     make = Connection.__init__
 
-    def noted(self: Connection, site: Site) -> None:
+    def noted(self: Connection, site: StoreFile) -> None:
         make(self, site)
         made.append(self)
 
@@ -35,8 +35,8 @@ def _closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    return Site.of(f"sqlite:///{tmp_path}/leases.db", ManualClock(), None)
+def site(tmp_path: Path) -> StoreFile:
+    return StoreFile(f"sqlite:///{tmp_path}/leases.db", ManualClock(), None)
 
 
 def statements(connection: Connection, command: Acquire | Release | Renew) -> list[str]:
@@ -49,7 +49,7 @@ def statements(connection: Connection, command: Acquire | Release | Renew) -> li
     return told
 
 
-def test_a_key_that_was_used_before_takes_one_statement(site: Site) -> None:
+def test_a_key_that_was_used_before_takes_one_statement(site: StoreFile) -> None:
     connection = Connection(site)
     connection.apply([acquire("a")])
     assert statements(connection, Renew(KEY, "a", 30.0)) == ["UPDATE"]
@@ -57,14 +57,14 @@ def test_a_key_that_was_used_before_takes_one_statement(site: Site) -> None:
     assert statements(connection, acquire("b")) == ["UPDATE"]
 
 
-def test_others_on_other_keys_are_in_nobodys_way(site: Site) -> None:
+def test_others_on_other_keys_are_in_nobodys_way(site: StoreFile) -> None:
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
     other.apply([Acquire(b"lock:y", "b", "o", 30.0)])
     assert statements(connection, Release(KEY, "a")) == ["UPDATE"]
 
 
-def test_what_others_did_to_the_key_is_seen(site: Site) -> None:
+def test_what_others_did_to_the_key_is_seen(site: StoreFile) -> None:
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
     connection.apply([Release(KEY, "a")])
@@ -75,24 +75,24 @@ def test_what_others_did_to_the_key_is_seen(site: Site) -> None:
     assert isinstance(granted, Granted)
 
 
-def test_a_refusal_is_never_given_from_memory(site: Site) -> None:
+def test_a_refusal_is_never_given_from_memory(site: StoreFile) -> None:
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
     other.apply([Release(KEY, "a")])
     assert isinstance(connection.apply([acquire("b")])[0][0], Granted)
 
 
-def test_a_queue_is_joined_in_a_transaction(site: Site) -> None:
+def test_a_queue_is_joined_in_a_transaction(site: StoreFile) -> None:
     """Nothing of it may be in the file if the rest is not."""
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
     other.apply([Release(KEY, "a")])
     [granted] = connection.apply([acquire("b", queue=True)])[0]  # our copy has a place for it
     assert isinstance(granted, Granted)
-    assert connection.read("SELECT id FROM lease_places") == []
+    assert connection.read("SELECT id FROM lease_entries") == []
 
 
-def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: Site) -> None:
+def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: StoreFile) -> None:
     """Nobody else writes in between, so the copy in memory would seem good."""
     connection = Connection(site)
     connection.apply([acquire("a")])
@@ -103,10 +103,10 @@ def test_a_lone_waiter_and_a_lone_burial_leave_nothing_half_done(site: Site) -> 
     connection.apply([Release(KEY, "c")])
     connection.apply([Release(KEY, "a", bury=60.0)])
     assert connection.read("SELECT waiting, tombs, used FROM lease_keys") == [(0, 2, 0)]
-    assert connection.read("SELECT count(*) FROM lease_tombs") == [(2,)]
+    assert connection.read("SELECT count(*) FROM lease_entries") == [(2,)]
 
 
-def test_a_transaction_that_was_left_open_is_undone_first(site: Site) -> None:
+def test_a_transaction_that_was_left_open_is_undone_first(site: StoreFile) -> None:
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
     connection.apply([Release(KEY, "a")])
@@ -118,7 +118,7 @@ def test_a_transaction_that_was_left_open_is_undone_first(site: Site) -> None:
     assert isinstance(other.apply([acquire("c")])[0][0], Refused)
 
 
-def test_a_batch_goes_on_after_one_bad_command(site: Site) -> None:
+def test_a_batch_goes_on_after_one_bad_command(site: StoreFile) -> None:
     connection = Connection(site)
     bad = Acquire(b"lock:bad", "b", "\ud800", 30.0)
     connection.apply([acquire("a"), bad, Acquire(b"lock:z", "z", "o", 30.0)])
@@ -128,7 +128,7 @@ def test_a_batch_goes_on_after_one_bad_command(site: Site) -> None:
     assert connection.read("SELECT count(*) FROM lease_keys WHERE used > 0") == [(0,)]
 
 
-def test_a_key_that_was_thrown_out_and_made_anew_is_not_mistaken(site: Site) -> None:
+def test_a_key_that_was_thrown_out_and_made_anew_is_not_mistaken(site: StoreFile) -> None:
     connection, other = Connection(site), Connection(site)
     [first] = connection.apply([acquire("a")])[0]
     connection.apply([Release(KEY, "a")])
@@ -142,7 +142,7 @@ def test_a_key_that_was_thrown_out_and_made_anew_is_not_mistaken(site: Site) -> 
     assert first.token < second.token < third.token
 
 
-def test_an_expired_lease_is_not_renewed_from_memory(site: Site) -> None:
+def test_an_expired_lease_is_not_renewed_from_memory(site: StoreFile) -> None:
     connection = Connection(site)
     connection.apply([acquire("a")])
     assert isinstance(connection.apply([Renew(KEY, "a", 30.0)])[0][0], Renewed)
@@ -151,17 +151,17 @@ def test_an_expired_lease_is_not_renewed_from_memory(site: Site) -> None:
     assert isinstance(connection.apply([Renew(KEY, "a", 30.0)])[0][0], Lost)
 
 
-def test_another_boot_is_noticed(site: Site, tmp_path: Path) -> None:
+def test_another_boot_is_noticed(site: StoreFile, tmp_path: Path) -> None:
     """It changes every row, so nobody goes on from memory."""
     connection = Connection(site)
     connection.apply([acquire("a")])
-    theirs = Site.of(f"sqlite:///{tmp_path}/leases.db", ManualClock(), "another")
+    theirs = StoreFile(f"sqlite:///{tmp_path}/leases.db", ManualClock(), "another")
     Connection(theirs).connect()
     with pytest.raises(BackendUnavailable, match="two living boots"):
         connection.apply([Renew(KEY, "a", 30.0)])
 
 
-def test_another_format_is_noticed_within_a_second(site: Site) -> None:
+def test_another_format_is_noticed_within_a_second(site: StoreFile) -> None:
     connection, other = Connection(site), Connection(site)
     connection.apply([acquire("a")])
     other.read("UPDATE lease_meta SET format = 999")
@@ -171,7 +171,7 @@ def test_another_format_is_noticed_within_a_second(site: Site) -> None:
         connection.apply([Renew(KEY, "a", 30.0)])
 
 
-def test_what_no_row_can_hold_costs_only_its_own_command(site: Site) -> None:
+def test_what_no_row_can_hold_costs_only_its_own_command(site: StoreFile) -> None:
     connection = Connection(site)
     connection.apply([acquire("a")])
     connection.apply([Release(KEY, "a")])

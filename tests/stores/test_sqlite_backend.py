@@ -1,21 +1,23 @@
-"""The backend of an event loop and that of a thread, on one file."""
+"""The connections of an event loop and of a thread, on one file."""
 
 import asyncio
 import gc
 import os
+import socket
 import sqlite3
 import sys
 import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable
 from dibs.model import (
+    Command,
     Granted,
     Inspect,
     Queued,
@@ -24,24 +26,32 @@ from dibs.model import (
     Released,
     Renew,
     Renewed,
+    Reply,
     Status,
 )
 from dibs.stores.sqlite import SqliteStore
-from tests.connections import connection_to
-from tests.stores.sqlite_help import ManualClock, acquire, blocking, run, url_of
+from dibs.stores.sqlite.aio import IN_PLACE
+from dibs.testing.conformance.connection import Connection, Mode, connection_of
+from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run, url_of
 
 KEY = b"lock:x"
 
 
-async def looped(path: Path, **options: Any) -> Any:
-    backend = connection_to(SqliteStore(url_of(path), **options), "async")
-    await backend.open()
-    return backend
+async def looped(path: Path, **options: Any) -> Connection:
+    connection = connection_of(SqliteStore(url_of(path), **options), "async")
+    await connection.open()
+    return connection
 
 
-async def in_place(backend: Any, command: Any) -> Any:
-    """One reply."""
-    return (await backend.apply([command]))[0]
+def in_place(connection: Connection, command: Command) -> Reply | None:
+    """The reply that comes before `submit` returns; None: it comes later."""
+    found: list[Any] = []
+    give_up = connection.connection.submit([command], found.append)  # type: ignore[union-attr]
+    if not found:
+        give_up()
+        return None
+    [reply] = found[0]
+    return cast("Reply", reply)
 
 
 @pytest.fixture
@@ -54,12 +64,11 @@ def path(tmp_path: Path) -> Path:
 
 async def test_an_idle_file_is_used_in_place(path: Path) -> None:
     backend = await looped(path)
-    [granted] = backend.now([acquire(KEY, "a")])
-    assert isinstance(granted, Granted)
-    [refused] = backend.now([acquire(KEY, "b")])
+    assert isinstance(in_place(backend, acquire(KEY, "a")), Granted)
+    refused = in_place(backend, acquire(KEY, "b"))
     assert isinstance(refused, Refused)
     assert refused.holders[0].lease == fingerprint("a")
-    assert backend.now([Release(KEY, "a")]) == [Released()]
+    assert in_place(backend, Release(KEY, "a")) == Released()
     await backend.close()
 
 
@@ -68,7 +77,7 @@ async def test_a_busy_file_is_not_waited_for_in_place(path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     before = time.perf_counter()
-    assert backend.now([acquire(KEY, "a")]) is None
+    assert in_place(backend, acquire(KEY, "given up")) is None
     assert time.perf_counter() - before < 0.05
     waiting = asyncio.ensure_future(backend.apply([acquire(KEY, "a")]))
     await asyncio.sleep(0.02)
@@ -82,9 +91,9 @@ async def test_a_busy_file_is_not_waited_for_in_place(path: Path) -> None:
 
 async def test_a_file_locked_for_too_long_is_said_to_be(path: Path) -> None:
     store = SqliteStore(f"{url_of(path)}?timeout=0.1")
-    backend, thread = connection_to(store, "async"), connection_to(store, "blocking")
+    backend, thread = connection_of(store, "async"), connection_of(store, "blocking")
     await backend.open()
-    run(thread.open())
+    await thread.open()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(BackendUnavailable, match=rf"another process kept {path} locked for 0.1 s"):
@@ -98,43 +107,29 @@ async def test_a_file_locked_for_too_long_is_said_to_be(path: Path) -> None:
     run(thread.close())
 
 
-async def test_concurrent_batches_are_committed_together(path: Path) -> None:
+async def test_a_batch_is_committed_once(path: Path) -> None:
     backend = await looped(path)
-    commits = 0
-
-    def trace(statement: str) -> None:
-        nonlocal commits
-        commits += statement == "COMMIT"
-
-    backend._connection._db.set_trace_callback(trace)
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    each = [backend.apply([acquire(b"lock:%d" % n, f"id{n}")]) for n in range(64)]
-    gathered = asyncio.gather(*each)
-    await asyncio.sleep(0.05)
-    other.execute("COMMIT")
-    other.close()
-    replies = await gathered
-    assert all(isinstance(reply, Granted) for [reply] in replies)
-    assert 1 <= commits <= 8
+    told: list[str] = []
+    inside(backend)._db.set_trace_callback(told.append)
+    replies = await backend.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(64)])
+    assert all(isinstance(reply, Granted) for reply in replies)
+    assert told.count("COMMIT") == 1
     await backend.close()
 
 
 async def test_a_cancelled_caller_interrupts_nothing(path: Path) -> None:
     backend = await looped(path)
-    other = sqlite3.connect(path, isolation_level=None)
     for number in range(50):
-        other.execute("BEGIN IMMEDIATE")
-        task = asyncio.ensure_future(backend.apply([acquire(b"lock:%d" % number, "id")]))
+        key = b"lock:%d" % number
+        too_many = [acquire(key, "id"), *[Inspect(key)] * IN_PLACE]
+        task = asyncio.ensure_future(backend.apply(too_many))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        other.execute("COMMIT")
-    other.close()
     [status] = await backend.apply([Inspect(b"lock:0")])
     assert isinstance(status, Status)
-    assert isinstance(await in_place(backend, acquire(KEY, "z")), Granted)
+    assert isinstance((await backend.apply([acquire(KEY, "z")]))[0], Granted)
     await backend.close()
 
 
@@ -172,18 +167,14 @@ def test_positions_in_the_queue(path: Path) -> None:
     run(backend.close())
 
 
-# ---- notifications --------------------------------------------------------------------------------------
+# ---- wakeups --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-async def test_grants_reach_other_backends(path: Path, datagrams: bool) -> None:
-    holder, waiter = await looped(path), await looped(path, datagrams=datagrams)
-    assert bool(waiter.inbox) is datagrams
+async def test_grants_reach_other_backends(path: Path) -> None:
+    holder, waiter = await looped(path), await looped(path)
     [first] = await holder.apply([acquire(KEY, "a", inbox=holder.inbox)])
     [queued] = await waiter.apply([acquire(KEY, "b", inbox=waiter.inbox, queue=True)])
     assert queued.position == 0
-    if not datagrams:
-        assert [w.event for w in await waiter.notifications(5)] == ["head"]
     await holder.apply([Release(KEY, "a")])
     [push] = await asyncio.wait_for(waiter.notifications(5), 5)
     assert (push.event, push.key, push.lease) == ("granted", KEY, fingerprint("b"))
@@ -197,13 +188,10 @@ async def test_grants_reach_other_backends(path: Path, datagrams: bool) -> None:
     await waiter.close()
 
 
-@pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-def test_grants_reach_threads(path: Path, datagrams: bool) -> None:
-    holder, waiter = blocking(path), blocking(path, datagrams=datagrams)
+def test_grants_reach_threads(path: Path) -> None:
+    holder, waiter = blocking(path), blocking(path)
     run(holder.apply([acquire(KEY, "a")]))
     run(waiter.apply([acquire(KEY, "b", inbox=waiter.inbox, queue=True)]))
-    heads = [push.event for push in run(waiter.notifications(0.2))]
-    assert heads == ([] if datagrams else ["head"])
     timer = threading.Timer(0.05, lambda: run(holder.apply([Release(KEY, "a")])))
     timer.start()
     [push] = run(waiter.notifications(10))
@@ -217,7 +205,7 @@ def test_own_grants_need_no_socket(path: Path, monkeypatch: pytest.MonkeyPatch) 
     backend = blocking(path)
     run(backend.apply([acquire(KEY, "a", inbox=backend.inbox)]))
     run(backend.apply([acquire(KEY, "b", inbox=backend.inbox, queue=True)]))
-    monkeypatch.setattr(backend._post, "send", lambda _: pytest.fail("a datagram to oneself"))
+    monkeypatch.setattr(socket.socket, "sendto", lambda *_: pytest.fail("a datagram to oneself"))
     run(backend.apply([Release(KEY, "a")]))
     [push] = run(backend.notifications(0))
     assert (push.event, push.lease) == ("granted", fingerprint("b"))
@@ -234,19 +222,19 @@ async def test_a_dead_inbox_is_no_error(path: Path) -> None:
     await backend.close()
 
 
-@pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-def test_wake_and_timeout_end_the_wait_of_a_thread(path: Path, datagrams: bool) -> None:
-    backend = blocking(path, datagrams=datagrams)
+def test_a_wake_and_the_timeout_end_the_wait_of_a_thread(path: Path) -> None:
+    backend = blocking(path)
+    wake = backend.connection.wake  # type: ignore[union-attr]
     assert list(run(backend.notifications(0.01))) == []
-    timer = threading.Timer(0.05, backend.wake)
+    timer = threading.Timer(0.05, wake)
     timer.start()
     assert list(run(backend.notifications(None))) == []
     timer.join()
     for _ in range(10_000):
-        backend.wake()  # never blocks, however full the pipe
+        wake()  # never blocks, however full the pipe
     assert list(run(backend.notifications(None))) == []
     run(backend.close())
-    backend.wake()
+    wake()
 
 
 async def test_many_grants_at_once_all_arrive(path: Path) -> None:
@@ -300,12 +288,11 @@ def test_scan_in_a_thread(path: Path) -> None:
     run(backend.close())
 
 
-@pytest.mark.parametrize("scans_in", ["loop", "thread"])
-async def test_whoever_a_scan_grants_to_is_told(path: Path, scans_in: str) -> None:
+@pytest.mark.parametrize("mode", ["async", "blocking"])
+async def test_whoever_a_scan_grants_to_is_told(path: Path, mode: Mode) -> None:
     clock = ManualClock()
     store = SqliteStore(url_of(path), clock=clock)
-    scanner = connection_to(store, "blocking" if scans_in == "thread" else "async")
-    waiter = blocking(path, clock=clock)
+    scanner, waiter = connection_of(store, mode), blocking(path, clock=clock)
     await scanner.open()
     keys = [b"lock:%03d" % n for n in range(100)]
     for key in keys:
@@ -330,11 +317,11 @@ async def test_whoever_a_scan_grants_to_is_told(path: Path, scans_in: str) -> No
 async def test_close_and_open_again(path: Path) -> None:
     backend = await looped(path)
     for _ in range(3):
-        await in_place(backend, acquire(KEY, "a"))
+        in_place(backend, acquire(KEY, "a"))
         await backend.close()
         assert not Path(f"{path}-wal").exists(), "the last one out puts the log away"
         await backend.open()
-    assert isinstance(await in_place(backend, Renew(KEY, "a", 30.0)), Renewed)
+    assert isinstance(in_place(backend, Renew(KEY, "a", 30.0)), Renewed)
     await backend.close()
 
 
@@ -373,7 +360,7 @@ def test_a_loop_closed_in_mid_flight_is_no_trouble(path: Path) -> None:
 def test_a_dropped_backend_leaves_nothing_open(path: Path) -> None:
     async def use() -> None:
         backend = await looped(path)
-        await in_place(backend, acquire(KEY, "a"))
+        in_place(backend, acquire(KEY, "a"))
 
     def open_files() -> int:
         assert no_workers()

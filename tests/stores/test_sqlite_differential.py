@@ -26,8 +26,7 @@ from dibs.model import (
     Wakeup,
 )
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.site import Site
-from dibs.stores.sqlite.values import slots_of
+from dibs.stores.sqlite.file import StoreFile
 from tests.stores.postgres.ledger_commands import KEYS, plans
 from tests.stores.told_plans import TOLD
 
@@ -90,7 +89,7 @@ class Subject:
     """The same over a file."""
 
     def __init__(self, path: Path, clock: ManualClock, manner: str) -> None:
-        self.site = Site.of(f"sqlite:///{path}", clock, None)
+        self.site = StoreFile(f"sqlite:///{path}", clock, None)
         self.manner = manner
         self.connection = Connection(self.site)
         self.other = Connection(self.site)
@@ -155,37 +154,28 @@ def follow(plan: list[Any], clock: ManualClock, reference: Reference, subject: S
 
 
 def check_counts(connection: Connection) -> None:
-    """What the keys' rows tell of other rows is so: how many, and that none ends earlier."""
-    for key, waiting, holds, tombs, due, used, inner, expires in connection.read(
-        "SELECT key, waiting, holds, tombs, due, used, iif(id IS NULL, 0, units),"
-        " iif(id IS NULL, NULL, expires) FROM lease_keys"  # what is left of one that went is no matter
-    ):
+    """What the keys' rows say of other rows is true: how many there are, and that none ends earlier."""
+    for key, waiting, holds, tombs, due, used, taken, units, slots, expires in connection.read(
+        "SELECT key, waiting, holds, tombs, due, used, taken, iif(id IS NULL, 0, units),"
+        " iif(id IS NULL, '', slots), iif(id IS NULL, NULL, expires) FROM lease_keys"
+    ):  # what is left of a released hold does not matter
         assert expires is None or due <= expires
-        for table in ("lease_places", "lease_holds", "lease_tombs"):
-            [(earliest,)] = connection.read(f"SELECT min(expires) FROM {table} WHERE key = ?", key)
-            assert earliest is None or due <= earliest
-        assert waiting == count(connection, "lease_places", key)
-        assert holds == count(connection, "lease_holds", key)
-        assert tombs == count(connection, "lease_tombs", key)
-        [(outer,)] = connection.read(
-            "SELECT coalesce(sum(units), 0) FROM lease_holds WHERE key = ?", key
+        [(earliest,)] = connection.read("SELECT min(expires) FROM lease_entries WHERE key = ?", key)
+        assert earliest is None or due <= earliest
+        assert [waiting, holds, tombs] == [count(connection, kind, key) for kind in (0, 1, 2)]
+        others = connection.read(
+            "SELECT units, slots FROM lease_entries WHERE key = ? AND kind = 1", key
         )
-        assert used == inner + outer
-        check_slots(connection, key)
+        holds = [(units, slots), *others]
+        assert used == sum(units for units, _ in holds)
+        numbers = [int(slot) for _, slots in holds for slot in slots.split(",") if slot]
+        assert int.from_bytes(taken) == bits_of(numbers)
 
 
-def check_slots(connection: Connection, key: bytes) -> None:
-    """The bits in a key's row are those of the slots in all its holds."""
-    [(taken, inner)] = connection.read(
-        "SELECT taken, iif(id IS NULL, '', slots) FROM lease_keys WHERE key = ?", key
+def count(connection: Connection, kind: int, key: bytes) -> int:
+    [(rows,)] = connection.read(
+        "SELECT count(*) FROM lease_entries WHERE kind = ? AND key = ?", kind, key
     )
-    outer = connection.read("SELECT slots FROM lease_holds WHERE key = ?", key)
-    slots = [slot for (text,) in [(inner,), *outer] for slot in slots_of(text)]
-    assert int.from_bytes(taken) == bits_of(slots)
-
-
-def count(connection: Connection, table: str, key: bytes) -> int:
-    [(rows,)] = connection.read(f"SELECT count(*) FROM {table} WHERE key = ?", key)
     return int(rows)
 
 
@@ -199,7 +189,7 @@ def places(connection: Connection, key: bytes, many: int) -> Iterator[str]:
 def test_a_large_queue_is_never_read_whole(tmp_path: Path) -> None:
     """Neither the hand-over at the head nor a sign of life from the end looks at all the rows."""
     clock = ManualClock()
-    connection = Connection(Site.of(f"sqlite:///{tmp_path}/q.db", clock, None))
+    connection = Connection(StoreFile(f"sqlite:///{tmp_path}/q.db", clock, None))
     connection.apply([Acquire(b"lock:x", "holder", "o", 30.0)])
     *_, last = places(connection, b"lock:x", 2000)
     steps_taken = 0

@@ -10,10 +10,8 @@ import pytest
 from dibs import connect
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Acquire, Granted
-from dibs.runtime.port import step
 from dibs.stores.sqlite import SqliteStore
 from dibs.testing import ManualClock
-from tests.connections import connection_to
 from tests.server.world import World
 
 
@@ -61,15 +59,15 @@ KEY = b"lock:a"
 
 def test_a_deleted_shared_memory_is_noticed(tmp_path: Path) -> None:
     clock = ManualClock()
-    backend = connection_to(SqliteStore(f"sqlite:///{tmp_path}/leases.db", clock=clock), "blocking")
-    step(backend.open())
-    (granted,) = step(backend.apply([Acquire(KEY, "one", "me", 30.0)]))
+    connection = SqliteStore(f"sqlite:///{tmp_path}/leases.db", clock=clock).blocking_connection()
+    connection.open(10)
+    (granted,) = connection.apply([Acquire(KEY, "one", "me", 30.0)], 10)
     assert isinstance(granted, Granted)
     (tmp_path / "leases.db-shm").unlink()
     clock.advance(2)
     with pytest.raises(BackendUnavailable, match="deleted or replaced"):
-        step(backend.apply([Acquire(b"lock:b", "two", "me", 30.0)]))
-    step(backend.close())
+        connection.apply([Acquire(b"lock:b", "two", "me", 30.0)], 10)
+    connection.close()
 
 
 def test_making_the_file_never_closes_it_under_another_thread(
@@ -87,8 +85,8 @@ def test_making_the_file_never_closes_it_under_another_thread(
         close(descriptor)
 
     monkeypatch.setattr(os, "close", watch)
-    backends = [connection_to(SqliteStore(f"sqlite:///{path}"), "blocking") for _ in range(4)]
-    threads = [threading.Thread(target=lambda b=b: step(b.open(listen=False))) for b in backends]
+    connections = [SqliteStore(f"sqlite:///{path}").blocking_connection() for _ in range(4)]
+    threads = [threading.Thread(target=each.open, args=(10,)) for each in connections]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -97,5 +95,5 @@ def test_making_the_file_never_closes_it_under_another_thread(
     assert (named.st_dev, named.st_ino) not in closed
     assert sorted(each.name for each in tmp_path.iterdir() if "-" not in each.name) == ["leases.db"]
     monkeypatch.undo()
-    for backend in backends:
-        step(backend.close())
+    for each in connections:
+        each.close()

@@ -8,8 +8,8 @@ import pytest
 
 from dibs.core.names import fingerprint
 from dibs.model import Granted, Release
-from dibs.stores.sqlite import upkeep
-from tests.stores.sqlite_help import ManualClock, acquire, blocking, run
+from dibs.stores.sqlite import maintenance
+from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def keys(backend: Any) -> int:
-    [(rows,)] = backend._connection.read("SELECT count(*) FROM lease_keys")
+    [(rows,)] = inside(backend).read("SELECT count(*) FROM lease_keys")
     return int(rows)
 
 
@@ -34,7 +34,7 @@ def test_tokens_rise_though_the_key_and_the_time_are_gone(path: Path) -> None:
     for n in range(100):
         cycle(backend, b"lock:%d" % n, "a")
     assert keys(backend) == 101
-    assert upkeep.run(backend._connection) == []
+    assert maintenance.maintain(inside(backend)) == []
     assert keys(backend) == 0
     clock.wall -= 10**12
     run(backend.close())
@@ -48,7 +48,7 @@ def test_a_connection_that_remembers_learns_of_the_sweep(path: Path) -> None:
     one, other = blocking(path, clock=clock), blocking(path, clock=clock)
     first = cycle(one, b"lock:x", "a")
     highest = cycle(one, b"lock:y", "a", floor=first + 10**9)
-    other._connection.sweep([b"lock:x", b"lock:y"])
+    inside(other).sweep([b"lock:x", b"lock:y"])
     assert keys(one) == 0
     assert cycle(one, b"lock:x", "b") > highest
     run(one.close())
@@ -63,7 +63,7 @@ def test_what_is_in_use_is_spared(path: Path) -> None:
     run(backend.apply([acquire(b"lock:kept", "k"), Release(b"lock:kept", "k", keep=1e6)]))
     for n in range(200):
         cycle(backend, b"lock:%d" % n, "a")
-    upkeep.run(backend._connection)
+    maintenance.maintain(inside(backend))
     assert keys(backend) == 3
     run(backend.close())
 
@@ -72,7 +72,7 @@ def test_a_few_idle_keys_stay_for_their_next_use(path: Path) -> None:
     backend = blocking(path)
     for n in range(10):
         cycle(backend, b"lock:%d" % n, "a")
-    upkeep.run(backend._connection)
+    maintenance.maintain(inside(backend))
     assert keys(backend) == 10
     run(backend.close())
 
@@ -84,21 +84,21 @@ def test_what_has_ended_is_settled_for_those_who_wait(path: Path) -> None:
     waiter = acquire(b"lock:x", "w", queue=True, inbox="somewhere")
     run(backend.apply([waiter]))
     clock.advance(2.5)
-    [push] = upkeep.run(backend._connection)
+    [push] = maintenance.maintain(inside(backend))
     assert (push.event, push.lease, push.inbox) == ("granted", fingerprint("w"), "somewhere")
     assert isinstance(run(backend.apply([waiter]))[0], Granted)
     run(backend.close())
 
 
 def test_a_large_table_is_swept_in_turns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "CHUNK", 100)
-    monkeypatch.setattr(upkeep, "CHUNKS", 2)
+    monkeypatch.setattr(maintenance, "CHUNK", 100)
+    monkeypatch.setattr(maintenance, "CHUNKS", 2)
     backend = blocking(path)
     for n in range(500):
         cycle(backend, b"lock:%03d" % n, "a")
     left = []
     for _ in range(4):
-        upkeep.run(backend._connection)
+        maintenance.maintain(inside(backend))
         left.append(keys(backend))
     assert left == [300, 100, 0, 0]
     run(backend.close())
@@ -107,20 +107,20 @@ def test_a_large_table_is_swept_in_turns(path: Path, monkeypatch: pytest.MonkeyP
 def test_a_large_log_is_emptied_and_a_reader_only_delays_it(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "LARGE", 50_000)
-    monkeypatch.setattr(upkeep, "TRIES", 3)
-    monkeypatch.setattr(upkeep, "EVERY", 10**9)
+    monkeypatch.setattr(maintenance, "LARGE_LOG", 50_000)
+    monkeypatch.setattr(maintenance, "TRIES", 3)
+    monkeypatch.setattr(maintenance, "EVERY", 10**9)
     backend = blocking(path)
-    log = backend._site.log_size
+    log = inside(backend).file.log_size
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM lease_keys").fetchall()
     for n in range(200):
         cycle(backend, b"lock:%d" % n, "a")
-    upkeep.run(backend._connection)
+    maintenance.maintain(inside(backend))
     assert log() > 50_000, "somebody reads what lies in it"
     assert cycle(backend, b"lock:x", "b") > 0
     reader.close()
-    upkeep.run(backend._connection)
+    maintenance.maintain(inside(backend))
     assert log() <= 50_000
     run(backend.close())

@@ -22,9 +22,8 @@ from dibs.server.records.bounds import (
 )
 from dibs.server.records.port import Conflict, Entry, Record
 from dibs.stores.sqlite import file
+from dibs.stores.sqlite.errors import code_of, explain, is_busy, locked_out
 from dibs.stores.sqlite.schema import PAGE_SIZE
-from dibs.stores.sqlite.trouble import code_of, explain, is_busy, locked_out
-from dibs.stores.sqlite.url import Address
 
 _TABLES = (
     """CREATE TABLE dibs_service (
@@ -59,7 +58,7 @@ class SqliteRecords:
     """One connection, in a thread of its own: a busy file keeps nobody else waiting."""
 
     def __init__(self, url: str) -> None:
-        self._address = Address(url)
+        self._address = file.StoreFile(url)
         self._thread: ThreadPoolExecutor | None = None
         self._db: sqlite3.Connection | None = None
         self._identity: tuple[int, int] = (0, 0)
@@ -89,7 +88,7 @@ class SqliteRecords:
             return action(self._connected())
         except sqlite3.Error as error:
             if is_busy(error):
-                raise locked_out(self._address.path, self._address.patience) from error
+                raise locked_out(self._address.path, self._address.timeout) from error
             self._disconnect()
             if code_of(error) == sqlite3.SQLITE_ERROR:  # a table or a column is missing
                 raise unreadable(self._address.path, str(error)) from error
@@ -104,9 +103,9 @@ class SqliteRecords:
             return self._db
         self._disconnect()
         path = self._address.path
-        file.prepare(path, unsafe_network_fs=self._address.unsafe_network_fs)
+        self._address.prepare()
         db = sqlite3.connect(
-            path, timeout=self._address.patience, isolation_level=None, check_same_thread=False
+            path, timeout=self._address.timeout, isolation_level=None, check_same_thread=False
         )
         self._identity = self._identity_now()
         try:
@@ -132,7 +131,7 @@ class SqliteRecords:
 
     def _begin_wal(self, db: sqlite3.Connection) -> None:
         """SQLite does not wait for a busy file here, so this does."""
-        end = time.monotonic() + self._address.patience
+        end = time.monotonic() + self._address.timeout
         while True:
             try:
                 db.execute("PRAGMA journal_mode = WAL")
@@ -255,7 +254,7 @@ def _risen(db: sqlite3.Connection, done: sqlite3.Cursor) -> bool:
 
 def sqlite_path(url: str) -> Path:
     """The file of a SQLite URL. Raises `NotConfigured` for one that is none."""
-    return Path(Address(url).path)
+    return Path(file.StoreFile(url).path)
 
 
 def open_to_others(urls: Iterable[str], secret: Path | None = None) -> Sequence[str]:

@@ -1,281 +1,317 @@
-"""An event loop's way to the file: in place while nobody else writes, else in a thread of its own."""
+"""An event loop's connection: in place while nobody else writes, else in a thread of its own."""
 
 import asyncio
 import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any
+from queue import SimpleQueue
 
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
-from dibs.stores.aio import as_dibs, submit_in_task
+from dibs.stores.aio import as_dibs, resolve
 from dibs.stores.port import Deliver, Done, GiveUp
-from dibs.stores.sqlite import examining, scanning, upkeep
+from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen, sender
-from dibs.stores.sqlite.post import Post
-from dibs.stores.sqlite.site import Site
-from dibs.stores.sqlite.trouble import Busy
-from dibs.stores.sqlite.worker import Job, Worker
+from dibs.stores.sqlite.errors import Busy
+from dibs.stores.sqlite.file import StoreFile
+from dibs.stores.sqlite.notify import Notifier
+from dibs.stores.sqlite.transactions import Outcome
 
-
-class Mailbox:
-    """Notifications for one event loop. It knows no connection, so that one can be dropped."""
-
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, post: Post | None, deliver: Deliver
-    ) -> None:
-        self.post = post
-        self.inbox = "" if post is None else post.inbox
-        self.take = deliver
-        """Takes those that are for us, in the loop."""
-        self._loop = loop
-        if self.inbox and post is not None:
-            loop.add_reader(post.socket, self._read)
-
-    def close(self) -> None:
-        """Stop listening."""
-        if self.post is not None:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self.post.socket)
-            self.post.close()
-
-    def _read(self) -> None:
-        if self.post is not None:
-            # One at a time: the loop comes back for more, and whom it wakes need not wait for them.
-            arrived = self.post.receive(1)
-            if arrived:
-                self.take(arrived)
-
-    def deliver(self, wakeups: Sequence[Wakeup], *, in_loop: bool = False) -> None:
-        """See that each notification reaches its inbox, ours or another's. Any thread."""
-        mine = self.inbox
-        others = [wakeup for wakeup in wakeups if wakeup.inbox and wakeup.inbox != mine]
-        if others and self.post is not None:
-            self.post.send(others)
-        if len(others) == len(wakeups):
-            return
-        own = [wakeup for wakeup in wakeups if wakeup.inbox == mine]
-        if not own:
-            return
-        if in_loop:
-            self.take(own)
-        else:
-            try:
-                self._loop.call_soon_threadsafe(self.take, own)
-            except RuntimeError:
-                pass  # that loop is closed, and nobody waits in it any more
-
-
-A_MOMENT = 0.00005
-"""Seconds that an event loop waits in place for another writer."""
+SHORT_WAIT = 0.00005
+"""Seconds that an event loop waits in place for another writer. Most have finished by then."""
 
 IN_PLACE = 64
-"""Commands of a batch that is applied on the loop's own thread, at most."""
+"""Commands in a batch that is applied on the loop's own thread, at most."""
+
+type Job = Callable[[], object]
+type Wanted = Callable[[], bool]
+type Take = Callable[[Sequence[Wakeup]], None]
 
 
 class AsyncSqliteConnection:
     """See `AsyncConnection`.
 
-    A batch that is given up interrupts nothing: it is done or not done as a whole, and its answer is dropped.
+    Giving a batch up interrupts nothing: it is done or not done as a whole, and its answer is dropped.
     """
 
     parallel = 1
 
-    def __init__(self, site: Site) -> None:
-        self.inbox = ""
-        self._site = site
-        self._connection = Connection(site)
-        self._worker = Worker(self._connection)
-        self._mailbox: Mailbox | None = None
-        self._watch: Watch | None = None
-        self._polling: asyncio.Task[None] | None = None
-        self._flying = 0
-        self._tidying: threading.Thread | None = None
-        self._last_rites = weakref.finalize(self, self._worker.stop_for_good)
-        self._last_rites.atexit = False
+    def __init__(self, file: StoreFile) -> None:
+        self._file = file
+        self._connection = Connection(file)
+        self._in_threads = 0
+        """Calls that wait for the worker."""
+        self._deliver: Deliver | None = None
+        self._maintaining: threading.Thread | None = None
+        self._have_worker()
+
+    def _have_worker(self) -> None:
+        self._worker = Worker(self._connection, weakref.WeakMethod(self._take))
+        self._finalizer = weakref.finalize(self, self._worker.end)
+        self._finalizer.atexit = False
+
+    @property
+    def inbox(self) -> str:
+        return self._worker.notifier.inbox
 
     async def open(self) -> None:
-        await self._in_thread(self._connection.connect)
-        if self._mailbox is None:  # others' notifications are sent from here, too
-            self._use(Mailbox(asyncio.get_running_loop(), sender(self._connection), _to_nobody))
-
-    async def subscribe(self, deliver: Deliver) -> None:
-        if self.inbox or self._polling is not None:
-            return
-        if self._mailbox is not None:
-            self._mailbox.close()
-        post, self._watch = begin_to_listen(self._connection)
-        mailbox = Mailbox(asyncio.get_running_loop(), post, deliver)
-        self._use(mailbox)
-        self.inbox = mailbox.inbox
-        if self._watch is not None:
-            poll = _poll(weakref.ref(self), self._watch, deliver)
-            self._polling = asyncio.get_running_loop().create_task(poll)
-            self._polling._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
-
-    def _use(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-        self._last_rites.detach()
-        self._last_rites = weakref.finalize(self, partial(_let_go, self._worker, mailbox))
-        self._last_rites.atexit = False
-        self._worker.deliver = mailbox.deliver
+        connect = self._connection.connect
+        await self._in_thread(lambda wanted: self._connection.retry(connect, wanted=wanted))
 
     async def close(self) -> None:
-        connection = self._connection
-        if self._worker.is_running:  # it may still connect for somebody who was cancelled
-            await self._in_thread(_nothing)
-        if connection.ready:
-            if upkeep.is_due_at_parting(connection):
-                self._deliver(await self._in_thread(lambda: upkeep.run(connection), alone=False))
-            await self._in_thread(connection.close)
-        self._worker.stop()
-        mailbox, self._mailbox = self._mailbox, None
-        if mailbox is not None:
-            mailbox.close()
-        polling, self._polling = self._polling, None
-        if polling is not None:
-            polling.cancel()
-        self.inbox, self._watch = "", None
+        worker = self._worker
+        if worker.is_running or self._connection.ready:
+            await self._in_thread(lambda _: worker.close_connection(maintain=True))
+        worker.stop()
+        worker.stop_listening()
+        self._deliver = None
+
+    async def subscribe(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        self._worker.listen()
+
+    def _take(self, notifications: Sequence[Wakeup]) -> None:
+        if notifications and self._deliver is not None:
+            self._deliver(notifications)
 
     # -- commands -----------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
-        replies: Sequence[Reply] | DibsError | None
+        result: Sequence[Reply] | DibsError
         try:
-            replies = self._in_place(commands)
-        except Exception as error:  # noqa: BLE001  # whatever it was, the callers are told
-            replies = as_dibs(error)
-        if replies is None:
-            return submit_in_task(self._apply(commands), done)
-        done(replies)
+            outcome = self._apply_in_place(commands)
+        except Exception as error:  # noqa: BLE001  # whatever it was, the callers get it
+            result = as_dibs(error)
+        else:
+            if outcome is None:
+                return self._apply_in_thread(commands, done)
+            result, notifications = outcome
+            if notifications:
+                self._take(self._worker.notifier.send(notifications))
+            self._maintain_if_due()
+        done(result)
         return _nothing
 
-    def _in_place(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        """Apply a batch now; None if somebody is in the way, or it would take too long here."""
+    def _apply_in_place(self, commands: Sequence[Command]) -> Outcome | None:
+        """Apply a batch now. None if another connection is writing, or it would take too long."""
         connection = self._connection
-        if self._flying or not connection.ready or len(commands) > IN_PLACE:
+        if self._in_threads or not connection.ready or len(commands) > IN_PLACE:
             return None
         if not connection.lock.acquire(blocking=False):
             return None
         try:
-            replies, wakeups = self._apply_soon(commands)
+            try:
+                return connection.apply(commands)
+            except Busy:
+                time.sleep(SHORT_WAIT)
+                return connection.apply(commands)
         except Busy:
             return None
         finally:
             connection.lock.release()
-        if self._watch is not None:
-            self._watch.note(commands, replies)
-        if wakeups:
-            self._deliver(wakeups)
-        if connection.work >= upkeep.EVERY:
-            self._tidy()
-        return replies
 
-    def _apply_soon(self, commands: Sequence[Command]) -> tuple[list[Reply], list[Wakeup]]:
-        """Somebody who writes has mostly done so in less time than another thread would cost."""
-        try:
-            return self._connection.apply(commands)
-        except Busy:
-            time.sleep(A_MOMENT)
-            return self._connection.apply(commands)
+    def _apply_in_thread(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        def finish(future: asyncio.Future[list[Reply]]) -> None:
+            self._maintain_if_due()
+            if not future.cancelled():
+                error = future.exception()
+                done(as_dibs(error) if isinstance(error, Exception) else future.result())
 
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        replies: Sequence[Reply] = await self._fly(Job(commands))
-        if self._watch is not None:
-            self._watch.note(commands, replies)
-        if upkeep.is_due(self._connection):
-            self._tidy()
-        return replies
+        def give_up() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                future.cancel()
+
+        future = self._start(partial(self._worker.apply, commands))
+        future.add_done_callback(finish)
+        return give_up
+
+    async def _in_thread[R](self, action: Callable[[Wanted], R]) -> R:
+        """Have the worker do something that may wait."""
+        return await self._start(action)
+
+    def _start[R](self, action: Callable[[Wanted], R]) -> asyncio.Future[R]:
+        """Have the worker do something. It can ask whether the result is still wanted."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        self._in_threads += 1
+        future.add_done_callback(self._ended)
+        self._worker.submit(partial(_do, action, loop, future))
+        return future
+
+    def _ended(self, _: object) -> None:
+        self._in_threads -= 1
+
+    def _maintain_if_due(self) -> None:
+        """Run maintenance in a thread and on a connection of its own, beside the commands."""
+        if self._connection.work < maintenance.EVERY:
+            return
+        self._connection.work = 0
+        if self._maintaining is None or not self._maintaining.is_alive():
+            self._maintaining = threading.Thread(
+                target=_maintain,
+                args=(self._file, self._worker.send),
+                name="dibs-maintenance",
+                daemon=True,
+            )
+            self._maintaining.start()
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        look = partial(scanning.scan, self._connection, prefix, cursor, limit, self._worker.push)
-        page: Page = await self._in_thread(look, alone=False)
-        return page
-
-    async def _in_thread(self, action: Callable[[], Any], *, alone: bool = True) -> Any:
-        """Have something done that may wait; `alone`: under the connection's lock."""
-        return await self._fly(Job(action, alone=alone))
-
-    async def _fly(self, job: Job) -> Any:
-        self._flying += 1
-        try:
-            self._worker.submit(job)
-            return await job.future
-        finally:
-            self._flying -= 1
-
-    def _tidy(self) -> None:
-        """Upkeep in a thread and on a connection of its own: others go on beside it."""
-        self._connection.work = 0
-        mailbox = self._mailbox
-        if mailbox is not None and (self._tidying is None or not self._tidying.is_alive()):
-            self._tidying = threading.Thread(
-                target=_tidy, args=(self._site, mailbox), name="dibs-upkeep", daemon=True
-            )
-            self._tidying.start()
+        connection, send = self._connection, self._worker.send
+        return await self._in_thread(
+            lambda _: maintenance.scan(connection, prefix, cursor, limit, send)
+        )
 
     async def examine(self) -> Sequence[Finding]:
-        look = partial(examining.examine, self._connection, pushes=self._watch is None)
-        found: Sequence[Finding] = await self._in_thread(look, alone=False)
-        return found
+        connection = self._connection
+        return await self._in_thread(lambda _: maintenance.examine(connection))
+
+    def after_fork(self) -> None:
+        """The loop, its thread and its socket belong to the parent; `connection.py` does the rest."""
+        self._finalizer.detach()
+        self._worker.notifier.close(in_child=True)
+        self._in_threads = 0
+        self._maintaining = None
+        self._have_worker()
+
+
+class Worker:
+    """The thread in which an event loop's commands wait for the file, and its notifications.
+
+    The thread is made when it is first needed. It keeps no `AsyncSqliteConnection` alive, so that one that
+    is dropped without `close` ends it.
+    """
+
+    def __init__(self, connection: Connection, take: "weakref.WeakMethod[Take]") -> None:
+        self.notifier = Notifier()
+        self._connection = connection
+        self._take = take
+        """Takes notifications for us, in the loop."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    # -- jobs ---------------------------------------------------------------------------------------
+
+    @property
+    def is_running(self) -> bool:
+        """It has a thread, which may have something to do."""
+        return self._thread is not None
+
+    def submit(self, job: Job) -> None:
+        """Have the thread do a job, after all others."""
+        self._jobs.put(job)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_run, args=(self._jobs,), name="dibs-sqlite", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Let the thread end after its jobs; never waits. Another job starts another thread."""
+        if self._thread is not None:
+            self._thread = None
+            self._jobs.put(None)
+            self._jobs = SimpleQueue()
+
+    def end(self) -> None:
+        """Close everything once the jobs are done."""
+        if self._thread is None:
+            self._connection.close()
+        else:
+            self.submit(self.close_connection)
+            self.stop()
+        self.notifier.close()
+
+    def apply(self, commands: Sequence[Command], wanted: Wanted) -> list[Reply]:
+        """Apply a batch, and send the notifications even if nobody waits for the replies any more."""
+        connection = self._connection
+        replies, notifications = connection.retry(
+            partial(connection.apply, commands), wanted=wanted
+        )
+        if notifications:
+            self.send(notifications)
+        return replies
+
+    def close_connection(self, *, maintain: bool = False) -> None:
+        """Disconnect from the file."""
+        connection = self._connection
+        if maintain and connection.ready and maintenance.is_due_at_close(connection):
+            self.send(maintenance.maintain(connection))
+        with connection.lock:
+            connection.close()
 
     # -- notifications ------------------------------------------------------------------------------
 
-    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
-        if self._mailbox is not None:
-            self._mailbox.deliver(wakeups, in_loop=True)
+    def send(self, notifications: Sequence[Wakeup]) -> None:
+        """Send notifications to their inboxes, and deliver our own. For any thread but the loop's."""
+        own = self.notifier.send(notifications)
+        if own and self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, and nobody waits in it any more
+                self._loop.call_soon_threadsafe(self._deliver, own)
 
-    def after_fork(self) -> None:
-        """The connection is seen to by `forks`; the loop's own files belong to the parent."""
-        self._last_rites.detach()
-        if self._mailbox is not None and self._mailbox.post is not None:
-            self._mailbox.post.close_in_child()
-        self._mailbox = self._watch = self._tidying = self._polling = None
-        self.inbox = ""
-        self._flying = 0
-        self._worker = Worker(self._connection)
+    def listen(self) -> None:
+        """Receive our notifications in the running loop, if that is possible here."""
+        if not self.notifier.inbox and self.notifier.listen():
+            assert self.notifier.socket is not None
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self.notifier.socket, self._receive)
+
+    def _receive(self) -> None:
+        # One datagram at a time: the loop comes back for more, and whom it wakes need not wait for them.
+        self._deliver(self.notifier.receive(1))
+
+    def _deliver(self, notifications: Sequence[Wakeup]) -> None:
+        take = self._take()
+        if take is not None:
+            take(notifications)
+
+    def stop_listening(self) -> None:
+        """Give the inbox up."""
+        loop, reading = self._loop, self.notifier.socket
+        if loop is not None and reading is not None and not loop.is_closed():
+            loop.remove_reader(reading)
+        self.notifier.close()
+        self._loop = None
 
 
-def _nothing() -> None:
-    """What has to be done first has been done."""
+def _run(jobs: SimpleQueue[Job | None]) -> None:
+    while _next(jobs):
+        pass  # and while it waits for a job, it keeps no other alive
 
 
-def _to_nobody(_: object) -> None:
-    """Nobody has subscribed."""
+def _next(jobs: SimpleQueue[Job | None]) -> bool:
+    job = jobs.get()
+    if job is not None:
+        job()
+    return job is not None
 
 
-async def _poll(
-    connection: "weakref.ref[AsyncSqliteConnection]", watch: Watch, deliver: Deliver
+def _do[R](
+    action: Callable[[Wanted], R],
+    loop: asyncio.AbstractEventLoop,
+    future: asyncio.Future[R],
 ) -> None:
-    """Without datagrams: look for changes of the file, for as long as the connection lives."""
-    while True:
-        await asyncio.sleep(PACE)
-        ours = connection()
-        if ours is None:
-            return
-        try:
-            news = await ours._in_thread(watch.look)
-        except DibsError as error:
-            news = error
-        del ours
-        if news:
-            deliver(news)
-
-
-def _tidy(site: Site, mailbox: Mailbox) -> None:
-    connection = Connection(site)
+    """Do a job in the worker's thread, and bring its result to the loop."""
+    result: R | Exception
     try:
-        mailbox.deliver(upkeep.run(connection))
+        result = action(lambda: not future.done())
+    except Exception as error:  # noqa: BLE001  # its caller gets it
+        result = error
+    with suppress(RuntimeError):  # the loop is closed, and nobody waits in it any more
+        loop.call_soon_threadsafe(resolve, future, result)
+
+
+def _maintain(file: StoreFile, send: Callable[[Sequence[Wakeup]], None]) -> None:
+    connection = Connection(file)
+    try:
+        send(maintenance.maintain(connection))
     finally:
         with connection.lock:
             connection.close()
 
 
-def _let_go(worker: Worker, mailbox: Mailbox) -> None:
-    """A backend was dropped without `close`."""
-    worker.stop_for_good()
-    if mailbox.post is not None:
-        mailbox.post.close()
+def _nothing() -> None:
+    """There is nothing to give up."""

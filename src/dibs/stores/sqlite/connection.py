@@ -1,72 +1,79 @@
-"""One connection to the file: how it is made, guarded and ended.
+"""One connection to the file: opening and closing, retries while it is busy, and forks.
 
-Nothing here waits: where somebody else is writing, `Busy` is raised and nothing was done. SQLite's own
-waiting isn't used, as it sleeps for up to a quarter of a second while the file is long free again.
+SQLite's own busy waiting is not used, because it sleeps for up to a quarter of a second while the file
+is long free again. Where another connection writes, the methods raise `Busy` and have done nothing;
+`retry` calls them again.
 """
 
 import os
+import random
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
 from weakref import WeakSet
 
-from dibs.core.book import Entry
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Wakeup
-from dibs.stores.sqlite import file, schema
-from dibs.stores.sqlite.site import Site
+from dibs.stores.sqlite import schema
+from dibs.stores.sqlite.errors import Busy, explain, is_busy, locked_out
+from dibs.stores.sqlite.file import StoreFile
+from dibs.stores.sqlite.schema import Row
 from dibs.stores.sqlite.transactions import Outcome, Transactions, replaced
-from dibs.stores.sqlite.trouble import Busy, explain, is_busy
-from dibs.stores.sqlite.values import Row
 
-_leaked: list[object] = []
+FIRST_PAUSE = 0.0001
+"""Seconds before the first retry, about."""
+
+LONGEST_PAUSE = 0.004
+"""Seconds between later retries, at most: pauses grow by half each time."""
 
 
 class Connection:
-    """A connection to the file. Whoever uses it holds `lock`, so that a fork finds it at rest."""
+    """A connection to the file. Its user holds `lock` during each call, so that a fork finds it at rest."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, file: StoreFile) -> None:
+        self.file = file
         self.lock = threading.Lock()
         self.work = 0
-        """Commands applied since the last upkeep."""
-        """What datagrams of this file's users are signed with."""
+        """Commands applied since the last maintenance."""
         self._db: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
         self._transactions: Transactions | None = None
-        watch_forks(self)
+        _connections.add(self)
 
     @property
     def ready(self) -> bool:
         """Connected, so that a batch can be applied at once."""
         return self._db is not None
 
-    # -- a life -------------------------------------------------------------------------------------
+    # -- opening and closing ------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Open the file, making what is missing. Raises `Busy` while somebody else makes it."""
+        """Open the file, making what is missing. Raises `Busy` while another process makes it."""
         if self._db is not None:
             return
-        refuse_if_torn(self.site)
-        file.prepare(self.site.path, unsafe_network_fs=self.site.unsafe_network_fs)
+        if self.file.path in _torn:
+            raise BackendUnavailable(
+                f"this process was forked amid a transaction on {self.file.path}, and SQLite can't be "
+                "used safely on it here: start it by spawn, or exec a program after the fork"
+            )
+        self.file.prepare()
         try:
             self._connect()
         except sqlite3.Error as error:
             self.close()
             if is_busy(error):
                 raise Busy from None
-            raise explain(error, self.site.path) from error
+            raise explain(error, self.file.path) from error
         except BaseException:
             self.close()
             raise
 
     def _connect(self) -> None:
-        opened = Path(self.site.path).stat()
+        opened = Path(self.file.path).stat()
         db = self._db = sqlite3.connect(
-            self.site.path,
+            self.file.path,
             timeout=0,
             isolation_level=None,
             check_same_thread=False,
@@ -78,34 +85,34 @@ class Connection:
         mode = execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise BackendUnavailable(
-                f"{self.site.path} can't be shared between processes: its file system or its VFS "
+                f"{self.file.path} can't be shared between processes: its file system or its VFS "
                 f"allows SQLite no write-ahead log (it stays in mode {mode})"
             )
         execute("PRAGMA synchronous = NORMAL")  # see docs/adr/0003
-        execute("PRAGMA wal_autocheckpoint = 0")  # see upkeep.py
-        self._transactions = transactions = self._settle(cursor)
+        execute("PRAGMA wal_autocheckpoint = 0")  # see maintenance.py
+        self._transactions = transactions = self._begin_use(cursor)
         if transactions.identity[:2] != (opened.st_dev, opened.st_ino):
-            raise replaced(self.site)
+            raise replaced(self.file.path)
 
-    def _settle(self, cursor: sqlite3.Cursor) -> Transactions:
-        """Find or make the tables, and see to it that their times are of our boot."""
-        site, execute = self.site, cursor.execute
+    def _begin_use(self, cursor: sqlite3.Cursor) -> Transactions:
+        """Find or make the tables, and take over the entries of an earlier boot."""
+        file, execute = self.file, cursor.execute
         execute("BEGIN IMMEDIATE")
-        identity = site.identity()  # the shared memory is there from now on
+        identity = file.identity()  # the shared memory is there from now on
         if identity is None:
-            raise replaced(site)
-        schema.create(execute, site.boot)
-        boot, floor = schema.read_meta(execute, site.path)
-        if boot != site.boot:
-            if site.settled:
-                raise schema.two_boots(site.path)
-            schema.adopt(execute, site.boot, site.clock.now())
+            raise replaced(file.path)
+        schema.create(execute, file.boot)
+        boot, floor = schema.check_meta(execute(schema.READ_META).fetchone(), file.path)
+        if boot != file.boot:
+            if file.adopted:
+                raise schema.two_boots(file.path)
+            schema.adopt(execute, file.boot, file.clock.now())
         execute("COMMIT")
-        site.settled = True
-        return Transactions(site, cursor, identity, floor)
+        file.adopted = True
+        return Transactions(file, cursor, identity, floor)
 
     def close(self) -> None:
-        """Disconnect; a transaction that was under way is rolled back."""
+        """Disconnect. A transaction that is under way is rolled back."""
         db, self._db = self._db, None
         cursor, self._cursor = self._cursor, None
         self._transactions = None
@@ -115,72 +122,79 @@ class Connection:
             db.close()
 
     def unlock_after_interrupt(self) -> None:
-        """For the one thread that uses it: Ctrl-C at the wrong moment leaves the lock taken for ever."""
+        """For the only thread that uses it: Ctrl-C at the wrong moment leaves the lock taken for ever."""
         if self.lock.acquire(timeout=0.1):
             self.lock.release()
         else:
             self.lock = threading.Lock()
 
-    @property
-    def at_rest(self) -> bool:
-        """No transaction is under way."""
-        return self._db is None or not self._db.in_transaction
-
-    def leak(self) -> None:
-        """Forget what was inherited in the middle of something; it is never closed: see `forks`."""
-        _leaked.append((self._db, self._cursor, self._transactions))
-        self._db = self._cursor = None
-        self.close()
-
-    def close_in_child(self) -> None:
-        """Let go of what was inherited at rest, without touching the file: see `forks`."""
-        if self._db is not None:
-            self._db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE)
-        self.close()
-
-    # -- batches ------------------------------------------------------------------------------------
+    # -- use ----------------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command]) -> Outcome:
-        """Apply a batch in one transaction. Raises `Busy`, or what the port says."""
+        """Apply a batch in one transaction. Raises `Busy`, or what the store port says."""
         outcome = self._guarded(Transactions.apply, commands)
         self.work += len(commands)
         return outcome
 
     def sweep(self, keys: Sequence[bytes]) -> list[Wakeup]:
-        """Settle keys, and throw out those that are idle; tokens still rise, as new keys begin above."""
+        """Let time take effect on keys, and delete those that are idle."""
         return self._guarded(Transactions.sweep, keys)
 
     def read(self, statement: str, *values: object) -> list[Row]:
         """The rows of a query outside of any transaction."""
-        return self._guarded(lambda _, query: self._read(query), (statement, *values))
+        return self._guarded(Transactions.read, (statement, values))
 
-    def peek(self, key: bytes, entry_id: str) -> tuple[Entry | None, str | None]:
-        """What an id has, and the id of the first place in the queue."""
-        return self._guarded(Transactions.peek, (key, entry_id))
+    def retry[R](
+        self,
+        action: Callable[[], R],
+        timeout: float | None = None,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> R:
+        """Call one of the methods above with `lock` held, again and again while the file is busy.
+
+        `timeout` is in seconds; if it is None or longer, the file's own applies. Raises
+        `BackendUnavailable` when the file was busy until then, and `Busy` as soon as the result is not
+        `wanted` any more. The pauses are short and random, so that each writer gets its turn.
+        """
+        longest = self.file.timeout
+        limit = longest if timeout is None else min(timeout, longest)
+        end = time.monotonic() + limit
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                with self.lock:
+                    return action()
+            except Busy:
+                if not wanted():
+                    raise
+                if time.monotonic() >= end:
+                    raise locked_out(self.file.path, limit) from None
+            time.sleep(pause * (0.5 + random.random()))  # noqa: S311
+            pause = min(pause * 1.5, LONGEST_PAUSE)
 
     def _guarded[T, R](self, action: Callable[[Transactions, T], R], what: T) -> R:
-        """Connect if need be; after an error, leave nothing half done and begin afresh next time."""
+        """Connect if necessary. After an error leave nothing half done, and begin anew next time."""
         try:
             if self._transactions is None:
                 self.connect()
             assert self._transactions is not None
             return action(self._transactions, what)
         except sqlite3.Error as error:
-            self._give_up()
+            self._roll_back()
             if is_busy(error):
                 raise Busy from None
             self.close()
-            raise explain(error, self.site.path) from error
+            raise explain(error, self.file.path) from error
         except (DibsError, OSError, MemoryError):
-            self._give_up()
+            self._roll_back()
             self.close()
             raise
         except BaseException:
-            self._give_up()
+            self._roll_back()
             raise
 
-    def _give_up(self) -> None:
-        """Leave no transaction behind, and remember nothing of it."""
+    def _roll_back(self) -> None:
+        """Leave no transaction behind, and forget the books that it used."""
         if self._transactions is not None:
             self._transactions.forget()
         db = self._db
@@ -190,59 +204,39 @@ class Connection:
             except sqlite3.Error:
                 self.close()  # which rolls back, too
 
-    def _read(self, query: tuple[Any, ...]) -> list[Row]:
-        assert self._cursor is not None
-        return self._cursor.execute(query[0], query[1:]).fetchall()
+    # -- forks --------------------------------------------------------------------------------------
+
+    def close_after_fork(self, *, at_rest: bool) -> None:
+        """In the child: drop the inherited connection. One that was not at rest is never closed."""
+        db = self._db
+        if at_rest and not (db is not None and db.in_transaction):
+            if db is not None:
+                db.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE)
+        else:
+            _torn.add(self.file.path)
+            _leaked.append((db, self._cursor, self._transactions))
+            self._db = self._cursor = None
+        self.close()
+        self.lock = threading.Lock()
 
 
-FORK_PATIENCE = 2.0
-"""How long a fork waits for the transactions of other threads to end, in seconds."""
+# SQLite keeps, per process, a note of the locks it holds on a file. In a forked child that note is wrong,
+# so inherited connections must go. Closing them is safe only while no transaction is under way, because
+# rolling one back would write into the memory that the parent shares. Hence the locks taken before each
+# fork. Closing takes none of the parent's locks away: they belong to the process that took them.
 
+FORK_WAIT = 2.0
+"""Seconds that a fork waits for the transactions of other threads to end."""
 
-class Forkable(Protocol):
-    """A connection, as far as a fork is concerned: it is found at rest, and the child begins with none.
-
-    SQLite keeps, per process, a note of which locks it holds on a file. In a child that note is a lie, so the
-    inherited connections have to go. Closing them is safe only while no transaction is under way, as rolling
-    one back would write into the memory that the parent shares: hence the locks taken before each fork. It
-    takes none of the parent's locks away, since locks belong to the process that took them.
-    """
-
-    site: Site
-    lock: threading.Lock
-
-    @property
-    def at_rest(self) -> bool:
-        """No transaction is under way."""
-
-    def close_in_child(self) -> None:
-        """Let go of what was inherited."""
-
-    def leak(self) -> None:
-        """Forget what was inherited, and see to it that nothing ever closes it."""
-
-
-_connections: WeakSet[Forkable] = WeakSet()
-_held: list[Forkable] = []
+_connections: WeakSet[Connection] = WeakSet()
+_held: list[Connection] = []
 _torn: set[str] = set()
+"""Files that this process must not open, because of the moment at which it was forked."""
+_leaked: list[object] = []
 
 
-def watch_forks(connection: Forkable) -> None:
-    """Have a connection at rest during forks, as long as it lives."""
-    _connections.add(connection)
-
-
-def refuse_if_torn(site: Site) -> None:
-    """Raise `BackendUnavailable` where this process can't open a file, because of how it was forked."""
-    if site.path in _torn:
-        raise BackendUnavailable(
-            f"this process was forked amid a transaction on {site.path}, and SQLite can't be used "
-            "safely on it here: start it by spawn, or exec a program after the fork"
-        )
-
-
-def _before() -> None:
-    end = time.monotonic() + FORK_PATIENCE
+def _before_fork() -> None:
+    end = time.monotonic() + FORK_WAIT
     _held.extend(
         connection
         for connection in list(_connections)
@@ -257,15 +251,10 @@ def _after_in_parent() -> None:
 
 def _after_in_child() -> None:
     for connection in list(_connections):
-        if connection in _held and connection.at_rest:
-            connection.close_in_child()
-        else:
-            connection.leak()
-            _torn.add(connection.site.path)
-        connection.lock = threading.Lock()
+        connection.close_after_fork(at_rest=connection in _held)
     _held.clear()
 
 
 os.register_at_fork(
-    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child
 )

@@ -1,12 +1,18 @@
-"""The file before SQLite sees it: made for this user only, and on a disk of this machine."""
+"""The file that a URL names: its options, its identity, its permissions, and the disk it lies on."""
 
 import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 from stat import S_IMODE, S_ISVTX
+from urllib.parse import parse_qsl, unquote_to_bytes
 
+from dibs.clock import BootClock, Clock, boot_id
 from dibs.errors import BackendUnavailable, Forbidden, NotConfigured
+from dibs.stores.redact import redacted
+
+TIMEOUT = 10.0
+"""Seconds for which a locked file is tried again, unless the URL says otherwise."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -15,40 +21,130 @@ SHARED_BY_MACHINES = {
     "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4",
     "ocfs2", "smb3", "smbfs", "virtiofs",
 }  # fmt: skip
-"""Types of file systems that other machines may have mounted too."""
+"""Types of file systems that other machines can mount too."""
+
+type Identity = tuple[int, int, int]
 
 
-def prepare(path: str, *, unsafe_network_fs: bool = False) -> None:
-    """Make the folder (0700) and the file (0600) where they are missing.
+class StoreFile:
+    """A file, its clock, and what this process knows of it. All connections of one store share it.
 
-    Raises `NotConfigured` on a network file system, `Forbidden` or `BackendUnavailable` where the
-    file can't be made.
+    URLs are `sqlite:///relative.db`, `sqlite:////absolute.db` and `sqlite:///~/home.db`. Options:
+    `timeout`, the seconds for which a locked file is tried again, and `unsafe_network_fs=1`. Raises
+    `NotConfigured` for everything else. Making one touches no file.
     """
+
+    def __init__(self, url: str, clock: Clock | None = None, boot: str | None = None) -> None:
+        location, _, options = url.partition("?")
+        self.path = _path(url, location)
+        self.timeout = TIMEOUT
+        self.unsafe_network_fs = False
+        for name, value in parse_qsl(options, keep_blank_values=True):
+            self._set(url, name, value)
+        if boot is None:
+            boot = boot_id() if clock is None else "manual"
+        self.boot = boot
+        """The boot whose time `clock` tells. A clock that was passed in counts as a boot of its own."""
+        self.clock = clock or BootClock()
+        self.adopted = False
+        """The file was seen with our boot: another one in it means another running machine."""
+        self.swept_to = b""
+        """Idle keys up to this one were deleted."""
+
+    def _set(self, url: str, name: str, value: str) -> None:
+        if name == "timeout":
+            self.timeout = _seconds(url, value)
+        elif name == "unsafe_network_fs" and value in ("0", "1"):
+            self.unsafe_network_fs = value == "1"
+        else:
+            raise NotConfigured(
+                f"{redacted(url)!r}: no such option as {name}={value}; "
+                "known are timeout=SECONDS and unsafe_network_fs=1"
+            )
+
+    def prepare(self) -> None:
+        """Make the folder (0700) and the file (0600) if they are missing.
+
+        Raises `NotConfigured` on a network file system, `Forbidden` or `BackendUnavailable` if the file
+        cannot be made.
+        """
+        path = Path(self.path)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.unsafe_network_fs:
+                _refuse_network(self.path)
+            if not path.exists():
+                if path.is_symlink():
+                    raise NotConfigured(
+                        f"{path} is a symbolic link to {path.readlink()}, where no file is: make that "
+                        "file, or remove the link"
+                    )
+                _make(self.path)
+        except PermissionError as error:
+            raise Forbidden(
+                f"{path} can't be made: {error.strerror}; choose another place"
+            ) from error
+        except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
+            raise NotConfigured(f"{path} can't be made: {error.filename} is no folder") from error
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                raise Forbidden(f"{path} can't be made: {error.strerror}") from error
+            raise BackendUnavailable(f"{path} can't be made: {error.strerror}") from error
+
+    def identity(self) -> Identity | None:
+        """Which files the path leads to now, the database and its shared memory; None if one is missing.
+
+        SQLite removes the shared memory only with the last connection. If anybody else removes it while
+        one is open, new processes would share nothing with the present ones.
+        """
+        try:
+            file, shared = Path(self.path).stat(), Path(self.path + "-shm").stat()
+        except OSError:
+            return None
+        return file.st_dev, file.st_ino, shared.st_ino
+
+    def log_size(self) -> int:
+        """The size of the write-ahead log on disk, in bytes."""
+        try:
+            return Path(self.path + "-wal").stat().st_size
+        except OSError:
+            return 0
+
+
+def _path(url: str, location: str) -> str:
+    prefix = "sqlite:///"
+    if not location.startswith(prefix):
+        raise NotConfigured(
+            f"{redacted(url)!r} is no URL of a SQLite file: sqlite:///relative.db has three slashes, "
+            "sqlite:////absolute/path.db has four"
+        )
+    path = os.fsdecode(unquote_to_bytes(location.removeprefix(prefix)))
+    if not path or path == ":memory:":
+        raise NotConfigured(
+            f"{redacted(url)!r} names no file; for leases in this process use memory://"
+        )
+    if "\0" in path or path.endswith("/"):
+        raise NotConfigured(f"{redacted(url)!r} names no file")
+    at_home = path.startswith("~/")
+    return str((Path(path).expanduser() if at_home else Path(path)).absolute())
+
+
+def _seconds(url: str, value: str) -> float:
     try:
-        Path(path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not unsafe_network_fs:
-            _refuse_network(path)
-        if not Path(path).exists():
-            if Path(path).is_symlink():
-                raise NotConfigured(
-                    f"{path} is a symbolic link to {Path(path).readlink()}, where no file is: make that "
-                    "file, or remove the link"
-                )
-            _make(path)
-    except PermissionError as error:
-        raise Forbidden(f"{path} can't be made: {error.strerror}; choose another place") from error
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise NotConfigured(f"{path} can't be made: {error.filename} is no folder") from error
-    except OSError as error:
-        if error.errno == errno.EROFS:
-            raise Forbidden(f"{path} can't be made: {error.strerror}") from error
-        raise BackendUnavailable(f"{path} can't be made: {error.strerror}") from error
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 3600:
+        raise NotConfigured(
+            f"{redacted(url)!r}: timeout={value} must be a number of seconds, up to an hour"
+        )
+    return seconds
 
 
 def _make(path: str) -> None:
     """Make an empty file that nobody can have opened before it is closed here.
 
-    Closing a file drops, by the rules of POSIX, all locks of this process on it, also those that
+    By the rules of POSIX, closing a file drops all locks of this process on it, including those that
     SQLite has just taken in another thread. So it gets its name only afterwards.
     """
     unnamed = f"{path}.{os.urandom(6).hex()}"
@@ -61,7 +157,7 @@ def _make(path: str) -> None:
 
 
 def open_to_others(path: str) -> str:
-    """Why other users of this machine can use or replace a file; empty if they can't, or it is missing."""
+    """Why other users of this machine can use or replace a file; empty if they cannot, or it is missing."""
     try:
         file, folder = Path(path).stat().st_mode, Path(path).resolve().parent.stat().st_mode
     except OSError:
@@ -88,7 +184,7 @@ def _refuse_network(path: str) -> None:
 
 
 def file_system_of(path: str) -> str:
-    """The type of the file system that a path lies on; empty where the system doesn't tell."""
+    """The type of the file system that a path lies on; empty if the system does not tell."""
     try:
         table = MOUNTS.read_bytes()
     except OSError:
@@ -97,13 +193,9 @@ def file_system_of(path: str) -> str:
     best, kind = b"", b""
     for line in table.splitlines():
         mount, _, rest = line.partition(b" - ")
-        point = _unescape(mount.split(b" ")[4])
+        # the kernel writes blanks and backslashes of paths in octal
+        point = mount.split(b" ")[4].decode("unicode_escape").encode("latin-1")
         inside = where == point or where.startswith(point.rstrip(b"/") + b"/")
         if inside and len(point) >= len(best):  # of two on one point, the later covers the earlier
             best, kind = point, rest.split(b" ")[0]
     return kind.decode("ascii", "replace")
-
-
-def _unescape(field: bytes) -> bytes:
-    """The kernel writes blanks and backslashes of paths in octal."""
-    return field.decode("unicode_escape").encode("latin-1")

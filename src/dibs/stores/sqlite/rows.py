@@ -1,44 +1,67 @@
-"""The book of one key, kept in rows and read no further than the ledger looks.
+"""The book of one key, kept in rows. It reads no further than the ledger looks.
 
-The row of the key counts what there is and carries one hold inside; nothing else is read unless the
-counts say that there is something to read. Changes are written by `flush`, each row once, however
-often it was changed; those of other rows than the key's own also before these are looked through.
+The key's own row counts the entries and contains one hold. Other rows are read only if the counts say
+that there are any. `flush` writes each changed row once, however often it changed. Changed rows are
+also written before a query looks through them.
 """
 
 import os
-from bisect import insort
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from sqlite3 import Cursor
 
 from dibs.core.book import Entry, Hold, Place, Tomb, bits_of, stored_expiry
-from dibs.stores.sqlite.ranks import Ranks
-from dibs.stores.sqlite.schema import Execute
-from dibs.stores.sqlite.statements import (
+from dibs.core.timing import POSITIONS
+from dibs.stores.sqlite.schema import (
     ALL_HOLDS,
+    ANY_BEHIND,
+    DELETE_ENTRY,
+    EXPIRED,
+    FIELDS,
     FIRST_HOLDS,
-    FIRST_PLACES,
-    NEXT_PLACES,
+    FIRST_RANKS,
+    FIRST_WAITERS,
+    NEXT_EXPIRY,
+    NEXT_WAITERS,
+    READ_ENTRY,
     READ_KEY,
-    TABLES,
-    Table,
+    WRITE_ENTRY,
+    Execute,
+    Kind,
+    Row,
 )
-from dibs.stores.sqlite.values import NO_HOLD, Row, hold_of, hold_row, place_of
 
 FRONT_ROWS = 2
-"""So many places are read at first: the head, and who is the head once that has gone."""
+"""Waiters read at first: the head of the queue, and the next head."""
+
 MORE_ROWS = 64
+"""Waiters read at a time behind those."""
+
+_VALUES = {kind: attrgetter(*names) for kind, names in FIELDS.items()}
+_SLOTS = FIELDS[Hold].index("slots")
+_NO_HOLD = (None,) * len(FIELDS[Hold])
 
 _rank = attrgetter("rank")
 _end = attrgetter("expires", "id")
 
 
+class OtherRows(Exception):
+    """More than the key's own row is needed, which takes a transaction."""
+
+
+def no_rows(*_: object) -> Cursor:
+    """`Execute` for a book that may only use the key's own row."""
+    raise OtherRows
+
+
 class RowBook:
-    """A `Book` over rows; good for one transaction, or for more while nobody else has written."""
+    """A `Book` over rows, valid for one transaction, or for more if nobody else has written."""
 
     __slots__ = (
-        "_all_holds",
+        "_changed",
+        "_counts",
         "_front",
         "_front_is_all",
         "_inner",
@@ -46,8 +69,6 @@ class RowBook:
         "_known",
         "_ranks",
         "_row",
-        "_stored",
-        "_tallies",
         "_version",
         "arrivals",
         "capacity",
@@ -65,46 +86,48 @@ class RowBook:
 
     def __init__(self, execute: Execute, key: bytes, floor: int, row: Row | None = None) -> None:
         self.execute = execute
-        """How it reads and writes rows; for one that is used outside of a transaction, `no_rows`."""
+        """Reads and writes rows; `no_rows` outside of a transaction."""
         self._key = key
         self._known: dict[str, Entry | None] = {}
-        self._stored: dict[str, type | None] = {}
-        """The ids whose rows are not as they should be, and in which table each has one."""
-        self._all_holds: dict[str, Hold] | None = None
+        """Entries of other rows that were read or changed; None: the id has no row."""
+        self._changed: dict[str, None] = {}
+        """The ids whose rows are to be written, in the order of the changes."""
         self._front: list[Place] | None = None
+        """The first waiters, as far as they were read."""
         self._front_is_all = False
-        self._ranks: Ranks | None = None
+        self._ranks: list[tuple[int, int]] | None = None
+        """The ranks of the first waiters, up to `POSITIONS` of them or a few more."""
         self.simple = False
-        """When it was last written everything of this key was in its own row."""
+        """When it was last written, everything of this key was in its own row."""
         self._row: Row = row or (
             *(key, _first_version(), floor, 0, 0, 0, 0, 0, 0, inf, 0, b""),
-            *NO_HOLD,
+            *_NO_HOLD,
         )
         _, self._version, self.last, self.capacity, self.arrivals, self.used = self._row[:6]
-        places, holds, tombs, self.due, self.doubt, taken = self._row[6:12]
+        waiting, holds, tombs, self.due, self.doubt, taken = self._row[6:12]
         self.taken = int.from_bytes(taken)
-        self._tallies: dict[type, int] = {Place: places, Hold: holds, Tomb: tombs}
-        self._inner: Hold | None = None if self._row[12] is None else hold_of(self._row[12:])
+        self._counts: dict[Kind, int] = {Place: waiting, Hold: holds, Tomb: tombs}
+        self._inner = None if self._row[12] is None else _entry_of(Hold, self._row[12:])
 
     @classmethod
     def read(cls, execute: Execute, key: bytes, floor: int) -> "RowBook":
-        """The book of a key, as it is stored; `floor` is the last token of a key that is not there."""
+        """The stored book of a key. `floor` is the last token if the key has no row."""
         return cls(execute, key, floor, execute(READ_KEY, (key,)).fetchone())
 
-    # -- what there is ------------------------------------------------------------------------------
+    # -- entries ------------------------------------------------------------------------------------
 
     @property
     def holding(self) -> int:
-        return self._tallies[Hold] + (self._inner is not None)
+        return self._counts[Hold] + (self._inner is not None)
 
     @property
     def waiting(self) -> int:
-        return self._tallies[Place]
+        return self._counts[Place]
 
     @property
     def idle(self) -> bool:
         """Nothing but the last token would be lost with this key."""
-        return self._inner is None and not any(self._tallies.values())
+        return self._inner is None and not any(self._counts.values())
 
     def get(self, entry_id: str) -> Entry | None:
         inner = self._inner
@@ -113,147 +136,109 @@ class RowBook:
         if entry_id in self._known:
             return self._known[entry_id]
         entry = None
-        for kind, tally in self._tallies.items():
-            if tally:
-                table = TABLES[kind]
-                row = self.execute(table.get, (self._key, entry_id)).fetchone()
+        for kind, count in self._counts.items():
+            if count:
+                row = self.execute(READ_ENTRY[kind], (self._key, entry_id)).fetchone()
                 if row is not None:
-                    entry = table.of(row)
+                    entry = _entry_of(kind, row)
                     break
         self._known[entry_id] = entry
         return entry
 
-    def _same(self, table: Table, rows: Iterable[Row]) -> Iterator[Entry]:
-        """Rows as entries: the same object each time, or changes would be lost."""
+    def _find[E: Entry](self, kind: type[E], statement: str, *values: object) -> list[E]:
+        """The entries that a statement finds. Each has one object, or changes would be lost."""
+        self._write()
         known = self._known
-        for row in rows:
+        found: list[E] = []
+        for row in self.execute(statement, (self._key, *values)).fetchall():
             entry = known.get(row[0])
             if entry is None:
-                entry = known[row[0]] = table.of(row)
-            yield entry
+                entry = known[row[0]] = _entry_of(kind, row)
+            assert isinstance(entry, kind)
+            found.append(entry)
+        return found
 
     def holds(self) -> Collection[Hold]:
-        if self._tallies[Hold]:
-            if self._all_holds is None:
-                self._write()
-                rows = self.execute(ALL_HOLDS, (self._key,)).fetchall()
-                found = self._same(TABLES[Hold], rows)
-                self._all_holds = {hold.id: hold for hold in found if isinstance(hold, Hold)}
-            outer = self._all_holds.values()
-            return list(outer) if self._inner is None else [self._inner, *outer]
-        return () if self._inner is None else (self._inner,)
+        others = self._find(Hold, ALL_HOLDS) if self._counts[Hold] else []
+        return others if self._inner is None else [self._inner, *others]
 
     def first_to_end(self, count: int) -> Sequence[Hold]:
-        inner = self._inner
-        if not self._tallies[Hold]:
-            return () if inner is None else (inner,)
-        self._write()
-        rows = self.execute(FIRST_HOLDS, (self._key, count)).fetchall()
-        holds = [hold for hold in self._same(TABLES[Hold], rows) if isinstance(hold, Hold)]
-        if inner is not None:
-            insort(holds, inner, key=_end)
+        holds = self._find(Hold, FIRST_HOLDS, count) if self._counts[Hold] else []
+        if self._inner is not None:
+            insort(holds, self._inner, key=_end)
         return holds[:count]
-
-    # -- the queue ----------------------------------------------------------------------------------
-
-    def first(self) -> Place | None:
-        if not self._tallies[Place]:
-            return None
-        front = self._front or self._read_front()
-        return front[0] if front else None
-
-    def queue(self) -> Iterator[Place]:
-        if not self._tallies[Place]:
-            return
-        chunk, is_last = list(self._front or self._read_front()), self._front_is_all
-        while True:
-            yield from chunk
-            if is_last:
-                return
-            chunk = self._places(NEXT_PLACES, (self._key, *chunk[-1].rank, MORE_ROWS))
-            is_last = len(chunk) < MORE_ROWS
-
-    def _read_front(self) -> list[Place]:
-        front = self._front = self._places(FIRST_PLACES, (self._key, FRONT_ROWS))
-        self._front_is_all = len(front) < FRONT_ROWS
-        return front
-
-    def _into_front(self, place: Place) -> None:
-        """Keep the front that we have read true to a new place."""
-        front = self._front
-        if front is None:
-            return
-        if self._front_is_all or place.rank < front[-1].rank:
-            insort(front, place, key=_rank)
-
-    def _out_of_front(self, place: Place) -> None:
-        """Keep the front that we have read true to a place that goes."""
-        front = self._front
-        index = self._index_in_front(place)
-        if front is not None and index is not None:
-            del front[index]
-            if not (front or self._front_is_all):
-                self._front = None
-
-    def _index_in_front(self, place: Place) -> int | None:
-        for index, other in enumerate(self._front or ()):
-            if other is place:
-                return index
-        return None
-
-    def _places(self, statement: str, values: Row) -> list[Place]:
-        self._write()
-        known = self._known
-        places: list[Place] = []
-        for row in self.execute(statement, values).fetchall():
-            place = known.get(row[0])
-            if place is None:
-                place = known[row[0]] = place_of(row)
-            if isinstance(place, Place):
-                places.append(place)
-        return places
-
-    def ahead_of(self, place: Place) -> int:
-        index = self._index_in_front(place)
-        if index is not None:
-            return index
-        places = self._tallies[Place]
-        if not places:
-            return 0
-        self._write()
-        if self._ranks is None:
-            self._ranks = Ranks(self.execute, self._key)
-        others = places - (self.get(place.id) is place)
-        return self._ranks.ahead_of(place.rank, others)
-
-    # -- what has ended -----------------------------------------------------------------------------
 
     def ended(self, now: float, most: int) -> Collection[Entry]:
         if now < self.due:
             return ()
-        inner = self._inner
+        inner, self.due = self._inner, inf
         found: list[Entry] = []
-        self.due = inf
         if inner is not None:
             if inner.expires <= now:
                 found.append(inner)
             else:
                 self.due = inner.expires
-        self._write()
-        for kind, tally in self._tallies.items():
-            if tally:
-                found += self._ended_rows(TABLES[kind], now, most + 1)
+        for kind, count in self._counts.items():
+            if count:
+                found += self._find(kind, EXPIRED[kind], now, most + 1)
+                due = self.execute(NEXT_EXPIRY[kind], (self._key, now)).fetchone()[0]
+                self.due = min(self.due, inf if due is None else due)
         found.sort(key=_end)
         if len(found) > most:
             self.due = min(self.due, found[most].expires)
         return found[:most]
 
-    def _ended_rows(self, table: Table, now: float, most: int) -> Iterable[Entry]:
-        rows = self.execute(table.ended, (self._key, now, most)).fetchall()
-        due = self.execute(table.next_due, (self._key, now)).fetchone()[0]
-        if due is not None:
-            self.due = min(self.due, due)
-        return self._same(table, rows)
+    # -- the queue ----------------------------------------------------------------------------------
+
+    def first(self) -> Place | None:
+        if not self._counts[Place]:
+            return None
+        return self._front[0] if self._front else next(self.queue())
+
+    def queue(self) -> Iterator[Place]:
+        if not self._counts[Place]:
+            return
+        if not self._front:
+            self._front = self._find(Place, FIRST_WAITERS, FRONT_ROWS)
+            self._front_is_all = len(self._front) < FRONT_ROWS
+        chunk, is_last = list(self._front), self._front_is_all
+        while True:
+            yield from chunk
+            if is_last:
+                return
+            chunk = self._find(Place, NEXT_WAITERS, *chunk[-1].rank, MORE_ROWS)
+            is_last = len(chunk) < MORE_ROWS
+
+    def ahead_of(self, place: Place) -> int:
+        rank, front = place.rank, self._front
+        if not self._counts[Place]:
+            return 0
+        if front and (self._front_is_all or rank <= front[-1].rank):
+            return bisect_left(front, rank, key=_rank)
+        if self._ranks is None:
+            self._write()
+            if self.execute(ANY_BEHIND, (self._key, *rank)).fetchone() is None:
+                others = self._counts[Place] - (self.get(place.id) is place)
+                return min(others, POSITIONS)
+            self._ranks = self.execute(FIRST_RANKS, (self._key,)).fetchall()
+        return min(bisect_left(self._ranks, rank), POSITIONS)
+
+    def _enqueue(self, place: Place) -> None:
+        """Keep `_front` and `_ranks` true: both begin with the head of the queue and have no gap."""
+        front, ranks = self._front, self._ranks
+        if front is not None and (self._front_is_all or (front and place.rank < front[-1].rank)):
+            insort(front, place, key=_rank)
+        if ranks is not None and (len(ranks) < POSITIONS or place.rank < ranks[-1]):
+            insort(ranks, place.rank)
+
+    def _dequeue(self, place: Place) -> None:
+        front, ranks = self._front, self._ranks
+        if front and place.rank <= front[-1].rank:
+            del front[bisect_left(front, place.rank, key=_rank)]
+        if ranks and place.rank <= ranks[-1]:
+            del ranks[bisect_left(ranks, place.rank)]
+            if len(ranks) == POSITIONS - 1:
+                self._ranks = None  # there may be more behind them
 
     # -- changes ------------------------------------------------------------------------------------
 
@@ -263,75 +248,62 @@ class RowBook:
         if entry is self._inner:
             return
         old = self.get(entry.id)
-        if old is entry:
-            self._stored.setdefault(entry.id, type(entry))
-            return
-        if old is not None:
-            self.remove(old)
-        if isinstance(entry, Hold):
-            self.used += entry.units
-            self.taken |= bits_of(entry.slots)
-            if self._inner is None:
-                self._inner = entry
-                return
-            if self._all_holds is not None:
-                self._all_holds[entry.id] = entry
-        elif isinstance(entry, Place):
-            self._into_front(entry)
-            if self._ranks is not None:
-                self._ranks.add(entry.rank)
-        self._tallies[type(entry)] += 1
-        self._known[entry.id] = entry
-        self._stored.setdefault(entry.id, None)
+        if old is not entry:
+            if old is not None:
+                self.remove(old)
+            if isinstance(entry, Hold):
+                self.used += entry.units
+                self.taken |= bits_of(entry.slots)
+                if self._inner is None:
+                    self._inner = entry
+                    return
+            elif isinstance(entry, Place):
+                self._enqueue(entry)
+            self._counts[type(entry)] += 1
+            self._known[entry.id] = entry
+        self._changed[entry.id] = None
 
     def remove(self, entry: Entry) -> None:
-        self._known[entry.id] = None
         if isinstance(entry, Hold):
             self.used -= entry.units
             self.taken &= ~bits_of(entry.slots)
-            if entry is self._inner:
-                self._inner = None
-                return
-            if self._all_holds is not None:
-                del self._all_holds[entry.id]
         elif isinstance(entry, Place):
-            self._out_of_front(entry)
-            if self._ranks is not None:
-                self._ranks.remove(entry.rank)
-        self._tallies[type(entry)] -= 1
-        self._stored.setdefault(entry.id, type(entry))
+            self._dequeue(entry)
+        if entry is self._inner:
+            self._inner = None
+            return
+        self._counts[type(entry)] -= 1
+        self._known[entry.id] = None
+        self._changed[entry.id] = None
 
     def _write(self) -> None:
-        """Bring all rows but the key's own up to date."""
-        if not self._stored:
+        """Write all changed rows but the key's own."""
+        if not self._changed:
             return
-        changed, self._stored = self._stored, {}
-        for entry_id, kind in changed.items():
-            if kind is not None and type(self._known[entry_id]) is not kind:
-                self.execute(TABLES[kind].delete, (self._key, entry_id))
+        changed, self._changed = self._changed, {}
         for entry_id in changed:
             entry = self._known[entry_id]
-            if entry is not None:
-                table = TABLES[type(entry)]
-                self.execute(table.write, (self._key, *table.row(entry)))
+            if entry is None:
+                self.execute(DELETE_ENTRY, (self._key, entry_id))
+            else:
+                self.execute(WRITE_ENTRY[type(entry)], (self._key, *_values_of(entry)))
 
     def swap(self) -> Row | None:
-        """What `SWAP_KEY` wants, if the key's own row has changed. Raises `OtherRows` if others have."""
+        """The values for `SWAP_KEY` if the key's own row has changed. Raises `OtherRows` if others have."""
         before = self._version
         row = self.flush()
         return None if row is None else (*row[1:], self._key, before)
 
     def flush(self) -> Row | None:
-        """Write all that has changed but the key's own row; return that if it has changed."""
+        """Write all changed rows but the key's own; return that one if it has changed."""
         self._write()
         inner, version = self._inner, self._version
-        tallies = self._tallies
-        places, holds, tombs = tallies[Place], tallies[Hold], tallies[Tomb]
-        self.simple = not (places or holds or tombs)
+        waiting, holds, tombs = self._counts.values()
+        self.simple = not (waiting or holds or tombs)
         if self.simple:
             self.due = inf if inner is None else inner.expires
             self._known.clear()
-            self._ranks = None
+            self._front = self._ranks = None
         row = (
             self._key,
             version,
@@ -339,35 +311,42 @@ class RowBook:
             self.capacity,
             self.arrivals,
             self.used,
-            places,
+            waiting,
             holds,
             tombs,
             self.due,
             self.doubt,
             self.taken.to_bytes((self.taken.bit_length() + 7) // 8),
-            *(_no_hold(self._row) if inner is None else hold_row(inner)),
         )
+        if inner is None:  # what is left of the last hold costs less to leave than to erase
+            row = (*row, None, *self._row[13:])
+        else:
+            row = (*row, *_values_of(inner))
         if row == self._row:
             return None
         self._version = version + 1
-        self._row = row = (self._key, version + 1, *row[2:])
-        return row
-
-
-class OtherRows(Exception):
-    """More than the key's own row is needed, and so a transaction."""
-
-
-def no_rows(*_: object) -> Cursor:
-    """For a book that is to do without."""
-    raise OtherRows
-
-
-def _no_hold(row: Row) -> Row:
-    """What was in a row, less the id of the hold: one of the same size is written with less work."""
-    return (None, *row[13:])
+        self._row = (self._key, version + 1, *row[2:])
+        return self._row
 
 
 def _first_version() -> int:
-    """No row of this key that was thrown out had any version that this one will have."""
+    """Random, so that no deleted row of this key had any version that the new row will have."""
     return int.from_bytes(os.urandom(6))
+
+
+def _values_of(entry: Entry) -> Row:
+    """The values of an entry's columns."""
+    values: Row = _VALUES[type(entry)](entry)
+    if isinstance(entry, Hold):
+        slots = "0" if entry.slots == (0,) else ",".join(map(str, entry.slots))
+        return (*values[:_SLOTS], slots, *values[_SLOTS + 1 :])
+    return values
+
+
+def _entry_of[E: Entry](kind: type[E], values: Row) -> E:
+    """The entry with these values."""
+    entry = kind(*values)
+    if isinstance(entry, Hold):
+        slots = values[_SLOTS]
+        entry.slots = tuple(map(int, slots.split(","))) if slots else ()
+    return entry

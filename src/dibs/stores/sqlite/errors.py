@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to whoever wanted a lease: what happened, to which file, what to do."""
+"""What SQLite's errors mean to callers: what happened, to which file, and what to do."""
 
 import os
 import sqlite3
@@ -17,29 +17,29 @@ _OF_ONE_COMMAND = {
 
 
 class Busy(Exception):
-    """Another connection is writing: nothing was done, and trying again soon will help."""
+    """Another connection is writing. Nothing was done, and a retry soon will help."""
 
 
 def code_of(error: sqlite3.Error) -> int | None:
-    """The primary result code, where SQLite itself raised the error."""
+    """The primary result code, if SQLite itself raised the error."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     return None if code is None else code & 0xFF
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """Is the file only locked by somebody else?"""
+    """Is the file only locked by another connection?"""
     return code_of(error) in _BUSY
 
 
 def is_of_one_command(error: Exception) -> bool:
-    """May the other commands of the batch still be well?"""
+    """Can the other commands of the batch still succeed?"""
     if isinstance(error, sqlite3.Error):
         return code_of(error) in _OF_ONE_COMMAND
     return not isinstance(error, DibsError | OSError | MemoryError)
 
 
 def is_of_the_caller(error: Exception) -> bool:
-    """Did the command carry what no row can hold, such as an integer beyond 64 bits?"""
+    """Did the command contain what no row can hold, such as an integer beyond 64 bits?"""
     if isinstance(error, sqlite3.Error):
         return isinstance(
             error, sqlite3.InterfaceError | sqlite3.ProgrammingError | sqlite3.DataError
@@ -48,7 +48,7 @@ def is_of_the_caller(error: Exception) -> bool:
 
 
 def locked_out(path: str, seconds: float) -> BackendUnavailable:
-    """The file was busy for all the time that we may wait."""
+    """The file was busy for as long as a call may take."""
     return BackendUnavailable(
         f"another process kept {path} locked for {seconds:g} s: find it with `fuser {path}`; "
         "a backup tool or a debugger that stopped in a transaction will do this"
@@ -56,7 +56,7 @@ def locked_out(path: str, seconds: float) -> BackendUnavailable:
 
 
 def explain(error: sqlite3.Error, path: str) -> DibsError:
-    """The error that callers see, in the stead of SQLite's own."""
+    """The error that callers see instead of SQLite's own."""
     said = str(error)
     match code_of(error):
         case sqlite3.SQLITE_NOTADB:
@@ -71,7 +71,7 @@ def explain(error: sqlite3.Error, path: str) -> DibsError:
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM | sqlite3.SQLITE_AUTH:
             return _forbidden(path, said)
         case sqlite3.SQLITE_CANTOPEN:
-            return _cant_open(path, said)
+            return _cannot_open(path, said)
         case sqlite3.SQLITE_FULL:
             return BackendUnavailable(
                 f"the disk under {path} is full ({said}): nothing was written; free some space there"
@@ -87,7 +87,7 @@ def _forbidden(path: str, said: str) -> Forbidden:
     )
 
 
-def _cant_open(path: str, said: str) -> DibsError:
+def _cannot_open(path: str, said: str) -> DibsError:
     if Path(path).is_dir():
         return NotConfigured(f"{path} is a directory; the URL must name a file in it")
     folder = Path(path).parent
