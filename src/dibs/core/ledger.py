@@ -76,7 +76,7 @@ def apply(
     book: Book, command: Command, now: float, stamp: int, batch: Batch | None = None
 ) -> tuple[Reply, list[Wakeup]]:
     """Apply one command to the book of its key. Returns the reply and the notifications to send."""
-    flaw = _flaw(command)
+    flaw = flaw_of(command)
     if flaw is not None:
         return Failed("invalid", flaw), []
     turn = Turn(book, command.key, now, stamp, getattr(command, "id", None))
@@ -92,7 +92,7 @@ def apply(
     return reply, turn.wakeups
 
 
-def _flaw(command: Command) -> str | None:
+def flaw_of(command: Command) -> str | None:
     """Return what is wrong with a command, or None. Our own clients send no such command."""
     if isinstance(command, Acquire):
         if type(command.units) is not int or type(command.priority) is not int:

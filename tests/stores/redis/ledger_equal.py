@@ -11,10 +11,24 @@ from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
-from dibs.model import Acquire, Command, Refused, Reply, Wakeup
+from dibs.model import Acquire, Command, Inspect, Refused, Reply, Wakeup
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP, Scripted
-from tests.stores.told_plans import TOLD
+from tests.stores.told_plans import LINE, TOLD, beat, crowd, wish
+
+CROWDS: list[list[Any]] = [
+    [crowd(150, patience=5.0), 6.0, [beat(149)], [Inspect(LINE)], [Inspect(LINE)], [Inspect(LINE)]],
+    [crowd(450, patience=5.0), 6.0, [Inspect(LINE)] * 7, [wish("x")], [Inspect(LINE)] * 3],
+    [
+        [wish(f"w{n}", capacity=200, ttl=5.0, queue=False) for n in range(200)],
+        [wish(f"x{n}", capacity=200, patience=90.0) for n in range(200)],
+        6.0,
+        [beat(199), Inspect(LINE)],
+        [Inspect(LINE)],
+        [Inspect(LINE)] * 5,
+    ],
+]
+"""More ends at once, or is free at once, than one command or one batch settles."""
 
 
 class Reference:
@@ -95,7 +109,7 @@ _SETTINGS: dict[str, Any] = {
 
 def hold_equal(subject: Scripted, examples: int, **more: Any) -> None:
     """Raises where an answer differs, with the smallest plan that shows it."""
-    for plan in TOLD:
+    for plan in [*TOLD, *CROWDS]:
         follow(plan, subject)
 
     @settings(max_examples=examples, **_SETTINGS, **more)
@@ -124,7 +138,7 @@ def some_plans(count: int) -> Sequence[list[Any]]:
 
 def first_difference(subject: Scripted, examples: int) -> int | None:
     """The number of the first plan after which an answer differs."""
-    for number, plan in enumerate([*TOLD, *some_plans(examples)]):
+    for number, plan in enumerate([*TOLD, *CROWDS, *some_plans(examples)]):
         try:
             follow(plan, subject)
         except AssertionError:

@@ -1,10 +1,17 @@
 """The ledger in Lua, asked directly on a real server."""
 
 from collections.abc import Sequence
+from hashlib import sha1
 from typing import Any
 
+from redis.exceptions import ResponseError
+
+from dibs.clock import Clock
 from dibs.model import Command, Reply, Wakeup
-from dibs.stores.redis import script
+from dibs.stores.redis import ledger
+from dibs.stores.redis.ledger import Call, Terms
+from dibs.stores.redis.settings import Endpoint
+from dibs.stores.redis.trouble import explain
 from tests.servers.redis import RedisServer
 
 NOW = 1000.0
@@ -13,13 +20,48 @@ AT: dict[str, Any] = {"now": NOW, "stamp": STAMP}
 """The time, for tests in which it stands still."""
 
 
-class Scripted:
-    """The script on a server. Calls come from inbox "here", and "there" listens to its own."""
+class At(Clock):
+    """A clock that stands still."""
 
-    def __init__(self, server: RedisServer, source: bytes = script.SOURCE) -> None:
+    def __init__(self, now: float, stamp: int) -> None:
+        self._now = now
+        self._stamp = stamp
+
+    def now(self) -> float:
+        return self._now
+
+    def stamp(self) -> int:
+        return self._stamp
+
+
+def call_for(
+    batch: Sequence[Command], *, now: float | None = None, stamp: int = STAMP, holdoff: float = 0.0
+) -> Call:
+    """What is sent for a batch from inbox "here"."""
+    clock = None if now is None else At(now, stamp)
+    return Terms(clock, holdoff, "here").call(batch)
+
+
+class Scripted:
+    """The ledger on a server, as a function or a script. "there" listens to its own notifications."""
+
+    def __init__(
+        self,
+        server: RedisServer,
+        library: bytes = ledger.LIBRARY,
+        *,
+        as_script: bool = False,
+    ) -> None:
         redis: Any = server.client()
         self.redis = redis
-        self.sha = self.redis.script_load(source)
+        self.words = ledger.SCRIPT
+        if as_script:
+            self.redis.script_load(ledger.TEXT)
+        else:
+            name = b"t" + sha1(library).hexdigest().encode()  # several can be on one server
+            library = library.replace(ledger.FUNCTION[1], name)
+            self.redis.execute_command("FUNCTION", "LOAD", "REPLACE", library)
+            self.words = (b"FCALL", name)
         self._pubsub = self.redis.pubsub()
         self._pubsub.subscribe("there")
         self._pubsub.get_message(timeout=5)
@@ -28,16 +70,18 @@ class Scripted:
         self._pubsub.close()
         self.redis.close()
 
-    def evaluate(self, call: script.Call) -> Any:
-        return self.redis.execute_command(
-            "EVALSHA", self.sha, len(call.keys), *call.keys, *call.args
-        )
+    def evaluate(self, call: Call, redis: Any = None) -> Any:
+        """What the server answers, by another user's client perhaps."""
+        words = (*self.words, len(call.keys), *call.keys, *call.args)
+        try:
+            return (redis or self.redis).execute_command(*words)
+        except ResponseError as error:
+            raise explain(error, Endpoint("server")) from error
 
     def apply(self, batch: Sequence[Command], **options: Any) -> tuple[list[Reply], list[Wakeup]]:
-        """The replies, and whatever "here" and "there" are woken with."""
-        raw = self.evaluate(script.call_for(batch, inbox="here", **options))
-        replies, wakeups = script.read_answer(raw, batch)
-        assert all(wakeup.inbox == "here" for wakeup in wakeups)
+        """The replies, and the notifications for "here" and "there"."""
+        raw = self.evaluate(call_for(batch, **options))
+        replies, wakeups = ledger.read_answer(raw, batch, "here")
         return replies, wakeups + self.published()
 
     def ask(self, *batch: Command, **options: Any) -> Any:
@@ -54,7 +98,7 @@ class Scripted:
             assert message is not None, "the subscription is silent"
             if message["data"] == b"the end":
                 return found
-            wakeups = script.read_pushes(message["data"], "there")
+            wakeups = ledger.read_published(message["data"], "there")
             assert wakeups, message
             found += wakeups
 

@@ -4,7 +4,7 @@ import pytest
 
 from dibs.core.timing import STEPS
 from dibs.model import MANY, Acquire, Gone, Inspect, Queued, Release, Renew, Revoke, Revoked
-from dibs.stores.redis import script, script_commands
+from dibs.stores.redis import ledger
 from tests.servers.redis import RedisServer
 from tests.stores.redis.ledger_equal import first_difference, hold_equal
 from tests.stores.redis.ledger_mutants import MUTANTS
@@ -17,25 +17,24 @@ def test_lua_answers_as_python_does(scripted: Scripted) -> None:
     hold_equal(scripted, 300)
 
 
+def test_the_script_answers_as_python_does(redis_server: RedisServer) -> None:
+    """The same text, where the server has no Functions."""
+    scripted = Scripted(redis_server, as_script=True)
+    assert first_difference(scripted, 60) is None
+    scripted.redis.flushall()
+    scripted.close()
+
+
 @pytest.mark.once
 @pytest.mark.parametrize("mistake", MUTANTS)
 def test_a_mistake_is_noticed(redis_server: RedisServer, mistake: str) -> None:
     right, wrong = (text.encode() for text in MUTANTS[mistake])
-    assert script.SOURCE.count(right) == 1, f"the Lua has changed: {right.decode()}"
-    mutant = Scripted(redis_server, script.SOURCE.replace(right, wrong))
+    assert ledger.LIBRARY.count(right) == 1, f"the Lua has changed: {right.decode()}"
+    mutant = Scripted(redis_server, ledger.LIBRARY.replace(right, wrong))
     found = first_difference(mutant, 300)
     mutant.redis.flushall()
     mutant.close()
     assert found is not None
-
-
-@pytest.mark.once
-def test_what_is_unusual_and_said_to_be_plain_is_noticed(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(script_commands, "_around", {})
-    monkeypatch.setattr(script_commands, "_is_plain", lambda command: True)
-    assert first_difference(scripted, 300) is not None
 
 
 def test_a_call_that_is_sent_twice_does_its_work_once(scripted: Scripted) -> None:
@@ -99,4 +98,4 @@ def test_a_crowd_comes_and_goes_at_once(scripted: Scripted) -> None:
     assert again == Gone(), "each is remembered"
     for _ in range(2500 // STEPS + 1):
         scripted.ask(Inspect(b"rwlock:x"), **{**AT, "now": NOW + 100.0})
-    assert scripted.redis.keys("*") == [script.store_key(b"rwlock:x")]
+    assert scripted.redis.keys("*") == [ledger.store_key(b"rwlock:x")]

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import msgpack
 from redis.crc import key_slot
 
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.model import Acquire, Failed, Granted, Inspect, Queued, Release, Resize, Status
-from dibs.stores.redis import script
-from tests.stores.redis.ledger_scripted import AT, NOW, STAMP, Scripted
+from dibs.stores.redis import ledger
+from tests.stores.redis.ledger_scripted import AT, NOW, STAMP, Scripted, call_for
 
 ANY_KEY = st.binary(max_size=40) | st.text("{}%257D:lock", max_size=12).map(str.encode)
 
@@ -23,18 +24,18 @@ ANY_KEY = st.binary(max_size=40) | st.text("{}%257D:lock", max_size=12).map(str.
 
 @given(ANY_KEY)
 def test_a_key_comes_back(key: bytes) -> None:
-    assert script.ledger_key(script.store_key(key)) == key
+    assert ledger.ledger_key(ledger.store_key(key)) == key
 
 
 @given(ANY_KEY, ANY_KEY)
 def test_no_two_keys_share_a_name(one: bytes, other: bytes) -> None:
-    assert (script.store_key(one) == script.store_key(other)) == (one == other)
+    assert (ledger.store_key(one) == ledger.store_key(other)) == (one == other)
 
 
 @given(ANY_KEY)
 def test_all_of_a_resource_is_in_one_slot(key: bytes) -> None:
-    name = script.store_key(key)
-    assert {key_slot(name + suffix) for suffix in (b"hold", b"queue")} == {key_slot(name)}
+    name = ledger.store_key(key)
+    assert {key_slot(name + suffix) for suffix in (b"entry", b"queue")} == {key_slot(name)}
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_all_of_a_resource_is_in_one_slot(key: bytes) -> None:
     ],
 )
 def test_what_is_no_book_of_ours_has_no_ledger_key(name: bytes) -> None:
-    assert script.ledger_key(name) is None
+    assert ledger.ledger_key(name) is None
 
 
 def test_the_pattern_finds_the_books_and_nothing_else(scripted: Scripted) -> None:
@@ -61,8 +62,8 @@ def test_the_pattern_finds_the_books_and_nothing_else(scripted: Scripted) -> Non
     for key in keys:
         scripted.ask(Acquire(key, "a", "o", 30.0), Acquire(key, "b", "o", 30.0, queue=True))
     scripted.ask(Acquire(b"lock:e", "a", "o", 30.0), holdoff=60.0)
-    found = set(scripted.redis.scan_iter(match=script.MATCH_ALL, count=100))
-    assert {script.ledger_key(name) for name in found} == keys
+    found = set(scripted.redis.scan_iter(match=ledger.MATCH_ALL, count=100))
+    assert {ledger.ledger_key(name) for name in found} == keys
 
 
 # ---- numbers --------------------------------------------------------------------------------------
@@ -163,46 +164,42 @@ def test_any_text_comes_back(scripted: Scripted) -> None:
     assert holder.lease == fingerprint("a" * 70_000)
 
 
-def test_texts_that_others_wrote_are_no_hindrance(scripted: Scripted) -> None:
-    call = script.call_for([Acquire(b"lock:x", "a", "MARK", 30.0)], inbox="here", **AT)
+def test_texts_that_others_wrote_cost_nobody_else_anything(scripted: Scripted) -> None:
+    call = call_for([Acquire(b"lock:x", "a", "MARK", 30.0)], **AT)
     call.args[1] = call.args[1].replace(b"MARK", b"\xff\xfe\x00!")
     scripted.evaluate(call)
-    assert scripted.ask(Inspect(b"lock:x"), **AT).holders[0].owner == "\ufffd\ufffd\0!"
+    scripted.ask(Acquire(b"lock:y", "a", "o", 30.0), **AT)
+    spoiled, fine = scripted.ask(Inspect(b"lock:x"), Inspect(b"lock:y"), **AT)
+    assert isinstance(spoiled, Failed)
+    assert spoiled.reason == "corrupt"
+    assert fine.holders[0].owner == "o"
 
 
-# ---- pushes ---------------------------------------------------------------------------------------
+# ---- notifications --------------------------------------------------------------------------------
 
 
-def push() -> bytes:
-    """As the script writes it."""
-    texts = (
-        b"dibs:{lock:x}",
-        b"lease",
-        b"there",
-        b"granted",
-        b"\0\0\0\0\1\0\0\0",
-        b"why",
-        b"f" * 40,
-    )
-    body = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
-    return b"DI\1" + bytes(24) + body
+def notification() -> bytes:
+    """As the ledger writes it."""
+    name = b"dibs:{lock:x}"
+    fields = ["notification", "lease", "granted", 7, [0, 1], 1.5, 5, "why", "f" * 40]
+    return b"DI\2" + len(name).to_bytes(4, "big") + name + msgpack.encode(fields)
 
 
 @given(st.binary(max_size=80))
-def test_garbage_is_no_wakeup(garbage: bytes) -> None:
-    assert script.read_pushes(garbage, "there") == []
-    assert script.read_pushes(push()[: len(garbage)] + garbage, "there") == []
+def test_garbage_is_no_notification(garbage: bytes) -> None:
+    assert ledger.read_published(garbage, "there") == []
+    assert ledger.read_published(notification()[: len(garbage)] + garbage, "there") == []
 
 
-def test_no_part_of_a_wakeup_is_one() -> None:
-    whole = push()
-    [found] = script.read_pushes(whole, "there")
+def test_no_part_of_a_notification_is_one() -> None:
+    whole = notification()
+    [found] = ledger.read_published(whole, "there")
     assert (found.key, found.event, found.slots) == (b"lock:x", "granted", (0, 1))
-    assert not any(script.read_pushes(whole[:end], "there") for end in range(len(whole)))
-    assert not script.read_pushes(whole, "elsewhere")
-    assert not script.read_pushes(whole.replace(b"granted", b"removed"), "there")
-    assert not script.read_pushes(whole.replace(b"DI\1", b"DI\2"), "there")
-    assert script.read_pushes(whole + whole, "there") == [found, found]
+    assert (found.inbox, found.token) == ("there", 7)
+    assert not any(ledger.read_published(whole[:end], "there") for end in range(len(whole)))
+    assert not ledger.read_published(whole.replace(b"granted", b"removed"), "there")
+    assert not ledger.read_published(whole.replace(b"DI\2", b"DI\3"), "there")
+    assert not ledger.read_published(whole + whole, "there")
 
 
 def test_a_push_carries_what_a_wakeup_does(scripted: Scripted) -> None:

@@ -7,9 +7,9 @@ import pytest
 from redis import Redis
 
 from dibs.model import Acquire, Command, Failed, Inspect, Queued, Release, Status
-from dibs.stores.redis import script
+from dibs.stores.redis import ledger
 from tests.servers.redis import RedisServer
-from tests.stores.redis.ledger_scripted import AT, Scripted
+from tests.stores.redis.ledger_scripted import AT, Scripted, call_for
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -25,9 +25,8 @@ def poor(redis_server: RedisServer, scripted: Scripted) -> Iterator[Any]:
     client = Redis.from_url(redis_server.url, username="poor", password="any")
 
     def ask(*batch: Command) -> list[Any]:
-        call = script.call_for(batch, inbox="here", **AT)
-        raw = client.evalsha(scripted.sha, len(call.keys), *call.keys, *call.args)
-        return script.read_answer(raw, batch)[0]
+        raw = scripted.evaluate(call_for(batch, **AT), client)
+        return ledger.read_answer(raw, batch, "here")[0]
 
     yield ask
     client.close()
@@ -63,12 +62,12 @@ def test_what_is_struck_out_and_begun_anew_still_ends_by_itself(scripted: Script
     """A sorted set that loses its last member and gets another is a new key, without an expiry."""
 
     def ask(*batch: Command) -> None:  # by the server's clock, so that keys have an expiry
-        scripted.evaluate(script.call_for(batch, inbox="here"))
+        scripted.evaluate(call_for(batch))
 
     ask(wish("a", capacity=2))
     ask(wish("b", capacity=2))
     ask(wish("c", capacity=2))
     ask(Release(KEY, "b"))
-    keys = scripted.redis.keys(script.store_key(KEY) + b"*")
+    keys = scripted.redis.keys(ledger.store_key(KEY) + b"*")
     assert keys
     assert {key: scripted.redis.ttl(key) for key in keys if scripted.redis.ttl(key) < 0} == {}

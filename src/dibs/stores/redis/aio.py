@@ -11,11 +11,10 @@ from dibs.stores.aio import LoopEnd, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
 from dibs.stores.redis import examining, scanning
 from dibs.stores.redis.cluster import router
+from dibs.stores.redis.ledger import Terms
 from dibs.stores.redis.link import ReplyError
 from dibs.stores.redis.loop_link import LoopDial, LoopLink
 from dibs.stores.redis.scanning import Listings
-from dibs.stores.redis.script import read_answer
-from dibs.stores.redis.scripting import Terms
 from dibs.stores.redis.server import Server
 from dibs.stores.redis.settings import Endpoint, Settings
 from dibs.stores.redis.subscription import PING, PING_EVERY, Ear, new_inbox
@@ -61,7 +60,7 @@ class AsyncRedisConnection:
         if not isinstance(link, LoopLink) or not link.usable:
             return submit_in_task(self._apply(commands), done)
         request = _Request(self, link, commands, done)
-        link.launch(self._terms.request(commands), 1, request.landed)
+        link.launch(self._terms.call(commands).request(link), 1, request.landed)
         return request.give_up
 
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
@@ -170,7 +169,7 @@ class _Request:
             self._task = submit_in_task(self._connection._apply(self._commands), done)
             return None
         try:
-            replies, wakeups = read_answer(answer, self._commands)
+            replies, wakeups = self._connection._terms.read(answer, self._commands)
         except DibsError as error:
             return done(error)
         except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out

@@ -6,10 +6,9 @@ from typing import Any
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command
 from dibs.stores.redis import greeting, scanning
+from dibs.stores.redis.ledger import Outcome, Terms, is_unprepared, prepare, store_key
 from dibs.stores.redis.link import Dial, HiredisError, Link, ReplyError, pack
 from dibs.stores.redis.parts import Part, split, together
-from dibs.stores.redis.script import store_key
-from dibs.stores.redis.scripting import Outcome, Terms, by_name, in_full, is_missing
 from dibs.stores.redis.server import Server
 from dibs.stores.redis.settings import Endpoint, Settings
 from dibs.stores.redis.slots import SlotMap, read_redirection, slot_of
@@ -32,8 +31,6 @@ class Cluster:
         self._map = SlotMap()
         self._outdated = True
         self._links: dict[Endpoint, Link] = {}
-        self._scriptless: set[Endpoint] = set()
-        """Nodes that said they don't have the script."""
         self.arrived_at: Callable[[Endpoint], None] | None = None
         """Never called: a message reaches all nodes, so listeners may stay where they are."""
 
@@ -89,7 +86,7 @@ class Cluster:
 
     async def apply(self, commands: Sequence[Command]) -> Outcome:
         """Apply a batch: one call for each slot, and one round trip for each node."""
-        parts = split(commands, lambda key: slot_of(store_key(key)), self._terms.call)
+        parts = split(commands, lambda key: slot_of(store_key(key)), self._terms)
         again = parts
         for _ in range(ATTEMPTS):
             if self._outdated:
@@ -98,7 +95,7 @@ class Cluster:
             again = [part for part in again if not self._settled(part)]
             if not again:
                 break
-        return together(parts, len(commands))
+        return together(parts, len(commands), self._terms)
 
     async def _send(self, parts: Sequence[Part]) -> None:
         """Send each part to its node, then wait for all answers."""
@@ -131,14 +128,11 @@ class Cluster:
         except DibsError as error:
             self._outdated = True
             return _fail(parts, error)
-        whole = endpoint in self._scriptless
         data = []
         for part in parts:
             if part.asking is not None:
                 data.append(pack((b"ASKING",)))
-            data.append(in_full(part.call) if whole else by_name(part.call))
-            whole = False  # one is enough: with it the node has the script
-        self._scriptless.discard(endpoint)
+            data.append(part.call.request(link))
         try:
             under_way.append((link, parts, link.ask(b"".join(data), len(data))))
         except OSError as error:
@@ -155,6 +149,16 @@ class Cluster:
             part.answer = next(found)
             if isinstance(part.answer, ReplyError):
                 self._take_refusal(part, part.answer, link)
+        unprepared = [part for part in parts if is_unprepared(part.answer)]
+        if unprepared:
+            try:
+                refusal = await prepare(link, unprepared[0].answer)
+            except (OSError, HiredisError) as error:
+                return self._lost(link, unprepared, error)
+            if refusal is not None:
+                for part in unprepared:
+                    part.answer = refusal
+                    part.fail(explain(refusal, link.endpoint))
 
     def _lost(self, link: Link, parts: Sequence[Part], error: Exception) -> None:
         link.close()
@@ -162,12 +166,10 @@ class Cluster:
         _fail(parts, broken(error, link.endpoint), unknown=True)
 
     def _take_refusal(self, part: Part, answer: ReplyError, link: Link) -> None:
-        """The node did nothing, and says why; a redirection or a missing script mends that."""
+        """The node did nothing, and says why; a redirection mends that."""
         code, here = code_of(answer), link.endpoint
         part.fail(explain(answer, here))
-        if is_missing(answer):
-            self._scriptless.add(here)
-        elif code in _REDIRECTIONS:
+        if code in _REDIRECTIONS:
             part.fail(BackendUnavailable(f"{here}: slot {part.slot} is on the move ({answer})"))
             kind, slot, there = read_redirection(str(answer), here)
             part.asking = there if kind == "ASK" else None
@@ -183,7 +185,7 @@ class Cluster:
         """It has an answer that is no redirection."""
         if not isinstance(part.answer, ReplyError):
             return True
-        return not (is_missing(part.answer) or code_of(part.answer) in _REDIRECTIONS)
+        return not (is_unprepared(part.answer) or code_of(part.answer) in _REDIRECTIONS)
 
     # -- the rest -----------------------------------------------------------------------------------
 

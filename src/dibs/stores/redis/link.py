@@ -35,6 +35,8 @@ class Link(Protocol):
     """
 
     endpoint: Endpoint
+    has_functions: bool
+    """The ledger is called as a Function, until the server refuses that; see `ledger.py`."""
 
     @property
     def usable(self) -> bool:

@@ -21,6 +21,7 @@ class LoopLink(BufferedLink):
     def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
         super().__init__(loop)
         self.endpoint = endpoint
+        self.has_functions = True
         self.take: Callable[[Any], None] | None = None
         self.lost: Callable[[Exception], None] | None = None
         """Called once when it breaks, but not when it is closed by us."""

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dibs.errors import BackendUnavailable, DibsError, Forbidden
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, IncompatibleVersion
 from dibs.model import Command, Failed, Reply, Wakeup
-from dibs.stores.redis.script import Call, read_answer
-from dibs.stores.redis.scripting import Outcome
+from dibs.stores.redis.ledger import Call, Outcome, Terms
 from dibs.stores.redis.settings import Endpoint
 
 
@@ -32,10 +31,10 @@ class Part:
         self.error = error
         self.unknown = self.unknown or unknown
 
-    def outcome(self) -> Outcome:
+    def outcome(self, terms: Terms) -> Outcome:
         """Its replies; a node that is away is `away` to those who wanted its keys."""
         if self.error is None:
-            return read_answer(self.answer, self.commands)
+            return terms.read(self.answer, self.commands)  # type: ignore[arg-type]
         return [failed(self.error) for _ in self.commands], []
 
 
@@ -47,7 +46,7 @@ def failed(error: DibsError) -> Failed:
 def split(
     commands: Sequence[Command],
     slot_of: Callable[[bytes], int],
-    call: Callable[[Sequence[Command]], Call],
+    terms: Terms,
 ) -> list[Part]:
     """A batch by slots."""
     parts: dict[int, Part] = {}
@@ -57,11 +56,11 @@ def split(
         part.places.append(place)
         part.commands.append(command)
     for part in parts.values():
-        part.call = call(part.commands)
+        part.call = terms.call(part.commands)
     return list(parts.values())
 
 
-def together(parts: Iterable[Part], count: int) -> Outcome:
+def together(parts: Iterable[Part], count: int, terms: Terms) -> Outcome:
     """The replies of all parts, in the order of the batch.
 
     Raises where nothing was applied, and where it isn't known whether something was: the commands
@@ -70,15 +69,16 @@ def together(parts: Iterable[Part], count: int) -> Outcome:
     parts = list(parts)
     errors = [part.error for part in parts if part.error is not None]
     unknown = [part.error for part in parts if part.error is not None and part.unknown]
-    if unknown:
-        raise unknown[0]
+    newer = [error for error in errors if isinstance(error, IncompatibleVersion)]
+    if unknown or newer:
+        raise (unknown or newer)[0]
     if errors and len(errors) == len(parts):
         unavailable = [error for error in errors if isinstance(error, BackendUnavailable)]
         raise (unavailable or errors)[0]
     replies: dict[int, Reply] = {}
     wakeups: list[Wakeup] = []
     for part in parts:
-        found, pushes = part.outcome()
+        found, pushes = part.outcome(terms)
         replies.update(zip(part.places, found, strict=True))
         wakeups += pushes
     return [replies[place] for place in range(count)], wakeups

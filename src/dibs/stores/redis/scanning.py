@@ -7,8 +7,8 @@ from itertools import takewhile
 from math import inf
 
 from dibs.model import Command, Inspect, Page, Reply, Status
+from dibs.stores.redis.ledger import MATCH_ALL, ledger_key
 from dibs.stores.redis.link import HiredisError, Link, ReplyError, pack
-from dibs.stores.redis.script import MATCH_ALL, ledger_key
 from dibs.stores.redis.trouble import broken, explain
 
 COUNT = 1000

@@ -6,10 +6,9 @@ from typing import Any
 from dibs.errors import DibsError
 from dibs.model import Command, Reply, Wakeup
 from dibs.stores.redis import greeting, scanning, sentinel
+from dibs.stores.redis.ledger import Outcome, Terms, evaluate
 from dibs.stores.redis.link import Dial, HiredisError, Link, ReplyError
 from dibs.stores.redis.parts import failed
-from dibs.stores.redis.script import read_answer
-from dibs.stores.redis.scripting import Outcome, Terms, evaluate
 from dibs.stores.redis.settings import Endpoint, Settings
 from dibs.stores.redis.trouble import broken, code_of, explain
 
@@ -68,7 +67,7 @@ class Server:
         answer = await self._evaluate(link, commands)
         if isinstance(answer, ReplyError):
             return await self._refused(link, commands, answer)
-        return read_answer(answer, commands)
+        return self._terms.read(answer, commands)
 
     async def _evaluate(self, link: Link, commands: Sequence[Command]) -> Any:
         try:
@@ -101,7 +100,7 @@ class Server:
                 refusals.append(explain(answer, link.endpoint))
                 reply: Reply = failed(refusals[-1])
             else:
-                (reply,), more = read_answer(answer, [command])
+                (reply,), more = self._terms.read(answer, [command])
                 wakeups += more
             replies.append(reply)
         if len(refusals) == len(commands):

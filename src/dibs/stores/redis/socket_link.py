@@ -46,6 +46,7 @@ class SocketLink:
 
     def __init__(self, sock: socket.socket, endpoint: Endpoint, patience: "Patience") -> None:
         self.endpoint = endpoint
+        self.has_functions = True
         self.socket = sock
         self.patience = patience
         self._open = True

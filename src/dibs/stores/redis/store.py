@@ -3,8 +3,8 @@
 from dibs.clock import Clock
 from dibs.model import Capabilities
 from dibs.stores.port import AsyncConnection, BlockingConnection, Store
+from dibs.stores.redis.ledger import Terms
 from dibs.stores.redis.scanning import Listings
-from dibs.stores.redis.scripting import Terms
 from dibs.stores.redis.threads import BlockingRedisConnection
 from dibs.stores.redis.url import read_url
 

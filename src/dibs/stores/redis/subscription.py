@@ -5,8 +5,8 @@ from typing import Any
 from urllib.parse import quote
 
 from dibs.model import Wakeup
+from dibs.stores.redis.ledger import read_published
 from dibs.stores.redis.link import ReplyError, pack
-from dibs.stores.redis.script import read_pushes
 from dibs.stores.redis.settings import Endpoint, Settings
 from dibs.stores.redis.trouble import explain
 
@@ -44,7 +44,7 @@ class Ear:
         if isinstance(reply, list) and len(reply) == 3:
             kind, channel, payload = reply
             if channel == self._channel and kind == b"message":
-                return read_pushes(payload, self._inbox)
+                return read_published(payload, self._inbox)
             if channel == self._channel and kind == b"subscribe":
                 self.stands = True
         return []

@@ -13,10 +13,9 @@ from dibs.stores.bell import Bell
 from dibs.stores.port import step
 from dibs.stores.redis import examining, scanning
 from dibs.stores.redis.cluster import router
+from dibs.stores.redis.ledger import Outcome, Terms
 from dibs.stores.redis.link import HiredisError, ReplyError
 from dibs.stores.redis.scanning import Listings
-from dibs.stores.redis.script import read_answer
-from dibs.stores.redis.scripting import Outcome, Terms
 from dibs.stores.redis.server import Server
 from dibs.stores.redis.settings import Endpoint, Settings
 from dibs.stores.redis.socket_link import Patience, SocketDial, SocketLink
@@ -153,13 +152,13 @@ class BlockingRedisConnection:
             return None
         assert isinstance(link, SocketLink)
         try:
-            answer = link.exchange(self._terms.request(commands))
+            answer = link.exchange(self._terms.call(commands).request(link))
         except BaseException as error:
             link.close()
             if isinstance(error, OSError | HiredisError):
                 raise broken(error, link.endpoint) from error
             raise
-        return None if isinstance(answer, ReplyError) else read_answer(answer, commands)
+        return None if isinstance(answer, ReplyError) else self._terms.read(answer, commands)
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         self._patience.seconds = self._settings.timeout

@@ -12,10 +12,13 @@ from dibs.errors import (
 from dibs.stores.redis.settings import Endpoint
 
 RIGHTS = (
-    "~dibs:* &dibs:inbox:NAME:* +evalsha +eval +time +get +set +mget +del +pexpire +hget +hmget +hgetall"
-    " +hset +hdel +zadd +zrem +zrange +zrangebyscore +zrank +zcount +publish +subscribe +ping +scan"
+    "~dibs:* &dibs:inbox:NAME:* +fcall +function|load +time +get +set +del +pexpire +hmget +hset +hdel"
+    " +zadd +zrem +zrange +zrank +zcount +publish +subscribe +ping +scan"
 )
-"""All that the user NAME needs in an ACL; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`."""
+"""All that the user NAME needs in an ACL; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`.
+
+Redis 6 has no Functions: there `+evalsha +script|load` replace `+fcall +function|load`.
+"""
 
 type Kind = Callable[[str], DibsError]
 
@@ -59,7 +62,7 @@ _MEANINGS: dict[str, tuple[Kind, str]] = {
     ),
     "BUSY": (
         BackendUnavailable,
-        "a script of somebody's has been running for long: see `SCRIPT KILL`",
+        "a script has been running for long: see `SCRIPT KILL` and `FUNCTION KILL`",
     ),
     "MISCONF": (
         BackendUnavailable,
@@ -101,7 +104,10 @@ def code_of(answer: BaseException) -> str:
 def explain(answer: BaseException, endpoint: Endpoint) -> DibsError:
     """The error that callers see, in the stead of what the server said."""
     said = str(answer).partition(", with args")[0]  # which may be a password
-    kind, meaning = _MEANINGS.get(code_of(answer), (None, ""))
+    code, _, rest = said.partition(" ")
+    if code == "DIBSFORMAT":  # our own
+        return IncompatibleVersion(f"{endpoint}: {rest}")
+    kind, meaning = _MEANINGS.get(code, (None, ""))
     for phrase, of_phrase, told in _PHRASES:
         if kind is None and phrase in said:
             kind, meaning = of_phrase, told
