@@ -145,7 +145,7 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(
-        PUBLIC | names("contrib core.names links") | names("locks.requests locks.kept locks.hooks"),
+        PUBLIC | names("contrib core.names links") | names("locks.requests locks.hooks"),
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
@@ -231,7 +231,7 @@ RULES: Mapping[str, Rule] = {
         | names(
             "process misspelt settings named_stores temporal testing config stores.http.* server.*"
         )
-        | names("stores.redact locks.by_id runtime.port"),
+        | names("stores.redact locks.acquire runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

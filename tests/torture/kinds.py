@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dibs.locks.acquire import StopSignal
 from dibs.locks.allof import AllOfBase
 from dibs.locks.allof_leases import LeasesBase
 from dibs.locks.campaign import CampaignBase, GuardedBase
@@ -11,7 +12,6 @@ from dibs.locks.primitive import LockBase, PrimitiveBase
 from dibs.locks.resizing import ResizableLease
 from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
-from dibs.locks.stoppable import Stoppable
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
 from dibs.locks.term import TermBase
 from tests.torture.simruntime import SimRuntime
@@ -131,9 +131,9 @@ class SimElection(Here, ElectionBase[SimTerm]):
         self.invoked = self.hand.engine.now
         return await super()._acquire(*about)
 
-    async def _win(self, way: Stoppable) -> SimTerm:
+    async def _win(self, stop: StopSignal) -> SimTerm:
         self.invoked = self.hand.engine.now
-        return await super()._win(way)
+        return await super()._win(stop)
 
     def _register(self, term: SimTerm) -> SimTerm:
         registered = super()._register(term)

@@ -11,11 +11,10 @@ from weakref import ref
 from dibs.config import UNSET, Duration, LockConfig, Unset
 from dibs.core.names import Kind
 from dibs.errors import BackendUnavailable, LeaseLost
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt, StopSignal
 from dibs.locks.messages import key_shown
 from dibs.locks.options import NoOptions, refuse_options, shown_as
 from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.stoppable import Stoppable
 from dibs.locks.term import JITTER, Callback, LeaderConfig, LeaderTerms, TermBase, leader_configured
 from dibs.model import Holder
 
@@ -160,11 +159,11 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             raise
         return self._remember(term)
 
-    async def _win(self, way: Stoppable) -> TermT:
+    async def _win(self, stop: StopSignal) -> TermT:
         """Win in the background, unless that is stopped."""
         rt = self._runtime()
         ask, terms = self._describe_here()
-        grant = await Acquiring(way, ask).run(None)
+        grant = await AcquireAttempt(rt, ask, stop=stop).run(None)
         return self._register(self._hold(rt, terms, grant, rt.me()))
 
     def _register(self, term: TermT) -> TermT:

@@ -14,8 +14,8 @@ from dibs.errors import (
 )
 from dibs.locks import hooks
 from dibs.locks.requests import Ask
-from dibs.model import Failed, Holder, Inspect, Refused, Reply, Status
-from dibs.runtime.port import Answer, Runtime
+from dibs.model import Failed, Holder, Refused, Reply, Status
+from dibs.runtime.port import Answer
 
 
 def key_shown(key: bytes) -> str:
@@ -135,14 +135,11 @@ def refusal(ask: Ask, reply: Refused) -> DibsError:
     )
 
 
-async def timed_out(
-    rt: Runtime, key: bytes, wait: float | None, ahead: int | None
-) -> AcquireTimeout:
-    """The error for who has waited for so long, with so many ahead at last."""
-    try:
-        status = (await rt.call(Inspect(key), ASIDE)).reply
-    except DibsError:
-        status = None
+def timed_out(key: bytes, status: object, wait: float | None, ahead: int | None) -> AcquireTimeout:
+    """The error after a wait of so many seconds, with so many ahead at the end.
+
+    `status` is the store's answer to an Inspect, if there was one.
+    """
     if hooks.observer is not None and isinstance(status, Status):
         hooks.observer.in_the_way(status.holders)
     holders = status.holders if isinstance(status, Status) else ()
@@ -153,6 +150,12 @@ async def timed_out(
         position=ahead,
         retry_after=min((holder.expires_in for holder in holders), default=None),
     )
+
+
+def nothing_held(key: bytes, detail: str = "") -> LeaseLost:
+    """The error for an id under which nothing is held; `detail` is the store's reason, if it gave one."""
+    why = detail or "it has ended, or the id, the name or the store is another"
+    return LeaseLost(f"nothing of {key_shown(key)} is held under this id: {why}", key=key)
 
 
 def _rounded(wait: float | None) -> str:

@@ -7,7 +7,7 @@ from dibs.core.names import Kind
 from dibs.core.timing import burial
 from dibs.errors import AcquireTimeout, Reentrant
 from dibs.locks import admin, hooks
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.description import Description, check_promises
 from dibs.locks.entering import Entering
 from dibs.locks.lease import LeaseBase
@@ -94,8 +94,8 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
             seen.end(None)
         return self._given(hold)
 
-    def _acquiring(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> Acquiring:
-        return Acquiring(rt, ask, on_wait)
+    def _acquiring(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
+        return AcquireAttempt(rt, ask, on_wait)
 
     async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` where it can't promise what is required."""

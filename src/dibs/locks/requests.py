@@ -5,6 +5,8 @@ from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dibs.model import Acquire
+
 BYTES = 18  # 144 bits are a whole number of base64 letters
 LETTERS = 24
 DRAWN = 64
@@ -27,6 +29,10 @@ def new_id() -> str:
 os.register_at_fork(after_in_child=_drawn.clear)  # ids that the parent may still use
 
 
+LEAST_PATIENCE = 30.0
+"""Seconds that the store keeps a silent waiter in the queue, also if its ttl is shorter."""
+
+
 class Ask(NamedTuple):
     """What is wanted."""
 
@@ -43,6 +49,26 @@ class Ask(NamedTuple):
     """Whoever waits looks for a circle of waiters that it is in."""
     address: str = ""
     trace: str = ""
+
+    def command(self, lease_id: str, inbox: str, *, queue: bool = False) -> Acquire:
+        """The command that asks the store for it: once, or with a position in the queue."""
+        return Acquire(
+            self.key,
+            lease_id,
+            self.owner,
+            self.ttl,
+            self.units,
+            self.capacity,
+            queue,
+            max(self.ttl, LEAST_PATIENCE),
+            self.priority,
+            self.note,
+            floor=self.floor,
+            lock_delay=self.lock_delay,
+            inbox=inbox,
+            address=self.address,
+            trace=self.trace,
+        )
 
 
 class Grant(NamedTuple):
