@@ -6,10 +6,8 @@ from dataclasses import replace
 from dibs.core.names import PROBE, split_key
 from dibs.core.timing import MIN_TTL, trusted
 from dibs.errors import LeaseLost
-from dibs.locks.handle import unpack
-from dibs.locks.lease import LeaseBase
+from dibs.locks.lease import LeaseBase, unpack_handle
 from dibs.locks.messages import key_shown, span, unexpected
-from dibs.locks.requests import Grant
 from dibs.model import (
     Failed,
     Finding,
@@ -45,22 +43,18 @@ async def attach[LeaseT: LeaseBase](
     rt: Runtime, handle: str, lease_type: Callable[[str], type[LeaseT]]
 ) -> LeaseT:
     """Take over a detached lease, if the store still has it; its type follows from its kind."""
-    found = unpack(handle)
-    answer = await rt.call(Renew(found.key, found.id, found.terms.ttl))
+    key, terms, grant = unpack_handle(handle)
+    answer = await rt.call(Renew(key, grant.id, terms.ttl))
     reply = answer.reply
     if isinstance(reply, Failed):
-        raise unexpected(reply, found.key)
+        raise unexpected(reply, key)
     if not isinstance(reply, Renewed | Granted):
         raise LeaseLost(
-            f"the detached lease on {key_shown(found.key)} (token {found.token}) has ended",
-            key=found.key,
+            f"the detached lease on {key_shown(key)} (token {grant.token}) has ended", key=key
         )
-    sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
-    grant = Grant(found.id, found.token, found.slots, sent, deadline, None, found.doubtful)
-    kind, _ = split_key(found.key)
-    lease = lease_type(kind)(rt, found.key, found.terms, grant, rt.me())
-    lease._go_on_from(found)
-    return lease
+    grant = grant._replace(since=answer.sent, deadline=answer.sent + trusted(reply.ttl))
+    kind, _ = split_key(key)
+    return lease_type(kind)(rt, key, terms, grant, rt.me())
 
 
 PROBES = 20

@@ -4,13 +4,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
-from dibs.core.timing import burial
 from dibs.errors import AcquireTimeout, Reentrant
 from dibs.locks import admin, hooks
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.description import Description, check_promises
 from dibs.locks.entering import Entering
-from dibs.locks.lease import LeaseBase
+from dibs.locks.lease import LeaseBase, give_up
 from dibs.locks.messages import key_shown
 from dibs.locks.requests import Ask, Grant, Terms
 from dibs.locks.waiting import OnWait, check_on_wait
@@ -113,8 +112,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         try:
             return self._lease_type(rt, self.key, terms, grant, me)
         except BaseException:
-            bury = burial(rt.call_timeout) if grant.doubtful else 0.0
-            rt.keeper.abandon(self.key, grant.id, bury)
+            give_up(rt, self.key, grant.id, grant.doubtful)
             raise
 
     def _given(self, hold: LeaseT) -> LeaseT:
@@ -152,7 +150,8 @@ class PrimitiveBase[LeaseT: LeaseBase](Description, Entering[LeaseT]):
         """The first lease of a hold that may be acquired again."""
         from dibs.locks.reentrant import first_of  # only who asks for it pays for it
 
-        return first_of(hold)
+        counted: LeaseT = first_of(hold)
+        return counted
 
     def _again(self, held: Any) -> LeaseT | None:
         """One more lease of what our task or thread holds; None if that is not to be had."""
