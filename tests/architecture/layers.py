@@ -124,10 +124,12 @@ RULES: Mapping[str, Rule] = {
     ),
     "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
     "named_stores": Rule(BELOW | names("session settings")),
-    "client": Rule(BELOW | {"sync"} | names("session named_stores settings sides _api")),
+    "client": Rule(
+        BELOW | names("session named_stores settings sides locks.* runtime.port")
+    ),
     "sides": Rule(BELOW | names("session named_stores locks.* runtime.*")),
     "decorator": Rule(
-        BELOW | names("client settings named_stores session sides locks.* runtime.* _api sync")
+        BELOW | names("client lazy settings named_stores session sides locks.* runtime.*")
     ),
     "exports": Rule(BELOW | names("lazy client decorator locks.*")),
     "_api": Rule(

@@ -5,10 +5,10 @@ from typing import Any
 from dibs.locks.acquire import StopSignal
 from dibs.locks.allof import AllOfBase
 from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.campaign import CampaignBase, GuardedBase
 from dibs.locks.election import ElectionBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.primitive import LockBase, PrimitiveBase
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
@@ -74,9 +74,10 @@ class Here:
         return self.runtime
 
 
-class SimLock(Here, LockBase[SimLease]):
+class SimLock(Here, PrimitiveBase[SimLease]):
     """One holder at a time."""
 
+    kind = "lock"
     _lease_type = SimLease
 
 

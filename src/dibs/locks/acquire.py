@@ -13,6 +13,7 @@ from dibs.core.names import Kind, fingerprint, key_of
 from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, burial, trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
+from dibs.locks import hooks
 from dibs.locks.deadlock import Lookout, first_due
 from dibs.locks.messages import (
     ASIDE,
@@ -30,6 +31,7 @@ from dibs.model import (
     Failed,
     Gone,
     Granted,
+    Holder,
     Inspect,
     Lost,
     Queued,
@@ -38,6 +40,7 @@ from dibs.model import (
     Released,
     Renew,
     Renewed,
+    Status,
     Wakeup,
 )
 from dibs.runtime.port import Answer, Runtime, Signal
@@ -148,7 +151,7 @@ class AcquireAttempt:
             return self._granted(reply, answer.sent)
         self._over = not self._doubtful and isinstance(reply, Refused | Failed)
         if isinstance(reply, Refused):
-            raise refusal(self._ask, reply)
+            raise refused(self._ask, reply)
         raise unexpected(reply, self._ask.key)
 
     async def _in_turn(self, wait: float | None, until: float, answer: Answer) -> Grant:
@@ -273,7 +276,7 @@ class AcquireAttempt:
         """The queue is full: try again when time may have changed that."""
         if reply.reason == "too_large":
             self._over = True
-            raise refusal(self._ask, reply)
+            raise refused(self._ask, reply)
         self._begin_to_wait()
         if self._due_at <= self._rt.now():
             self._ahead = None
@@ -327,11 +330,21 @@ class AcquireAttempt:
         return Grant(self._id, told.token, told.slots, granted, deadline, claim_by, self._doubtful)
 
     async def _timed_out(self, wait: float | None) -> AcquireTimeout:
-        try:
+        holders: tuple[Holder, ...] = ()
+        with suppress(DibsError):
             status = (await self._rt.call(Inspect(self._ask.key), ASIDE)).reply
-        except DibsError:
-            status = None
-        return timed_out(self._ask.key, status, wait, self._ahead)
+            if isinstance(status, Status):
+                holders = status.holders
+        if hooks.observer is not None:
+            hooks.observer.in_the_way(holders)
+        return timed_out(self._ask.key, holders, wait, self._ahead)
+
+
+def refused(ask: Ask, reply: Refused) -> DibsError:
+    """The error for a refused request."""
+    if hooks.observer is not None:
+        hooks.observer.in_the_way(reply.holders)
+    return refusal(ask.key, ask.units, reply)
 
 
 # -- by id ------------------------------------------------------------------------------------------------

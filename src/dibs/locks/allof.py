@@ -13,14 +13,12 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from dibs.core.timing import burial, trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
 from dibs.locks import hooks
-from dibs.locks.acquire import BRIEFLY, AcquireAttempt
+from dibs.locks.acquire import BRIEFLY, AcquireAttempt, refused
 from dibs.locks.allof_leases import LeasesBase, Part, Wish, checked, in_order, release_together
-from dibs.locks.entering import Entering
+from dibs.locks.base import Entering, PrimitiveBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.messages import contention, key_shown, refusal, unexpected
-from dibs.locks.options import NoOptions, refuse_options
-from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.requests import Grant, Terms, new_id
+from dibs.locks.messages import contention, key_shown, unexpected
+from dibs.locks.requests import Grant, NoOptions, Terms, new_id, refuse_options
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import Granted, Refused
 from dibs.runtime.port import Answer, Runtime, Told
@@ -217,7 +215,7 @@ class Trial:
             return lease
         if told.resent:
             self._bury(key, lease_id)
-        return refusal(wish.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
+        return refused(wish.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
 
     def _bury(self, key: bytes, lease_id: str) -> None:
         """A copy of what asked for it may still be under way."""

@@ -13,9 +13,7 @@ from dibs.errors import (
     InvalidRequest,
     LeaseLost,
 )
-from dibs.locks import hooks
-from dibs.locks.requests import Ask
-from dibs.model import Failed, Holder, Refused, Reply, Status
+from dibs.model import Failed, Holder, Refused, Reply
 from dibs.runtime.port import Answer
 
 
@@ -117,33 +115,23 @@ ASIDE = 3.0
 """Seconds that a store has for what is said beside the wait: who is in the way, and that we leave."""
 
 
-def refusal(ask: Ask, reply: Refused) -> DibsError:
-    """The error for units that are not to be had now, or ever."""
+def refusal(key: bytes, units: int, reply: Refused) -> DibsError:
+    """The error for units that others hold, or that are more than the capacity."""
     if reply.reason == "too_large":
-        return DibsError(
-            f"cannot acquire {ask.units} units of {key_shown(ask.key)}: "
-            "its last declared capacity is smaller",
-            key=ask.key,
-        )
-    if hooks.observer is not None:
-        hooks.observer.in_the_way(reply.holders)
-    holders = reply.holders
+        told = f"cannot acquire {units} units of {key_shown(key)}: its last declared capacity is smaller"
+        return DibsError(told, key=key)
     return AcquireTimeout(
-        contention(ask.key, holders, None),
-        key=ask.key,
-        holders=holders,
+        contention(key, reply.holders, None),
+        key=key,
+        holders=reply.holders,
         retry_after=reply.recheck_in,
     )
 
 
-def timed_out(key: bytes, status: object, wait: float | None, ahead: int | None) -> AcquireTimeout:
-    """The error after a wait of so many seconds, with so many ahead at the end.
-
-    `status` is the store's answer to an Inspect, if there was one.
-    """
-    if hooks.observer is not None and isinstance(status, Status):
-        hooks.observer.in_the_way(status.holders)
-    holders = status.holders if isinstance(status, Status) else ()
+def timed_out(
+    key: bytes, holders: tuple[Holder, ...], wait: float | None, ahead: int | None
+) -> AcquireTimeout:
+    """The error after a wait of so many seconds, with so many ahead at the end."""
     return AcquireTimeout(
         f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",
         key=key,

@@ -13,12 +13,11 @@ from dibs.config import LockConfig, optional_seconds
 from dibs.core.names import Kind, fingerprint
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
 from dibs.locks.acquire import AcquireAttempt, Stopped, StopSignal
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
 from dibs.locks.messages import contention, key_shown, not_busy
-from dibs.locks.options import Options, shown_as
-from dibs.locks.primitive import PrimitiveBase
 from dibs.locks.reentrant import check_single
-from dibs.locks.requests import Ask, Grant, Terms, new_id
+from dibs.locks.requests import Ask, ClientLockOptions, Grant, Terms, new_id, shown_as
 from dibs.locks.waiting import OnWait
 from dibs.model import MANY, Holder, Refused, Release
 from dibs.runtime.port import Runtime
@@ -260,7 +259,9 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     _write_type: type[WriteT]
 
     @shown_as("RWLock.__init__")
-    def __init__(self, name: str | bytes, *more: Never, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, name: str | bytes, *more: Never, **options: Unpack[ClientLockOptions]
+    ) -> None:
         self._reading = reading = self._read_type(name, *more, **options)
         self._writing = self._write_type.from_config(
             name,

@@ -6,8 +6,9 @@ from typing import Protocol
 from dibs.config import Duration, Unset, optional_seconds
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable
+from dibs.locks.acquire import refused
 from dibs.locks.lease import give_up
-from dibs.locks.messages import refusal, unexpected
+from dibs.locks.messages import unexpected
 from dibs.locks.requests import Ask, Grant, new_id
 from dibs.model import Command, Granted, Refused, Reply
 from dibs.runtime.port import Runtime
@@ -58,5 +59,5 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
             uncommitted_at=sent,
         )
     if isinstance(reply, Refused):
-        raise refusal(ask, reply)
+        raise refused(ask, reply)
     raise unexpected(reply, ask.key)

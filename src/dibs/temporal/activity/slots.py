@@ -171,7 +171,7 @@ class Slots(dibs.Semaphore):
     position: Position
     _pending: KeptAcquiring | None = None
 
-    def _acquiring(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
+    def _attempt(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
         self._pending = KeptAcquiring(rt, ask, on_wait, self.position)
         return self._pending
 
