@@ -4,23 +4,24 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict
 
 from dibs.clock import Clock
 from dibs.config import Duration
-from dibs.core.names import KINDS, Kind, key_of
+from dibs.core.names import KINDS, PROBE, Kind, key_of
+from dibs.core.timing import MIN_TTL
 from dibs.errors import ImplicitStoreWarning, NotConfigured
-from dibs.model import Status
+from dibs.locks.base import status_of
+from dibs.locks.messages import span
+from dibs.model import Finding, Inspect, Status
 from dibs.named_stores import configured_store, session_by_settings, session_named
 from dibs.process import FreshLock
+from dibs.runtime.port import Runtime
 from dibs.session import StoreSession, implicit_url, overridden, overriding, session_for, session_of
 from dibs.settings import store_name
 from dibs.sides import refuse_in_workflow
-
-if TYPE_CHECKING:
-    from dibs import _api, sync
-
 
 _lock = FreshLock()
 _said: "tuple[DefaultStore, ...]" = ()
@@ -167,8 +168,14 @@ def kinds_asked(kind: Kind | None) -> Sequence[str]:
     return (kind,)
 
 
-def set_default(store: "str | _api.Client | sync.Client | None") -> None:
-    """What bare primitives use from now on: a URL, a client of either world, or None for none."""
+class AnyClient(Protocol):
+    """A client, of asyncio or of threads."""
+
+    session: StoreSession
+
+
+def set_default(store: str | AnyClient | None) -> None:
+    """Set what primitives without `client=` use from now on: a URL, a client, or None for no default."""
     if isinstance(store, str):
         set_default_session(session_for(store))
     else:
@@ -177,13 +184,11 @@ def set_default(store: "str | _api.Client | sync.Client | None") -> None:
         )
 
 
-def override(
-    client: "_api.Client | sync.Client", *, name: str | None = None
-) -> AbstractContextManager[None]:
-    """Whatever names no store (or that store) uses this client's meanwhile; for tests.
+def override(client: AnyClient, *, name: str | None = None) -> AbstractContextManager[None]:
+    """Use this client's store instead of the default one, or of the one with that name; for tests.
 
-    It holds in every thread and loop, and nests. Of two that overlap in time, in two tasks or threads, each
-    has its own, as have the tasks that it begins; who began neither has the later one.
+    Overrides are per context: concurrent tasks each see their own, and pass it to tasks they start. Code
+    outside any override sees the most recent one.
     """
     session = _session_of(client, "a client, as connect() makes it")
     return overriding(None if name is None else store_name(name), session)
@@ -194,3 +199,60 @@ def _session_of(client: object, wanted: str) -> StoreSession:
     if not isinstance(session, StoreSession):
         raise TypeError(f"{client!r} names no store: give {wanted}")
     return session
+
+
+PROBES = 20
+"""Round trips that are measured when a store is examined."""
+
+
+async def examine(rt: Runtime) -> list[Finding]:
+    """Measure the store's latency, and ask what it promises and what it finds about itself."""
+    if not rt.is_ready:
+        await rt.ready()
+    await status_of(rt, PROBE)  # connects, if that was not done
+    times = sorted([await _round_trip(rt) for _ in range(PROBES)])
+    found = await rt.examine()
+    broken = [finding for finding in found if finding.about == "promises"]
+    theirs = [finding for finding in found if finding.about == "latency"]  # it knows better
+    least_ttl = max((finding.least_ttl for finding in found), default=0.0)
+    return [
+        *(theirs or [_latency(times[PROBES // 2], times[-1], least_ttl)]),
+        _promises(rt.capabilities.names(), broken),
+        *(finding for finding in found if finding not in (*broken, *theirs)),
+    ]
+
+
+def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
+    """What the store promises, and what its backend found that its settings make of it."""
+    told = f"{', '.join(sorted(words))} (allowed in `require=`)"
+    for finding in broken:
+        return replace(finding, told=f"{told}; {finding.told}")
+    return Finding("promises", "ok", told)
+
+
+async def _round_trip(rt: Runtime) -> float:
+    begun = rt.now()
+    await rt.call(Inspect(PROBE))
+    return rt.now() - begun
+
+
+def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
+    """A renewal has a third of the ttl, and should have time for several tries in it.
+
+    `least_ttl`: below that the store grants none.
+    """
+    told = (
+        f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
+        f"use no ttl below {span(max(20 * worst, MIN_TTL, least_ttl))}"
+    )
+    if worst > 0.5:
+        return Finding(
+            "latency", "warning", told, "a store nearer by would keep leases through hiccups"
+        )
+    return Finding("latency", "ok", told)
+
+
+def scan_prefix(kind: str, prefix: str | bytes) -> bytes:
+    """The beginning of the keys of that kind whose names begin with `prefix`."""
+    raw = prefix.encode() if isinstance(prefix, str) else prefix
+    return kind.encode() + b":" + raw

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from dibs.client import set_default as set_default
     from dibs.config import Duration as Duration
     from dibs.config import LockConfig as LockConfig
+    from dibs.decorator import NameTemplate as NameTemplate
     from dibs.decorator import as_current as as_current
     from dibs.decorator import current_lease as current_lease
     from dibs.errors import AcquireTimeout as AcquireTimeout
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from dibs.errors import Reentrant as Reentrant
     from dibs.errors import UnsafeTiming as UnsafeTiming
     from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
-    from dibs.locks.template import NameTemplate as NameTemplate
     from dibs.locks.term import LeaderConfig as LeaderConfig
     from dibs.locks.waiting import Waiting as Waiting
     from dibs.model import Capabilities as Capabilities
@@ -64,11 +64,10 @@ COMMON = {
         "UnsafeTiming",
     ),
     "dibs.client": ("override", "set_default"),
-    "dibs.decorator": ("as_current", "current_lease"),
+    "dibs.decorator": ("NameTemplate", "as_current", "current_lease"),
     "dibs.model": ("Capabilities", "Finding", "Holder", "Status", "Waiter"),
     "dibs.locks.term": ("LeaderConfig",),
     "dibs.locks.tasklock": ("TaskLockConfig",),
-    "dibs.locks.template": ("NameTemplate",),
     "dibs.locks.waiting": ("Waiting",),
 }
 

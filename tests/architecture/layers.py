@@ -126,10 +126,12 @@ RULES: Mapping[str, Rule] = {
     ),
     "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
     "named_stores": Rule(BELOW | names("session settings")),
-    "client": Rule(BELOW | {"sync"} | names("session named_stores settings sides _api")),
+    "client": Rule(
+        BELOW | names("session named_stores settings sides locks.* runtime.port")
+    ),
     "sides": Rule(BELOW | names("session named_stores locks.* runtime.*")),
     "decorator": Rule(
-        BELOW | names("client settings named_stores session sides locks.* runtime.* _api sync")
+        BELOW | names("client lazy settings named_stores session sides locks.* runtime.*")
     ),
     "exports": Rule(BELOW | names("lazy client decorator locks.*")),
     "_api": Rule(
@@ -147,7 +149,7 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(
-        PUBLIC | names("contrib core.names links") | names("locks.requests locks.kept locks.hooks"),
+        PUBLIC | names("contrib core.names links") | names("locks.requests locks.hooks"),
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
@@ -233,7 +235,7 @@ RULES: Mapping[str, Rule] = {
         | names(
             "process misspelt settings named_stores temporal testing config stores.http.* server.*"
         )
-        | names("stores.redact locks.by_id runtime.port"),
+        | names("stores.redact locks.acquire runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

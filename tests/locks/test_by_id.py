@@ -11,8 +11,8 @@ import pytest
 
 from dibs import BackendUnavailable, LeaseLost, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, DibsError
-from dibs.locks.by_id import Unattended
-from dibs.locks.kept import KeptLease
+from dibs.locks.acquire import ManualLeases
+from dibs.locks.lease import LeaseBase
 from dibs.model import Acquire, Gone, Inspect
 from dibs.sync import Client, Lease, connect
 from tests.locks.circles import ask
@@ -21,9 +21,9 @@ from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 
 
-def unattended(world: World, client: Any = None, kind: Any = "lock") -> Unattended:
+def unattended(world: World, client: Any = None, kind: Any = "lock") -> ManualLeases:
     session = (client or world.client).session
-    return Unattended(
+    return ManualLeases(
         session.loop_runtime() if world.is_async else session.thread_runtime(), kind, "x"
     )
 
@@ -122,12 +122,12 @@ async def test_a_grant_whose_lease_could_not_be_made_is_given_up(
     store.after = lose
     client = w.another(store)
 
-    def interrupted(self: KeptLease, *about: Any) -> None:
+    def interrupted(self: LeaseBase, *about: Any) -> None:
         self._end = "unborn"
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(KeptLease, "__init__", interrupted)
+        patch.setattr(LeaseBase, "__init__", interrupted)
         wanted = maker(w, client)
         with pytest.raises(Interrupt):
             await w.get(wanted.acquire())

@@ -1,12 +1,13 @@
 """The leases of an `AllOf`: entered, checked and released together."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn, overload
 
-from dibs.config import UNSET, Duration, Unset
-from dibs.locks.lease import LeaseBase, tell_loss
+from dibs.config import UNSET, Duration, LockConfig, Unset
+from dibs.locks.base import PrimitiveBase
+from dibs.locks.lease import LeaseBase, raise_loss
 from dibs.locks.messages import LossReason, key_shown, span
-from dibs.locks.primitive import PrimitiveBase
 from dibs.locks.requests import Ask, Terms
 from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
@@ -100,50 +101,51 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
 
     def _enter(self) -> None:
         """The body begins. Raises `LeaseLost` if one is lost already; then the others are given up."""
+        entered: list[LeaseT] = []
         try:
             for lease in self._once:
                 lease._enter()
+                entered.append(lease)
         except BaseException as error:
-            for lease in self._once:
-                lease._disarm(error)
-            self._drop()
+            for lease in entered:
+                lease._exit_block(error)
+            failed = len(entered)  # it has been given up by `_enter`
+            for lease in (*entered, *self._once[failed + 1 :]):
+                lease._discard()
             raise
 
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         # all of them, as each that was lost takes its own cancellation back
-        ends = [lease._disarm(exc) for lease in self._once]
+        ends = [lease._exit_block(exc) for lease in self._once]
         standing = [lease for lease in self._once if lease._stands]
-        ended = [lease._conclude() for lease in self._once if lease not in standing]
+        ended = [lease._settle_loss() for lease in self._once if lease not in standing]
         losses = [loss for loss in ended if loss is not None]
         if standing:
             await release_together(self._rt, standing)
         if losses:
             for other in losses[1:]:
                 losses[0].add_note(str(other))
-            tell_loss(losses[0], exc, any(ends))
+            raise_loss(losses[0], exc, any(ends))
 
-    def _drop(self) -> None:
+    def _discard(self) -> None:
         """Give them up in silence, those that weren't."""
         for lease in self._once:
-            lease._drop()
+            lease._discard()
 
 
 async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
     """Give them up; True if all were held until now. Never raises because the store is away."""
     stood = all(lease._stands for lease in leases)
-    parting: list[LeaseBase] = []
+    ended: list[LeaseBase] = []
     try:
-        for lease in leases:
-            hold = lease._part()
-            if hold is not None:
-                parting.append(hold)
-        told = await rt.call_all([hold._farewell() for hold in parting]) if parting else ()
+        ended.extend(lease for lease in leases if lease._begin_release())
+        told = await rt.call_all([lease._release_command() for lease in ended]) if ended else ()
     except BaseException:
-        for hold in parting:
-            hold._abandon()
+        for lease in ended:
+            lease._abandon()
         raise
-    were_held = [hold._parted(each) for hold, each in zip(parting, told, strict=True)]
+    were_held = [lease._finish_release(each) for lease, each in zip(ended, told, strict=True)]
     return stood and all(were_held)
 
 
@@ -176,18 +178,26 @@ class Part(NamedTuple):
     @property
     def differences(self) -> dict[str, Any]:
         """All that makes a difference to its lease."""
-        found = self.primitive._differences()
+        primitive = self.primitive
+        found = {field.name: getattr(primitive.config, field.name) for field in fields(LockConfig)}
+        found |= {"capacity": primitive._capacity, "on_lost": primitive._on_lost}
+        del found["wait"]  # of the acquire, not of the lease
         return found if self.ttl is None else found | {"ttl": self.ttl}
 
     def wish(self, priority: int | None, note: str | None, on_wait: OnWait | None) -> "Wish":
         """What is asked of the store, and how it will be held."""
-        ask, terms = self.primitive._wish_for(self.units, self.ttl, priority, note)
+        self.primitive._describe_here()
+        ask, terms = self.primitive._another_wish(self.units, priority, note)
+        if self.ttl is not None:
+            ask, terms = ask._replace(ttl=self.ttl), terms._replace(ttl=self.ttl)
         return Wish(self.primitive, ask, terms, on_wait or self.on_wait or self.primitive._on_wait)
 
     @property
     def patience(self) -> float | None:
         """How long it would be waited for."""
-        return self.primitive._wait if isinstance(self.wait, Unset) else self.wait
+        wait: Any = self.primitive.config.wait if isinstance(self.wait, Unset) else self.wait
+        patience: float | None = wait
+        return patience
 
 
 class Wish(NamedTuple):

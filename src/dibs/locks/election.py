@@ -11,12 +11,18 @@ from weakref import ref
 from dibs.config import UNSET, Duration, LockConfig, Unset
 from dibs.core.names import Kind
 from dibs.errors import BackendUnavailable, LeaseLost
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt, StopSignal
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.messages import key_shown
-from dibs.locks.options import NoOptions, refuse_options, shown_as
-from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.stoppable import Stoppable
-from dibs.locks.term import JITTER, Callback, LeaderConfig, LeaderTerms, TermBase, leader_configured
+from dibs.locks.requests import NoOptions, refuse_options, shown_as
+from dibs.locks.term import (
+    JITTER,
+    Callback,
+    LeaderConfig,
+    TermBase,
+    leader_configured,
+    leader_rules,
+)
 from dibs.model import Holder
 
 log = logging.getLogger("dibs")
@@ -120,7 +126,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         # LeaderConfig has made them seconds
         self.ttl, self.renew_deadline = config.ttl, config.renew_deadline  # type: ignore[assignment]
         self.retry = config.retry  # type: ignore[assignment]
-        self._more = LeaderTerms(self.renew_deadline, self.retry, on_started, on_stopped)
+        self._more = leader_rules(config, on_started, on_stopped)
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
         hold = LockConfig(
@@ -140,31 +146,28 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
 
     # -- terms --------------------------------------------------------------------------------------
 
-    async def _acquire(self, *about: Any) -> TermT:
-        """Win, and tell that it has."""
-        term = self._register(await super()._acquire(*about))
-        try:
-            await term._tell_started()
-        except BaseException:
-            term._drop()
-            raise
-        return term
+    def _given(self, lease: TermT) -> TermT:
+        return self._register(lease)
 
-    async def _enter(self) -> TermT:
+    async def _enter_block(self) -> TermT:
         term = await self._acquire()
         try:
+            await term._tell_started()
             term._enter()
-        except BaseException:  # lost while it was told that it had started
+        except LeaseLost:  # while `on_started` ran
             await term._stop()
-            term._hand_back()
+            term._release_after_loss()
+            raise
+        except BaseException:
+            term._discard()
             raise
         return self._remember(term)
 
-    async def _win(self, way: Stoppable) -> TermT:
+    async def _win(self, stop: StopSignal) -> TermT:
         """Win in the background, unless that is stopped."""
         rt = self._runtime()
         ask, terms = self._describe_here()
-        grant = await Acquiring(way, ask).run(None)
+        grant = await AcquireAttempt(rt, ask, stop=stop).run(None)
         return self._register(self._hold(rt, terms, grant, rt.me()))
 
     def _register(self, term: TermT) -> TermT:
@@ -211,7 +214,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         while True:
             leads = False
             try:
-                term = await self._enter()
+                term = await self._enter_block()
                 leads = True
                 complaints.clear()
                 return await self._led(term, body)

@@ -1,19 +1,21 @@
-"""Commands as part of a transaction of the user's own: one try each, over the user's connection."""
+"""Acquire as part of a transaction of the user's own: one try, over the user's connection."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from dibs.config import Duration, Unset, optional_seconds
-from dibs.core.timing import burial, trusted
+from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable
-from dibs.locks.messages import refusal, unexpected
+from dibs.locks.acquire import refused
+from dibs.locks.lease import give_up
+from dibs.locks.messages import unexpected
 from dibs.locks.requests import Ask, Grant, new_id
-from dibs.model import Acquire, Command, Granted, Refused, Reply
+from dibs.model import Command, Granted, Refused, Reply
 from dibs.runtime.port import Runtime
 
 
 class Way(Protocol):
-    """The user's connection, as a way to the store."""
+    """The user's connection, as a connection to the store."""
 
     async def open(self) -> None:
         """Raises `NotConfigured` where it leads elsewhere."""
@@ -39,11 +41,11 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     await way.open()
     lease_id, sent = new_id(), rt.now()
     try:
-        (reply,) = await way.apply((ask_once(ask, lease_id, rt.inbox),))
+        (reply,) = await way.apply((ask.command(lease_id, rt.inbox),))
     except BaseException as error:
         # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
-            rt.keeper.abandon(ask.key, lease_id, burial(rt.call_timeout))
+            give_up(rt, ask.key, lease_id, doubtful=True)
         raise
     if isinstance(reply, Granted):
         return Grant(
@@ -57,23 +59,5 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
             uncommitted_at=sent,
         )
     if isinstance(reply, Refused):
-        raise refusal(ask, reply)
+        raise refused(ask, reply)
     raise unexpected(reply, ask.key)
-
-
-def ask_once(ask: Ask, lease_id: str, inbox: str) -> Acquire:
-    """What asks for it once."""
-    return Acquire(
-        ask.key,
-        lease_id,
-        ask.owner,
-        ask.ttl,
-        ask.units,
-        ask.capacity,
-        priority=ask.priority,
-        note=ask.note,
-        floor=ask.floor,
-        lock_delay=ask.lock_delay,
-        inbox=inbox,
-        trace=ask.trace,
-    )
