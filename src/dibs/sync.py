@@ -38,8 +38,7 @@ from dibs.locks.requests import (
     refuse_options,
     shown_as,
 )
-from dibs.locks.resizing import ResizableLease
-from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
+from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
 from dibs.locks.term import TermBase
@@ -268,7 +267,7 @@ class Semaphore(SemaphoreBase[Lease], Acquirable[Lease]):
     _lease_type = Lease
 
 
-class RWLease(ResizableLease, Lease):
+class RWLease(RWLeaseBase, Lease):
     """A lease of a readers-writer lock, held by a thread."""
 
     __slots__ = ()

@@ -45,7 +45,7 @@ class Gathering:
                     await release_together(self._rt, self._held)
             finally:
                 for lease in self._held:
-                    lease._drop()  # unless that was done
+                    lease._discard()  # unless that was done
             raise
 
     async def _gather(self, wait: float | None) -> None:
@@ -224,7 +224,7 @@ class Trial:
     def _undo(self) -> None:
         for outcome in self._outcomes:
             if isinstance(outcome, LeaseBase):
-                outcome._drop()
+                outcome._discard()
         rest = len(self._outcomes)
         for wish, lease_id in zip(self._wishes[rest:], self._ids[rest:], strict=True):
             self._bury(wish.ask.key, lease_id)
@@ -340,7 +340,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:
             for lease in leases.values():
-                lease._drop()
+                lease._discard()
             raise
 
     async def _take_again(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, NoReturn, overload
 
 from dibs.config import UNSET, Duration, LockConfig, Unset
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.lease import LeaseBase, tell_loss
+from dibs.locks.lease import LeaseBase, raise_loss
 from dibs.locks.messages import LossReason, key_shown, span
 from dibs.locks.requests import Ask, Terms
 from dibs.locks.waiting import OnWait
@@ -101,50 +101,51 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
 
     def _enter(self) -> None:
         """The body begins. Raises `LeaseLost` if one is lost already; then the others are given up."""
+        entered: list[LeaseT] = []
         try:
             for lease in self._once:
                 lease._enter()
+                entered.append(lease)
         except BaseException as error:
-            for lease in self._once:
-                lease._disarm(error)
-            self._drop()
+            for lease in entered:
+                lease._exit_block(error)
+            failed = len(entered)  # it has been given up by `_enter`
+            for lease in (*entered, *self._once[failed + 1 :]):
+                lease._discard()
             raise
 
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
         # all of them, as each that was lost takes its own cancellation back
-        ends = [lease._disarm(exc) for lease in self._once]
+        ends = [lease._exit_block(exc) for lease in self._once]
         standing = [lease for lease in self._once if lease._stands]
-        ended = [lease._conclude() for lease in self._once if lease not in standing]
+        ended = [lease._settle_loss() for lease in self._once if lease not in standing]
         losses = [loss for loss in ended if loss is not None]
         if standing:
             await release_together(self._rt, standing)
         if losses:
             for other in losses[1:]:
                 losses[0].add_note(str(other))
-            tell_loss(losses[0], exc, any(ends))
+            raise_loss(losses[0], exc, any(ends))
 
-    def _drop(self) -> None:
+    def _discard(self) -> None:
         """Give them up in silence, those that weren't."""
         for lease in self._once:
-            lease._drop()
+            lease._discard()
 
 
 async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
     """Give them up; True if all were held until now. Never raises because the store is away."""
     stood = all(lease._stands for lease in leases)
-    parting: list[LeaseBase] = []
+    ended: list[LeaseBase] = []
     try:
-        for lease in leases:
-            hold = lease._part()
-            if hold is not None:
-                parting.append(hold)
-        told = await rt.call_all([hold._farewell() for hold in parting]) if parting else ()
+        ended.extend(lease for lease in leases if lease._begin_release())
+        told = await rt.call_all([lease._release_command() for lease in ended]) if ended else ()
     except BaseException:
-        for hold in parting:
-            hold._abandon()
+        for lease in ended:
+            lease._abandon()
         raise
-    were_held = [hold._parted(each) for hold, each in zip(parting, told, strict=True)]
+    were_held = [lease._finish_release(each) for lease, each in zip(ended, told, strict=True)]
     return stood and all(were_held)
 
 

@@ -206,7 +206,7 @@ class CampaignBase[TermT: TermBase]:
                 await term._hand_over()
         except BaseException:  # cancelled: nobody can wait any more
             if not self._guarded:
-                term._hand_back()
+                term._release_after_loss()
             raise
         finally:
             self._term = None

@@ -15,7 +15,14 @@ from dibs.locks.acquire import AcquireAttempt, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.messages import key_shown
 from dibs.locks.requests import NoOptions, refuse_options, shown_as
-from dibs.locks.term import JITTER, Callback, LeaderConfig, LeaderTerms, TermBase, leader_configured
+from dibs.locks.term import (
+    JITTER,
+    Callback,
+    LeaderConfig,
+    TermBase,
+    leader_configured,
+    leader_rules,
+)
 from dibs.model import Holder
 
 log = logging.getLogger("dibs")
@@ -119,7 +126,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         # LeaderConfig has made them seconds
         self.ttl, self.renew_deadline = config.ttl, config.renew_deadline  # type: ignore[assignment]
         self.retry = config.retry  # type: ignore[assignment]
-        self._more = LeaderTerms(self.renew_deadline, self.retry, on_started, on_stopped)
+        self._more = leader_rules(config, on_started, on_stopped)
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
         hold = LockConfig(
@@ -149,10 +156,10 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
             term._enter()
         except LeaseLost:  # while `on_started` ran
             await term._stop()
-            term._hand_back()
+            term._release_after_loss()
             raise
         except BaseException:
-            term._drop()
+            term._discard()
             raise
         return self._remember(term)
 

@@ -34,10 +34,10 @@ def of_the_first(self: LeasesBase[Any], needs: Any = 0) -> None:
     self._once[0].ensure(needs)
 
 
-async def with_the_first(self: Any) -> bool:
-    """The hold is given up with the first of its leases."""
-    self._finish("released")
-    return bool(await self._hold._release())
+def with_the_first(self: Any) -> bool:
+    """The first release leaves no level."""
+    self._levels.clear()
+    return True
 
 
 def no_delay(command: Command, apply: Apply) -> Reply:
@@ -61,7 +61,7 @@ BUGS = {
     "the first release ends a reentrant hold": Bug(
         frozenset({"overlap", "error"}),
         ("reentrant",),
-        patches=patched("reentrant.NestedLease._release", with_the_first),
+        patches=patched("reentrant.Depth.leave", with_the_first),
     ),
     "circles are not looked for": Bug(
         frozenset({"stuck"}), ("crossed",), patches=patched("deadlock.Detective.look", nobody_looks)
