@@ -3,8 +3,7 @@
 from typing import Any
 
 from dibs.locks.acquire import StopSignal
-from dibs.locks.allof import AllOfBase
-from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.campaign import CampaignBase, GuardedBase
 from dibs.locks.election import ElectionBase
@@ -111,7 +110,7 @@ class SimAllOf(AllOfBase[LeasesBase[SimLease]]):
 
     _leases_type = LeasesBase[SimLease]
     _takes = PrimitiveBase
-    _world = "here"
+    _side = "here"
 
 
 class SimTaskLock(Here, TaskLockBase[SimTaskLease]):
