@@ -20,8 +20,7 @@ from dibs.core.names import Kind
 from dibs.lazy import imported
 from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
-from dibs.locks.campaign import CampaignBase, GuardedBase
-from dibs.locks.election import ElectionBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
     ElectionOptions,
