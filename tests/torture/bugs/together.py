@@ -63,7 +63,9 @@ BUGS = {
         patches=patched("reentrant.Depth.leave", with_the_first),
     ),
     "circles are not looked for": Bug(
-        frozenset({"stuck"}), ("crossed",), patches=patched("deadlock.Detective.look", nobody_looks)
+        frozenset({"stuck"}),
+        ("crossed",),
+        patches=patched("deadlock.DeadlockDetector.look", nobody_looks),
     ),
     "no lock delay": Bug(frozenset({"early"}), ("delayed",), store=twisted(no_delay)),
 }
