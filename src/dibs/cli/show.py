@@ -62,8 +62,8 @@ def _holder_line(holder: Holder) -> str:
 
 def _waiter_line(place: int, waiter: Waiter) -> str:
     note = f" ({printable(waiter.note)})" if waiter.note else ""
-    units = f", wants {waiter.units}" if 1 < waiter.units < MANY else ""
-    if waiter.units >= MANY:
+    units = f", wants {waiter.units}" if 1 < waiter.units < MANY - 1 else ""
+    if waiter.units >= MANY - 1:  # one less is an upgrade
         units = ", wants to write"
     owner = printable(waiter.owner)
     return f"  {place}. in the queue: {owner}{note}, for {span(waiter.waited)}{units}"

@@ -366,7 +366,7 @@ class LeaseBase:
         if not blocks:
             return True
         block = blocks[-1]
-        if len(blocks) > 1:
+        if len({each.owner for each in blocks}) > 1:
             me = self._rt.me()
             block = next((each for each in reversed(blocks) if each.owner is me), block)
         if self._depth is not None:
@@ -798,23 +798,15 @@ def raise_loss(loss: LeaseLost, exc: BaseException | None, ours: bool) -> None:
 
 FORMAT = "lease1"
 
+HANDED_ON = ("ttl", "owner", "units", "exclusive", "auto_renew", "max_hold")
+"""The terms that go along with a lease."""
+
 
 def pack_handle(lease: LeaseBase, terms: Terms) -> str:
     """Make a text of a detached lease, as secret as its id."""
-    fields = {
-        "key": urlsafe_b64encode(lease.key).decode(),
-        "id": lease._id,
-        "token": lease.token,
-        "slots": lease.slots,
-        "doubtful": lease._doubtful,
-        "ttl": terms.ttl,
-        "owner": terms.owner,
-        "units": terms.units,
-        "exclusive": terms.exclusive,
-        "auto_renew": terms.auto_renew,
-        "max_hold": terms.max_hold,
-        "seq": lease._seq,
-    }
+    fields: dict[str, object] = {name: getattr(terms, name) for name in HANDED_ON}
+    fields["key"] = urlsafe_b64encode(lease.key).decode()
+    fields["grant"] = lease._id, lease.token, lease.slots, lease._doubtful, lease._seq
     return f"{FORMAT}.{urlsafe_b64encode(dumps(fields).encode()).decode()}"
 
 
@@ -825,25 +817,10 @@ def unpack_handle(text: str) -> tuple[bytes, Terms, Grant]:
         if version != FORMAT:
             raise ValueError(f"its format is {version!r}, and this release reads {FORMAT!r}")
         fields = loads(urlsafe_b64decode(packed))
-        terms = Terms(
-            ttl=safe_ttl(fields["ttl"]),
-            owner=str(fields["owner"]),
-            units=int(fields["units"]),
-            exclusive=bool(fields["exclusive"]),
-            auto_renew=bool(fields["auto_renew"]),
-            max_hold=optional_seconds(fields["max_hold"], "max_hold"),
-        )
-        slots = tuple(map(int, fields["slots"]))
-        grant = Grant(
-            str(fields["id"]),
-            int(fields["token"]),
-            slots,
-            since=0.0,
-            deadline=0.0,
-            claim_by=None,
-            doubtful=bool(fields["doubtful"]),
-            seq=int(fields.get("seq", 0)),
-        )
-        return urlsafe_b64decode(fields["key"]), terms, grant
+        terms = Terms(**{name: fields[name] for name in HANDED_ON})
+        ttl, max_hold = safe_ttl(terms.ttl), optional_seconds(terms.max_hold, "max_hold")
+        lease_id, token, slots, doubtful, seq = fields["grant"]
+        grant = Grant(str(lease_id), int(token), tuple(slots), 0.0, 0.0, None, doubtful, seq=seq)
+        return urlsafe_b64decode(fields["key"]), terms._replace(ttl=ttl, max_hold=max_hold), grant
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no handle of a detached lease: {error}") from error

@@ -31,7 +31,7 @@ class Depth:
         """Go one level deeper; False if the last level has ended."""
         levels = self._levels
         levels.append(_MORE)
-        if levels[0] is _FIRST:
+        if levels[:1] == [_FIRST]:
             return True
         levels.clear()
         return False
