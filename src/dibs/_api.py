@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.client import (
     ConnectOptions,
-    Opened,
+    NamedStore,
+    OpenStore,
     default_session,
     kinds_asked,
-    named,
-    opened,
+    open_store,
     resource_key,
+    session_named,
 )
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
@@ -39,19 +40,23 @@ from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
 from dibs.locks.term import TermBase
 from dibs.locks.waiting import Waiting
 from dibs.model import Capabilities, Finding, Holder, Status
-from dibs.named_stores import NamedStore
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import Runtime
 from dibs.session import StoreSession
+from dibs.settings import store_name
 from dibs.sides import (
     Described,
     body_of_task,
     by_task,
     enter_as_held_by_task,
     enter_as_primitive_of_tasks,
+    refuse_client_in_workflow,
     refuse_in_workflow,
     until_sigterm,
 )
+
+if TYPE_CHECKING:
+    from dibs import sync
 
 MAY_AWAIT = True
 """Callbacks may be coroutine functions."""
@@ -637,10 +642,10 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
 class Client:
     """A client of a store. It connects on first use."""
 
-    def __init__(self, session: StoreSession, *, opened: Opened | None = None) -> None:
+    def __init__(self, session: StoreSession, *, store: OpenStore | None = None) -> None:
         self.session = session
         self._settings = session.settings
-        self._opened = opened or Opened(session)
+        self._store = store or OpenStore(session)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -648,8 +653,9 @@ class Client:
 
         Raises `NotConfigured` for an unknown name.
         """
-        found = named(name)
-        return cls(found.session, opened=found)
+        refuse_client_in_workflow()
+        session = session_named(store_name(name))
+        return cls(session, store=OpenStore(session, shared=True))
 
     @property
     def url(self) -> str:
@@ -736,11 +742,11 @@ class Client:
         Their holders get `LeaseLost` with reason `closed`. A later use connects again. A client of the
         default store (`connect()` without a URL) leaves that store open.
         """
-        if self._opened.end():
+        if self._store.end():
             await self.session.aclose()
 
     async def __aenter__(self) -> Self:
-        self._opened.begin()
+        self._store.begin()
         await self._ready()
         return self
 
@@ -775,5 +781,16 @@ def connect(
     seconds, and `clock`, for tests. Instead of a URL, `client` takes a `temporalio.client.Client`. Raises
     `NotConfigured` for a URL that is not one of a store.
     """
-    found = opened(url, default, options)
-    return Client(found.session, opened=found)
+    refuse_client_in_workflow()
+    store = open_store(url, default, options)
+    return Client(store.session, store=store)
+
+
+def current_lease() -> "Lease | sync.Lease":
+    """Return the lease that the innermost decorated function around this call holds.
+
+    In a coroutine function it is a lease of `dibs`, in a plain function one of `dibs.sync`. Raises `NotHeld`
+    outside of functions decorated with `wraps`.
+    """
+    lease: Lease | sync.Lease = imported("dibs.decorator").current_lease()
+    return lease

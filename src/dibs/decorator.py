@@ -6,34 +6,27 @@ from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from dibs import sync
+from dibs.client import NamedStore
 from dibs.config import LockConfig
 from dibs.errors import AcquireTimeout, NotHeld
+from dibs.lazy import imported
 from dibs.locks.description import Description
+from dibs.locks.lease import LeaseBase
 from dibs.locks.options import refuse_options
 from dibs.locks.tasklock import READERS, TaskLockBase, task_configured
 from dibs.locks.template import NameTemplate, called
-from dibs.named_stores import NamedStore
 from dibs.settings import configured
 from dibs.sides import client_of
 
-if TYPE_CHECKING:
-    from dibs import _api
-
-
-_current: "ContextVar[_api.Lease | sync.Lease]" = ContextVar("dibs_current_lease")
+_current: ContextVar[LeaseBase] = ContextVar("dibs_current_lease")
 
 _SETTINGS = frozenset(LockConfig.__dataclass_fields__)
 
 
-def current_lease() -> "_api.Lease | sync.Lease":
-    """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
-
-    In a coroutine function it is one of `dibs`, in a plain function one of `dibs.sync`; what
-    is a plain call in both (`token`, `remaining`, `ensure()`, …) needs no telling apart.
-    """
+def current_lease() -> LeaseBase:
+    """What `dibs.current_lease` and `dibs.sync.current_lease` do; see there."""
     try:
         return _current.get()
     except LookupError:
@@ -41,7 +34,7 @@ def current_lease() -> "_api.Lease | sync.Lease":
 
 
 @contextmanager
-def as_current[LeaseT: "_api.Lease | sync.Lease"](lease: LeaseT) -> Generator[LeaseT]:
+def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
     """In this block `current_lease()` is that one: for what acquires by itself and then runs a function."""
     token = _current.set(lease)
     try:
@@ -124,12 +117,8 @@ def _wrapped[F: Callable[..., Any]](
 
 
 def _side(asynchronous: bool) -> Any:
-    """The module with the classes for such a function."""
-    if not asynchronous:
-        return sync
-    from dibs import _api  # imports asyncio, which who only has threads never needs
-
-    return _api
+    """The module with the classes for such a function; threads do not need the other one, and asyncio."""
+    return imported("dibs._api" if asynchronous else "dibs.sync")
 
 
 def _check(template: object, on_busy: str) -> None:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, get_args
 
+from dibs.client import NamedStore
 from dibs.config import LockConfig
 from dibs.errors import NotConfigured
 from dibs.locks.description import check_promises
@@ -13,7 +14,6 @@ from dibs.locks.lease import LeaseBase
 from dibs.locks.primitive import PrimitiveBase
 from dibs.locks.transaction import Way
 from dibs.model import Capabilities
-from dibs.named_stores import NamedStore
 from dibs.process import Terminated, on_sigterm, raising_on_sigterm
 from dibs.runtime.port import Runtime, step
 from dibs.session import StoreSession
@@ -43,6 +43,11 @@ def refuse_in_workflow(of: object = None, name: str = "") -> None:
     if workflow is not None and workflow.in_workflow():
         error = sys.modules["temporalio.exceptions"].ApplicationError
         raise error(_in_workflow(name or _called(of)), type="NotInWorkflow", non_retryable=True)
+
+
+def refuse_client_in_workflow() -> None:
+    """Likewise for a client, on both sides."""
+    refuse_in_workflow(name="Client")
 
 
 def enter_as_primitive_of_tasks(name: str) -> str:

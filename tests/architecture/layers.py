@@ -40,7 +40,7 @@ BASE = names("errors model")
 BELOW = BASE | names("config clock process core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
-    "session misspelt stores.registry stores.port stores.redact stores.http.wire stores.http.names"
+    "session settings stores.registry stores.port stores.redact stores.http.wire stores.http.names"
     " stores.http.wire_service stores.http.translation runtime.port runtime.aio runtime.notifications"
     " locks.acquire locks.requests locks.messages"
 )
@@ -71,8 +71,6 @@ RULES: Mapping[str, Rule] = {
     "lazy": Rule(),
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
-    "links": Rule(BASE | names("core.*"), theirs=names("opentelemetry")),
-    "misspelt": Rule(names("errors")),
     "settings": Rule(BASE | names("config core.* stores.redact")),
     "stores.port": Rule(BELOW),
     "stores.redact": Rule(),
@@ -123,20 +121,12 @@ RULES: Mapping[str, Rule] = {
         not_stdlib=names("asyncio threading concurrent queue selectors"),
     ),
     "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
-    "named_stores": Rule(BELOW | names("session settings")),
-    "client": Rule(BELOW | {"sync"} | names("session named_stores settings sides _api")),
-    "sides": Rule(BELOW | names("session named_stores locks.* runtime.*")),
-    "decorator": Rule(
-        BELOW | names("client settings named_stores session sides locks.* runtime.* _api sync")
-    ),
-    "exports": Rule(BELOW | names("lazy client decorator locks.*")),
-    "_api": Rule(
-        BELOW | names("session client lazy named_stores runtime.* locks.* sides decorator exports")
-    ),
-    "sync": Rule(
-        BELOW | names("session client lazy named_stores runtime.* locks.* sides decorator exports")
-    ),
-    "": Rule(BASE | names("lazy config sides decorator exports _api")),
+    "client": Rule(BELOW | names("session settings")),
+    "sides": Rule(BELOW | names("session client locks.* runtime.*")),
+    "decorator": Rule(BELOW | names("lazy client settings sides locks.*")),
+    "sync": Rule(BELOW | names("lazy session settings client runtime.* locks.* sides decorator")),
+    "_api": Rule(BELOW | names("lazy session settings client runtime.* locks.* sides sync")),
+    "": Rule(BASE | names("lazy config client decorator locks.* _api")),
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(
@@ -145,7 +135,7 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(
-        PUBLIC | names("contrib core.names links") | names("locks.requests locks.kept locks.hooks"),
+        PUBLIC | names("contrib core.names") | names("locks.requests locks.kept locks.hooks"),
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
@@ -189,7 +179,7 @@ RULES: Mapping[str, Rule] = {
     # each of these is the only one that knows its library
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
-    "server.spans": Rule(SERVICE | names("links server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
     # sees what passes, and knows of no route
@@ -228,9 +218,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names(
-            "process misspelt settings named_stores temporal testing config stores.http.* server.*"
-        )
+        | names("process settings temporal testing config stores.http.* server.*")
         | names("stores.redact locks.by_id runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
