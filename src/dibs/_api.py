@@ -1,7 +1,6 @@
 """Every public class, written once, for asyncio. `tools/unasync.py` makes `dibs.sync` of it, for threads."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.client import (
@@ -78,12 +77,7 @@ class HeldBlock:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self: Held,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
         await self._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
@@ -160,12 +154,7 @@ class Acquisition[LeaseT: Held](Awaited[LeaseT]):
         await lease._begin()
         return lease
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         await self._lease._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
@@ -187,10 +176,7 @@ class Enterable[HeldT: Held](Entering[HeldT]):
         return self._enter()
 
     def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: object, exc: BaseException | None, trace: object
     ) -> Coroutine[Any, Any, None]:
         return self._take_entered()._leave(exc)
 
@@ -469,12 +455,7 @@ class Guarded(GuardedBase[Term]):
     async def __aenter__(self) -> Term:
         return self._begin()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         self._end(exc)
 
 

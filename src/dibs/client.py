@@ -12,7 +12,7 @@ from dibs.clock import Clock
 from dibs.config import Duration
 from dibs.core.names import KINDS, Kind, key_of
 from dibs.errors import ImplicitStoreWarning, NotConfigured
-from dibs.model import Capabilities, Status
+from dibs.model import Status
 from dibs.process import FreshLock
 from dibs.session import StoreSession, implicit_url, session_for, session_of
 from dibs.settings import (
@@ -203,16 +203,6 @@ class NamedStore:
     def session(self) -> StoreSession:
         """The store that has this name now. Raises `NotConfigured` if there is none."""
         return session_named(self.name)
-
-    @property
-    def url(self) -> str:
-        """Its URL, without a password."""
-        return self.session.url
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it promises."""
-        return self.session.capabilities
 
     def __repr__(self) -> str:
         return f"<the store named {self.name!r}>"

@@ -5,7 +5,6 @@ that file, and run the tool.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.client import (
@@ -79,12 +78,7 @@ class HeldBlock:
         step(self._begin())
         return self
 
-    def __exit__(
-        self: Held,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._leave(exc))
 
     if not TYPE_CHECKING:
@@ -127,12 +121,7 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     def __enter__(self) -> HeldT:
         return step(self._enter())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._take_entered()._leave(exc))
 
     if not TYPE_CHECKING:
@@ -395,12 +384,7 @@ class Guarded(GuardedBase[Term]):
     def __enter__(self) -> Term:
         return self._begin()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         self._end(exc)
 
 
