@@ -48,7 +48,6 @@ class StoreSession:
         """Start without runtimes: those of the parent, and the keeper, clean up after themselves."""
         self._threads: ThreadRuntime | None = None
         self._loops: dict[asyncio.AbstractEventLoop, AsyncRuntime] = {}
-        self._last: tuple[Any, AsyncRuntime | None] = (None, None)
         self._making = threading.Lock()
 
     @property
@@ -64,12 +63,8 @@ class StoreSession:
     def loop_runtime(self) -> "AsyncRuntime":
         """The runtime of the running event loop. Raises `RuntimeError` outside of one."""
         loop = _running_loop()
-        last, runtime = self._last
-        if last is loop and runtime is not None:
-            return runtime
-        runtime = self._loops.get(loop) or self._new_loop_runtime(loop)
-        self._last = (loop, runtime)
-        return runtime
+        runtime = self._loops.get(loop)
+        return self._new_loop_runtime(loop) if runtime is None else runtime
 
     def _new_loop_runtime(self, loop: "asyncio.AbstractEventLoop") -> "AsyncRuntime":
         """Make a runtime for a loop, and forget those of loops that are closed."""
@@ -103,7 +98,6 @@ class StoreSession:
     async def close_loop(self) -> None:
         """Disconnect the running loop."""
         runtime = self._loops.pop(_running_loop(), None)
-        self._last = (None, None)
         if runtime is not None:
             await runtime.close()
 
