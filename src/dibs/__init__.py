@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # the same names as in `dibs.lazy`, for type checkers
     from dibs.client import set_default as set_default
     from dibs.config import Duration as Duration
     from dibs.config import LockConfig as LockConfig
+    from dibs.decorator import NameTemplate as NameTemplate
     from dibs.decorator import as_current as as_current
     from dibs.errors import AcquireTimeout as AcquireTimeout
     from dibs.errors import BackendUnavailable as BackendUnavailable
@@ -44,7 +45,6 @@ if TYPE_CHECKING:  # the same names as in `dibs.lazy`, for type checkers
     from dibs.errors import Reentrant as Reentrant
     from dibs.errors import UnsafeTiming as UnsafeTiming
     from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
-    from dibs.locks.template import NameTemplate as NameTemplate
     from dibs.locks.term import LeaderConfig as LeaderConfig
     from dibs.locks.waiting import Waiting as Waiting
     from dibs.model import Capabilities as Capabilities

@@ -8,30 +8,30 @@ from dibs.client import (
     NamedStore,
     OpenStore,
     default_session,
+    examine,
     kinds_asked,
     open_store,
     resource_key,
+    scan_prefix,
     session_named,
 )
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
 from dibs.lazy import imported
-from dibs.locks import admin
 from dibs.locks.allof import AllOfBase
 from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
 from dibs.locks.campaign import CampaignBase, GuardedBase
 from dibs.locks.election import ElectionBase
-from dibs.locks.entering import Entering, Held
 from dibs.locks.lease import LeaseBase
-from dibs.locks.options import (
+from dibs.locks.requests import (
     ElectionOptions,
-    HoldOptions,
+    LockOptions,
     NoOptions,
     TaskOptions,
     refuse_options,
     shown_as,
 )
-from dibs.locks.primitive import LockBase
 from dibs.locks.resizing import ResizableLease
 from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
@@ -44,9 +44,9 @@ from dibs.runtime.port import Runtime
 from dibs.session import StoreSession
 from dibs.settings import store_name
 from dibs.sides import (
-    Described,
     body_of_task,
     by_task,
+    checked_client,
     enter_as_held_by_task,
     enter_as_primitive_of_tasks,
     refuse_client_in_workflow,
@@ -173,7 +173,7 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     """An object for `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:
-        return self._enter()
+        return self._enter_block()
 
     def __aexit__(
         self, kind: object, exc: BaseException | None, trace: object
@@ -188,9 +188,10 @@ class Enterable[HeldT: Held](Entering[HeldT]):
         def __exit__(self, *about: object) -> None: ...
 
 
-class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
+class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
     """Base of the primitives with one key: status, revocation and `async with`."""
 
+    _checked_client = staticmethod(checked_client)
     _join = staticmethod(by_task)
     _may_await = MAY_AWAIT
     _client: "Client | NamedStore | None"
@@ -269,22 +270,19 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
             )
 
 
-class Primitive(Acquirable[Lease]):
-    """Base of the primitives whose leases are plain `Lease`s."""
-
-    _lease_type = Lease
-
-
 # -- locks and semaphores -----------------------------------------------------------------------------
 
 
-class Lock(LockBase[Lease], Primitive):
+class Lock(Acquirable[Lease]):
     """One holder at a time, across tasks, processes and machines.
 
     Contention: waiters queue by priority, then arrival. Expiry: the lease is renewed in the background at a
     third of the ttl; if that fails, the holder learns of the loss before the store lets others in.
     Cancellation: a cancelled acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
+
+    kind: ClassVar[Kind] = "lock"
+    _lease_type = Lease
 
     @staticmethod
     def wraps[F: Callable[..., Any]](
@@ -293,7 +291,7 @@ class Lock(LockBase[Lease], Primitive):
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
-        **options: Unpack[HoldOptions],
+        **options: Unpack[LockOptions],
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
 
@@ -309,7 +307,7 @@ class Lock(LockBase[Lease], Primitive):
         return wrapping
 
 
-class Semaphore(SemaphoreBase[Lease], Primitive):
+class Semaphore(SemaphoreBase[Lease], Acquirable[Lease]):
     """At most `capacity` units at a time; each unit is a numbered slot, in `lease.slots`.
 
     Contention: waiters queue by priority, then arrival. The queue is strict: a large request at the head is
@@ -318,6 +316,8 @@ class Semaphore(SemaphoreBase[Lease], Primitive):
     lets others in. Cancellation: a cancelled acquire leaves nothing behind. Durations are seconds, or texts
     such as "30s".
     """
+
+    _lease_type = Lease
 
 
 # -- readers-writer locks -----------------------------------------------------------------------------
@@ -648,17 +648,17 @@ class Client:
         """What the store promises."""
         return self.session.capabilities
 
-    def lock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> Lock:
+    def lock(self, name: str | bytes, **options: Unpack[LockOptions]) -> Lock:
         """A `Lock` in this store."""
         return Lock(name, client=self, **options)
 
     def semaphore(
-        self, name: str | bytes, capacity: int, **options: Unpack[HoldOptions]
+        self, name: str | bytes, capacity: int, **options: Unpack[LockOptions]
     ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
 
-    def rwlock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> RWLock:
+    def rwlock(self, name: str | bytes, **options: Unpack[LockOptions]) -> RWLock:
         """An `RWLock` in this store."""
         return RWLock(name, client=self, **options)
 
@@ -684,7 +684,7 @@ class Client:
         Give its name and kind (unset: a lock), or a `Status`, such as from `list()`. Raises `ValueError` for
         an unknown kind.
         """
-        return await admin.status(await self._ready(), resource_key(name, kind))
+        return await status_of(await self._ready(), resource_key(name, kind))
 
     async def list(
         self, prefix: str | bytes = b"", kind: Kind | None = None
@@ -692,7 +692,7 @@ class Client:
         """Yield all resources in use whose names begin with `prefix`, by kind and name."""
         runtime = await self._ready()
         for each in kinds_asked(kind):
-            async for status in runtime.scan(admin.scan_prefix(each, prefix)):
+            async for status in runtime.scan(scan_prefix(each, prefix)):
                 yield status
 
     async def revoke(
@@ -704,18 +704,18 @@ class Client:
         kind: Kind | None = None,
     ) -> int:
         """Like `Lock.revoke`, for any kind; the resource is given as for `status`."""
-        return await admin.revoke(await self._ready(), resource_key(name, kind), reason, now)
+        return await revoke(await self._ready(), resource_key(name, kind), reason, now)
 
     async def examine(self) -> Sequence[Finding]:
         """Check the store's latency, promises and configuration; `dibs doctor` prints the findings.
 
         Raises `BackendUnavailable`, `Forbidden`.
         """
-        return await admin.examine(await self._ready())
+        return await examine(await self._ready())
 
     async def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it has ended."""
-        return await admin.attach(await self._ready(), handle, _lease_type)
+        return await attach(await self._ready(), handle, _lease_type)
 
     async def close(self) -> None:
         """Release all leases of this client and disconnect.

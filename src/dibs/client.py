@@ -5,15 +5,20 @@ import warnings
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, TypedDict
 
 from dibs.clock import Clock
 from dibs.config import Duration
-from dibs.core.names import KINDS, Kind, key_of
+from dibs.core.names import KINDS, PROBE, Kind, key_of
+from dibs.core.timing import MIN_TTL
 from dibs.errors import ImplicitStoreWarning, NotConfigured
-from dibs.model import Status
+from dibs.locks.base import status_of
+from dibs.locks.messages import span
+from dibs.model import Finding, Inspect, Status
 from dibs.process import FreshLock
+from dibs.runtime.port import Runtime
 from dibs.session import StoreSession, implicit_url, session_for, session_of
 from dibs.settings import (
     VARIABLE,
@@ -289,3 +294,60 @@ def kinds_asked(kind: Kind | None) -> Sequence[str]:
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}: the kinds are {', '.join(KINDS)}")
     return (kind,)
+
+
+PROBES = 20
+"""Round trips that are measured when a store is examined."""
+
+
+async def examine(rt: Runtime) -> list[Finding]:
+    """Measure the store's latency, and ask what it promises and what it finds about itself."""
+    if not rt.is_ready:
+        await rt.ready()
+    await status_of(rt, PROBE)  # connects, if that was not done
+    times = sorted([await _round_trip(rt) for _ in range(PROBES)])
+    found = await rt.examine()
+    broken = [finding for finding in found if finding.about == "promises"]
+    theirs = [finding for finding in found if finding.about == "latency"]  # it knows better
+    least_ttl = max((finding.least_ttl for finding in found), default=0.0)
+    return [
+        *(theirs or [_latency(times[PROBES // 2], times[-1], least_ttl)]),
+        _promises(rt.capabilities.names(), broken),
+        *(finding for finding in found if finding not in (*broken, *theirs)),
+    ]
+
+
+def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
+    """What the store promises, and what its backend found that its settings make of it."""
+    told = f"{', '.join(sorted(words))} (allowed in `require=`)"
+    for finding in broken:
+        return replace(finding, told=f"{told}; {finding.told}")
+    return Finding("promises", "ok", told)
+
+
+async def _round_trip(rt: Runtime) -> float:
+    begun = rt.now()
+    await rt.call(Inspect(PROBE))
+    return rt.now() - begun
+
+
+def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
+    """A renewal has a third of the ttl, and should have time for several tries in it.
+
+    `least_ttl`: below that the store grants none.
+    """
+    told = (
+        f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
+        f"use no ttl below {span(max(20 * worst, MIN_TTL, least_ttl))}"
+    )
+    if worst > 0.5:
+        return Finding(
+            "latency", "warning", told, "a store nearer by would keep leases through hiccups"
+        )
+    return Finding("latency", "ok", told)
+
+
+def scan_prefix(kind: str, prefix: str | bytes) -> bytes:
+    """The beginning of the keys of that kind whose names begin with `prefix`."""
+    raw = prefix.encode() if isinstance(prefix, str) else prefix
+    return kind.encode() + b":" + raw

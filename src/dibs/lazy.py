@@ -11,14 +11,13 @@ type Exports = tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]
 SHARED = {
     "dibs.client": "override set_default",
     "dibs.config": "Duration LockConfig",
-    "dibs.decorator": "as_current",
+    "dibs.decorator": "NameTemplate as_current",
     "dibs.errors": (
         "AcquireTimeout BackendUnavailable CapacityWarning Corrupt Deadlock DibsError Forbidden "
         "ImplicitStoreWarning IncompatibleVersion InvalidName InvalidRequest LeaseLost MissingCapability "
         "NotConfigured NotHeld Reentrant UnsafeTiming"
     ),
     "dibs.locks.tasklock": "TaskLockConfig",
-    "dibs.locks.template": "NameTemplate",
     "dibs.locks.term": "LeaderConfig",
     "dibs.locks.waiting": "Waiting",
     "dibs.model": "Capabilities Finding Holder Status Waiter",

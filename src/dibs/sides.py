@@ -2,18 +2,14 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, get_args
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any
 
 from dibs.client import NamedStore
-from dibs.config import LockConfig
 from dibs.errors import NotConfigured
-from dibs.locks.description import check_promises
+from dibs.locks.base import check_promises
 from dibs.locks.election import until_lost
-from dibs.locks.lease import LeaseBase
-from dibs.locks.primitive import PrimitiveBase
 from dibs.locks.transaction import Way
-from dibs.model import Capabilities
 from dibs.process import Terminated, on_sigterm, raising_on_sigterm
 from dibs.runtime.port import Runtime, step
 from dibs.session import StoreSession
@@ -137,62 +133,25 @@ def _in_workflow(name: str) -> str:
     return f"dibs's {name} talks to a store, which workflow code can't: {write}"
 
 
-_FLAGS = ("clock", "durable", "fenced", "push")
-_SCOPES = get_args(Capabilities.__annotations__["scope"])
-_FAILURES = ("crash", "reboot", "power-loss")
+def checked_client(given: Any, require: Collection[str] = ()) -> Any:
+    """The client that was given, or the store that a name stands for, which is looked up when it is used.
 
-PROMISES = frozenset((*_FLAGS, *_SCOPES, *_FAILURES))
-"""Every word that any store may promise, and `require=` may name."""
-
-
-class Described[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
-    """A primitive that asks a store for nothing that no store knows of."""
-
-    def _describe(
-        self,
-        name: str | bytes,
-        config: LockConfig,
-        on_lost: Callable[[Any], object] | None,
-        require: Iterable[str],
-        client: Any,
-    ) -> None:
-        if require:
-            require = _known({require} if isinstance(require, str) else require)
-        client = client_of(client)
-        super()._describe(name, config, on_lost, require, client)
-        if not self._require or isinstance(client, NamedStore | None):
-            return
-        if client.capabilities.asked:  # else it is checked when something is acquired
-            check_promises(self._require, client.capabilities.names(), client.url)
-
-
-def client_of(given: Any) -> Any:
-    """The client that was given, or the store that a name stands for; which one that is, is seen later.
-
-    Raises `TypeError` for what is neither.
+    Raises `TypeError` for anything else, and `MissingCapability` if its store is known to promise less than
+    what is required.
     """
+    if given is None or type(given) is NamedStore:
+        return given
     if isinstance(given, str):
         return NamedStore(given)
-    if isinstance(given, NamedStore | None) or isinstance(
-        getattr(given, "session", None), StoreSession
-    ):
-        return given
-    kind = type(given)
-    raise TypeError(
-        f"client= is of {kind.__module__}.{kind.__qualname__}: give what connect() returned, or the "
-        "name of a store"
-    )
-
-
-def _known(words: Iterable[str]) -> frozenset[str]:
-    required = frozenset(words)
-    unknown = sorted(repr(word) for word in required - PROMISES)
-    if unknown:
-        raise ValueError(
-            f"require names {', '.join(unknown)}, which no store promises: "
-            f"the words are {', '.join(sorted(PROMISES))}"
+    if not isinstance(getattr(given, "session", None), StoreSession):
+        kind = type(given)
+        raise TypeError(
+            f"client= is of {kind.__module__}.{kind.__qualname__}: give what connect() returned, or the "
+            "name of a store"
         )
-    return required
+    if require and given.capabilities.asked:  # else it is checked at the acquire
+        check_promises(require, given.capabilities.names(), given.url)
+    return given
 
 
 def by_task(rt: Runtime, connection: Any) -> Way:

@@ -12,31 +12,31 @@ from dibs.client import (
     NamedStore,
     OpenStore,
     default_session,
+    examine,
     kinds_asked,
     open_store,
     resource_key,
+    scan_prefix,
     session_named,
 )
 from dibs.config import UNSET, Unset, optional_seconds
 from dibs.config import Duration as Duration
 from dibs.core.names import Kind
 from dibs.lazy import imported, public_names
-from dibs.locks import admin
 from dibs.locks.allof import AllOfBase
 from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
 from dibs.locks.campaign import CampaignBase, GuardedBase
 from dibs.locks.election import ElectionBase
-from dibs.locks.entering import Entering, Held
 from dibs.locks.lease import LeaseBase
-from dibs.locks.options import (
+from dibs.locks.requests import (
     ElectionOptions,
-    HoldOptions,
+    LockOptions,
     NoOptions,
     TaskOptions,
     refuse_options,
     shown_as,
 )
-from dibs.locks.primitive import LockBase
 from dibs.locks.resizing import ResizableLease
 from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
@@ -52,9 +52,9 @@ from dibs.runtime.threads import ThreadRuntime
 from dibs.session import StoreSession
 from dibs.settings import store_name
 from dibs.sides import (
-    Described,
     body_of_thread,
     by_thread,
+    checked_client,
     enter_as_held_by_thread,
     enter_as_primitive_of_threads,
     refuse_client_in_workflow,
@@ -119,7 +119,7 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     """An object for `with`."""
 
     def __enter__(self) -> HeldT:
-        return step(self._enter())
+        return step(self._enter_block())
 
     def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._take_entered()._leave(exc))
@@ -132,9 +132,10 @@ class Enterable[HeldT: Held](Entering[HeldT]):
         async def __aexit__(self, *about: object) -> None: ...
 
 
-class Resource[LeaseT: Lease](Enterable[LeaseT], Described[LeaseT]):
+class Resource[LeaseT: Lease](Enterable[LeaseT], PrimitiveBase[LeaseT]):
     """Base of the primitives with one key: status, revocation and `with`."""
 
+    _checked_client = staticmethod(checked_client)
     _join = staticmethod(by_thread)
     _may_await = MAY_AWAIT
     _client: "Client | NamedStore | None"
@@ -210,19 +211,16 @@ class Acquirable[LeaseT: Lease](Resource[LeaseT]):
             raise TypeError("release the lease: `lease = lock.acquire()`, then `lease.release()`")
 
 
-class Primitive(Acquirable[Lease]):
-    """Base of the primitives whose leases are plain `Lease`s."""
-
-    _lease_type = Lease
-
-
-class Lock(LockBase[Lease], Primitive):
+class Lock(Acquirable[Lease]):
     """One holder at a time, across threads, processes and machines.
 
     Contention: waiters queue by priority, then arrival. Expiry: the lease is renewed in the background at a
     third of the ttl; if that fails, the holder learns of the loss before the store lets others in.
     Interrupts: an interrupted acquire leaves nothing behind. Durations are seconds, or texts such as "30s".
     """
+
+    kind: ClassVar[Kind] = "lock"
+    _lease_type = Lease
 
     @staticmethod
     def wraps[F: Callable[..., Any]](
@@ -231,7 +229,7 @@ class Lock(LockBase[Lease], Primitive):
         on_busy: Literal["raise", "skip"] = "raise",
         default: object = None,
         client: "Client | str | None" = None,
-        **options: Unpack[HoldOptions],
+        **options: Unpack[LockOptions],
     ) -> Callable[[F], F]:
         """Hold the lock that `template` names while the decorated function runs.
 
@@ -247,7 +245,7 @@ class Lock(LockBase[Lease], Primitive):
         return wrapping
 
 
-class Semaphore(SemaphoreBase[Lease], Primitive):
+class Semaphore(SemaphoreBase[Lease], Acquirable[Lease]):
     """At most `capacity` units at a time; each unit is a numbered slot, in `lease.slots`.
 
     Contention: waiters queue by priority, then arrival. The queue is strict: a large request at the head is
@@ -256,6 +254,8 @@ class Semaphore(SemaphoreBase[Lease], Primitive):
     lets others in. Interrupts: an interrupted acquire leaves nothing behind. Durations are seconds, or
     texts such as "30s".
     """
+
+    _lease_type = Lease
 
 
 class RWLease(ResizableLease, Lease):
@@ -569,17 +569,17 @@ class Client:
         """What the store promises."""
         return self.session.capabilities
 
-    def lock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> Lock:
+    def lock(self, name: str | bytes, **options: Unpack[LockOptions]) -> Lock:
         """A `Lock` in this store."""
         return Lock(name, client=self, **options)
 
     def semaphore(
-        self, name: str | bytes, capacity: int, **options: Unpack[HoldOptions]
+        self, name: str | bytes, capacity: int, **options: Unpack[LockOptions]
     ) -> Semaphore:
         """A `Semaphore` in this store."""
         return Semaphore(name, capacity, client=self, **options)
 
-    def rwlock(self, name: str | bytes, **options: Unpack[HoldOptions]) -> RWLock:
+    def rwlock(self, name: str | bytes, **options: Unpack[LockOptions]) -> RWLock:
         """An `RWLock` in this store."""
         return RWLock(name, client=self, **options)
 
@@ -605,13 +605,13 @@ class Client:
         Give its name and kind (unset: a lock), or a `Status`, such as from `list()`. Raises `ValueError` for
         an unknown kind.
         """
-        return step(admin.status(self._ready(), resource_key(name, kind)))
+        return step(status_of(self._ready(), resource_key(name, kind)))
 
     def list(self, prefix: str | bytes = b"", kind: Kind | None = None) -> Iterator[Status]:
         """Yield all resources in use whose names begin with `prefix`, by kind and name."""
         runtime = self._ready()
         for each in kinds_asked(kind):
-            yield from runtime.scan(admin.scan_prefix(each, prefix))
+            yield from runtime.scan(scan_prefix(each, prefix))
 
     def revoke(
         self,
@@ -622,18 +622,18 @@ class Client:
         kind: Kind | None = None,
     ) -> int:
         """Like `Lock.revoke`, for any kind; the resource is given as for `status`."""
-        return step(admin.revoke(self._ready(), resource_key(name, kind), reason, now))
+        return step(revoke(self._ready(), resource_key(name, kind), reason, now))
 
     def examine(self) -> Sequence[Finding]:
         """Check the store's latency, promises and configuration; `dibs doctor` prints the findings.
 
         Raises `BackendUnavailable`, `Forbidden`.
         """
-        return step(admin.examine(self._ready()))
+        return step(examine(self._ready()))
 
     def attach(self, handle: str) -> Lease:
         """Take over a lease that another process detached. Raises `LeaseLost` if it has ended."""
-        return step(admin.attach(self._ready(), handle, _lease_type))
+        return step(attach(self._ready(), handle, _lease_type))
 
     def close(self) -> None:
         """Release all leases of this client and disconnect.
@@ -696,6 +696,7 @@ if TYPE_CHECKING:
     from dibs.client import override as override
     from dibs.client import set_default as set_default
     from dibs.config import LockConfig as LockConfig
+    from dibs.decorator import NameTemplate as NameTemplate
     from dibs.decorator import as_current as as_current
     from dibs.errors import AcquireTimeout as AcquireTimeout
     from dibs.errors import BackendUnavailable as BackendUnavailable
@@ -715,7 +716,6 @@ if TYPE_CHECKING:
     from dibs.errors import Reentrant as Reentrant
     from dibs.errors import UnsafeTiming as UnsafeTiming
     from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
-    from dibs.locks.template import NameTemplate as NameTemplate
     from dibs.locks.term import LeaderConfig as LeaderConfig
     from dibs.model import Waiter as Waiter
 

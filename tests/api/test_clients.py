@@ -195,7 +195,9 @@ def takes_a_client(function: Any) -> bool:
     options = [
         str(each.annotation) for each in parameters.values() if each.kind is each.VAR_KEYWORD
     ]
-    return "client" in parameters or any(each.endswith("options.Options]") for each in options)
+    return "client" in parameters or any(
+        each.endswith("requests.ClientLockOptions]") for each in options
+    )
 
 
 FOUND = [

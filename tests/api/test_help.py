@@ -11,7 +11,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, DibsError, LeaseLost
-from dibs.sides import PROMISES
+from dibs.locks.base import PROMISES
 from dibs.stores.memory import MemoryStore
 from dibs.sync import connect
 

@@ -121,7 +121,7 @@ RULES: Mapping[str, Rule] = {
         not_stdlib=names("asyncio threading concurrent queue selectors"),
     ),
     "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
-    "client": Rule(BELOW | names("session settings")),
+    "client": Rule(BELOW | names("session settings locks.* runtime.port")),
     "sides": Rule(BELOW | names("session client locks.* runtime.*")),
     "decorator": Rule(BELOW | names("lazy client settings sides locks.*")),
     "sync": Rule(BELOW | names("lazy session settings client runtime.* locks.* sides decorator")),
@@ -135,7 +135,7 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(
-        PUBLIC | names("contrib core.names") | names("locks.requests locks.kept locks.hooks"),
+        PUBLIC | names("contrib core.names") | names("locks.requests locks.hooks"),
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
@@ -219,7 +219,7 @@ RULES: Mapping[str, Rule] = {
     "cli.*": Rule(
         PUBLIC
         | names("process settings temporal testing config stores.http.* server.*")
-        | names("stores.redact locks.by_id runtime.port"),
+        | names("stores.redact locks.acquire runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
     ),

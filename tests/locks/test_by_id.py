@@ -11,7 +11,7 @@ import pytest
 
 from dibs import BackendUnavailable, LeaseLost, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, DibsError
-from dibs.locks.by_id import Unattended
+from dibs.locks.acquire import ManualLeases
 from dibs.locks.kept import KeptLease
 from dibs.model import Acquire, Gone, Inspect
 from dibs.sync import Client, Lease, connect
@@ -21,9 +21,9 @@ from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
 
 
-def unattended(world: World, client: Any = None, kind: Any = "lock") -> Unattended:
+def unattended(world: World, client: Any = None, kind: Any = "lock") -> ManualLeases:
     session = (client or world.client).session
-    return Unattended(
+    return ManualLeases(
         session.loop_runtime() if world.is_async else session.thread_runtime(), kind, "x"
     )
 

@@ -126,7 +126,8 @@ def test_it_is_set_like_every_other_setting(module: Any, monkeypatch: pytest.Mon
     assert module.Lock("a").config.lock_delay == 0
     assert module.Lock("a", lock_delay="15s").config.lock_delay == 15
     assert module.Lock("a", lock_delay=timedelta(minutes=1)).config.lock_delay == 60
-    assert module.LeaderElection("a", lock_delay="15s")._lock_delay == 15
+    election = module.LeaderElection("a", lock_delay="15s")
+    assert election.config.lock_delay == 15
     monkeypatch.setenv("DIBS_LOCK__CART__LOCK_DELAY", "20s")
     monkeypatch.setenv("DIBS_LOCK_DELAY", "5s")
     assert module.Lock("cart").config.lock_delay == 20

@@ -15,7 +15,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import AcquireTimeout, LeaseLost, NotHeld, current_lease
-from dibs.locks.template import NameTemplate
+from dibs.decorator import NameTemplate
 
 DAY = datetime.date(2026, 3, 1)
 

@@ -18,7 +18,7 @@ import dibs
 from dibs import Client
 from dibs.clock import SystemClock
 from dibs.errors import AcquireTimeout
-from dibs.locks.by_id import Unattended
+from dibs.locks.acquire import ManualLeases
 from dibs.model import Acquire, Event, Wakeup
 from dibs.runtime.notifications import Letterbox, PassingMail
 from dibs.session import StoreSession
@@ -197,7 +197,7 @@ async def test_the_grant_of_one_key_lets_nobody_in_for_another(forged: tuple[str
         held = {name: await client.lock(name).acquire() for name in "xy"}
         waiting = {}
         for name in "xy":
-            leases = Unattended(runtime, "lock", name)
+            leases = ManualLeases(runtime, "lock", name)
             acquiring = leases.acquire("me", 30.0, wait=None, lease_id="i" * 24)
             waiting[name] = asyncio.create_task(acquiring)
             await waiter_of(client, name)
@@ -219,7 +219,7 @@ async def test_a_grant_that_is_not_the_ids_newest_is_not_claimed() -> None:
     async with Client(StoreSession(TappedStore())) as client, asyncio.timeout(30):
         heard = await overheard(client)
         runtime = client.session.loop_runtime()
-        leases = Unattended(runtime, "lock", "x")
+        leases = ManualLeases(runtime, "lock", "x")
         held = await client.lock("x").acquire()
         waiting = asyncio.create_task(leases.acquire("me", 30.0, wait=None, lease_id="i" * 24))
         await waiter_of(client, "x")

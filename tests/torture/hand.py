@@ -83,7 +83,7 @@ class Hand:
             if self.process.alive:
                 if isinstance(error, DibsError):
                     self.record("gave_up", key, invoked=invoked)
-                self.world.look_for(self.process, primitive.key, note, primitive._ttl)
+                self.world.look_for(self.process, primitive.key, note, primitive.config.ttl)
             raise
         held = MANY if lease._terms.units == MANY else units
         capacity = more.get("most", primitive._capacity)

@@ -2,16 +2,16 @@
 
 from typing import Any
 
+from dibs.locks.acquire import StopSignal
 from dibs.locks.allof import AllOfBase
 from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.campaign import CampaignBase, GuardedBase
 from dibs.locks.election import ElectionBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.primitive import LockBase, PrimitiveBase
 from dibs.locks.resizing import ResizableLease
 from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
-from dibs.locks.stoppable import Stoppable
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
 from dibs.locks.term import TermBase
 from tests.torture.simruntime import SimRuntime
@@ -75,9 +75,10 @@ class Here:
         return self.runtime
 
 
-class SimLock(Here, LockBase[SimLease]):
+class SimLock(Here, PrimitiveBase[SimLease]):
     """One holder at a time."""
 
+    kind = "lock"
     _lease_type = SimLease
 
 
@@ -131,9 +132,9 @@ class SimElection(Here, ElectionBase[SimTerm]):
         self.invoked = self.hand.engine.now
         return await super()._acquire(*about)
 
-    async def _win(self, way: Stoppable) -> SimTerm:
+    async def _win(self, stop: StopSignal) -> SimTerm:
         self.invoked = self.hand.engine.now
-        return await super()._win(way)
+        return await super()._win(stop)
 
     def _register(self, term: SimTerm) -> SimTerm:
         registered = super()._register(term)

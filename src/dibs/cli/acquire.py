@@ -21,7 +21,7 @@ from dibs.errors import BackendUnavailable
 from dibs.runtime.port import step
 
 if TYPE_CHECKING:
-    from dibs.locks.by_id import HeldById, Unattended
+    from dibs.locks.acquire import ManualLease, ManualLeases
     from dibs.sync import Waiting
 
 _FEWEST = 22
@@ -149,14 +149,14 @@ def _acquire(wanted: dict[str, Any], voice: Voice, signals: Signals, as_json: bo
 
 
 def _held(
-    leases: "Unattended",
+    leases: "ManualLeases",
     wanted: dict[str, Any],
     ttl: float,
     wait: float | None,
     voice: Voice,
     signals: Signals,
     ask: Callable[[], object],
-) -> "HeldById":
+) -> "ManualLease":
     with Speaker(voice, None if wait == 0 else ask) as speaker:
 
         def tell(waiting: "Waiting") -> None:
@@ -187,7 +187,7 @@ def _somebody() -> str:
         return gethostname()
 
 
-def _tell(held: "HeldById", ttl: float, as_json: bool) -> None:
+def _tell(held: "ManualLease", ttl: float, as_json: bool) -> None:
     if not as_json:
         print(f"LOCK-ID: {held.id}\nSEQUENCER: {held.token}", flush=True)
         return
@@ -205,7 +205,7 @@ def _tell(held: "HeldById", ttl: float, as_json: bool) -> None:
     )
 
 
-def _advice(held: "HeldById", ttl: float) -> str:
+def _advice(held: "ManualLease", ttl: float) -> str:
     name = shown(held.key)
     return (
         f"you hold {name} for {span(held.remaining)}; nothing renews it. Before it ends:\n"

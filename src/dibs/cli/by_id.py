@@ -13,7 +13,7 @@ from dibs.cli.options import Kind
 from dibs.cli.wording import shown, span
 from dibs.config import optional_seconds, safe_ttl
 from dibs.errors import LeaseLost
-from dibs.locks.by_id import Unattended
+from dibs.locks.acquire import ManualLeases
 from dibs.runtime.port import step
 
 if TYPE_CHECKING:
@@ -58,16 +58,16 @@ def wait_of(given: str | None) -> float | None:
         raise click.UsageError(f"--wait: {error}") from error
 
 
-def unattended(client: "Client", kind: Kind, name: bytes) -> Unattended:
+def unattended(client: "Client", kind: Kind, name: bytes) -> ManualLeases:
     """The leases of a resource, by their ids."""
-    return Unattended(client.session.thread_runtime(), kind, name)
+    return ManualLeases(client.session.thread_runtime(), kind, name)
 
 
 def with_id[T](
     client: "Client",
     kind: Kind | None,
     name: bytes,
-    act: Callable[[Unattended], Coroutine[Any, Any, T]],
+    act: Callable[[ManualLeases], Coroutine[Any, Any, T]],
 ) -> tuple[bytes, T]:
     """Apply `act` to the lease, and return its key too: users need not repeat the kind.
 

@@ -9,8 +9,7 @@ from typing import Any
 from dibs.contrib import needs
 from dibs.core.names import split_key
 from dibs.errors import AcquireTimeout
-from dibs.locks.hooks import observe
-from dibs.locks.kept import KeptLease
+from dibs.locks.hooks import TracedLease, observe
 from dibs.locks.requests import Ask
 from dibs.model import MANY, Holder
 
@@ -116,7 +115,7 @@ class _Tracing:
         if attempt is not None:
             attempt.links.add(holders)
 
-    def holding(self, lease: KeptLease, me: object, *, here: bool) -> "_Witness":
+    def holding(self, lease: TracedLease, me: object, *, here: bool) -> "_Witness":
         """Somebody has a lease, who need not be the one who runs this."""
         self.end_forgotten()
         around = self.outside.get(me)
@@ -170,7 +169,7 @@ class _Witness:
     """One hold."""
 
     def __init__(
-        self, tracing: _Tracing, lease: KeptLease, around: contexts.Context | None
+        self, tracing: _Tracing, lease: TracedLease, around: contexts.Context | None
     ) -> None:
         self._tracing = tracing
         about = tracing.about(lease.key) | {"dibs.token": lease.token}

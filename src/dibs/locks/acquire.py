@@ -1,116 +1,94 @@
 """Acquire: try, queue, wait for a notification or for time, confirm, and give up without a trace.
 
-However this ends other than by a grant, the id is given up: after a time-out in the foreground, after
-a cancellation, an interrupt or an error in the background, with a tombstone if a copy of its Acquire
-may still be under way.
+If an attempt ends without a grant, it gives up its lease id: after a time-out in the foreground; after a
+cancellation, an interrupt or an error in the background. It leaves a tombstone if a copy of its Acquire may
+still be under way.
 """
 
 from contextlib import suppress
 from math import inf
+from typing import NamedTuple
 
-from dibs.core.names import fingerprint
+from dibs.core.names import Kind, fingerprint, key_of
 from dibs.core.proof import is_proven
 from dibs.core.timing import DRIFT, burial, trusted
-from dibs.errors import BackendUnavailable, Deadlock, DibsError
+from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
+from dibs.locks import hooks
 from dibs.locks.deadlock import Lookout, first_due
-from dibs.locks.messages import ASIDE, not_busy, refusal, timed_out, unexpected
+from dibs.locks.messages import (
+    ASIDE,
+    key_shown,
+    not_busy,
+    nothing_held,
+    refusal,
+    timed_out,
+    unexpected,
+)
 from dibs.locks.requests import Ask, Grant, new_id
 from dibs.locks.waiting import OnWait
-from dibs.model import Acquire, Failed, Gone, Granted, Queued, Refused, Release, Reply, Wakeup
-from dibs.runtime.port import Answer, Runtime
+from dibs.model import (
+    Failed,
+    Gone,
+    Granted,
+    Holder,
+    Inspect,
+    Lost,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Status,
+    Wakeup,
+)
+from dibs.runtime.port import Answer, Runtime, Signal
 
 BRIEFLY = 1.0
-"""Seconds that a store has for an answer also where less is left to wait."""
+"""Seconds that a store has for an answer, even if less is left to wait."""
 
-
-class Asking:
-    """What `Acquiring` says to the store, and what it must remember of it."""
-
-    __slots__ = ("_ask", "_doubtful", "_id", "_in_flight", "_inbox", "_over", "_rt")
-
-    def __init__(self, rt: Runtime, ask: Ask, lease_id: str | None = None) -> None:
-        self._rt = rt
-        self._ask = ask
-        self._id = lease_id or new_id()
-        self._doubtful = False
-        """A copy of a command may still be under way."""
-        self._in_flight = False
-        self._inbox = ""
-        """Where the store was told to push."""
-        self._over = True
-        """There is nothing to be given up."""
-
-    async def _send(self, *, queue: bool, until: float, since: float | None = None) -> Answer:
-        """Ask `until` then, or for `connect_timeout` from `since` (unset: from now) if that has no end."""
-        rt = self._rt
-        limit, pause = until, 0.02
-        if until == inf:
-            limit = (rt.now() if since is None else since) + rt.connect_timeout
-        while True:
-            patience = max(limit - rt.now(), BRIEFLY)
-            try:
-                if not rt.is_ready:
-                    await rt.ready(patience)
-                self._in_flight, self._over = True, False
-                answer = not_busy(await rt.call(self._command(queue), patience), self._ask.key)
-                self._in_flight = False
-            except BackendUnavailable:
-                self._doubtful = True
-                left = limit - rt.now()
-                if left <= 0:
-                    raise
-                await rt.signal().wait(min(pause, left))
-                pause = min(2 * pause, 1.0)
-                continue
-            self._doubtful = self._doubtful or answer.resent
-            if isinstance(answer.reply, Failed):
-                raise unexpected(answer.reply, self._ask.key)
-            return answer
-
-    def _command(self, queue: bool) -> Acquire:
-        ask = self._ask
-        self._inbox = self._rt.inbox
-        return Acquire(
-            ask.key,
-            self._id,
-            ask.owner,
-            ask.ttl,
-            ask.units,
-            ask.capacity,
-            queue,
-            max(ask.ttl, 30.0),
-            ask.priority,
-            ask.note,
-            floor=ask.floor,
-            lock_delay=ask.lock_delay,
-            inbox=self._inbox,
-            address=ask.address,
-            trace=ask.trace,
-        )
-
-    async def _leave_queue(self) -> None:
-        """At once, so that nothing is granted to a place that nobody wants."""
-        await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()), ASIDE)
-        self._over = True
-
-    def _burial(self) -> float:
-        """A late copy of our Acquire must find the id buried; without one there is nothing to bury."""
-        if self._doubtful or self._in_flight:
-            return burial(self._rt.call_timeout)
-        return 0.0
-
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+"""Seconds between two tries while the store is away, at first and after a while."""
 
 CLOCKS_DIFFER = 0.001
-"""So much later than the store said is surely not too early, in seconds."""
+"""Seconds to wait beyond `recheck_in`, so that the store is never asked before its own deadline."""
 
-UNHEARD = 0.05
-"""How often a waiter asks that nobody can push to, in seconds."""
+WITHOUT_INBOX = 0.05
+"""Seconds between two questions of a waiter that has no inbox for notifications."""
 
 
-class Acquiring(Asking):
-    """One id's way to a grant."""
+class Stopped(Exception):
+    """The `StopSignal` of this attempt was set."""
 
-    __slots__ = ("_ahead", "_due_at", "_lookout", "_on_wait", "_queued", "_since")
+
+class StopSignal:
+    """Ends the waits of what runs in the background, in a thread as in a task."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Signal] = {}
+        self.is_set = False
+
+    def set(self) -> None:
+        """End all waits. Can be called from any thread."""
+        self.is_set = True
+        for signal in list(self._waiting.values()):
+            signal.set()
+
+    async def wait(self, signal: Signal, timeout: float | None) -> bool:
+        """Wait for `signal`; return whether it is set. Raises `Stopped` once this was set."""
+        number = id(signal)
+        self._waiting[number] = signal  # first, so that `set` finds it from now on
+        try:
+            was_set = self.is_set or await signal.wait(timeout)
+        finally:
+            self._waiting.pop(number, None)
+        if self.is_set:
+            raise Stopped
+        return was_set
+
+
+class AcquireAttempt:
+    """One attempt to acquire one key. Setting `stop` ends its waits with `Stopped`."""
 
     def __init__(
         self,
@@ -118,180 +96,203 @@ class Acquiring(Asking):
         ask: Ask,
         on_wait: OnWait | None = None,
         lease_id: str | None = None,
+        stop: StopSignal | None = None,
     ) -> None:
-        super().__init__(rt, ask, lease_id)
+        self._rt = rt
+        self._ask = ask
         self._on_wait = on_wait
+        self._id = lease_id or new_id()
+        self._stop = stop
+        self._doubtful = False
+        """A copy of a command may still be under way."""
+        self._in_flight = False
+        self._over = True
+        """There is nothing to be given up."""
+        self._inbox = ""
+        """Where the store sends notifications, as of the last command."""
         self._lookout: Lookout | None = None
         self._since: float | None = None
-        """When it began to wait, in the queue or for a place there."""
+        """When the wait began: for the grant, or for a position in a full queue."""
         self._due_at = inf
         """When there is something to do besides waiting."""
-        self._queued: Answer | None = None
+        self._queued = False
         self._ahead: int | None = None
 
     async def run(self, wait: float | None) -> Grant:
-        """Acquire within `wait` seconds (None: for ever; 0: one try, which raises when refused)."""
+        """Acquire within `wait` seconds (None: no limit; 0: one try, which raises when refused)."""
         try:
-            began = self._rt.now()
-            until, enough, patience = inf, inf, self._rt.connect_timeout
-            if wait is not None:
-                patience = max(wait, BRIEFLY)
-                until, enough = began + wait, began + patience
-            try:
-                if not self._rt.is_ready:
-                    await self._rt.ready(patience)
-                    patience = max(began + patience - self._rt.now(), BRIEFLY)
-                self._in_flight, self._over = True, False
-                first = await self._rt.call(self._command(wait != 0), patience)
-                answer: Answer | None = first if wait == 0 else not_busy(first, self._ask.key)
-            except BackendUnavailable:
-                self._doubtful = True
-                if self._rt.now() >= enough:
-                    raise
-                answer = None
-            if answer is None:  # not in the handler: a later error would carry the first one along
-                answer = await self._send(queue=wait != 0, until=until, since=began)
-            self._in_flight = False
-            if answer.resent:
-                self._doubtful = True
+            until = inf if wait is None else self._rt.now() + wait
+            answer = await self._send(until, queue=wait != 0)
             if type(answer.reply) is Granted:
                 return self._granted(answer.reply, answer.sent)
             if wait == 0:
-                return await self._try_on(answer, enough)
+                return await self._try_again(answer, until + BRIEFLY)
             return await self._in_turn(wait, until, answer)
         except BaseException:
             if not self._over:
                 self._abandon()
             raise
         finally:
-            if self._queued is not None or self._lookout is not None:
-                self._stop_waiting()
+            if self._queued:
+                self._rt.mail.forget(self._ask.key, fingerprint(self._id))
+            if self._lookout is not None:
+                self._lookout.end()
 
-    def _abandon(self) -> None:
-        """Give up whatever this id may have, in the background."""
-        self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
-
-    async def _try_on(self, answer: Answer, until: float) -> Grant:
-        """One try was refused: again at once, as long as the store is still clearing away the dead."""
-        while self._rt.now() < until:
-            if not isinstance(answer.reply, Refused) or answer.reply.recheck_in > 0:
+    async def _try_again(self, answer: Answer, until: float) -> Grant:
+        """The one try was refused. Try again as long as the store is still removing expired leases."""
+        reply = answer.reply
+        while isinstance(reply, Refused) and reply.reason != "too_large" and reply.recheck_in <= 0:
+            if self._rt.now() >= until:
                 break
-            if answer.reply.reason == "too_large":
-                break
-            answer = await self._send(queue=False, until=until)
-        if isinstance(answer.reply, Granted):
-            return self._granted(answer.reply, answer.sent)
-        return self._refused(answer.reply)
-
-    def _refused(self, reply: Reply) -> Grant:
-        """The one try did not succeed."""
+            answer = await self._send(until, queue=False)
+            reply = answer.reply
+        if isinstance(reply, Granted):
+            return self._granted(reply, answer.sent)
         self._over = not self._doubtful and isinstance(reply, Refused | Failed)
         if isinstance(reply, Refused):
-            raise refusal(self._ask, reply)
+            raise refused(self._ask, reply)
         raise unexpected(reply, self._ask.key)
 
     async def _in_turn(self, wait: float | None, until: float, answer: Answer) -> Grant:
+        """Wait, and ask again as often as there is reason to."""
         while True:
             reply = answer.reply
             if isinstance(reply, Granted):
                 return self._granted(reply, answer.sent)
+            grant = None
             if isinstance(reply, Queued):
                 grant = await self._wait_in_queue(answer, reply, until)
             elif isinstance(reply, Refused):
-                grant = None
                 await self._wait_outside(reply, until)
             elif isinstance(reply, Gone):
-                grant = None
                 self._begin_anew()
             else:
                 raise unexpected(reply, self._ask.key)
             if grant is not None:
                 return grant
             if self._rt.now() >= until:
-                await self._withdraw(wait)
-            answer = await self._send(queue=True, until=until)
-
-    # -- waiting ------------------------------------------------------------------------------------
-
-    async def _wait_in_queue(self, answer: Answer, reply: Queued, until: float) -> Grant | None:
-        """Wait for a push, or until it is worth asking again; None means: ask again."""
-        rt = self._rt
-        if self._since is None:
-            self._begin_to_wait()
-        self._queued, self._ahead = answer, reply.position
-        pause = reply.recheck_in + CLOCKS_DIFFER
-        if not rt.inbox:
-            await rt.listen()
-        if rt.inbox != self._inbox:
-            return None  # ask again, so that the store learns where to push
-        if not self._inbox:
-            pause = min(pause, UNHEARD)
-        return await self._wait_for_push(answer, reply, rt.now() + pause, until)
-
-    async def _wait_for_push(
-        self, answer: Answer, reply: Queued, again_at: float, until: float
-    ) -> Grant | None:
-        """Wait until `again_at`, and see to the lookout meanwhile."""
-        rt, key, place = self._rt, self._ask.key, fingerprint(self._id)
-        end = min(again_at, until)
-        while True:
-            now = rt.now()
-            if self._due_at <= now:
-                await self._look_out(place)
-                now = rt.now()
-            signal = rt.signal()
-            rt.mail.expect(key, place, signal)
-            if await signal.wait(max(min(end, self._due_at) - now, 0.0)):
-                push = signal.value
-                if isinstance(push, Wakeup) and push.event == "granted":
-                    return self._pushed(push, answer.sent, reply.now)
-                return None
-            if rt.now() >= end or not rt.mail.pause(key, place):
-                return None
-
-    async def _wait_outside(self, reply: Refused, until: float) -> None:
-        """There was no place to be had: try again when time may have changed that."""
-        if reply.reason == "too_large":
-            self._over = True
-            raise refusal(self._ask, reply)
-        if self._since is None:
-            self._begin_to_wait()
-        if self._due_at <= self._rt.now():
-            self._ahead = None
-            await self._look_out("")
-        left = until - self._rt.now()
-        pause = min(max(reply.recheck_in, 0.05), 1.0)
-        await self._rt.signal().wait(max(min(pause, left), 0.0))
-
-    def _begin_to_wait(self) -> None:
-        self._since = since = self._rt.now()
-        self._due_at = first_due(self._rt, self._ask, self._on_wait, since)
-
-    async def _look_out(self, place: str) -> None:
-        """Do what is due besides waiting."""
-        lookout = self._lookout
-        if lookout is None:
-            assert self._since is not None
-            lookout = self._lookout = Lookout(self._rt, self._ask, self._on_wait, self._since)
-        try:
-            self._due_at = await lookout.look(place, self._ahead)
-        except Deadlock:
-            with suppress(DibsError):  # then it is left in the background
                 await self._leave_queue()
-            raise
+                raise await self._timed_out(wait)
+            answer = await self._send(until, queue=True)
+
+    # -- asking the store ---------------------------------------------------------------------------
+
+    async def _send(self, until: float, *, queue: bool) -> Answer:
+        """Send an Acquire. While the store is away, send it again.
+
+        Raises `BackendUnavailable` at `until`; without such an end after `connect_timeout`.
+        """
+        rt = self._rt
+        now = rt.now()
+        limit = until if until < inf else now + rt.connect_timeout
+        last, pause = max(limit, now + BRIEFLY), 0.0
+        while True:
+            try:
+                if not rt.is_ready:
+                    await rt.ready(max(limit - now, BRIEFLY))
+                    now = rt.now()
+                self._inbox = rt.inbox
+                command = self._ask.command(self._id, self._inbox, queue=queue)
+                self._in_flight, self._over = True, False
+                answer = await rt.call(command, max(limit - now, BRIEFLY))
+                if queue:
+                    not_busy(answer, self._ask.key)
+                self._in_flight = False
+                if answer.resent:
+                    self._doubtful = True
+                return answer
+            except BackendUnavailable:
+                self._doubtful = True
+                if rt.now() >= last:
+                    raise
+            last = limit
+            if pause:
+                await self._wait(rt.signal(), min(pause, max(limit - rt.now(), 0.0)))
+            pause = min(2 * pause, LONGEST_PAUSE) or FIRST_PAUSE
+            now = rt.now()
+
+    async def _leave_queue(self) -> None:
+        """Leave at once, so that the store grants nothing to this id any more."""
+        await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()), ASIDE)
+        self._over = True
+
+    def _abandon(self) -> None:
+        """Give up whatever this id may have, in the background."""
+        self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
+
+    def _burial(self) -> float:
+        """Seconds that a tombstone of this id must stand; 0 if no copy of its Acquire is under way."""
+        return burial(self._rt.call_timeout) if self._doubtful or self._in_flight else 0.0
 
     def _begin_anew(self) -> None:
-        """Our id ended: its grant went unclaimed while we were paused. Queue again, as another."""
+        """The id has ended: its grant was not claimed while this process was paused. Take another."""
         self._rt.mail.forget(self._ask.key, fingerprint(self._id))
         self._id = new_id()
         self._doubtful = False
 
-    def _stop_waiting(self) -> None:
-        """However it ended, nothing is expected, and nobody is told that we wait."""
-        if self._queued is not None:
-            self._rt.mail.forget(self._ask.key, fingerprint(self._id))
-        if self._lookout is not None:
-            self._lookout.end()
+    # -- waiting ------------------------------------------------------------------------------------
+
+    async def _wait(self, signal: Signal, timeout: float) -> bool:
+        if self._stop is None:
+            return await signal.wait(timeout)
+        return await self._stop.wait(signal, timeout)
+
+    async def _wait_in_queue(self, answer: Answer, reply: Queued, until: float) -> Grant | None:
+        """Wait for a notification, or until it is time to ask again; None means: ask again."""
+        rt = self._rt
+        self._begin_to_wait()
+        self._queued, self._ahead = True, reply.position
+        pause = reply.recheck_in + CLOCKS_DIFFER
+        if not rt.inbox:
+            await rt.listen()
+        if rt.inbox != self._inbox:
+            return None  # ask again, so that the store learns the inbox
+        if not self._inbox:
+            pause = min(pause, WITHOUT_INBOX)
+        end = min(rt.now() + pause, until)
+        key, waiter = self._ask.key, fingerprint(self._id)
+        while True:
+            await self._do_what_is_due(waiter)
+            signal = rt.signal()
+            rt.mail.expect(key, waiter, signal)
+            if await self._wait(signal, max(min(end, self._due_at) - rt.now(), 0.0)):
+                told = signal.value
+                if isinstance(told, Wakeup) and told.event == "granted":
+                    return self._pushed(told, answer.sent, reply.now)
+                return None
+            if rt.now() >= end or not rt.mail.pause(key, waiter):
+                return None
+
+    async def _wait_outside(self, reply: Refused, until: float) -> None:
+        """The queue is full: try again when time may have changed that."""
+        if reply.reason == "too_large":
+            self._over = True
+            raise refused(self._ask, reply)
+        self._begin_to_wait()
+        if self._due_at <= self._rt.now():
+            self._ahead = None
+            await self._do_what_is_due("")
+        pause = min(max(reply.recheck_in, 0.05), 1.0, until - self._rt.now())
+        await self._wait(self._rt.signal(), max(pause, 0.0))
+
+    def _begin_to_wait(self) -> None:
+        if self._since is None:
+            self._since = since = self._rt.now()
+            self._due_at = first_due(self._rt, self._ask, self._on_wait, since)
+
+    async def _do_what_is_due(self, waiter: str) -> None:
+        """Call `on_wait` and look for a deadlock, if it is time. Raises `Deadlock`."""
+        if self._due_at > self._rt.now():
+            return
+        if self._lookout is None:
+            since = self._since or 0.0
+            self._lookout = Lookout(self._rt, self._ask, self._on_wait, since)
+        try:
+            self._due_at = await self._lookout.look(waiter, self._ahead)
+        except Deadlock:
+            with suppress(DibsError):  # then it is given up in the background
+                await self._leave_queue()
+            raise
 
     # -- ends ---------------------------------------------------------------------------------------
 
@@ -299,26 +300,136 @@ class Acquiring(Asking):
         deadline = sent + trusted(reply.ttl)
         return Grant(self._id, reply.token, reply.slots, sent, deadline, None, self._doubtful)
 
-    def _pushed(self, push: Wakeup, sent: float, store_now: float) -> Grant | None:
-        """A pushed grant, if it is proven and stands for a while yet; else None: ask the store.
+    def _pushed(self, told: Wakeup, sent: float, store_now: float) -> Grant | None:
+        """A grant by notification, if it is proven and still stands for a while; else None: ask the store.
 
-        The store granted at `granted_at`, and answered our last message, sent at `sent`, at
-        `store_now`; so by our clock, which may run slower, it granted no earlier than `sent` plus
-        nearly the difference.
+        The store granted at `granted_at`. It had answered our last message, sent at `sent`, at
+        `store_now`. So by our clock, which may run slower, it granted no earlier than `sent` plus nearly
+        the difference.
         """
-        if not self._rt.capabilities.clock or push.granted_at < store_now:
+        rt = self._rt
+        if not rt.capabilities.clock or told.granted_at < store_now:
             return None
-        if not is_proven(push, self._id):
+        if not is_proven(told, self._id):
             return None
-        granted = sent + (1 - DRIFT) * (push.granted_at - store_now)
-        granted = min(granted, self._rt.now())  # should the store's clock have been stepped
-        claim_by = granted + push.window / 3
-        if self._rt.now() >= claim_by:
+        granted = sent + (1 - DRIFT) * (told.granted_at - store_now)
+        granted = min(granted, rt.now())  # in case the store's clock was stepped
+        claim_by = granted + told.window / 3
+        if rt.now() >= claim_by:
             return None
-        deadline = granted + trusted(push.window)
-        return Grant(self._id, push.token, push.slots, granted, deadline, claim_by, self._doubtful)
+        deadline = granted + trusted(told.window)
+        return Grant(self._id, told.token, told.slots, granted, deadline, claim_by, self._doubtful)
 
-    async def _withdraw(self, wait: float | None) -> None:
-        """The time is over: leave the queue, and say who is in the way."""
-        await self._leave_queue()
-        raise await timed_out(self._rt, self._ask.key, wait, self._ahead)
+    async def _timed_out(self, wait: float | None) -> AcquireTimeout:
+        holders: tuple[Holder, ...] = ()
+        with suppress(DibsError):
+            status = (await self._rt.call(Inspect(self._ask.key), ASIDE)).reply
+            if isinstance(status, Status):
+                holders = status.holders
+        if hooks.observer is not None:
+            hooks.observer.in_the_way(holders)
+        return timed_out(self._ask.key, holders, wait, self._ahead)
+
+
+def refused(ask: Ask, reply: Refused) -> DibsError:
+    """The error for a refused request."""
+    if hooks.observer is not None:
+        hooks.observer.in_the_way(reply.holders)
+    return refusal(ask.key, ask.units, reply)
+
+
+# -- by id ------------------------------------------------------------------------------------------------
+
+
+class ManualLease(NamedTuple):
+    """A lease that nobody renews. The id is a secret: it is enough to renew and release the lease."""
+
+    key: bytes
+    id: str
+    token: int
+    slots: tuple[int, ...]
+    remaining: float
+    """Seconds for which it can be trusted, unless it is renewed."""
+
+
+class ManualLeases:
+    """The leases on one resource that are acquired, renewed and released by their ids.
+
+    For command lines, which end between two of these steps. Nothing renews such a lease in the background;
+    it ends with its ttl.
+    """
+
+    def __init__(self, rt: Runtime, kind: Kind, name: str | bytes) -> None:
+        self._rt = rt
+        self.key = key_of(kind, name)
+        self._latest: str | None = None
+        """The id of the latest acquire."""
+
+    async def acquire(
+        self,
+        owner: str,
+        ttl: float,
+        *,
+        units: int = 1,
+        capacity: int = 1,
+        note: str = "",
+        priority: int = 0,
+        wait: float | None = 0.0,
+        lease_id: str | None = None,
+        on_wait: OnWait | None = None,
+    ) -> ManualLease:
+        """Acquire within `wait` seconds (None: no limit; 0: one try), under an id that may be given.
+
+        The id of a lease that is held returns that lease. An interrupted acquire leaves nothing behind;
+        after an interrupt just afterwards call `give_up`. Raises `AcquireTimeout`, `BackendUnavailable`.
+        """
+        rt, self._latest = self._rt, lease_id or new_id()
+        ask = Ask(self.key, owner, ttl, units, capacity, priority, note, detects=False)
+        grant = await AcquireAttempt(rt, ask, on_wait, self._latest).run(wait)
+        self._latest = grant.id
+        deadline = grant.deadline
+        if grant.claim_by is not None:
+            deadline = await self._claim(grant, ttl)
+        left = max(deadline - rt.now(), 0.0)
+        return ManualLease(self.key, grant.id, grant.token, grant.slots, left)
+
+    def give_up(self) -> None:
+        """Give up the id of the latest acquire in the background, whether or not it was granted."""
+        if self._latest is not None:
+            self._rt.keeper.abandon(self.key, self._latest, 0.0)
+
+    async def _claim(self, grant: Grant, ttl: float) -> float:
+        """Have the store confirm a grant by notification for all of its ttl; return its deadline."""
+        try:
+            return await self._renewed(grant.id, ttl, grant.token)
+        except LeaseLost:
+            told = f"its turn for {key_shown(self.key)} came, and passed before it could be taken"
+            raise AcquireTimeout(told, key=self.key) from None
+        except BaseException:
+            self.give_up()
+            raise
+
+    async def renew(self, lease_id: str, ttl: float) -> float:
+        """Renew it for `ttl` seconds from now; return the seconds for which it can be trusted.
+
+        Never shortens it. Raises `LeaseLost` if it has ended, and `BackendUnavailable`.
+        """
+        return max(await self._renewed(lease_id, ttl) - self._rt.now(), 0.0)
+
+    async def _renewed(self, lease_id: str, ttl: float, token: int | None = None) -> float:
+        answer = await self._rt.call(Renew(self.key, lease_id, ttl))
+        reply = answer.reply
+        is_another = isinstance(reply, Granted) and token not in (None, reply.token)
+        if isinstance(reply, Renewed | Granted) and not is_another:
+            return answer.sent + trusted(reply.ttl)
+        if isinstance(reply, Failed):
+            raise unexpected(reply, self.key)
+        raise nothing_held(self.key, reply.detail if isinstance(reply, Lost) else "")
+
+    async def release(self, lease_id: str) -> None:
+        """Release it. Raises `LeaseLost` if it has ended already, and `BackendUnavailable`."""
+        reply = (await self._rt.call(Release(self.key, lease_id))).reply
+        if isinstance(reply, Failed):
+            raise unexpected(reply, self.key)
+        if not isinstance(reply, Released):
+            raise nothing_held(self.key)

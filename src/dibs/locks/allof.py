@@ -13,15 +13,12 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
 from dibs.core.timing import burial, trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
 from dibs.locks import hooks
-from dibs.locks.acquire import BRIEFLY, Acquiring
+from dibs.locks.acquire import BRIEFLY, AcquireAttempt, refused
 from dibs.locks.allof_leases import LeasesBase, Part, Wish, checked, in_order, release_together
-from dibs.locks.entering import Entering
+from dibs.locks.base import Entering, PrimitiveBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.messages import contention, key_shown, refusal, unexpected
-from dibs.locks.options import NoOptions, refuse_options
-from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.requests import Grant, Terms, new_id
-from dibs.locks.transaction import ask_once
+from dibs.locks.messages import contention, key_shown, unexpected
+from dibs.locks.requests import Grant, NoOptions, Terms, new_id, refuse_options
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import Granted, Refused
 from dibs.runtime.port import Answer, Runtime, Told
@@ -104,7 +101,7 @@ class Gathering:
         rt, wish = self._rt, self._wishes[len(self._held)]
         left = None if wait is None else max(until - rt.now(), 0.0)
         try:
-            grant = await Acquiring(rt, wish.ask, wish.on_wait).run(left)
+            grant = await AcquireAttempt(rt, wish.ask, wish.on_wait).run(left)
         except AcquireTimeout as error:
             raise self._gave_up(error, wait) from None
         self._held.append(wish.primitive._hold(rt, on_standby(wish.terms), grant, self._me))
@@ -193,7 +190,7 @@ class Trial:
     async def _ask(self, patience: float | None) -> Sequence[Told]:
         rt = self._rt
         commands = [
-            ask_once(wish.ask, lease_id, rt.inbox)
+            wish.ask.command(lease_id, rt.inbox)
             for wish, lease_id in zip(self._wishes, self._ids, strict=True)
         ]
         try:
@@ -218,7 +215,7 @@ class Trial:
             return lease
         if told.resent:
             self._bury(key, lease_id)
-        return refusal(wish.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
+        return refused(wish.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
 
     def _bury(self, key: bytes, lease_id: str) -> None:
         """A copy of what asked for it may still be under way."""

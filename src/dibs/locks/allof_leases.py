@@ -1,12 +1,13 @@
 """The leases of an `AllOf`: entered, checked and released together."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, NamedTuple, NoReturn, overload
 
-from dibs.config import UNSET, Duration, Unset
+from dibs.config import UNSET, Duration, LockConfig, Unset
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, tell_loss
 from dibs.locks.messages import LossReason, key_shown, span
-from dibs.locks.primitive import PrimitiveBase
 from dibs.locks.requests import Ask, Terms
 from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
@@ -176,18 +177,26 @@ class Part(NamedTuple):
     @property
     def differences(self) -> dict[str, Any]:
         """All that makes a difference to its lease."""
-        found = self.primitive._differences()
+        primitive = self.primitive
+        found = {field.name: getattr(primitive.config, field.name) for field in fields(LockConfig)}
+        found |= {"capacity": primitive._capacity, "on_lost": primitive._on_lost}
+        del found["wait"]  # of the acquire, not of the lease
         return found if self.ttl is None else found | {"ttl": self.ttl}
 
     def wish(self, priority: int | None, note: str | None, on_wait: OnWait | None) -> "Wish":
         """What is asked of the store, and how it will be held."""
-        ask, terms = self.primitive._wish_for(self.units, self.ttl, priority, note)
+        self.primitive._describe_here()
+        ask, terms = self.primitive._another_wish(self.units, priority, note)
+        if self.ttl is not None:
+            ask, terms = ask._replace(ttl=self.ttl), terms._replace(ttl=self.ttl)
         return Wish(self.primitive, ask, terms, on_wait or self.on_wait or self.primitive._on_wait)
 
     @property
     def patience(self) -> float | None:
         """How long it would be waited for."""
-        return self.primitive._wait if isinstance(self.wait, Unset) else self.wait
+        wait: Any = self.primitive.config.wait if isinstance(self.wait, Unset) else self.wait
+        patience: float | None = wait
+        return patience
 
 
 class Wish(NamedTuple):

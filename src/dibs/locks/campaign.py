@@ -5,9 +5,9 @@ from random import uniform
 from typing import Any
 
 from dibs.errors import DibsError, LeaseLost, NotHeld
+from dibs.locks.acquire import Stopped, StopSignal
 from dibs.locks.election import Complaints, ElectionBase
 from dibs.locks.messages import key_shown
-from dibs.locks.stoppable import Stoppable, Stopped
 from dibs.locks.term import JITTER, TermBase
 from dibs.process import generation
 from dibs.runtime.port import Guard, Job, Runtime, Signal
@@ -24,7 +24,7 @@ class CampaignBase[TermT: TermBase]:
     def __init__(self, election: ElectionBase[TermT]) -> None:
         self.election = election
         self._rt: Runtime | None = None
-        self._way: Stoppable
+        self._stop = StopSignal()
         self._job: Job
         self._term: TermT | None = None
         self._hopeful: list[Signal] = []
@@ -72,7 +72,7 @@ class CampaignBase[TermT: TermBase]:
                 if self.is_leader():
                     return True
                 left = None if until is None else until - rt.now()
-                if self._way.stopped or (left is not None and left <= 0):
+                if self._stop.is_set or (left is not None and left <= 0):
                     return False
                 await signal.wait(left)
             finally:
@@ -137,7 +137,6 @@ class CampaignBase[TermT: TermBase]:
         if self._rt is not None:
             raise RuntimeError("this campaign was begun before: make another with campaign()")
         rt = self.election._runtime()
-        self._way = Stoppable(rt)
         self._complaints = Complaints(key_shown(self.election.key), rt.now)
         self._rt = rt
         self._job = rt.spawn(self._stand(), f"dibs-{key_shown(self.election.key)}")
@@ -155,9 +154,9 @@ class CampaignBase[TermT: TermBase]:
 
     async def _stand(self) -> None:
         """Be a candidate until stopped."""
-        while not self._way.stopped:
+        while not self._stop.is_set:
             try:
-                term = await self.election._win(self._way)
+                term = await self.election._win(self._stop)
                 self._complaints.clear()
                 await self._lead(term)
                 if term._end == "closed":
@@ -177,12 +176,12 @@ class CampaignBase[TermT: TermBase]:
 
     def _give_up(self) -> None:
         """Stand no more, and let nobody wait for that."""
-        self._way.stop()
+        self._stop.set()
         for signal in list(self._hopeful):
             signal.set()
 
     async def _lead(self, term: TermT) -> None:
-        if self._way.stopped:  # while it was elected: it never began
+        if self._stop.is_set:  # while it was elected: it never began
             term._resign()
             return await term._hand_over()
         self._term = term
@@ -190,9 +189,9 @@ class CampaignBase[TermT: TermBase]:
             signal.set()
         try:
             await term._tell_started()
-            ended = self._way.signal()
+            ended = self._running().signal()
             term._watch(ended)
-            await ended.wait(None)
+            await self._stop.wait(ended, None)
         finally:
             await self._step_down(term)
 
@@ -214,7 +213,8 @@ class CampaignBase[TermT: TermBase]:
 
     async def _pause(self) -> None:
         """Let others come first, and a store come back."""
-        await self._way.signal().wait(self.election.retry * uniform(1, JITTER))  # noqa: S311
+        pause = self.election.retry * uniform(1, JITTER)  # noqa: S311
+        await self._stop.wait(self._running().signal(), pause)
 
 
 class GuardedBase[TermT: TermBase]:

@@ -11,11 +11,10 @@ from weakref import ref
 from dibs.config import UNSET, Duration, LockConfig, Unset
 from dibs.core.names import Kind
 from dibs.errors import BackendUnavailable, LeaseLost
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt, StopSignal
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.messages import key_shown
-from dibs.locks.options import NoOptions, refuse_options, shown_as
-from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.stoppable import Stoppable
+from dibs.locks.requests import NoOptions, refuse_options, shown_as
 from dibs.locks.term import JITTER, Callback, LeaderConfig, LeaderTerms, TermBase, leader_configured
 from dibs.model import Holder
 
@@ -140,31 +139,28 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
 
     # -- terms --------------------------------------------------------------------------------------
 
-    async def _acquire(self, *about: Any) -> TermT:
-        """Win, and tell that it has."""
-        term = self._register(await super()._acquire(*about))
-        try:
-            await term._tell_started()
-        except BaseException:
-            term._drop()
-            raise
-        return term
+    def _given(self, lease: TermT) -> TermT:
+        return self._register(lease)
 
-    async def _enter(self) -> TermT:
+    async def _enter_block(self) -> TermT:
         term = await self._acquire()
         try:
+            await term._tell_started()
             term._enter()
-        except BaseException:  # lost while it was told that it had started
+        except LeaseLost:  # while `on_started` ran
             await term._stop()
             term._hand_back()
             raise
+        except BaseException:
+            term._drop()
+            raise
         return self._remember(term)
 
-    async def _win(self, way: Stoppable) -> TermT:
+    async def _win(self, stop: StopSignal) -> TermT:
         """Win in the background, unless that is stopped."""
         rt = self._runtime()
         ask, terms = self._describe_here()
-        grant = await Acquiring(way, ask).run(None)
+        grant = await AcquireAttempt(rt, ask, stop=stop).run(None)
         return self._register(self._hold(rt, terms, grant, rt.me()))
 
     def _register(self, term: TermT) -> TermT:
@@ -211,7 +207,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         while True:
             leads = False
             try:
-                term = await self._enter()
+                term = await self._enter_block()
                 leads = True
                 complaints.clear()
                 return await self._led(term, body)

@@ -8,9 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from dibs.locks.kept import KeptLease
     from dibs.locks.requests import Ask
     from dibs.model import Holder
+
+
+class TracedLease(Protocol):
+    """What may be shown of a lease."""
+
+    key: bytes
+    token: int
 
 
 class Attempt(Protocol):
@@ -42,7 +48,7 @@ class Observer(Protocol):
     def in_the_way(self, holders: "Iterable[Holder]") -> None:
         """Whoever is acquiring here is refused because of these."""
 
-    def holding(self, lease: "KeptLease", me: object, *, here: bool) -> Witness:
+    def holding(self, lease: TracedLease, me: object, *, here: bool) -> Witness:
         """That task or thread has a lease; `here`: it is the one who runs this."""
 
 

@@ -12,10 +12,8 @@ from dibs.errors import (
     InvalidRequest,
     LeaseLost,
 )
-from dibs.locks import hooks
-from dibs.locks.requests import Ask
-from dibs.model import Failed, Holder, Inspect, Refused, Reply, Status
-from dibs.runtime.port import Answer, Runtime
+from dibs.model import Failed, Holder, Refused, Reply
+from dibs.runtime.port import Answer
 
 
 def key_shown(key: bytes) -> str:
@@ -116,36 +114,23 @@ ASIDE = 3.0
 """Seconds that a store has for what is said beside the wait: who is in the way, and that we leave."""
 
 
-def refusal(ask: Ask, reply: Refused) -> DibsError:
-    """The error for units that are not to be had now, or ever."""
+def refusal(key: bytes, units: int, reply: Refused) -> DibsError:
+    """The error for units that others hold, or that are more than the capacity."""
     if reply.reason == "too_large":
-        return DibsError(
-            f"cannot acquire {ask.units} units of {key_shown(ask.key)}: "
-            "its last declared capacity is smaller",
-            key=ask.key,
-        )
-    if hooks.observer is not None:
-        hooks.observer.in_the_way(reply.holders)
-    holders = reply.holders
+        told = f"cannot acquire {units} units of {key_shown(key)}: its last declared capacity is smaller"
+        return DibsError(told, key=key)
     return AcquireTimeout(
-        contention(ask.key, holders, None),
-        key=ask.key,
-        holders=holders,
+        contention(key, reply.holders, None),
+        key=key,
+        holders=reply.holders,
         retry_after=reply.recheck_in,
     )
 
 
-async def timed_out(
-    rt: Runtime, key: bytes, wait: float | None, ahead: int | None
+def timed_out(
+    key: bytes, holders: tuple[Holder, ...], wait: float | None, ahead: int | None
 ) -> AcquireTimeout:
-    """The error for who has waited for so long, with so many ahead at last."""
-    try:
-        status = (await rt.call(Inspect(key), ASIDE)).reply
-    except DibsError:
-        status = None
-    if hooks.observer is not None and isinstance(status, Status):
-        hooks.observer.in_the_way(status.holders)
-    holders = status.holders if isinstance(status, Status) else ()
+    """The error after a wait of so many seconds, with so many ahead at the end."""
     return AcquireTimeout(
         f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",
         key=key,
@@ -153,6 +138,12 @@ async def timed_out(
         position=ahead,
         retry_after=min((holder.expires_in for holder in holders), default=None),
     )
+
+
+def nothing_held(key: bytes, detail: str = "") -> LeaseLost:
+    """The error for an id under which nothing is held; `detail` is the store's reason, if it gave one."""
+    why = detail or "it has ended, or the id, the name or the store is another"
+    return LeaseLost(f"nothing of {key_shown(key)} is held under this id: {why}", key=key)
 
 
 def _rounded(wait: float | None) -> str:

@@ -1,9 +1,18 @@
-"""What a caller asks for, and the grant that comes of it."""
+"""What a caller asks for, how it is held, and the grant; the constructors' options, and wrong ones.
+
+`refuse_options` knows what other libraries call our options.
+"""
 
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, NoReturn, TypedDict
+
+from dibs.config import UNSET, Duration, Unset
+from dibs.core.names import Kind
+from dibs.locks.waiting import Waiting
+from dibs.model import Acquire
+from dibs.settings import settings_for_all
 
 BYTES = 18  # 144 bits are a whole number of base64 letters
 LETTERS = 24
@@ -27,6 +36,10 @@ def new_id() -> str:
 os.register_at_fork(after_in_child=_drawn.clear)  # ids that the parent may still use
 
 
+LEAST_PATIENCE = 30.0
+"""Seconds that the store keeps a silent waiter in the queue, also if its ttl is shorter."""
+
+
 class Ask(NamedTuple):
     """What is wanted."""
 
@@ -43,6 +56,26 @@ class Ask(NamedTuple):
     """Whoever waits looks for a circle of waiters that it is in."""
     address: str = ""
     trace: str = ""
+
+    def command(self, lease_id: str, inbox: str, *, queue: bool = False) -> Acquire:
+        """The command that asks the store for it: once, or with a position in the queue."""
+        return Acquire(
+            self.key,
+            lease_id,
+            self.owner,
+            self.ttl,
+            self.units,
+            self.capacity,
+            queue,
+            max(self.ttl, LEAST_PATIENCE),
+            self.priority,
+            self.note,
+            floor=self.floor,
+            lock_delay=self.lock_delay,
+            inbox=inbox,
+            address=self.address,
+            trace=self.trace,
+        )
 
 
 class Grant(NamedTuple):
@@ -77,3 +110,190 @@ class Terms(NamedTuple):
     """What its kind of primitive says besides."""
     detects: bool = True
     """Whoever waits to change it looks for a circle of waiters that it is in."""
+
+
+# -- options ----------------------------------------------------------------------------------------------
+
+
+class LockOptions(TypedDict, total=False):
+    """How a primitive is acquired and held."""
+
+    ttl: Duration | Unset
+    wait: Duration | Unset | None
+    priority: int | Unset
+    note: str | Unset
+    label: str | Unset
+    auto_renew: bool | Unset
+    max_hold: Duration | Unset | None
+    reentrant: bool | Unset
+    lock_delay: Duration | Unset
+    detect_deadlocks: bool | Unset
+    on_lost: Callable[[Any], object] | None
+    on_wait: Callable[[Waiting], object] | None
+    require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool
+
+
+class ClientLockOptions(LockOptions, total=False):
+    """The same, and by which client."""
+
+    client: Any
+
+
+class TaskOptions(TypedDict, total=False):
+    """How a task lock is held."""
+
+    cancel: bool | Unset
+    note: str | Unset
+    label: str | Unset
+    on_lost: Callable[[Any], object] | None
+    require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool
+
+
+class ElectionOptions(TypedDict, total=False):
+    """How a leader is elected."""
+
+    ttl: Duration | Unset
+    renew_deadline: Duration | Unset
+    retry: Duration | Unset
+    priority: int | Unset
+    note: str | Unset
+    label: str | Unset
+    lock_delay: Duration | Unset
+    on_started: Callable[[Any], object] | None
+    on_stopped: Callable[[Any], object] | None
+    require: Iterable[str]
+    env_prefix: str | None
+    env_load: bool
+
+
+class NoOptions(TypedDict):
+    """To type checkers: there are no others."""
+
+
+_WAIT = "write wait= (how long to queue; 0 for one try)"
+_TTL = "write ttl= (how long the store keeps it without a renewal)"
+_PUSHED = "leave it out: waiters do not poll, the store tells them when it is their turn"
+_OTHER_WORDS = {
+    "timeout": (
+        "timeout= is ambiguous: did you mean wait= (how long to queue) or "
+        "ttl= (how long the store keeps it)?"
+    ),
+    **dict.fromkeys(
+        ("blocking_timeout", "acquire_timeout", "wait_timeout", "max_wait", "wait_time"), _WAIT
+    ),
+    "blocking": "write wait=0 for one try, or try_acquire(); without it, acquire() waits",
+    **dict.fromkeys(
+        ("lease_time", "lease_duration", "expire", "expires", "expiry", "lock_timeout"), _TTL
+    ),
+    **dict.fromkeys(
+        ("sleep", "retry_interval", "retry_delay", "retry_every", "poll_interval"), _PUSHED
+    ),
+    "auto_renewal": "write auto_renew=, which is on unless you turn it off",
+    "thread_local": "leave it out: what is held is the lease, which you may hand to another thread",
+    **dict.fromkeys(
+        ("limit", "value", "permits", "max_leases"), "write Semaphore(name, capacity=N)"
+    ),
+    **dict.fromkeys(("owner", "id"), "write label=, which is shown as part of the owner"),
+    "worker": "leave it out: Dibs takes no identity, and a restarted process waits at most one ttl",
+    "backend": "write client=connect(url), or set DIBS_URL",
+    **dict.fromkeys(("min_lock_seconds", "max_lock_seconds"), "write TaskLock(name, 1, 60)"),
+}
+"""What other libraries call our options."""
+
+
+def shown_as[F: Callable[..., object]](name: str) -> Callable[[F], F]:
+    """What Python's own messages call a function, where its class has another name to users."""
+
+    def rename(function: F) -> F:
+        function.__qualname__ = name
+        return function
+
+    return rename
+
+
+def refuse_options(
+    of: str, given: Mapping[str, object], known: Callable[..., object], takes: object = ""
+) -> NoReturn:
+    """Raise `TypeError` for options that `known` lacks, or for more by position than what it `takes`."""
+    from difflib import get_close_matches  # only a wrong call pays for them
+    from inspect import Parameter, signature
+
+    parameters = signature(known).parameters
+    if takes:
+        options = [name for name in parameters if parameters[name].kind is Parameter.KEYWORD_ONLY]
+        raise TypeError(f"{of} takes {takes}; options go by keyword: {'=, '.join(options[:3])}=")
+    name = min(given)
+    advice = _WAIT if (of, name) == ("acquire()", "timeout") else _OTHER_WORDS.get(name)
+    if of == "acquire()" and (advice == _TTL or name in LockOptions.__annotations__):
+        advice = f"{advice or 'write it'} in the constructor"
+    if advice is None:
+        near = get_close_matches(name, parameters, 1)
+        advice = f"did you mean {near[0]}=?" if near else ""
+    if not advice.startswith(name):
+        advice = f"{of} has no option {name}={advice and ': '}{advice}"
+    raise TypeError(advice)
+
+
+# -- configs ----------------------------------------------------------------------------------------------
+
+MOST_CONFIGS = 256
+"""Configs that a client remembers of one kind."""
+
+
+class KnownConfigs[ConfigT]:
+    """The configs of one kind that a client has made, by their options. Settings are read once."""
+
+    def __init__(
+        self, kind: Kind, fields: Iterable[str], make: Callable[..., ConfigT], *, for_all: bool
+    ) -> None:
+        values = settings_for_all(kind)
+        self.settings = {} if values is not None and not for_all else values
+        """What holds for every name; None if some names have settings of their own."""
+        self._fields = tuple(fields)
+        self._make = make
+        self._made: dict[object, ConfigT] = {}
+        self._unset = (UNSET,) * len(self._fields)
+        self._default: ConfigT | None = None
+
+    def config(self, given: tuple[Any, ...]) -> ConfigT:
+        """The config with these values of its fields. Raises for values that cannot be."""
+        if given == self._unset:
+            if self._default is None:
+                self._default = self._make(**(self.settings or {}))
+            return self._default
+        key = given, tuple(map(type, given))  # 1, 1.0 and True are equal, and not the same
+        try:
+            return self._made[key]
+        except KeyError:
+            made = self._read(given)
+            if len(self._made) >= MOST_CONFIGS:
+                self._made.clear()
+            self._made[key] = made
+            return made
+        except TypeError:  # not hashable, so it is wrong, and the config says so
+            return self._read(given)
+
+    def _read(self, given: tuple[Any, ...]) -> ConfigT:
+        options = zip(self._fields, given, strict=True)
+        more = {field: value for field, value in options if value is not UNSET}
+        return self._make(**{**(self.settings or {}), **more})
+
+
+def known_configs[ConfigT](
+    client: Any, kind: Kind, fields: Iterable[str], make: Callable[..., ConfigT], *, for_all: bool
+) -> KnownConfigs[ConfigT] | None:
+    """What a client has made of one kind; None if each name has to be looked up in the settings.
+
+    `for_all`: settings without a name, such as `DIBS_TTL`, are for this kind.
+    """
+    memory: dict[str, KnownConfigs[ConfigT]] | None = getattr(client, "_settings", None)
+    if memory is None:
+        return None
+    known = memory.get(kind)
+    if known is None:
+        known = memory[kind] = KnownConfigs(kind, fields, make, for_all=for_all)
+    return None if known.settings is None else known

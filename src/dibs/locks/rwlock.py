@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 from dibs.config import LockConfig
 from dibs.core.names import Kind
 from dibs.errors import AcquireTimeout, Reentrant
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.messages import key_shown
-from dibs.locks.options import Options, shown_as
-from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.requests import Ask, Terms
+from dibs.locks.requests import Ask, ClientLockOptions, Terms, shown_as
 from dibs.locks.resizing import ResizableLease
 from dibs.locks.waiting import OnWait
 from dibs.model import MANY
@@ -84,7 +83,9 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     _write_type: type[WriteT]
 
     @shown_as("RWLock.__init__")
-    def __init__(self, name: str | bytes, *more: Never, **options: Unpack[Options]) -> None:
+    def __init__(
+        self, name: str | bytes, *more: Never, **options: Unpack[ClientLockOptions]
+    ) -> None:
         self._reading = reading = self._read_type(name, *more, **options)
         self._writing = self._write_type.from_config(
             name,

@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Never, Self, Unpack
 from dibs.config import LockConfig
 from dibs.core.names import Kind, shown, split_key
 from dibs.errors import AcquireTimeout, CapacityWarning
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.messages import key_shown
-from dibs.locks.options import Options, shown_as
-from dibs.locks.primitive import PrimitiveBase
+from dibs.locks.requests import ClientLockOptions, shown_as
 from dibs.locks.waiting import OnWait
 from dibs.model import MAX_CAPACITY, Status
 
@@ -24,7 +24,7 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 
     @shown_as("Semaphore.__init__")
     def __init__(
-        self, name: str | bytes, capacity: int, *more: Never, **options: Unpack[Options]
+        self, name: str | bytes, capacity: int, *more: Never, **options: Unpack[ClientLockOptions]
     ) -> None:
         self.capacity = _checked(capacity)
         if capacity > 1:
@@ -62,13 +62,6 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 
     # Who declares what is in the store, but no grant tells: it is seen where there is reason to look,
     # and costs nobody a round trip.
-
-    async def _acquire(self, *asked: Any) -> LeaseT:
-        try:
-            return await super()._acquire(*asked)
-        except AcquireTimeout as refusal:
-            self._look_at(refusal)
-            raise
 
     def _look_at(self, refusal: AcquireTimeout) -> None:
         highest = max((slot for each in refusal.holders for slot in each.slots), default=-1)

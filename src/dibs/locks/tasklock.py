@@ -8,11 +8,10 @@ from typing import Any, ClassVar, NamedTuple, Never, NoReturn, Self, Unpack
 from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
+from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.messages import LossReason, key_shown, span
-from dibs.locks.options import NoOptions, refuse_options, shown_as
-from dibs.locks.primitive import PrimitiveBase
-from dibs.locks.requests import Grant, Terms
+from dibs.locks.requests import Grant, NoOptions, Terms, refuse_options, shown_as
 from dibs.model import Release
 from dibs.runtime.port import Runtime
 from dibs.settings import configured_together

@@ -6,9 +6,10 @@ from typing import Protocol
 from dibs.config import Duration, Unset, optional_seconds
 from dibs.core.timing import burial, trusted
 from dibs.errors import BackendUnavailable
-from dibs.locks.messages import refusal, unexpected
+from dibs.locks.acquire import refused
+from dibs.locks.messages import unexpected
 from dibs.locks.requests import Ask, Grant, new_id
-from dibs.model import Acquire, Command, Granted, Refused, Reply
+from dibs.model import Command, Granted, Refused, Reply
 from dibs.runtime.port import Runtime
 
 
@@ -39,7 +40,7 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     await way.open()
     lease_id, sent = new_id(), rt.now()
     try:
-        (reply,) = await way.apply((ask_once(ask, lease_id, rt.inbox),))
+        (reply,) = await way.apply((ask.command(lease_id, rt.inbox),))
     except BaseException as error:
         # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
@@ -57,23 +58,5 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
             uncommitted_at=sent,
         )
     if isinstance(reply, Refused):
-        raise refusal(ask, reply)
+        raise refused(ask, reply)
     raise unexpected(reply, ask.key)
-
-
-def ask_once(ask: Ask, lease_id: str, inbox: str) -> Acquire:
-    """What asks for it once."""
-    return Acquire(
-        ask.key,
-        lease_id,
-        ask.owner,
-        ask.ttl,
-        ask.units,
-        ask.capacity,
-        priority=ask.priority,
-        note=ask.note,
-        floor=ask.floor,
-        lock_delay=ask.lock_delay,
-        inbox=inbox,
-        trace=ask.trace,
-    )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import Grant
 from dibs.model import (
@@ -75,7 +75,7 @@ def the_dead_hold_on(command: Command, apply: Apply) -> Reply:
 # --------------------------------------------------------------------------------
 
 _call = SimRuntime.call
-_pushed = Acquiring._pushed
+_pushed = AcquireAttempt._pushed
 
 
 async def sent_when_answered(
@@ -86,7 +86,7 @@ async def sent_when_answered(
 
 
 def counted_from_the_push(
-    self: Acquiring, push: Wakeup, sent: float, store_now: float
+    self: AcquireAttempt, push: Wakeup, sent: float, store_now: float
 ) -> Grant | None:
     return _pushed(self, push, self._rt.now(), push.granted_at)
 
@@ -134,7 +134,7 @@ BUGS = {
     ),
     "counted from the push": Bug(
         TOO_LONG,
-        patches=(("dibs.locks.acquire.Acquiring._pushed", counted_from_the_push),),
+        patches=(("dibs.locks.acquire.AcquireAttempt._pushed", counted_from_the_push),),
     ),
     "no margin": Bug(
         TOO_LONG,

@@ -79,7 +79,7 @@ async def lead(hand: Hand) -> None:
     candidate = Candidate(hand)
     election = candidate.election
     try:
-        term = await election._enter()
+        term = await election._enter_block()
         try:
             await candidate.govern(term, election.is_leader)
         except BaseException as error:

@@ -46,7 +46,7 @@ async def gather(hand: Hand, wanted: list[Any]) -> Any:
     except BaseException:
         if hand.process.alive:
             for primitive in primitives:
-                hand.world.look_for(hand.process, primitive.key, note, primitive._ttl)
+                hand.world.look_for(hand.process, primitive.key, note, primitive.config.ttl)
         raise
     for lease, primitive in zip(leases, primitives, strict=True):
         units, capacity = lease._terms.units, primitive._capacity

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, nullcontext
 from typing import NamedTuple
 
 from dibs.errors import AcquireTimeout, BackendUnavailable
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.messages import contention
 from dibs.locks.requests import Ask, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
@@ -31,7 +31,7 @@ class Had(NamedTuple):
     remaining: float
 
 
-class _Line(Acquiring):
+class _Line(AcquireAttempt):
     """A place in line under an id that is used once."""
 
     __slots__ = ("_brought", "_turn")

@@ -14,7 +14,7 @@ import dibs
 from dibs.config import UNSET, seconds
 from dibs.core.names import shown
 from dibs.core.timing import DRIFT, margin
-from dibs.locks.acquire import Acquiring
+from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.requests import Ask
 from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
@@ -78,7 +78,7 @@ def _salt() -> str:
     return urlsafe_b64encode(os.urandom(18)).decode()
 
 
-class KeptAcquiring(Acquiring):
+class KeptAcquiring(AcquireAttempt):
     """An acquire that can end without giving up its position."""
 
     __slots__ = ("_position",)
@@ -171,7 +171,7 @@ class Slots(dibs.Semaphore):
     position: Position
     _pending: KeptAcquiring | None = None
 
-    def _acquiring(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> Acquiring:
+    def _attempt(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
         self._pending = KeptAcquiring(rt, ask, on_wait, self.position)
         return self._pending
 

@@ -1,0 +1,552 @@
+"""A primitive: a named resource, how it is acquired and held, and the one way to acquire it."""
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from socket import gethostname
+from typing import Any, ClassVar, Never, Protocol, Self, Unpack, get_args
+
+from dibs.config import (
+    READERS,
+    UNSET,
+    Duration,
+    LockConfig,
+    Unset,
+    check_priority,
+    optional_seconds,
+)
+from dibs.core.names import Kind, key_of, split_key
+from dibs.core.timing import burial, trusted
+from dibs.errors import AcquireTimeout, LeaseLost, MissingCapability, Reentrant
+from dibs.locks import hooks
+from dibs.locks.acquire import AcquireAttempt
+from dibs.locks.handle import unpack
+from dibs.locks.lease import LeaseBase
+from dibs.locks.messages import key_shown, unexpected
+from dibs.locks.reentrant import another_of, first_of
+from dibs.locks.requests import (
+    Ask,
+    Grant,
+    NoOptions,
+    Terms,
+    known_configs,
+    refuse_options,
+    shown_as,
+)
+from dibs.locks.transaction import Way, acquire_within, one_try
+from dibs.locks.waiting import OnWait, check_on_wait
+from dibs.model import (
+    MANY,
+    Capabilities,
+    Failed,
+    Granted,
+    Inspect,
+    Renew,
+    Renewed,
+    Revoke,
+    Revoked,
+    Status,
+)
+from dibs.runtime.port import Runtime
+from dibs.settings import configured
+
+PROMISES = frozenset(
+    [
+        *("clock", "durable", "fenced", "push", "crash", "reboot", "power-loss"),
+        *get_args(Capabilities.__annotations__["scope"]),
+    ]
+)
+"""Every word that a store may promise, and `require=` may name."""
+
+_hosts: dict[int, str] = {}
+
+
+def this_process() -> str:
+    """This process, for people: `host/pid`."""
+    pid = os.getpid()
+    found = _hosts.get(pid)
+    if found is None:
+        _hosts.clear()
+        found = _hosts[pid] = f"{gethostname()}/{pid}"
+    return found
+
+
+# -- blocks -----------------------------------------------------------------------------------------------
+
+
+class Held(Protocol):
+    """What a block is entered with: a lease, or several."""
+
+    _me: object
+    """The task or thread that acquired it."""
+
+    async def _begin(self) -> None:
+        """Begin a block, once that is possible."""
+
+    def _enter(self) -> None:
+        """Begin a block."""
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        """The body has ended, by an exception or without."""
+
+
+class Entering[HeldT: Held]:
+    """What can be the subject of a `with` or an `async with`: it remembers the lease of each block."""
+
+    _entered: dict[object, list[HeldT]]
+
+    def _runtime(self) -> Runtime:
+        """The way to the store from here; set by the public classes."""
+        raise NotImplementedError
+
+    async def _acquire(self) -> HeldT:
+        """Acquire, as it is described."""
+        raise NotImplementedError
+
+    @property
+    def _called(self) -> str:
+        """What to call it in a message."""
+        raise NotImplementedError
+
+    async def _enter_block(self) -> HeldT:
+        """Acquire, and begin a block."""
+        lease = await self._acquire()
+        lease._enter()
+        return self._remember(lease)
+
+    def _remember(self, lease: HeldT) -> HeldT:
+        """Keep the lease until its block ends."""
+        mine = self._entered.setdefault(lease._me, [])
+        try:
+            mine.append(lease)
+            return lease
+        except BaseException:  # interrupted: no __exit__ will ever take it
+            if lease in mine:
+                mine.remove(lease)
+            raise
+
+    def _take_entered(self) -> HeldT:
+        """Return the lease of the innermost block that this task or thread has entered.
+
+        Raises `RuntimeError` if it entered none and several others have: nobody knows whose block this is.
+        """
+        entered = self._entered
+        try:
+            me = self._runtime().me()
+        except RuntimeError:
+            me = None  # its event loop is closed, and the garbage collector ends the block
+        if me not in entered:  # left by another task than entered it, as fixtures do
+            if not entered:
+                raise RuntimeError(f"a block of {self._called} is left that nobody entered")
+            owners = list(entered)
+            if len(owners) > 1:
+                owners = [each for each in entered if _is_over(each)]
+            if not owners:
+                raise RuntimeError(
+                    f"a block of {self._called} is left by another task or thread than entered it, and "
+                    "this object has several such blocks: write `with lock.acquire() as lease:` instead"
+                )
+            me = owners[-1]
+        leases = entered[me]
+        lease = leases.pop()
+        if not leases:
+            del entered[me]
+        return lease
+
+
+def _is_over(owner: Any) -> bool:
+    """The task has returned, or the thread has ended."""
+    done = getattr(owner, "done", None)
+    return owner is None or (done() if done else not owner.is_alive())
+
+
+# -- primitives -------------------------------------------------------------------------------------------
+
+
+class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
+    """A named resource, and how it is acquired and held.
+
+    Share one among tasks and threads, or make one for each request: the lease has all that is held.
+    """
+
+    kind: ClassVar[Kind]
+    _lease_type: type[LeaseT]
+    _units: ClassVar[int] = 1
+    """Units that are taken unless another number is asked for."""
+    _more: Any = None
+    """What its leases have to know besides the usual terms."""
+    _for_one: ClassVar[bool] = False
+    """No task or thread may wait for it twice, whatever its capacity."""
+    _may_await: ClassVar[bool] = True
+    """Its callbacks may be coroutine functions."""
+    _takes: ClassVar[str] = "one name"
+
+    @shown_as("Lock.__init__")
+    def __init__(
+        self,
+        name: str | bytes,
+        *more: Never,
+        ttl: Duration | Unset = UNSET,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | Unset = UNSET,
+        note: str | Unset = UNSET,
+        label: str | Unset = UNSET,
+        auto_renew: bool | Unset = UNSET,
+        max_hold: Duration | Unset | None = UNSET,
+        reentrant: bool | Unset = UNSET,
+        lock_delay: Duration | Unset = UNSET,
+        detect_deadlocks: bool | Unset = UNSET,
+        on_lost: Callable[[Any], object] | None = None,
+        on_wait: OnWait | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+        env_prefix: str | None = None,
+        env_load: bool = True,
+        **others: Unpack[NoOptions],
+    ) -> None:
+        if more or others:
+            refuse_options(f"a {self.kind}", others, PrimitiveBase.__init__, more and self._takes)
+        given = (
+            *(ttl, wait, priority, note, label),
+            *(auto_renew, max_hold, reentrant, lock_delay, detect_deadlocks),
+        )
+        known = None
+        if env_load and env_prefix is None:
+            known = known_configs(client, self.kind, READERS, LockConfig, for_all=True)
+        if known is not None:
+            config = known.config(given)
+        else:
+            options = dict(zip(READERS, given, strict=True))
+            config = configured(self.kind, name, options, env_prefix=env_prefix, env_load=env_load)
+        self._describe(name, config, on_lost, require, client, on_wait)
+
+    @classmethod
+    def from_config(
+        cls,
+        name: str | bytes,
+        config: LockConfig,
+        *,
+        on_lost: Callable[[Any], object] | None = None,
+        on_wait: OnWait | None = None,
+        require: Iterable[str] = (),
+        client: Any = None,
+    ) -> Self:
+        """Describe it by a config; no environment is read."""
+        if not isinstance(config, LockConfig):
+            raise TypeError(f"config is {config!r}: give a LockConfig")
+        self = cls.__new__(cls)
+        self._describe(name, config, on_lost, require, client, on_wait)
+        return self
+
+    def _describe(
+        self,
+        name: str | bytes,
+        config: LockConfig,
+        on_lost: Callable[[Any], object] | None,
+        require: Iterable[str],
+        client: Any,
+        on_wait: OnWait | None = None,
+    ) -> None:
+        if on_lost is not None and not callable(on_lost):
+            raise TypeError(f"on_lost is {on_lost!r}: give a function that takes the lease")
+        if on_wait is not None:
+            check_on_wait(on_wait, may_await=self._may_await)
+        self.key = key_of(self.kind, name)
+        self.name = name
+        self.config = config
+        self._on_lost = on_lost
+        self._on_wait = on_wait
+        self._require = check_words(require) if require else _NOTHING
+        self._client = self._checked_client(client, self._require)
+        self._entered = {}
+        self._here = ""
+        """The process for which `_wish` was made."""
+        self._wish: tuple[Ask, Terms]
+
+    @staticmethod
+    def _checked_client(given: Any, require: frozenset[str]) -> Any:
+        """The client that was given, if it may be one, and may promise that; set by the public classes."""
+        return given
+
+    @staticmethod
+    def _join(rt: Runtime, connection: Any) -> Way:
+        """The way to the store by the user's own connection; set by the public classes."""
+        raise NotImplementedError
+
+    @property
+    def _capacity(self) -> int:
+        return 1
+
+    @property
+    def _called(self) -> str:
+        return key_shown(self.key)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {key_shown(self.key)}>"
+
+    # -- what is asked for --------------------------------------------------------------------------
+
+    def _describe_here(self) -> tuple[Ask, Terms]:
+        """What is asked for by default, and how it is held, from this process on."""
+        config: Any = self.config  # whose durations are in seconds
+        process = this_process()
+        owner = f"{process}/{config.label}" if config.label else process
+        ask = Ask(
+            self.key,
+            owner,
+            config.ttl,
+            self._units,
+            self._capacity,
+            config.priority,
+            config.note,
+            lock_delay=config.lock_delay,
+            detects=config.detect_deadlocks,
+        )
+        terms = Terms(
+            config.ttl,
+            owner,
+            self._units,
+            self._capacity == 1 or self._for_one,
+            config.auto_renew,
+            config.max_hold,
+            self._on_lost,
+            self._more,
+            config.detect_deadlocks,
+        )
+        self._wish = ask, terms
+        self._here = process  # last: from here on other threads use the wish
+        return ask, terms
+
+    def _asked(self, units: int, priority: int | None, note: str | None) -> tuple[Ask, Terms]:
+        """What is asked for this time. Raises `ValueError`, `TypeError` for what can't be."""
+        wish = self._wish if self._here is this_process() else self._describe_here()
+        if units == 1 and priority is None and note is None:
+            return wish
+        wish = self._another_wish(units, priority, note)
+        if not 1 <= units <= self._capacity:
+            told = f"{key_shown(self.key)} has a capacity of {self._capacity}"
+            raise ValueError(f"units is {units}: it must be at least 1, and {told}")
+        return wish
+
+    def _another_wish(
+        self, units: int, priority: int | None, note: str | None
+    ) -> tuple[Ask, Terms]:
+        for what, value in (("units", units), ("priority", priority)):
+            if value is not None and type(value) is not int:
+                raise TypeError(f"{what} is {value!r}: give an int")
+        if priority is not None:
+            check_priority(priority)
+        if not isinstance(note, str | None):
+            raise TypeError(f"note is {note!r}: give a text")
+        ask, terms = self._wish
+        ask = ask._replace(
+            units=units,
+            priority=ask.priority if priority is None else priority,
+            note=ask.note if note is None else note,
+        )
+        return ask, terms._replace(units=units)
+
+    # -- acquiring ----------------------------------------------------------------------------------
+
+    async def _acquire(
+        self,
+        units: int = 1,
+        wait: Duration | Unset | None = UNSET,
+        priority: int | None = None,
+        note: str | None = None,
+        within: Any = None,
+        on_wait: OnWait | None = None,
+    ) -> LeaseT:
+        """Acquire a lease, or another level of the one that this task or thread holds."""
+        rt = self._runtime()
+        if within is not None:
+            if self.config.reentrant:
+                raise TypeError(NOT_WITHIN)
+            wait = one_try(wait)
+        patience: Any = self.config.wait if wait is UNSET else optional_seconds(wait, "wait")  # type: ignore[arg-type]
+        me = rt.me()
+        own = rt.holding.get(self.key, me)
+        # a lease of ours that is not renewed ends by itself, so it can be waited for
+        waits_for_own = own is not None and not own._terms.auto_renew and patience != 0
+        if own is not None and (self.config.reentrant or not waits_for_own):
+            again = await self._held_already(rt, me, patience)
+            if again is not None:
+                return again
+        if self._require:
+            await self._check_the_store(rt)
+        ask, terms = self._asked(units, priority, note)
+        if waits_for_own:
+            ask = ask._replace(detects=False)
+        if on_wait is None:
+            on_wait = self._on_wait
+        else:
+            check_on_wait(on_wait, may_await=self._may_await)
+        span = None
+        if hooks.observer is not None:
+            span = hooks.observer.acquiring((ask,), patience, me)
+            ask = span.traced(ask)
+        try:
+            if within is None:
+                grant = await self._attempt(rt, ask, on_wait).run(patience)
+            else:
+                grant = await acquire_within(rt, self._join(rt, within), ask)
+            lease = self._hold(rt, terms, grant, me)
+        except BaseException as error:
+            if span is not None:
+                span.end(error)
+            if isinstance(error, AcquireTimeout):
+                self._look_at(error)
+            raise
+        if span is not None:
+            span.end(None)
+        return self._given(lease)
+
+    async def _try(
+        self, units: int = 1, priority: int | None = None, note: str | None = None
+    ) -> LeaseT | None:
+        try:
+            return await self._acquire(units, 0, priority, note)
+        except AcquireTimeout:
+            return None
+
+    def _attempt(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
+        return AcquireAttempt(rt, ask, on_wait)
+
+    async def _check_the_store(self, rt: Runtime) -> None:
+        """Raises `MissingCapability` if the store can't promise what is required."""
+        if self._require and not rt.capabilities.asked:
+            await rt.ready()
+            if not rt.capabilities.asked:
+                await rt.call(Inspect(self.key))  # threads connect when they call
+        check_promises(self._require, rt.capabilities.names(), "the store")
+
+    def _hold(self, rt: Runtime, terms: Terms, grant: Grant, me: object) -> LeaseT:
+        """Make a lease of a grant. If that is interrupted, give the grant up."""
+        try:
+            return self._lease_type(rt, self.key, terms, grant, me)
+        except BaseException:
+            bury = burial(rt.call_timeout) if grant.doubtful else 0.0
+            rt.keeper.abandon(self.key, grant.id, bury)
+            raise
+
+    def _given(self, lease: LeaseT) -> LeaseT:
+        """What the holder of a new lease gets."""
+        return first_of(lease) if self.config.reentrant else lease
+
+    async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
+        """Acquire once more what our task or thread holds, or refuse to. None if it has ended."""
+        lease = rt.holding.get(self.key, me)
+        if lease is None or not await lease._still_stands():
+            return None
+        again = self._again(lease) if self.config.reentrant else None
+        if again is None and lease._stands:  # it may have ended this very moment
+            self._refuse_reentry(patience)
+        return again
+
+    def _again(self, held: Any) -> LeaseT | None:
+        """One more level of what our task or thread holds; None if that can't be had."""
+        again: LeaseT | None = another_of(held, self._on_lost)
+        return again
+
+    def _refuse_reentry(self, patience: object) -> None:
+        name = key_shown(self.key)
+        if patience == 0:
+            raise AcquireTimeout(f"{name} is held by this task or thread", key=self.key)
+        raise Reentrant(
+            f"{name} is already held by this task or thread, so this acquire would wait forever. "
+            "Pass the lease on, or create every Lock of that name that this task or thread acquires "
+            "with reentrant=True",
+            key=self.key,
+        )
+
+    def _look_at(self, refusal: AcquireTimeout) -> None:
+        """The holders in a refusal may show something to warn the user of."""
+
+    # -- seeing -------------------------------------------------------------------------------------
+
+    async def _status(self) -> Status:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        return await status_of(rt, self.key)
+
+    async def _locked(self) -> bool:
+        status = await self._status()
+        return status.used >= self._capacity or (self._capacity == MANY and status.used > 0)
+
+    async def _revoke(self, reason: str, now: bool) -> int:
+        rt = self._runtime()
+        if not rt.is_ready:
+            await rt.ready()
+        return await revoke(rt, self.key, reason, now)
+
+
+_NOTHING: frozenset[str] = frozenset()
+
+NOT_WITHIN = (
+    "within= is for a lease that stands and falls with one transaction, and a reentrant one is shared: "
+    "acquire it without within=, or make it without reentrant=True"
+)
+
+
+def check_words(require: Iterable[str]) -> frozenset[str]:
+    """The words of `require=`. Raises `ValueError` for one that no store promises."""
+    required = frozenset({require} if isinstance(require, str) else require)
+    unknown = sorted(repr(word) for word in required - PROMISES)
+    if unknown:
+        raise ValueError(
+            f"require names {', '.join(unknown)}, which no store promises: "
+            f"the words are {', '.join(sorted(PROMISES))}"
+        )
+    return required
+
+
+def check_promises(required: Collection[str], promised: Collection[str], where: str) -> None:
+    """Raises `MissingCapability` for what is required and not promised."""
+    missing = sorted(set(required) - set(promised))
+    if missing:
+        raise MissingCapability(
+            f"{where} can't promise {', '.join(missing)}: it promises {', '.join(sorted(promised))}"
+        )
+
+
+# -- by key -----------------------------------------------------------------------------------------------
+
+
+async def status_of(rt: Runtime, key: bytes) -> Status:
+    """Who holds a key and who waits for it."""
+    reply = (await rt.call(Inspect(key))).reply
+    if isinstance(reply, Status):
+        own, found = rt.keeper.held(key), reply
+        return replace(found, mine=tuple(h for h in found.holders if h.lease in own))
+    raise unexpected(reply, key)
+
+
+async def revoke(rt: Runtime, key: bytes, reason: str, now: bool) -> int:
+    """Refuse further renewals to all holders; return how many there were."""
+    reply = (await rt.call(Revoke(key, None, reason, now))).reply
+    if isinstance(reply, Revoked):
+        return reply.count
+    raise unexpected(reply, key)
+
+
+async def attach[LeaseT: LeaseBase](
+    rt: Runtime, handle: str, lease_type: Callable[[str], type[LeaseT]]
+) -> LeaseT:
+    """Take over a detached lease, if the store still has it; its type follows from its kind."""
+    found = unpack(handle)
+    answer = await rt.call(Renew(found.key, found.id, found.terms.ttl))
+    reply = answer.reply
+    if isinstance(reply, Failed):
+        raise unexpected(reply, found.key)
+    if not isinstance(reply, Renewed | Granted):
+        raise LeaseLost(
+            f"the detached lease on {key_shown(found.key)} (token {found.token}) has ended",
+            key=found.key,
+        )
+    sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
+    grant = Grant(found.id, found.token, found.slots, sent, deadline, None, found.doubtful)
+    kind, _ = split_key(found.key)
+    lease = lease_type(kind)(rt, found.key, found.terms, grant, rt.me())
+    lease._go_on_from(found)
+    return lease
