@@ -241,11 +241,10 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported module. `eager`: it runs when the importing module is first imported."""
+    """One imported module."""
 
     module: str
     line: int
-    eager: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,31 +276,16 @@ def read_modules(source: Path = SOURCE) -> dict[str, Module]:
 
 
 def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
-    """Every import, also inside functions; `from p import m` names `p.m` if that is a module."""
-    for node, eager in walk(module.tree, eager=True):
+    """Every import, also in functions and for type checkers; `from p import m` can name the module `p.m`."""
+    for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node.lineno, eager)
+                yield Import(alias.name, node.lineno)
         elif isinstance(node, ast.ImportFrom):
             base = origin(module, node)
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
-                yield Import(inner if inner in known else base, node.lineno, eager)
-
-
-def walk(node: ast.AST, *, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
-    for child in ast.iter_child_nodes(node):
-        yield child, eager
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for part in child.body:
-                yield part, False
-                yield from walk(part, eager=False)
-            for part in child.orelse:
-                yield part, eager
-                yield from walk(part, eager=eager)
-        else:
-            lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from walk(child, eager=eager and not lazy)
+                yield Import(inner if inner in known else base, node.lineno)
 
 
 def origin(module: Module, node: ast.ImportFrom) -> str:
@@ -373,26 +357,32 @@ def problems_of(module: Module, known: Mapping[str, Module]) -> list[str]:
 
 
 def cycles(modules: Mapping[str, Module]) -> list[list[str]]:
-    """Loops among the imports that run at import time, as paths that end where they start."""
+    """Groups of modules that import each other, directly or through others.
+
+    All imports count, also in functions and for type checkers, but not those from a package around a module.
+    """
     edges = {
-        name: sorted(
-            {i.module for i in imports_of(module, modules) if i.eager and i.module in modules}
-        )
+        name: {
+            each.module
+            for each in imports_of(module, modules)
+            if each.module in modules and not f"{name}.".startswith(f"{each.module}.")
+        }
         for name, module in modules.items()
     }
-    found: list[list[str]] = []
-    done: set[str] = set()
 
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            found.append([*path[path.index(name) :], name])
-            return
-        if name in done:
-            return
-        for target in edges[name]:
-            visit(target, [*path, name])
-        done.add(name)
+    def reached_from(start: str) -> set[str]:
+        found: set[str] = set()
+        new = [start]
+        while new:
+            fresh = edges[new.pop()] - found
+            found |= fresh
+            new += fresh
+        return found
 
-    for name in edges:
-        visit(name, [])
-    return found
+    reached = {name: reached_from(name) for name in edges}
+    groups = {
+        tuple(sorted(each for each in found if name in reached[each]))
+        for name, found in reached.items()
+        if name in found
+    }
+    return sorted(map(list, groups))
