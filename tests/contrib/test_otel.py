@@ -194,7 +194,7 @@ async def test_who_is_not_told_is_not_called(w: World) -> None:
         await w.get(lease.release())
     finally:
         sys.setprofile(None)
-    assert [file for file in called if "locks/kept" in file]
+    assert [file for file in called if "locks/lease" in file]
     told = ("opentelemetry", "contrib/otel", "observing", "core/marks")
     assert not [file for file in called if any(each in file for each in told)]
 

@@ -12,7 +12,7 @@ import pytest
 from dibs import BackendUnavailable, LeaseLost, NotHeld, Reentrant
 from dibs.errors import AcquireTimeout, DibsError
 from dibs.locks.acquire import ManualLeases
-from dibs.locks.kept import KeptLease
+from dibs.locks.lease import LeaseBase
 from dibs.model import Acquire, Gone, Inspect
 from dibs.sync import Client, Lease, connect
 from tests.locks.circles import ask
@@ -122,12 +122,12 @@ async def test_a_grant_whose_lease_could_not_be_made_is_given_up(
     store.after = lose
     client = w.another(store)
 
-    def interrupted(self: KeptLease, *about: Any) -> None:
+    def interrupted(self: LeaseBase, *about: Any) -> None:
         self._end = "unborn"
         raise Interrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(KeptLease, "__init__", interrupted)
+        patch.setattr(LeaseBase, "__init__", interrupted)
         wanted = maker(w, client)
         with pytest.raises(Interrupt):
             await w.get(wanted.acquire())

@@ -9,7 +9,7 @@ import pytest
 import dibs
 import dibs.sync
 from dibs import LeaseLost, NotHeld, Reentrant
-from dibs.locks.reentrant import Roll
+from dibs.locks.reentrant import Depth
 from dibs.testing import ManualClock
 from tests.locks.elections import eventually, outage, site
 from tests.locks.test_reentrant import free, lock_of
@@ -64,20 +64,17 @@ async def test_an_inner_acquire_has_no_on_lost_of_its_own(w: World) -> None:
     assert await free(w)
 
 
-@in_both_worlds
-async def test_whoever_waits_for_the_loss_of_one_hears_of_its_release(w: World) -> None:
-    lock = lock_of(w)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    if w.is_async:
-        waiting = asyncio.create_task(inner.wait_lost())
-        await w.turn()
-        await inner.release()
-        assert await waiting is False
-    else:
-        inner.release()
-        assert inner.wait_lost(1000) is False
-    outer.ensure()
-    await w.get(outer.release())
+async def test_who_waits_for_the_loss_hears_of_the_last_release(client: dibs.Client) -> None:
+    lock = client.lock("a", reentrant=True)
+    lease = await lock.acquire()
+    await lock.acquire()
+    waiting = asyncio.create_task(lease.wait_lost())
+    await lease.release()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    await lease.release()
+    assert await waiting is False
 
 
 async def test_a_task_is_cancelled_once_and_each_block_raises_lease_lost(
@@ -177,15 +174,15 @@ def test_a_thread_hears_of_a_loss_on_leaving() -> None:
 
 
 @in_both_worlds
-async def test_a_forgotten_one_does_not_take_the_others_along(w: World) -> None:
+async def test_a_level_that_was_forgotten_ends_with_the_lease(w: World) -> None:
     lock = lock_of(w)
-    outer, inner = await w.get(lock.acquire()), await w.get(lock.acquire())
-    with pytest.warns(ResourceWarning, match="dropped without release"):
-        del inner
-    outer.ensure()
+    lease = await w.get(lock.acquire())
+    await w.get(lock.acquire())
+    await w.get(lease.release())
+    lease.ensure()
     assert not await free(w)
     with pytest.warns(ResourceWarning, match="dropped without release"):
-        del outer
+        del lease
     looks = w.another().lock("a")
 
     async def let_go() -> bool:
@@ -236,7 +233,7 @@ async def test_a_deadline_that_nobody_has_noticed_yet_is_a_loss(w: World) -> Non
     assert (outer.reason, inner.reason) == ("expired", "expired")
     assert await w.get(inner.release()) is False
     assert await w.get(inner.wait_lost(1000)) is True
-    assert await w.get(outer.release()) is False
+    await w.get(outer.release())
     for _ in range(2000):
         if await free(w):
             break
@@ -244,28 +241,31 @@ async def test_a_deadline_that_nobody_has_noticed_yet_is_a_loss(w: World) -> Non
     assert await free(w)
 
 
-def test_a_roll_ends_once_however_many_threads_are_on_it() -> None:
-    roll, late, begin = Roll(0), threading.Event(), threading.Barrier(4)
-    joined = [0, 0, 0]
+def test_the_last_level_ends_once_however_many_threads_enter_and_leave() -> None:
+    depth, late, begin = Depth(), threading.Event(), threading.Barrier(4)
+    ended: list[int] = []
 
     def work(number: int) -> None:
         begin.wait()
         for _ in range(2000):
-            if not roll.join(number):
+            if not depth.enter():
                 assert late.is_set()
                 return
-            assert len(roll)
-            joined[number - 1] += 1
-            roll.leave(number)
-            roll.leave(number)
+            assert len(depth)
+            if depth.leave():
+                assert late.is_set()
+                ended.append(number)
+                return
 
     threads = [threading.Thread(target=work, args=(number,)) for number in (1, 2, 3)]
     for thread in threads:
         thread.start()
     begin.wait()
     late.set()
-    roll.leave(0)
+    if depth.leave():
+        ended.append(0)
     for thread in threads:
         thread.join()
-    assert len(roll) == 0
-    assert not roll.join(9)
+    assert len(ended) == 1
+    assert not depth.enter()
+    assert len(depth) == 0

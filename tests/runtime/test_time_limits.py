@@ -114,7 +114,7 @@ def test_what_has_no_ttl_costs_no_lease_on_a_dead_connection(
         if what == "a release":
             other._abandon()
         else:
-            other._settle(other._change_to(1))  # as after a `downgrade()` without an answer
+            other._settle(1)  # as after a `downgrade()` without an answer
         proxy.wait_for(lambda: proxy.accepted > before)
         proxy.heal()
         assert not lease.wait_lost(timeout=4.0)

@@ -95,8 +95,6 @@ class Hand:
         self.life.leases += 1
         lease.called = f"{self.process.number}-{self.life.leases}"
         lease.teller = self
-        if hasattr(lease, "_hold"):  # one of several leases of a hold, which is what is renewed
-            lease._hold.called, lease._hold.teller = lease.called, self
         self.world.called[lease._id] = lease.called
         self.tell("granted", lease, invoked=invoked, units=units, capacity=capacity)
         self.tell(
@@ -174,8 +172,8 @@ class Hand:
         """Until when a lease may be relied on, as the messages tell that its process has got."""
         sent, until = self.runtime.word[lease._id]
         more = lease._terms.more
-        if hasattr(more, "renew_deadline"):
-            until = min(until, sent + more.renew_deadline)
+        if more is not None:
+            until = min(until, sent + more.trust_for)
         return self.process.real(until)
 
     def tell(self, what: Any, lease: Any, **more: Any) -> None:

@@ -3,14 +3,11 @@
 from typing import Any
 
 from dibs.locks.acquire import StopSignal
-from dibs.locks.allof import AllOfBase
-from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.campaign import CampaignBase, GuardedBase
-from dibs.locks.election import ElectionBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.resizing import ResizableLease
-from dibs.locks.rwlock import ReadSideBase, RWLockBase, WriteSideBase
+from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
 from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
 from dibs.locks.term import TermBase
@@ -39,7 +36,7 @@ class SimLease(Told):
     """Of a lock or a semaphore."""
 
 
-class SimRWLease(Told, ResizableLease):
+class SimRWLease(Told, RWLeaseBase):
     """Of a readers-writer lock."""
 
     confirmed = True
@@ -61,9 +58,9 @@ class SimTerm(Told, TermBase):
         self.teller.tell("releasing", self)
         await super()._hand_over()
 
-    def _hand_back(self) -> None:
+    def _release_after_loss(self) -> None:
         self.teller.tell("releasing", self)
-        super()._hand_back()
+        super()._release_after_loss()
 
 
 class Here:
@@ -112,7 +109,7 @@ class SimAllOf(AllOfBase[LeasesBase[SimLease]]):
 
     _leases_type = LeasesBase[SimLease]
     _takes = PrimitiveBase
-    _world = "here"
+    _side = "here"
 
 
 class SimTaskLock(Here, TaskLockBase[SimTaskLease]):

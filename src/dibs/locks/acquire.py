@@ -23,6 +23,7 @@ from dibs.locks.messages import (
     refusal,
     timed_out,
     unexpected,
+    upgrades_deadlocked,
 )
 from dibs.locks.requests import Ask, Grant, new_id
 from dibs.locks.waiting import OnWait
@@ -242,6 +243,8 @@ class AcquireAttempt:
         rt = self._rt
         self._begin_to_wait()
         self._queued, self._ahead = True, reply.position
+        if self._ask.held and reply.position:
+            await self._refuse_upgrade(reply.position)
         pause = reply.recheck_in + CLOCKS_DIFFER
         if not rt.inbox:
             await rt.listen()
@@ -262,6 +265,12 @@ class AcquireAttempt:
                 return None
             if rt.now() >= end or not rt.mail.pause(key, waiter):
                 return None
+
+    async def _refuse_upgrade(self, position: int) -> None:
+        """Another reader waits to upgrade, and each would wait for the other to leave."""
+        with suppress(DibsError):  # then it is given up in the background
+            await self._leave_queue()
+        raise upgrades_deadlocked(self._ask.key, position)
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
         """The queue is full: try again when time may have changed that."""

@@ -16,12 +16,11 @@ from dibs.config import (
     optional_seconds,
 )
 from dibs.core.names import Kind, key_of, split_key
-from dibs.core.timing import burial, trusted
+from dibs.core.timing import trusted
 from dibs.errors import AcquireTimeout, LeaseLost, MissingCapability, Reentrant
 from dibs.locks import hooks
 from dibs.locks.acquire import AcquireAttempt
-from dibs.locks.handle import unpack
-from dibs.locks.lease import LeaseBase
+from dibs.locks.lease import LeaseBase, give_up, unpack_handle
 from dibs.locks.messages import key_shown, unexpected
 from dibs.locks.reentrant import another_of, first_of
 from dibs.locks.requests import (
@@ -83,9 +82,6 @@ class Held(Protocol):
     async def _begin(self) -> None:
         """Begin a block, once that is possible."""
 
-    def _enter(self) -> None:
-        """Begin a block."""
-
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended, by an exception or without."""
 
@@ -111,7 +107,7 @@ class Entering[HeldT: Held]:
     async def _enter_block(self) -> HeldT:
         """Acquire, and begin a block."""
         lease = await self._acquire()
-        lease._enter()
+        await lease._begin()
         return self._remember(lease)
 
     def _remember(self, lease: HeldT) -> HeldT:
@@ -425,8 +421,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         try:
             return self._lease_type(rt, self.key, terms, grant, me)
         except BaseException:
-            bury = burial(rt.call_timeout) if grant.doubtful else 0.0
-            rt.keeper.abandon(self.key, grant.id, bury)
+            give_up(rt, self.key, grant.id, grant.doubtful)
             raise
 
     def _given(self, lease: LeaseT) -> LeaseT:
@@ -534,19 +529,15 @@ async def attach[LeaseT: LeaseBase](
     rt: Runtime, handle: str, lease_type: Callable[[str], type[LeaseT]]
 ) -> LeaseT:
     """Take over a detached lease, if the store still has it; its type follows from its kind."""
-    found = unpack(handle)
-    answer = await rt.call(Renew(found.key, found.id, found.terms.ttl))
+    key, terms, grant = unpack_handle(handle)
+    answer = await rt.call(Renew(key, grant.id, terms.ttl))
     reply = answer.reply
     if isinstance(reply, Failed):
-        raise unexpected(reply, found.key)
+        raise unexpected(reply, key)
     if not isinstance(reply, Renewed | Granted):
         raise LeaseLost(
-            f"the detached lease on {key_shown(found.key)} (token {found.token}) has ended",
-            key=found.key,
+            f"the detached lease on {key_shown(key)} (token {grant.token}) has ended", key=key
         )
-    sent, deadline = answer.sent, answer.sent + trusted(reply.ttl)
-    grant = Grant(found.id, found.token, found.slots, sent, deadline, None, found.doubtful)
-    kind, _ = split_key(found.key)
-    lease = lease_type(kind)(rt, found.key, found.terms, grant, rt.me())
-    lease._go_on_from(found)
-    return lease
+    grant = grant._replace(since=answer.sent, deadline=answer.sent + trusted(reply.ttl))
+    kind, _ = split_key(key)
+    return lease_type(kind)(rt, key, terms, grant, rt.me())

@@ -1,26 +1,206 @@
-"""A lease in its holder's hands: asked about, renewed, handed on, entered and left."""
+"""A lease: its deadline, renewal, loss and release, and what its holder can do with it.
+
+There is one class. What the leases of a kind do differently is data: `Terms`, and `LeaseRules` in them.
+"""
 
 import logging
-from typing import Any, Self
+import warnings
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable
+from json import dumps, loads
+from math import inf
+from typing import Any, NamedTuple, Protocol, Self
 
-from dibs.config import Duration, safe_ttl, seconds
+from dibs.config import Duration, optional_seconds, safe_ttl, seconds
+from dibs.core.timing import MIN_TTL, burial, renew_after, trusted
 from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
-from dibs.locks.handle import Handle, pack
-from dibs.locks.kept import KeptLease
-from dibs.locks.messages import LOSSES, key_shown, span, unexpected
-from dibs.model import Failed, Granted, Released, Renew, Renewed
+from dibs.locks import hooks
+from dibs.locks.messages import (
+    FORGOTTEN,
+    LOSSES,
+    NEVER_WAS,
+    LossReason,
+    key_shown,
+    loss_of,
+    span,
+    unexpected,
+)
+from dibs.locks.reentrant import Depth, check_single
+from dibs.locks.requests import Grant, Terms
+from dibs.model import (
+    Command,
+    Failed,
+    Granted,
+    Lost,
+    Queued,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Renewed,
+    Resize,
+)
 from dibs.process import generation
-from dibs.runtime.port import Answer, Signal, Told
+from dibs.runtime.port import EARLY, NO_CARE, Answer, Care, Guard, Runtime, Told
 
 log = logging.getLogger("dibs")
 
+INBOX_AFTER = 1.0
+"""Seconds after which a holder without an inbox gets one, with its first renewal.
 
-class LeaseBase(KeptLease):
-    """What leases of both worlds share; made by the primitives only."""
+Threads have none until their keeper listens. A short hold should not pay for that.
+"""
 
-    __slots__ = ()
+SOON = 0.001
+"""Seconds until the keeper sends a Resize whose outcome is unknown."""
 
-    # -- what it is ---------------------------------------------------------------------------------
+
+class LeaseRules(NamedTuple):
+    """What the leases of a kind do differently from those of a `Lock`; `Terms.more`."""
+
+    renew_every: float | None = None
+    """Seconds between two renewals; None: a third of the ttl."""
+    trust_for: float = inf
+    """Seconds for which the holder trusts a confirmed message, at most."""
+    retain: float = 0.0
+    """Seconds from the grant during which the units stay taken, even after a release."""
+    deadline_is: LossReason = "expired"
+    """Why the lease is lost at its deadline, unless that is the end of `max_hold`."""
+    overruns: bool = False
+    """The body may run on after `max_hold`: nothing interrupts it, and it ends without `LeaseLost`."""
+    on_started: Callable[[Any], object] | None = None
+    on_stopped: Callable[[Any], object] | None = None
+
+
+COMMON = LeaseRules()
+
+
+class Block(NamedTuple):
+    """A `with` block that relies on a lease."""
+
+    owner: object
+    """The task or thread that entered it."""
+    guard: Guard
+
+
+class Watcher(Protocol):
+    """Is set, once and in any thread, when a lease ends."""
+
+    def set(self) -> None: ...
+
+
+class LeaseBase:
+    """What leases of asyncio and threads share; made by the primitives only.
+
+    The keeper calls `_check`, `_renewal`, `_renewed`, `_not_renewed`, `_doubt` and `_lose` in threads of
+    its own. An interrupt can come at any point, so an end is one atomic step: see `_finish`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_alive",
+        "_asked",
+        "_blocks",
+        "_bucket",
+        "_claim_by",
+        "_deadline",
+        "_depth",
+        "_detail",
+        "_doubted",
+        "_doubtful",
+        "_end",
+        "_generation",
+        "_given_up",
+        "_hold_until",
+        "_id",
+        "_me",
+        "_outgrown",
+        "_renew_at",
+        "_renewing",
+        "_retain_until",
+        "_rt",
+        "_rules",
+        "_seen",
+        "_seq",
+        "_settling",
+        "_terms",
+        "_trouble",
+        "_uncommitted_at",
+        "_watchers",
+        "key",
+        "slots",
+        "token",
+    )
+
+    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+        self._bucket: Any = None
+        self._end: str | None = "unborn"
+        self._rt = rt
+        self._terms = terms
+        self._rules: LeaseRules = terms.more or COMMON
+        self.key = key
+        (
+            self._id,
+            self.token,
+            self.slots,
+            since,
+            self._deadline,
+            claim_by,
+            self._doubtful,
+            self._uncommitted_at,
+            self._seq,
+        ) = grant
+        self._claim_by = claim_by
+        self._hold_until: float | None = None
+        self._retain_until: float | None = None
+        self._renewing = False
+        self._doubted: float | None = None
+        """When a notification said that it was revoked, until the store has answered a later renewal."""
+        self._given_up = False
+        """It was lost, and the store was told that its holder has ended."""
+        self._blocks: list[Block] = []
+        """The `with` blocks that rely on it, in the order in which they were entered."""
+        self._depth: Depth | None = None
+        """How many times its holder has acquired it, if it is reentrant."""
+        self._asked: Resize | None = None
+        """The Resize that the keeper has sent, while it waits for the answer."""
+        self._settling: Resize | None = None
+        """The Resize that the keeper has to send."""
+        self._outgrown: tuple[int, float] | None = None
+        """The token before the newest upgrade, and when that was answered."""
+        self._detail = ""
+        self._trouble: str | None = None
+        self._watchers: list[Watcher] | None = None
+        self._seen: hooks.Witness | None = None
+        self._generation = generation.number
+        self._alive = [True]
+        self._me = me
+        if terms.max_hold is not None:
+            self._hold_until = since + terms.max_hold
+            self._deadline = min(self._deadline, self._hold_until)
+        rules = self._rules
+        if rules is not COMMON:
+            self._deadline = min(self._deadline, since + rules.trust_for)
+            if rules.retain:
+                self._retain_until = rt.now() + rules.retain
+        lead = self._lead
+        renew_at = since + lead
+        if claim_by is not None:  # soon, but no sooner: a short hold should not pay for it
+            renew_at, lead = claim_by, round(claim_by - since, 3)
+        if not rt.inbox:
+            renew_at = min(renew_at, since + INBOX_AFTER)
+        self._renew_at = renew_at
+        self._end = None  # from here on `__del__` gives it up after any interrupt
+        if terms.exclusive:
+            rt.holding.put(key, me, self)
+        if terms.auto_renew and renew_at <= self._deadline:
+            rt.keeper.watch(self, renew_at, lead)
+        else:
+            self._watch_from(since, lead)
+        if hooks.observer is not None:
+            self._seen = hooks.observer.holding(self, me, here=me is rt.me())
+
+    # -- what its holder can ask ----------------------------------------------------------------------
 
     @property
     def owner(self) -> str:
@@ -46,12 +226,34 @@ class LeaseBase(KeptLease):
             return 0.0
         return max(self._deadline - self._rt.now(), 0.0)
 
+    @property
+    def lost(self) -> bool:
+        """It ended before its holder gave it up; computed from the deadline at every call."""
+        return self.reason is not None
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why it was lost: `expired`, `revoked`, `max_hold`, `closed`, `resigned`; None unless it was."""
+        if self._end in LOSSES:
+            return self._end  # type: ignore[return-value]  # as the line above says
+        if self._end is None:
+            if generation.number != self._generation:
+                return "closed"
+            if self._rt.now() >= self._deadline:
+                return self._deadline_reason()
+        return None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why its latest renewal failed, which is tried again; None while renewals get through."""
+        return self._trouble
+
     def ensure(self, needs: Duration = 0) -> None:
         """Raise unless at least `needs` (seconds, or "2s") are left before the deadline.
 
-        To be called right before each step that relies on the lease: no callback can tell a process
-        that was paused in time. Raises `LeaseLost` if the lease is lost or too little is left, `NotHeld`
-        if it was given up.
+        Call it right before each step that relies on the lease: no callback can tell a process in time
+        that was paused. Raises `LeaseLost` if the lease is lost or too little is left, `NotHeld` if it
+        was given up.
         """
         if self._end is not None and self._end not in LOSSES:
             raise NotHeld(f"the lease on {key_shown(self.key)} was {self._end}", key=self.key)
@@ -65,42 +267,63 @@ class LeaseBase(KeptLease):
                 key=self.key,
             )
 
-    def adopt(self) -> Self:
-        """Make the calling task or thread the one that holds it, and that a loss would interrupt."""
-        self.ensure()
-        self._belong_to(self._rt.me())
-        if self._guard is not None:
-            self._guard.leave(None)
-            guard = self._guard = self._rt.guard()
-            guard.enter()
-            if self._end in LOSSES:
-                guard.fire()
-        return self
+    def __repr__(self) -> str:
+        state = self.reason or self._end or f"{span(self.remaining)} left"
+        return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
 
-    def _belong_to(self, me: object) -> None:
-        """From now on it is that task or thread that holds it."""
-        self._let_go()
-        self._me = me
+    def _loss(self, reason: LossReason | None = None) -> LeaseLost:
+        why = reason or self.reason or "expired"
+        detail = self._detail or (self._trouble or "" if why == "expired" else "")
+        return loss_of(self.key, self.token, why, detail, renews=self._terms.auto_renew)
+
+    @property
+    def _stands(self) -> bool:
+        """It is held: neither lost nor given up."""
+        return self._end is None and bool(self._alive) and not self.lost
+
+    async def _still_stands(self) -> bool:
+        """Whether it is held; asks the store if its transaction may have been rolled back."""
+        if self._stands and self._uncommitted_at is not None:
+            try:
+                await self._confirm()
+            except DibsError:
+                pass  # it is lost now, or its transaction is open
+        return self._stands
+
+    # -- handing it on --------------------------------------------------------------------------------
+
+    def adopt(self) -> Self:
+        """Make the calling task or thread its holder, and the one that a loss interrupts."""
+        self.ensure()
+        self._forget_holder()
+        self._me = me = self._rt.me()
         if self._terms.exclusive and self._end is None:
             self._rt.holding.put(self.key, me, self)
+        if self._blocks:
+            self._blocks.pop().guard.leave(None)
+            self._open_block()
+        return self
+
+    def _forget_holder(self) -> None:
+        """Its task or thread no longer holds the key."""
+        if self._terms.exclusive:
+            self._rt.holding.drop(self.key, self._me, self)
 
     def detach(self) -> str:
-        """Stop looking after it here, and return a handle with which another process can attach it.
+        """Stop renewing it here, and return a handle with which another process can attach it.
 
-        The handle is a secret: whoever has it can renew and release the lease. Nothing renews it
-        meanwhile, so it must be attached within `remaining` seconds, and once: two who attach it hold
-        the same lease, and the first to release it ends it for both.
+        The handle is a secret: it is enough to renew and release the lease. Nothing renews the lease
+        meanwhile, so attach it within `remaining` seconds, and once: two who attach it hold the same
+        lease, and the first to release it ends it for both. Raises `Reentrant` while its holder has
+        acquired it more than once.
         """
         self.ensure()
+        check_single(self, "detached")
         self._finish("detached")
-        return pack(self._handle())
+        return self._handle()
 
-    def _handle(self) -> Handle:
-        """What whoever goes on with it has to know."""
-        return Handle(self.key, self._id, self.token, self.slots, self._terms, self._doubtful)
-
-    def _go_on_from(self, handle: Handle) -> None:
-        """It was detached elsewhere, and attached here."""
+    def _handle(self) -> str:
+        return pack_handle(self, self._terms)
 
     def __reduce__(self) -> Any:
         """Never works: two copies would not know of each other. Raises `TypeError`."""
@@ -109,11 +332,81 @@ class LeaseBase(KeptLease):
             "client.attach(handle)"
         )
 
-    def __repr__(self) -> str:
-        state = self.reason or self._end or f"{span(self.remaining)} left"
-        return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
+    # -- `with` blocks --------------------------------------------------------------------------------
 
-    # -- for both worlds ----------------------------------------------------------------------------
+    async def _begin(self) -> None:
+        """Begin a block, once a transaction that it was acquired in has committed."""
+        if self._uncommitted_at is not None:
+            await self._confirm()
+        self._enter()
+
+    def _enter(self) -> None:
+        """Begin a block. Raises `LeaseLost` if the lease is lost already."""
+        if self._end is not None or self._rt.now() >= self._deadline:
+            if (loss := self._settle_loss()) is not None:
+                raise loss
+            self.ensure()
+        self._open_block()
+
+    def _open_block(self) -> None:
+        rt = self._rt
+        guard = rt.guard()
+        guard.enter()
+        self._blocks.append(Block(rt.me(), guard))
+        if self._end in LOSSES:
+            guard.fire()
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        """The body has ended: release. Raise `LeaseLost` where a loss ended it."""
+        await self._end_hold(exc, self._exit_block(exc))
+
+    def _exit_block(self, exc: BaseException | None) -> bool:
+        """Nothing interrupts the body any more; return whether nothing but a loss has ended it."""
+        blocks = self._blocks
+        if not blocks:
+            return True
+        block = blocks[-1]
+        if len(blocks) > 1:
+            me = self._rt.me()
+            block = next((each for each in reversed(blocks) if each.owner is me), block)
+        if self._depth is not None:
+            self._depth.restore(len(blocks))
+        blocks.remove(block)
+        return block.guard.leave(exc)
+
+    async def _end_hold(self, exc: BaseException | None, ours: bool) -> None:
+        if self._end is None and self._rt.now() < self._deadline:
+            await self._release()
+            return
+        loss = self._settle_loss()
+        if loss is not None and not (self._rules.overruns and loss.reason == "max_hold"):
+            raise_loss(loss, exc, ours)
+
+    def _settle_loss(self) -> LeaseLost | None:
+        """A block has ended: give up what is left of a lost lease; return the error, if it was lost."""
+        reason = self.reason
+        if reason is None:
+            return None
+        self._finish(reason)
+        if self._depth is None or self._depth.leave():
+            self._release_after_loss()
+        return self._loss(reason)
+
+    def _interrupt(self) -> None:
+        """Interrupt each task in its innermost block. The loss passes on through those around it."""
+        innermost = {block.owner: block.guard for block in self._blocks}
+        for guard in innermost.values():
+            guard.fire()
+
+    @property
+    def _is_orphaned(self) -> bool:
+        """Nobody may be left to leave its blocks. Without a block it lives as long as its object."""
+        blocks = self._blocks
+        if not blocks or (self._depth is not None and len(blocks) < len(self._depth)):
+            return False
+        return all(block.guard.is_orphaned for block in blocks)
+
+    # -- renewal --------------------------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
         self.ensure()
@@ -140,45 +433,226 @@ class LeaseBase(KeptLease):
                 key=self.key,
             ) from error
 
-    async def _still_stands(self) -> bool:
-        """Whether it is held, by the store's word where a transaction may have been rolled back."""
-        if self._stands and self._uncommitted_at is not None:
-            try:
-                await self._confirm()
-            except DibsError:
-                pass  # it is lost now, or its transaction is open
-        return self._stands
+    @property
+    def _lead(self) -> float:
+        """Seconds from one renewal to the next."""
+        every = self._rules.renew_every
+        return renew_after(self._terms.ttl) if every is None else every
 
-    async def _release(self) -> bool:
-        """Give it up; True if it was held until now. Never raises because the store is away."""
-        if self._part() is None:
-            return False
-        try:
-            answer = await self._rt.call(self._farewell())
-        except BackendUnavailable as error:
-            return self._parted(error)
-        except BaseException:
-            self._abandon()
-            raise
-        return self._parted(answer)
+    @property
+    def _wants_renewal(self) -> bool:
+        """The keeper renews it, or has one thing to ask the store."""
+        return (
+            self._terms.auto_renew
+            or self._claim_by is not None
+            or self._uncommitted_at is not None
+            or self._doubted is not None
+            or self._settling is not None
+        )
 
-    def _part(self) -> "LeaseBase | None":
-        """It is given up here; the lease that the store has to be told of, if one has ended by that."""
-        if not self._finish("released"):
-            self._hand_back()
-            return None
-        return self if generation.number == self._generation else None
+    def _check(self, now: float) -> Care:
+        """Lose it if its time is over, else return what it needs."""
+        stopped = not self._alive or (self._depth is not None and not len(self._depth))
+        if self._end is not None or stopped:  # stopped: an interrupt came during its release
+            return NO_CARE
+        if now >= self._deadline:
+            self._lose(self._deadline_reason())
+            return NO_CARE
+        if self._rt.is_over:
+            self._lose("closed", "its event loop was closed under it")
+            return NO_CARE
+        if not self._wants_renewal or self._renewing:
+            return Care(renew=False, again_at=self._deadline)
+        early = EARLY * renew_after(self._terms.ttl)
+        if now < self._renew_at - early and self._settling is None:
+            return Care(renew=False, again_at=min(self._renew_at, self._deadline))
+        if self._is_orphaned:
+            log.warning(
+                "%s is not renewed any more: the task or thread that entered its block has ended "
+                "without leaving it",
+                key_shown(self.key),
+            )
+            self._renew_at, self._settling = inf, None
+            return Care(renew=False, again_at=self._deadline)
+        self._renewing = True
+        return Care(renew=True, again_at=self._deadline)
 
-    def _parted(self, told: Told) -> bool:
-        """What the store said to the farewell; whether it was held until then."""
-        if isinstance(told, Answer):
-            if not isinstance(told.reply, Failed):
-                return isinstance(told.reply, Released)
-            log.warning("%s could not be given up: %s", key_shown(self.key), told.reply.detail)
+    def _renewal(self) -> Command:
+        """The command that asks the store for more time, or only whether the lease stands."""
+        self._asked = self._settling
+        if self._asked is not None:
+            return self._asked
+        ttl = self._terms.ttl
+        if self._doubted is not None and not self._terms.auto_renew:
+            ttl = max(self._deadline - self._rt.now(), MIN_TTL)
+        return Renew(self.key, self._id, ttl, self._rt.inbox)
+
+    def _renewed(self, answer: Answer) -> None:
+        """The store has answered a renewal. After the end of the lease that changes nothing."""
+        self._renewing = False
+        asked, self._asked = self._asked, None
+        if self._end is not None:
+            return
+        now = self._rt.now()
+        if now >= self._deadline:
+            self._lose(self._deadline_reason())  # past its deadline it stays lost
+        elif asked is not None and isinstance(answer.reply, Granted | Refused):
+            if self._settling is asked:
+                self._settling = None
+            self._renew_at = max(self._renew_at, now + SOON)
+            self._watch_from(now, 0.0)
+        elif not self._follow(answer):
+            self._not_renewed(DibsError(f"the store answered a renewal with {answer.reply!r}"))
+        if self._settling is not None and self._end is None:
+            self._rt.keeper.watch(self, now + SOON, 0.0)
+
+    def _follow(self, answer: Answer) -> bool:
+        """Go by the store's answer to a renewal; False if it says nothing about the lease."""
+        reply = answer.reply
+        if isinstance(reply, Renewed) or (isinstance(reply, Granted) and self._is_ours(answer)):
+            self._extend(answer.sent, reply.ttl)
+        elif isinstance(reply, Lost):
+            self._lose(reply.reason, self._detail_of(reply))
+        elif isinstance(reply, Queued | Granted):  # the id waits there, or holds by another grant
+            self._lose("expired", FORGOTTEN)
         else:
-            log.warning("%s will be given up in the background: %s", key_shown(self.key), told)
-        self._abandon()
-        return False
+            return False
+        return True
+
+    def _is_ours(self, answer: Answer) -> bool:
+        """The grant is the one that we know, or the one before an upgrade that was answered later."""
+        token, outgrown = answer.reply.token, self._outgrown  # type: ignore[union-attr]
+        if token == self.token:
+            return True
+        return outgrown is not None and token == outgrown[0] and answer.sent < outgrown[1]
+
+    def _extend(self, sent: float, ttl: float) -> None:
+        """The store keeps it for `ttl` from `sent` at least."""
+        self._trouble = None
+        self._claim_by = None
+        acquired_at = self._uncommitted_at  # read once, as the keeper may be here too
+        if acquired_at is not None and sent > acquired_at:
+            self._uncommitted_at = None
+        deadline = max(self._deadline, sent + self._trusted(ttl))
+        self._deadline = deadline if self._hold_until is None else min(deadline, self._hold_until)
+        if self._doubted is not None and sent >= self._doubted:
+            self._doubted = None
+        lead = 0.0 if self._doubted is not None else self._lead
+        self._renew_at = sent + lead
+        self._watch_from(self._rt.now(), lead)
+        if self._seen is not None:
+            self._seen.renewed()
+
+    def _trusted(self, ttl: float) -> float:
+        """Seconds for which its holder trusts a message that promised `ttl`."""
+        return min(trusted(ttl), self._rules.trust_for)
+
+    def _not_renewed(self, error: Exception) -> None:
+        """A renewal's outcome is unknown: it is tried again until the deadline."""
+        self._renewing = False
+        if self._end is None:
+            now = self._rt.now()
+            self._trouble = str(error) or type(error).__name__
+            log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
+            ttl = self._terms.ttl
+            # while its transaction is open the question keeps others waiting, and tells nothing new
+            pause = min(ttl / 20, 1.0) if self._uncommitted_at is None else ttl / 10
+            self._renew_at = now + pause
+            self._watch_from(now, 0.0)
+
+    def _doubt(self) -> bool:
+        """A notification says that it was revoked: return whether to renew it now, to find out."""
+        if self._end is not None:
+            return False
+        self._doubted = self._rt.now()
+        if self._renewing:
+            return False  # it is renewed again once that answer is there
+        self._renewing = True
+        return True
+
+    def _hold_on(self, terms: Terms) -> None:
+        """Hold it on these terms from now on; until now it was kept for an `AllOf`."""
+        now = self._rt.now()
+        self._terms = terms
+        if terms.max_hold is not None:
+            self._hold_until = now + terms.max_hold
+            self._deadline = min(self._deadline, self._hold_until)
+        if self._end is None:
+            self._watch_from(now, 0.0)
+
+    def _watch_from(self, now: float, lead: float) -> None:
+        at = self._renew_at
+        if not self._wants_renewal or at > self._deadline:
+            at, lead = self._deadline, max(self._deadline - now, 0.0)
+        self._rt.keeper.watch(self, at, lead)
+
+    # -- another number of units ----------------------------------------------------------------------
+
+    async def _resize(self, units: int) -> Refused | None:
+        """Ask the store once for that many units; None once it has granted them.
+
+        Each Resize has a number, and the store obeys the newest only. If the outcome is unknown the store
+        may have more taken than the holder believes, never less, and the keeper asks for one unit. Raises
+        `LeaseLost`, `BackendUnavailable`.
+        """
+        change = self._next_resize(units)
+        try:
+            reply = (await self._rt.call(change)).reply
+            if not isinstance(reply, Granted | Refused | Lost):
+                raise unexpected(reply, self.key)
+        except BaseException:
+            self._settle(1)
+            raise
+        if isinstance(reply, Refused):
+            return reply
+        if isinstance(reply, Lost):
+            self._lose(reply.reason, self._detail_of(reply))
+            self.ensure()
+        elif reply.token != self.token:
+            self._outgrown = self.token, self._rt.now()
+            self.token = reply.token
+        return None
+
+    def _next_resize(self, units: int) -> Resize:
+        self._seq = seq = self._seq + 1
+        self._settling = None  # an older one is void with this
+        return Resize(self.key, self._id, units, seq)
+
+    def _settle(self, units: int) -> None:
+        """Have the keeper ask for that many units until the store has answered."""
+        self._settling = self._next_resize(units)
+        if self._end is None:
+            self._rt.keeper.watch(self, self._rt.now() + SOON, 0.0)
+
+    # -- loss -----------------------------------------------------------------------------------------
+
+    def _deadline_reason(self) -> LossReason:
+        return "max_hold" if self._hold_until == self._deadline else self._rules.deadline_is
+
+    def _detail_of(self, reply: Lost) -> str:
+        """What the store says about a loss."""
+        if reply.reason != "expired" or reply.detail:
+            return reply.detail
+        return FORGOTTEN if self._uncommitted_at is None else NEVER_WAS
+
+    def _lose(self, reason: str, detail: str = "") -> None:
+        """End it before its holder has released it, and report that."""
+        self._detail = detail
+        if not self._finish(reason) or generation.number != self._generation:
+            return  # in a forked child there is nobody to report it to
+        if reason == "closed":
+            self._release_after_loss()  # after another loss the body may go on for a moment
+        if not (self._rules.overruns and reason == "max_hold"):
+            self._interrupt()
+        self._set_watchers()
+        log.warning("%s", self._loss())  # last: a handler may block
+
+    def _call_on_lost(self) -> None:
+        try:
+            assert self._terms.on_lost is not None
+            self._terms.on_lost(self)
+        except Exception:
+            log.exception("on_lost of %s failed", key_shown(self.key))
 
     async def _wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until it is lost; False at the timeout, or once it was given up."""
@@ -190,61 +664,186 @@ class LeaseBase(KeptLease):
             self._unwatch(signal)
         return self.lost
 
-    def _watch(self, watcher: Signal) -> None:
-        """Set `watcher` when it ends; also if that has happened already."""
+    def _watch(self, watcher: Watcher) -> None:
+        """Set `watcher` when it ends; also if it has ended already."""
         if self._watchers is None:
             self._watchers = []
         self._watchers.append(watcher)
         if self._end is not None or self.lost:
             watcher.set()
 
-    def _unwatch(self, watcher: Signal) -> None:
+    def _unwatch(self, watcher: Watcher) -> None:
         if self._watchers is not None and watcher in self._watchers:
             self._watchers.remove(watcher)
 
-    async def _begin(self) -> None:
-        """The body begins, once a transaction that it was acquired in has committed."""
-        if self._uncommitted_at is not None:
-            await self._confirm()
-        self._enter()
+    def _set_watchers(self) -> None:
+        for signal in tuple(self._watchers or ()):
+            signal.set()
 
-    def _enter(self) -> None:
-        """The body begins. Raises `LeaseLost` if the lease is lost already."""
-        if self._end is not None or self._rt.now() >= self._deadline:
-            if (loss := self._conclude()) is not None:
-                raise loss
-            self.ensure()
-        guard = self._guard = self._rt.guard()
-        guard.enter()
-        if self._end in LOSSES:
-            guard.fire()
+    # -- release --------------------------------------------------------------------------------------
 
-    async def _leave(self, exc: BaseException | None) -> None:
-        """The body has ended: release, and turn a loss into `LeaseLost` where nothing else is hidden."""
-        ours = self._disarm(exc)
-        if self._end is None and self._rt.now() < self._deadline:
-            await self._release()
-        elif (loss := self._conclude()) is not None:
-            tell_loss(loss, exc, ours)
+    async def _release(self) -> bool:
+        """Give it up; True if it was held until now. Never raises because the store is away."""
+        inner_was_held = self._depth is not None and len(self._depth) > 1 and self._stands
+        if not self._begin_release():
+            return inner_was_held
+        try:
+            answer = await self._rt.call(self._release_command())
+        except BackendUnavailable as error:
+            return self._finish_release(error)
+        except BaseException:
+            self._abandon()
+            raise
+        return self._finish_release(answer)
 
-    def _disarm(self, exc: BaseException | None) -> bool:
-        """Nothing interrupts the body any more; tell whether nothing but a loss has ended it."""
-        guard, self._guard = self._guard, None
-        return guard is None or guard.leave(exc)
+    def _begin_release(self) -> bool:
+        """End it here; return whether the store has to be told, which is up to the caller."""
+        if self._depth is not None and not self._depth.leave():
+            return False  # its holder has acquired it more often
+        if not self._finish("released"):
+            self._release_after_loss()
+            return False
+        return generation.number == self._generation
 
-    def _conclude(self) -> LeaseLost | None:
-        """It has ended before its body did: clean up, and tell how it was lost, if it was."""
-        reason = self.reason
-        if reason is None:
-            return None
-        self._finish(reason)
-        self._hand_back()
-        return self._loss(reason)
+    def _release_command(self) -> Release:
+        until = self._retain_until
+        retain = 0.0 if until is None else max(until - self._rt.now(), 0.0)
+        return Release(self.key, self._id, retain, tombstone(self._rt, self._doubtful))
+
+    def _finish_release(self, told: Told) -> bool:
+        """The store has answered the Release, or has not; return whether the lease was held until then."""
+        if isinstance(told, Answer):
+            if not isinstance(told.reply, Failed):
+                return isinstance(told.reply, Released)
+            log.warning("%s could not be given up: %s", key_shown(self.key), told.reply.detail)
+        else:
+            log.warning("%s will be given up in the background: %s", key_shown(self.key), told)
+        self._abandon()
+        return False
+
+    def _finish(self, how: str) -> bool:
+        """End it once, in whichever thread comes first; return whether this call did."""
+        try:
+            self._alive.pop()
+        except IndexError:
+            return False
+        self._end = how
+        here = generation.number == self._generation
+        if how in LOSSES and here and self._terms.on_lost is not None:
+            self._rt.call_soon(self._call_on_lost)  # first: the program may end with the block
+        self._rt.keeper.unwatch(self)
+        self._forget_holder()
+        if how not in LOSSES:
+            self._set_watchers()
+        if self._seen is not None and here:
+            self._seen.ended(how)
+        return True
+
+    def _release_after_loss(self) -> None:
+        """It was lost, and its holder has ended or must: the store need not keep it until it expires."""
+        if not self._given_up and self._end in LOSSES and generation.number == self._generation:
+            self._given_up = True
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Have the keeper give it up in the background."""
+        give_up(self._rt, self.key, self._id, self._doubtful, self._retain_until)
+
+    def _discard(self) -> None:
+        """Give it up in silence after an interrupt or an error, unless that was done."""
+        if self._depth is not None and not self._depth.leave():
+            return
+        if self._generation == generation.number and self._finish("forgotten"):
+            self._abandon()
+
+    def __del__(self) -> None:
+        try:
+            if self._end is not None or self._generation != generation.number:
+                return
+        except AttributeError:
+            return  # its construction was interrupted
+        if self._finish("forgotten"):
+            self._abandon()
+            if self._uncommitted_at is not None:
+                return  # after a transaction that failed there is nothing to release
+            told = (
+                f"a lease on {key_shown(self.key)} was dropped without release(): "
+                "it is given up now; use `with`, or keep the lease and call release()"
+            )
+            log.warning("%s", told)  # Python hides a ResourceWarning unless it is asked for
+            warnings.warn(told, ResourceWarning, stacklevel=2, source=self)
 
 
-def tell_loss(loss: LeaseLost, exc: BaseException | None, ours: bool) -> None:
-    """Raise it where a body ended by it; what else the body ended with passes, with a note."""
+def tombstone(rt: Runtime, doubtful: bool) -> float:
+    """Seconds that the store remembers an id that is given up: if a copy of its Acquire may come, long."""
+    return burial(rt.call_timeout) if doubtful else 0.0
+
+
+def give_up(
+    rt: Runtime, key: bytes, lease_id: str, doubtful: bool, retain_until: float | None = None
+) -> None:
+    """Have the keeper give up whatever an id has, in the background."""
+    rt.keeper.abandon(key, lease_id, tombstone(rt, doubtful), retain_until)
+
+
+def raise_loss(loss: LeaseLost, exc: BaseException | None, ours: bool) -> None:
+    """Raise a loss that ended a body; add it as a note to anything else that ended the body."""
     if ours:
         raise loss from exc
     if exc is not None and not isinstance(exc, LeaseLost):
         exc.add_note(str(loss))
+
+
+# -- handles ------------------------------------------------------------------------------------------
+
+FORMAT = "lease1"
+
+
+def pack_handle(lease: LeaseBase, terms: Terms) -> str:
+    """Make a text of a detached lease, as secret as its id."""
+    fields = {
+        "key": urlsafe_b64encode(lease.key).decode(),
+        "id": lease._id,
+        "token": lease.token,
+        "slots": lease.slots,
+        "doubtful": lease._doubtful,
+        "ttl": terms.ttl,
+        "owner": terms.owner,
+        "units": terms.units,
+        "exclusive": terms.exclusive,
+        "auto_renew": terms.auto_renew,
+        "max_hold": terms.max_hold,
+        "seq": lease._seq,
+    }
+    return f"{FORMAT}.{urlsafe_b64encode(dumps(fields).encode()).decode()}"
+
+
+def unpack_handle(text: str) -> tuple[bytes, Terms, Grant]:
+    """Return the key, the terms, and the grant without its times. Raises `ValueError` for anything else."""
+    try:
+        version, _, packed = text.partition(".")
+        if version != FORMAT:
+            raise ValueError(f"its format is {version!r}, and this release reads {FORMAT!r}")
+        fields = loads(urlsafe_b64decode(packed))
+        terms = Terms(
+            ttl=safe_ttl(fields["ttl"]),
+            owner=str(fields["owner"]),
+            units=int(fields["units"]),
+            exclusive=bool(fields["exclusive"]),
+            auto_renew=bool(fields["auto_renew"]),
+            max_hold=optional_seconds(fields["max_hold"], "max_hold"),
+        )
+        slots = tuple(map(int, fields["slots"]))
+        grant = Grant(
+            str(fields["id"]),
+            int(fields["token"]),
+            slots,
+            since=0.0,
+            deadline=0.0,
+            claim_by=None,
+            doubtful=bool(fields["doubtful"]),
+            seq=int(fields.get("seq", 0)),
+        )
+        return urlsafe_b64decode(fields["key"]), terms, grant
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"this is no handle of a detached lease: {error}") from error

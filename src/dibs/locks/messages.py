@@ -7,6 +7,7 @@ from dibs.errors import (
     AcquireTimeout,
     BackendUnavailable,
     Corrupt,
+    Deadlock,
     DibsError,
     Forbidden,
     InvalidRequest,
@@ -137,6 +138,16 @@ def timed_out(
         holders=holders[:8],
         position=ahead,
         retry_after=min((holder.expires_in for holder in holders), default=None),
+    )
+
+
+def upgrades_deadlocked(key: bytes, position: int) -> Deadlock:
+    """The error for the later one of two readers that wait to upgrade."""
+    return Deadlock(
+        f"{key_shown(key)}: another reader waits to upgrade already, and each would wait for the other to "
+        "leave: release this lease, and acquire for writing",
+        key=key,
+        position=position,
     )
 
 

@@ -56,6 +56,8 @@ class Ask(NamedTuple):
     """Whoever waits looks for a circle of waiters that it is in."""
     address: str = ""
     trace: str = ""
+    held: int = 0
+    """Units of these that it holds already, and does not ask for again: it upgrades."""
 
     def command(self, lease_id: str, inbox: str, *, queue: bool = False) -> Acquire:
         """The command that asks the store for it: once, or with a position in the queue."""
@@ -64,7 +66,7 @@ class Ask(NamedTuple):
             lease_id,
             self.owner,
             self.ttl,
-            self.units,
+            self.units - self.held,
             self.capacity,
             queue,
             max(self.ttl, LEAST_PATIENCE),
@@ -93,6 +95,8 @@ class Grant(NamedTuple):
     """A copy of its Acquire may still be under way."""
     uncommitted_at: float | None = None
     """When it was asked for in a transaction of the user's own, which may not have committed."""
+    seq: int = 0
+    """Number of the newest Resize, of a lease that was attached."""
 
 
 class Terms(NamedTuple):

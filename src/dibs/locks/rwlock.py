@@ -1,27 +1,201 @@
 """A readers-writer lock: many readers or one writer.
 
-It is one key without slot numbers. A reader takes one unit, a writer all of them, so the queue serves both
-in their order of arrival: a writer that waits keeps later readers behind it, and is overtaken by nobody.
+It is one key without slot numbers. A reader takes one unit, a writer takes all. So the queue serves both in
+their order of arrival: later readers queue behind a writer that waits.
 """
 
+import logging
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
-from dibs.config import LockConfig
-from dibs.core.names import Kind
-from dibs.errors import AcquireTimeout, Reentrant
+from dibs.config import LockConfig, optional_seconds
+from dibs.core.names import Kind, fingerprint
+from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
+from dibs.locks.acquire import AcquireAttempt, Stopped, StopSignal
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.messages import key_shown
-from dibs.locks.requests import Ask, ClientLockOptions, Terms, shown_as
-from dibs.locks.resizing import ResizableLease
+from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
+from dibs.locks.messages import contention, key_shown, not_busy
+from dibs.locks.reentrant import check_single
+from dibs.locks.requests import Ask, ClientLockOptions, Grant, Terms, new_id, shown_as
 from dibs.locks.waiting import OnWait
-from dibs.model import MANY
+from dibs.model import MANY, Holder, Refused, Release
+from dibs.runtime.port import Runtime
+
+log = logging.getLogger("dibs")
 
 READER, WRITER = 1, MANY
-"""How many units each takes."""
+"""Units that each takes."""
+
+NEVER = -1
+
+FIRST_IN_LINE = 1 << 30
+"""Priority of an upgrade: before everybody who waits to acquire."""
+
+SHORTEST_WAIT = 0.001
+"""Seconds that an upgrade queues at least, where 0 would be a try."""
+
+PAUSE = 0.1
+"""Seconds between two tries to grow while the store is away."""
 
 
-class SideBase[LeaseT: ResizableLease](PrimitiveBase[LeaseT]):
+class RWLeaseBase(LeaseBase):
+    """A lease of a readers-writer lock, on one unit or on all.
+
+    It is for writing exactly while the number of its last Resize is that of a granted change to all units.
+    So it never writes on more than the store has granted, whatever other tasks ask for meanwhile.
+    """
+
+    __slots__ = ("_writing",)
+
+    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+        self._writing = grant.seq if terms.units == MANY else NEVER
+        """Number of the Resize that gave it all units; 0: it was acquired so."""
+        super().__init__(rt, key, terms, grant, me)
+
+    @property
+    def mode(self) -> Literal["read", "write"]:
+        """What it is for at this moment; it says nothing of whether the lease is lost."""
+        return "write" if self._writing == self._seq else "read"
+
+    def _handle(self) -> str:
+        units = MANY if self.mode == "write" else 1
+        return pack_handle(self, self._terms._replace(units=units))
+
+    async def _upgrade(self, wait: Any) -> None:
+        wait = optional_seconds(wait, "wait")
+        self._check_may_change("upgraded")
+        if self.mode == "read":
+            await upgrade(self._rt, self, wait)
+            self.ensure()
+
+    async def _downgrade(self) -> None:
+        self._check_may_change("downgraded")
+        if self.mode == "read":
+            return
+        try:
+            await self._resize(1)  # from here on nobody believes that it writes
+        except BackendUnavailable as error:  # or the key is busy
+            told = "the store did not confirm the downgrade of %s; retrying in the background: %s"
+            log.warning(told, key_shown(self.key), error)
+
+    def _check_may_change(self, what: str) -> None:
+        self.ensure()
+        check_single(self, what)
+
+    async def _grow(self) -> Refused | None:
+        """Ask the store once for all units; None once they are ours."""
+        number = self._seq + 1
+        refused = await self._resize(MANY)
+        if refused is None:
+            self._writing = number  # last: until here it is for reading
+        return refused
+
+
+async def upgrade(rt: Runtime, lease: RWLeaseBase, wait: float | None) -> None:
+    """Make a reader the writer within `wait` seconds (None: no limit; 0: one try).
+
+    It queues before everybody else for all units but its own. The store grants them, and notifies it, when
+    the other readers have left. Then it gives them back and grows; meanwhile a second position at the head
+    of the queue keeps newcomers out. Raises `AcquireTimeout`, `Deadlock`, `LeaseLost`,
+    `BackendUnavailable`.
+    """
+    until = inf if wait is None else rt.now() + wait
+    refused: Refused | None = None
+    try:
+        refused = await lease._grow()
+        if refused is None:
+            return
+        if wait == 0 or rt.now() >= until:
+            raise _timed_out(lease, refused.holders, refused.recheck_in, wait)
+    except BackendUnavailable:
+        if wait == 0 or rt.now() >= until:
+            raise
+    stop = StopSignal()
+    lease._watch(stop)
+    try:
+        grown = False
+        while not grown:  # twice if somebody came in, as after a long outage
+            others = await _others_gone(rt, lease, until, wait, stop)
+            grown = await _grow_alone(rt, lease, others, until)
+    except Deadlock as error:
+        error.holders = error.holders or (refused.holders if refused is not None else ())
+        raise
+    finally:
+        lease._unwatch(stop)
+
+
+async def _others_gone(
+    rt: Runtime, lease: RWLeaseBase, until: float, wait: float | None, stop: StopSignal
+) -> Grant:
+    """Wait for all other readers to leave; return the grant of their units. The lease's loss is `stop`."""
+    try:
+        left = None if wait is None else max(until - rt.now(), SHORTEST_WAIT)
+        return await AcquireAttempt(rt, _ask(lease), stop=stop).run(left)
+    except AcquireTimeout as error:
+        raise _timed_out(lease, error.holders, error.retry_after, wait) from None
+    except Stopped:
+        lease.ensure()
+        raise
+
+
+async def _grow_alone(rt: Runtime, lease: RWLeaseBase, others: Grant, until: float) -> bool:
+    """Exchange the grant of the others' units for all units; return whether the store has agreed."""
+    key, place = lease.key, new_id()
+    command = _ask(lease)._replace(held=0).command(place, "", queue=True)
+    until = min(until, rt.now() + rt.connect_timeout)
+    doubtful = others.doubtful
+    try:
+        while True:
+            try:  # each of these can be repeated
+                not_busy(await rt.call(command), key)
+                await rt.call(Release(key, others.id, bury=tombstone(rt, doubtful)))
+                refused = await lease._grow()
+                await rt.call(Release(key, place, bury=tombstone(rt, doubtful)))
+                return refused is None
+            except BackendUnavailable:
+                doubtful = True
+                if lease.mode == "write" or rt.now() >= until:
+                    raise
+            await rt.signal().wait(PAUSE)
+    except BaseException as error:
+        give_up(rt, key, others.id, doubtful=True)
+        give_up(rt, key, place, doubtful=True)
+        if lease.mode == "write" and isinstance(error, BackendUnavailable):
+            return True  # it has grown, and leaves the queue in the background
+        raise
+
+
+def _ask(lease: RWLeaseBase) -> Ask:
+    terms = lease._terms
+    return Ask(
+        lease.key,
+        terms.owner,
+        terms.ttl,
+        MANY,
+        MANY,
+        FIRST_IN_LINE,
+        "waits to upgrade the lease that it reads under",
+        detects=terms.detects,
+        held=1,
+    )
+
+
+def _timed_out(
+    lease: RWLeaseBase, holders: tuple[Holder, ...], retry_after: float | None, wait: float | None
+) -> AcquireTimeout:
+    own = fingerprint(lease._id)
+    others = tuple(holder for holder in holders if holder.lease != own)
+    waited = f"; gave up upgrading after {wait:g} s" if wait else ""
+    return AcquireTimeout(
+        f"{contention(lease.key, others, None)}{waited}",
+        key=lease.key,
+        holders=others,
+        retry_after=retry_after,
+    )
+
+
+class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
     """One way of acquiring the lock: for reading, or for writing."""
 
     kind: ClassVar[Kind] = "rwlock"
@@ -54,7 +228,7 @@ class SideBase[LeaseT: ResizableLease](PrimitiveBase[LeaseT]):
         return (await self._status()).used + self._units > MANY
 
 
-class ReadSideBase[LeaseT: ResizableLease](SideBase[LeaseT]):
+class ReadSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
     """For reading, beside other readers."""
 
     _units: ClassVar[int] = READER
@@ -62,7 +236,7 @@ class ReadSideBase[LeaseT: ResizableLease](SideBase[LeaseT]):
     _advice: ClassVar[str] = "pass the lease on instead of acquiring it again"
 
 
-class WriteSideBase[LeaseT: ResizableLease](SideBase[LeaseT]):
+class WriteSideBase[LeaseT: RWLeaseBase](SideBase[LeaseT]):
     """For writing, alone."""
 
     _units: ClassVar[int] = WRITER

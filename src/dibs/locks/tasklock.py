@@ -2,17 +2,16 @@
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, Never, NoReturn, Self, Unpack
+from dataclasses import dataclass
+from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
 from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.lease import LeaseBase
-from dibs.locks.messages import LossReason, key_shown, span
+from dibs.locks.lease import LeaseBase, LeaseRules
+from dibs.locks.messages import key_shown, span
 from dibs.locks.requests import Grant, NoOptions, Terms, refuse_options, shown_as
-from dibs.model import Release
 from dibs.runtime.port import Runtime
 from dibs.settings import configured_together
 
@@ -22,63 +21,29 @@ log = logging.getLogger("dibs")
 class TaskLeaseBase(LeaseBase):
     """What task leases of both worlds share; made by task locks only."""
 
-    __slots__ = ("_asked_at", "_started", "_told")
+    __slots__ = ("_asked_at", "_reported")
 
     def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
-        # The store began to count between these two; each side is taken where it is the safe one.
         self._asked_at = grant.since
-        self._started = rt.now()
-        self._told = False
+        self._reported = False
         super().__init__(rt, key, terms, grant, me)
-
-    @property
-    def _closed_until(self) -> float:
-        """Before that time nobody else may start."""
-        min_hold: float = self._terms.more.min_hold
-        return self._started + min_hold
-
-    def _farewell(self) -> Release:
-        keep = max(self._closed_until - self._rt.now(), 0.0)
-        return replace(super()._farewell(), keep=keep)
-
-    def _abandon(self) -> None:
-        self._rt.keeper.abandon(self.key, self._id, self._burial(), self._closed_until)
-
-    # -- its end ------------------------------------------------------------------------------------
-
-    def _why_over(self) -> LossReason:
-        return "max_hold"
-
-    def _lose(self, reason: str, detail: str = "") -> None:
-        if reason == "max_hold" and not self._terms.more.cancel:
-            guard, self._guard = self._guard, None  # the body may go on, and is told at its end
-            super()._lose(reason, detail)
-            self._guard = guard
-        else:
-            super()._lose(reason, detail)
 
     async def _leave(self, exc: BaseException | None) -> None:
         try:
-            if self._terms.more.cancel or self._end not in (None, "max_hold"):
-                await super()._leave(exc)
-            else:
-                guard, self._guard = self._guard, None
-                if guard is not None:
-                    guard.leave(exc)
-                await self._release()
+            await super()._leave(exc)
         finally:
-            self._tell_overrun()
+            self._report_overrun()
 
-    async def _release(self) -> bool:
-        self._tell_overrun()
-        return await super()._release()
+    def _begin_release(self) -> bool:
+        self._report_overrun()
+        return super()._begin_release()
 
-    def _tell_overrun(self) -> None:
-        """Say once that the store has let go before the task was done."""
+    def _report_overrun(self) -> None:
+        """Log once that the store let go before the task was done."""
         ran = self._rt.now() - self._asked_at
         most: float = self._terms.max_hold or self.ttl
-        if ran > most and not self._told:
-            self._told = True
+        if ran > most and not self._reported:
+            self._reported = True
             log.warning(
                 "%s was held for %s, %s longer than its max_hold of %s, so it may have been started "
                 "elsewhere meanwhile: give it a longer max_hold, or cancel=True",
@@ -154,13 +119,6 @@ def task_configured(
     )
 
 
-class TaskTerms(NamedTuple):
-    """What the leases of a task lock have to know."""
-
-    min_hold: float
-    cancel: bool
-
-
 class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     """One start at a time, and none too soon after the one before."""
 
@@ -223,7 +181,9 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     ) -> None:
         # TaskLockConfig has made them seconds
         self.min_hold, self.max_hold = config.min_hold, config.max_hold  # type: ignore[assignment]
-        self._more = TaskTerms(self.min_hold, config.cancel)
+        self._more = LeaseRules(
+            retain=self.min_hold, deadline_is="max_hold", overruns=not config.cancel
+        )
         hold = LockConfig(
             # `min_hold` counts from the answer, which takes a sixth of the ttl at most
             ttl=max(self.max_hold, self.min_hold * 6 / 5),

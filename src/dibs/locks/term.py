@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from dibs.config import Duration, safe_lock_delay, safe_ttl, seconds, whole
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, UnsafeTiming
-from dibs.locks.lease import LeaseBase
+from dibs.locks.lease import LeaseBase, LeaseRules
 from dibs.locks.messages import key_shown
 from dibs.locks.requests import Grant, Terms
 from dibs.model import Failed
@@ -95,33 +95,18 @@ log = logging.getLogger("dibs")
 type Callback = Callable[[Any], object]
 
 
-class LeaderTerms(NamedTuple):
-    """What terms have to know."""
-
-    renew_deadline: float
-    retry: float
-    on_started: Callback | None
-    on_stopped: Callback | None
-
-
-class _Disarmed:
-    """In the stead of a guard whose body is over: what it has told, and nothing to interrupt."""
-
-    __slots__ = ("_ours",)
-
-    def __init__(self, ours: bool) -> None:
-        self._ours = ours
-
-    def enter(self) -> None:
-        """It is over."""
-
-    def fire(self) -> None:
-        """It is over."""
-
-    def leave(self, exc: BaseException | None) -> bool:
-        return self._ours
-
-    is_orphaned = False
+def leader_rules(
+    config: LeaderConfig, on_started: Callback | None, on_stopped: Callback | None
+) -> LeaseRules:
+    """How terms are held: renewed often, and trusted until the election's deadline or the store's."""
+    # LeaderConfig has made them seconds
+    every, deadline = config.retry, config.renew_deadline
+    return LeaseRules(
+        renew_every=every,  # type: ignore[arg-type]
+        trust_for=deadline,  # type: ignore[arg-type]
+        on_started=on_started,
+        on_stopped=on_stopped,
+    )
 
 
 class TermBase(LeaseBase):
@@ -136,35 +121,20 @@ class TermBase(LeaseBase):
         self.number = 0
         self._begun = False
         """`on_started` was called, and `on_stopped` wasn't."""
-        more: LeaderTerms = terms.more
-        deadline = min(grant.deadline, grant.since + more.renew_deadline)
-        super().__init__(rt, key, terms, grant._replace(deadline=deadline), me)
-        if grant.claim_by is None:
-            self._renew_at = min(self._renew_at, grant.since + more.retry)
-            self._watch_from(rt.now(), more.retry)
-
-    @property
-    def _lead(self) -> float:
-        more: LeaderTerms = self._terms.more
-        return more.retry
-
-    def _trusted(self, ttl: float) -> float:
-        """Until the election's deadline or the store's, whichever is first."""
-        more: LeaderTerms = self._terms.more
-        return min(trusted(ttl), more.renew_deadline)
+        super().__init__(rt, key, terms, grant, me)
 
     # -- its beginning and its end ------------------------------------------------------------------
 
     async def _tell_started(self) -> None:
         """Tell that it has started."""
         self._begun = True
-        await self._tell(self._terms.more.on_started, "on_started")
+        await self._tell(self._rules.on_started, "on_started")
 
     async def _stop(self) -> None:
         """Tell once that it is over, if it was told that it had started."""
         if self._begun and generation.number == self._generation:
             self._begun = False
-            await self._tell(self._terms.more.on_stopped, "on_stopped")
+            await self._tell(self._rules.on_stopped, "on_stopped")
 
     async def _tell(self, callback: Callback | None, name: str) -> None:
         if callback is None:
@@ -180,30 +150,26 @@ class TermBase(LeaseBase):
         """End it by its own will; whoever leads by it is interrupted, and hands it over after that."""
         if not self._finish("resigned"):
             return False
-        if self._guard is not None:
-            self._guard.fire()
-        for signal in tuple(self._watchers or ()):
-            signal.set()
+        self._interrupt()
+        self._set_watchers()
         log.info("%s: the leader with token %d resigns", key_shown(self.key), self.token)
         return True
 
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended: nobody else leads before that was told."""
-        guard = self._guard
-        if guard is not None:
-            self._guard = _Disarmed(guard.leave(exc))
+        ours = self._exit_block(exc)
         try:
             await self._stop()
         finally:
-            await super()._leave(exc)
+            await self._end_hold(exc, ours)
 
     async def _hand_over(self) -> None:
         """It has ended here, and nothing is done by it any more: somebody else may lead at once."""
-        if self._handed_back or generation.number != self._generation:
+        if self._given_up or generation.number != self._generation:
             return
-        self._handed_back = True
+        self._given_up = True
         try:
-            answer = await self._rt.call(self._farewell())
+            answer = await self._rt.call(self._release_command())
         except BackendUnavailable:
             self._abandon()
         except BaseException:

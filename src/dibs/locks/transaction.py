@@ -1,12 +1,13 @@
-"""Commands as part of a transaction of the user's own: one try each, over the user's connection."""
+"""Acquire as part of a transaction of the user's own: one try, over the user's connection."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 from dibs.config import Duration, Unset, optional_seconds
-from dibs.core.timing import burial, trusted
+from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable
 from dibs.locks.acquire import refused
+from dibs.locks.lease import give_up
 from dibs.locks.messages import unexpected
 from dibs.locks.requests import Ask, Grant, new_id
 from dibs.model import Command, Granted, Refused, Reply
@@ -14,7 +15,7 @@ from dibs.runtime.port import Runtime
 
 
 class Way(Protocol):
-    """The user's connection, as a way to the store."""
+    """The user's connection, as a connection to the store."""
 
     async def open(self) -> None:
         """Raises `NotConfigured` where it leads elsewhere."""
@@ -44,7 +45,7 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
     except BaseException as error:
         # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
-            rt.keeper.abandon(ask.key, lease_id, burial(rt.call_timeout))
+            give_up(rt, ask.key, lease_id, doubtful=True)
         raise
     if isinstance(reply, Granted):
         return Grant(

@@ -112,9 +112,10 @@ def _size_flaw(limits: Limits, command: Acquire) -> str | None:
         if not (1 <= units <= most and 1 <= capacity <= most):
             return f"`units` and `capacity` must be 1 to {most}"
     elif kind == b"rwlock":
-        if capacity != MANY or units not in (1, MANY):
+        if capacity != MANY or units not in (1, MANY - 1, MANY):
             return (
-                f"of an rwlock, `capacity` must be {MANY}, and `units` 1 to read or {MANY} to write"
+                f"of an rwlock, `capacity` must be {MANY}, and `units` 1 to read, {MANY} to write or "
+                f"{MANY - 1} to upgrade"
             )
     elif units != 1 or capacity != 1:
         return f"of a {kind.decode()}, `units` and `capacity` must be 1"

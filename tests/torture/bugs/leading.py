@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dibs.core.timing import trusted
 from dibs.locks.lease import LeaseBase
 from dibs.locks.term import TermBase
 from tests.torture.bugs.bug import Bug, patched
@@ -11,7 +12,7 @@ WHERE = ("leader", "campaign", "run")
 
 def by_the_store_s_time(self: TermBase, ttl: float) -> float:
     """The election's own deadline is nearer."""
-    return LeaseBase._trusted(self, ttl)
+    return trusted(ttl)
 
 
 async def nobody_is_guarded(self: Any, term: TermBase, rt: Any) -> bool:
@@ -36,12 +37,12 @@ BUGS = {
     "a leader believes the store's ttl": Bug(
         frozenset({"deadline"}),
         WHERE,
-        patches=patched("term.TermBase._trusted", by_the_store_s_time),
+        patches=patched("lease.LeaseBase._trusted", by_the_store_s_time),
     ),
     "a term ends before its blocks": Bug(
         frozenset({"order"}),
         WHERE,
-        patches=patched("campaign.CampaignBase._until_unguarded", nobody_is_guarded),
+        patches=patched("election.CampaignBase._until_unguarded", nobody_is_guarded),
     ),
     "a term survives its resignation": Bug(
         frozenset({"order"}), WHERE, patches=patched("term.TermBase._resign", resigns_some_time)

@@ -123,8 +123,8 @@ BUGS = {
         OVERLAP,
         store=made(a_renewal_revives),
         patches=(
-            ("dibs.locks.kept.KeptLease._check", never_too_late),
-            ("dibs.locks.kept.KeptLease._renewed", whenever_it_comes),
+            ("dibs.locks.lease.LeaseBase._check", never_too_late),
+            ("dibs.locks.lease.LeaseBase._renewed", whenever_it_comes),
         ),
     ),
     "tokens repeat": Bug(TOKEN, store=twisted(tokens(lambda token: token >> 22))),
@@ -140,7 +140,7 @@ BUGS = {
         TOO_LONG,
         patches=(
             ("dibs.locks.acquire.trusted", all_of_it),
-            ("dibs.locks.kept.trusted", all_of_it),
+            ("dibs.locks.lease.trusted", all_of_it),
         ),
     ),
     "clocks beyond the margin": Bug(TOO_LONG, rates=0.15),

@@ -3,15 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from dibs.locks.resizing import ResizableLease, Upgrading
-from dibs.model import MANY, Acquire, Command, Granted, Queued, Refused, Reply, Resize
+from dibs.locks.rwlock import RWLeaseBase
+from dibs.model import MANY, Acquire, Command, Granted, Refused, Reply, Resize
 from tests.torture.bugs.bug import Apply, Bug, Twist, made, patched, twisted
 from tests.torture.network import Weather
 
 WHERE = ("rwlock",)
 
-_grow = ResizableLease._grow
-_placed = Upgrading._placed
+_grow = RWLeaseBase._grow
 
 DELAYS = Weather(double=0.2, slow=0.2)
 
@@ -58,16 +57,15 @@ def the_latest_to_arrive() -> Twist:
     return twist
 
 
-async def with_the_old_token(self: ResizableLease) -> Refused | None:
+async def with_the_old_token(self: RWLeaseBase) -> Refused | None:
     token = self.token
     refused = await _grow(self)
     self.token = token
     return refused
 
 
-def wherever_it_stands(self: Upgrading, reply: Reply) -> Any:
+async def wherever_it_stands(self: Any, position: int) -> None:
     """Each waits for the other to leave."""
-    return _placed(self, replace(reply, position=0) if isinstance(reply, Queued) else reply)
 
 
 async def nobody_looks(self: Any, place: str) -> None:
@@ -86,13 +84,13 @@ BUGS = {
     "an upgrade keeps the old token": Bug(
         frozenset({"token"}),
         WHERE,
-        patches=patched("resizing.ResizableLease._grow", with_the_old_token),
+        patches=patched("rwlock.RWLeaseBase._grow", with_the_old_token),
     ),
     "two upgrades wait for each other": Bug(
         frozenset({"stuck"}),
         WHERE,
         patches=(
-            *patched("resizing.Upgrading._placed", wherever_it_stands),
+            *patched("acquire.AcquireAttempt._refuse_upgrade", wherever_it_stands),
             *patched("deadlock.Detective.look", nobody_looks),  # which would find them later
         ),
     ),

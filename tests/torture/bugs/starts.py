@@ -1,5 +1,7 @@
 """Bugs of task locks: how long a lock stays closed, and for whom."""
 
+from dataclasses import replace
+
 from dibs.locks.lease import LeaseBase
 from dibs.locks.tasklock import TaskLeaseBase
 from dibs.model import Release
@@ -8,27 +10,27 @@ from tests.torture.bugs.bug import Bug, patched
 WHERE = ("tasklock",)
 
 _leave = TaskLeaseBase._leave
-CLOSED = "tasklock.TaskLeaseBase._closed_until"
+_release_command = LeaseBase._release_command
+COMMAND = "tasklock.TaskLeaseBase._release_command"
 
 
 async def a_failure_needs_no_pause(self: TaskLeaseBase, exc: BaseException | None) -> None:
     if exc is not None:
-        self._started -= 1e6
+        self._retain_until = self._rt.now()
     await _leave(self, exc)
 
 
 def as_any_lease(self: TaskLeaseBase) -> Release:
-    return LeaseBase._farewell(self)
+    return replace(_release_command(self), keep=0.0)
 
 
-@property  # type: ignore[misc]
-def from_the_end(self: TaskLeaseBase) -> float:
-    return self._rt.now() + self._terms.more.min_hold  # type: ignore[no-any-return]
+def from_the_end(self: TaskLeaseBase) -> Release:
+    return replace(_release_command(self), keep=self._rules.retain)
 
 
-@property  # type: ignore[misc]
-def from_the_question(self: TaskLeaseBase) -> float:
-    return self._asked_at + self._terms.more.min_hold  # type: ignore[no-any-return]
+def from_the_question(self: TaskLeaseBase) -> Release:
+    keep = max(self._asked_at + self._rules.retain - self._rt.now(), 0.0)
+    return replace(_release_command(self), keep=keep)
 
 
 BUGS = {
@@ -40,10 +42,10 @@ BUGS = {
     "a task lock is not kept": Bug(
         frozenset({"early"}),
         WHERE,
-        patches=patched("tasklock.TaskLeaseBase._farewell", as_any_lease),
+        patches=patched(COMMAND, as_any_lease),
     ),
-    "kept from the end": Bug(frozenset({"kept"}), WHERE, patches=patched(CLOSED, from_the_end)),
+    "kept from the end": Bug(frozenset({"kept"}), WHERE, patches=patched(COMMAND, from_the_end)),
     "kept from the question": Bug(
-        frozenset({"early"}), WHERE, patches=patched(CLOSED, from_the_question)
+        frozenset({"early"}), WHERE, patches=patched(COMMAND, from_the_question)
     ),
 }

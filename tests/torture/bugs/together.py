@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from dibs.locks.allof import Gathering
-from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.allof import Gathering, LeasesBase
 from dibs.model import Acquire, Command, Reply
 from tests.torture.bugs.bug import Apply, Bug, patched, twisted
 from tests.torture.bugs.readwrite import nobody_looks
@@ -34,10 +33,10 @@ def of_the_first(self: LeasesBase[Any], needs: Any = 0) -> None:
     self._once[0].ensure(needs)
 
 
-async def with_the_first(self: Any) -> bool:
-    """The hold is given up with the first of its leases."""
-    self._finish("released")
-    return bool(await self._hold._release())
+def with_the_first(self: Any) -> bool:
+    """The first release leaves no level."""
+    self._levels.clear()
+    return True
 
 
 def no_delay(command: Command, apply: Apply) -> Reply:
@@ -56,12 +55,12 @@ BUGS = {
     "AllOf asks the first of its leases only": Bug(
         frozenset({"deadline", "overlap"}),
         ALLOF,
-        patches=patched("allof_leases.LeasesBase.ensure", of_the_first),
+        patches=patched("allof.LeasesBase.ensure", of_the_first),
     ),
     "the first release ends a reentrant hold": Bug(
         frozenset({"overlap", "error"}),
         ("reentrant",),
-        patches=patched("reentrant.NestedLease._release", with_the_first),
+        patches=patched("reentrant.Depth.leave", with_the_first),
     ),
     "circles are not looked for": Bug(
         frozenset({"stuck"}), ("crossed",), patches=patched("deadlock.Detective.look", nobody_looks)

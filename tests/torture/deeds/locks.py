@@ -59,11 +59,10 @@ async def reentrant(hand: Hand) -> None:
     async def inside(lease: Any) -> None:
         invoked = hand.engine.now
         inner = await lock._acquire()
-        if inner._hold is not lease._hold:  # the first was lost meanwhile
+        if inner is not lease:  # the first was lost meanwhile
             hand.granted(inner, invoked)
             await hand.hold(inner)
             return
-        inner.called, inner.teller = lease.called, hand
         try:
             await hand.use(inner)
         finally:
