@@ -44,8 +44,6 @@ NAMES = {
     "aclose": "close",
     "body_of_task": "body_of_thread",
     "by_task": "by_thread",
-    "enter_as_held_by_task": "enter_as_held_by_thread",
-    "enter_as_primitive_of_tasks": "enter_as_primitive_of_threads",
     "loop_runtime": "thread_runtime",
     "refuse_in_workflow": "refuse_in_loop",
     "until_sigterm": "step_until_sigterm",
@@ -70,6 +68,9 @@ OTHER_WAY = {
 
 SENTENCES = {
     "held by an asyncio task": "held by a thread",
+    "held by a task: write `async with`, not `with`": "held by a thread: write `with`, not `async with`",
+    "of dibs is for asyncio: write `async with`, or import": "of dibs.sync blocks: write `with`, or import",
+    "from dibs.sync for `with`": "from dibs for `async with`",
     "If the lease is lost inside the block, the task is cancelled, and the block raises `LeaseLost` instead "
     "of `CancelledError`. Outside of `async with` nothing is interrupted: check `lost`, call `ensure()`, or "
     "await `wait_lost()`.": "If the lease was lost, the end of the block raises `LeaseLost`. A thread cannot "
@@ -98,6 +99,7 @@ SENTENCES = {
     "= await ": "= ",
     "`await ": "`",
 }
+ANY_SENTENCE = re.compile("|".join(map(re.escape, sorted(SENTENCES, key=len, reverse=True))))
 WIDTH = 108
 
 
@@ -255,11 +257,11 @@ class Unasync(ast.NodeTransformer):
         node.body[0].value.value = told
 
     def _replaced(self, text: str) -> str:
-        for asynchronous, blocking in SENTENCES.items():
-            if asynchronous in text:
-                self.used.add(asynchronous)
-                text = text.replace(asynchronous, blocking)
-        return text
+        def replaced(found: re.Match[str]) -> str:
+            self.used.add(found[0])
+            return SENTENCES[found[0]]
+
+        return ANY_SENTENCE.sub(replaced, text)
 
 
 def like(node: ast.AST, kind: type[ast.AST]) -> ast.AST:

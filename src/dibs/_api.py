@@ -44,8 +44,6 @@ from dibs.sides import (
     body_of_task,
     by_task,
     checked_client,
-    enter_as_held_by_task,
-    enter_as_primitive_of_tasks,
     refuse_client_in_workflow,
     refuse_in_workflow,
     until_sigterm,
@@ -80,7 +78,7 @@ class HeldBlock:
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
         def __enter__(self) -> Any:
-            raise TypeError(enter_as_held_by_task(self._are))
+            raise TypeError(f"{self._are} held by a task: write `async with`, not `with`")
 
         def __exit__(self, *about: object) -> None: ...
 
@@ -180,7 +178,11 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
         def __enter__(self) -> Any:
-            raise TypeError(enter_as_primitive_of_tasks(type(self).__name__))
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} of dibs is for asyncio: write `async with`, or import {name} "
+                "from dibs.sync for `with`"
+            )
 
         def __exit__(self, *about: object) -> None: ...
 

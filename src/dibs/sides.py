@@ -46,26 +46,6 @@ def refuse_client_in_workflow() -> None:
     refuse_in_workflow(name="Client")
 
 
-def enter_as_primitive_of_tasks(name: str) -> str:
-    """What to say to whoever writes `with` where `async with` belongs."""
-    return f"{name} of dibs is for asyncio: write `async with`, or import {name} from dibs.sync for `with`"
-
-
-def enter_as_primitive_of_threads(name: str) -> str:
-    """What to say to whoever writes `async with` where `with` belongs."""
-    return f"{name} of dibs.sync blocks: write `with`, or import {name} from dibs for `async with`"
-
-
-def enter_as_held_by_task(these_are: str) -> str:
-    """Likewise, for leases."""
-    return f"{these_are} held by a task: write `async with`, not `with`"
-
-
-def enter_as_held_by_thread(these_are: str) -> str:
-    """Likewise, for leases."""
-    return f"{these_are} held by a thread: write `with`, not `async with`"
-
-
 def body_of_task(func: Callable[..., Any] | None) -> Callable[..., Any]:
     """What a leader does in a task."""
     return until_lost if func is None else func

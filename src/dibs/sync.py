@@ -52,8 +52,6 @@ from dibs.sides import (
     body_of_thread,
     by_thread,
     checked_client,
-    enter_as_held_by_thread,
-    enter_as_primitive_of_threads,
     refuse_client_in_workflow,
     refuse_in_loop,
     step_until_sigterm,
@@ -81,7 +79,7 @@ class HeldBlock:
     if not TYPE_CHECKING:
 
         async def __aenter__(self) -> Any:
-            raise TypeError(enter_as_held_by_thread(self._are))
+            raise TypeError(f"{self._are} held by a thread: write `with`, not `async with`")
 
         async def __aexit__(self, *about: object) -> None: ...
 
@@ -124,7 +122,10 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     if not TYPE_CHECKING:
 
         async def __aenter__(self) -> Any:
-            raise TypeError(enter_as_primitive_of_threads(type(self).__name__))
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} of dibs.sync blocks: write `with`, or import {name} from dibs for `async with`"
+            )
 
         async def __aexit__(self, *about: object) -> None: ...
 
