@@ -16,7 +16,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from dibs.exports import COMMON
+from dibs.lazy import SHARED
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src/dibs/_api.py"
@@ -32,8 +32,7 @@ that file, and run the tool.
 '''
 FOOTER = """
 if TYPE_CHECKING:
-    from dibs.exports import *  # noqa: F403
-
+    {shared}
     __all__: list[str]
 else:
     __all__, __getattr__, __dir__ = public_names(__name__, __name__)
@@ -45,8 +44,6 @@ NAMES = {
     "aclose": "close",
     "body_of_task": "body_of_thread",
     "by_task": "by_thread",
-    "enter_as_held_by_task": "enter_as_held_by_thread",
-    "enter_as_primitive_of_tasks": "enter_as_primitive_of_threads",
     "loop_runtime": "thread_runtime",
     "refuse_in_workflow": "refuse_in_loop",
     "until_sigterm": "step_until_sigterm",
@@ -57,7 +54,9 @@ AWAITED = {"Acquisition", "Awaited"}
 STEPPED = {"until_sigterm"}
 """Functions that are given a coroutine, and step it themselves."""
 
-SHARED = frozenset(name for names in COMMON.values() for name in names)
+HOMES = {name: module for module, names in SHARED.items() for name in names.split()}
+"""The module of each public name that both sides share."""
+
 CONSTANTS = {"MAY_AWAIT": False, "SIDE": "dibs.sync"}
 
 ENTER = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
@@ -69,6 +68,9 @@ OTHER_WAY = {
 
 SENTENCES = {
     "held by an asyncio task": "held by a thread",
+    "held by a task: write `async with`, not `with`": "held by a thread: write `with`, not `async with`",
+    "of dibs is for asyncio: write `async with`, or import": "of dibs.sync blocks: write `with`, or import",
+    "from dibs.sync for `with`": "from dibs for `async with`",
     "If the lease is lost inside the block, the task is cancelled, and the block raises `LeaseLost` instead "
     "of `CancelledError`. Outside of `async with` nothing is interrupted: check `lost`, call `ensure()`, or "
     "await `wait_lost()`.": "If the lease was lost, the end of the block raises `LeaseLost`. A thread cannot "
@@ -92,10 +94,12 @@ SENTENCES = {
     "If the term ends earlier, the body is cancelled and `LeaseLost` raised.": "If the term ends earlier, "
     "`term.ensure()` and the end of the block raise `LeaseLost`; a thread is not interrupted.",
     "; they can be coroutine functions": "",
+    "Lease | sync.Lease": "Lease",
     "`async with": "`with",
     "= await ": "= ",
     "`await ": "`",
 }
+ANY_SENTENCE = re.compile("|".join(map(re.escape, sorted(SENTENCES, key=len, reverse=True))))
 WIDTH = 108
 
 
@@ -106,6 +110,7 @@ class Unasync(ast.NodeTransformer):
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         self.own = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
         self.used: set[str] = set()
+        self.imported: set[str] = set()
 
     # -- functions and what they await ------------------------------------------------------------------
 
@@ -175,13 +180,26 @@ class Unasync(ast.NodeTransformer):
         node.attr = NAMES.get(node.attr, node.attr)
         return node
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        if node.module == "dibs":
+            return None  # this is the other side
         node.module = MODULES.get(node.module or "", node.module)
         for each in node.names:
             each.name = NAMES.get(each.name, each.name)
-            if each.name in SHARED:
+            if each.name in HOMES:
                 each.asname = each.name  # so that type checkers know it for public
+                self.imported.add(each.name)
         return node
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        self.generic_visit(node)
+        return node if node.body else None
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """`Lease | sync.Lease` is a `Lease` here."""
+        is_other_side = ast.unparse(node.right).startswith("sync.")
+        self.generic_visit(node)
+        return node.left if is_other_side else node
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
         self.generic_visit(node)
@@ -239,11 +257,11 @@ class Unasync(ast.NodeTransformer):
         node.body[0].value.value = told
 
     def _replaced(self, text: str) -> str:
-        for asynchronous, blocking in SENTENCES.items():
-            if asynchronous in text:
-                self.used.add(asynchronous)
-                text = text.replace(asynchronous, blocking)
-        return text
+        def replaced(found: re.Match[str]) -> str:
+            self.used.add(found[0])
+            return SENTENCES[found[0]]
+
+        return ANY_SENTENCE.sub(replaced, text)
 
 
 def like(node: ast.AST, kind: type[ast.AST]) -> ast.AST:
@@ -268,8 +286,14 @@ def generated() -> str:
     body = ast.unparse(ast.fix_missing_locations(transformer.visit(tree)))
     if unused := [each for each in SENTENCES if each not in transformer.used]:
         raise SystemExit(f"tools/unasync.py: nobody says {unused[0]!r} any more")
-    imports = "from dibs.exports import public_names\nfrom dibs.runtime.port import step\n"
-    text = HEADER + imports + re.sub(r"(?m)^(class|def|type) ", r"\n\n\1 ", body) + "\n" + FOOTER
+    shared = "\n    ".join(
+        f"from {HOMES[name]} import {name} as {name}"
+        for name in HOMES
+        if name not in transformer.imported
+    )
+    imports = "from dibs.lazy import public_names\nfrom dibs.runtime.port import step\n"
+    text = HEADER + imports + re.sub(r"(?m)^(class|def|type) ", r"\n\n\1 ", body) + "\n"
+    text += FOOTER.format(shared=shared)
     text = ruff("check", "--fix-only", "--select", "F401,I", text=text)
     text = re.sub(r'(?m)^"([^"].*)"$', r'"""\1"""', ruff("format", text=text))
     return ruff("format", text=text)

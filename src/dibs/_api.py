@@ -1,19 +1,19 @@
 """Every public class, written once, for asyncio. `tools/unasync.py` makes `dibs.sync` of it, for threads."""
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.client import (
     ConnectOptions,
-    Opened,
+    NamedStore,
+    OpenStore,
     default_session,
     examine,
     kinds_asked,
-    named,
-    opened,
+    open_store,
     resource_key,
     scan_prefix,
+    session_named,
 )
 from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
@@ -36,19 +36,21 @@ from dibs.locks.tasklock import TaskLeaseBase, TaskLockBase
 from dibs.locks.term import TermBase
 from dibs.locks.waiting import Waiting
 from dibs.model import Capabilities, Finding, Holder, Status
-from dibs.named_stores import NamedStore
 from dibs.runtime.aio import AsyncRuntime
 from dibs.runtime.port import Runtime
 from dibs.session import StoreSession
+from dibs.settings import store_name
 from dibs.sides import (
     body_of_task,
     by_task,
     checked_client,
-    enter_as_held_by_task,
-    enter_as_primitive_of_tasks,
+    refuse_client_in_workflow,
     refuse_in_workflow,
     until_sigterm,
 )
+
+if TYPE_CHECKING:
+    from dibs import sync
 
 MAY_AWAIT = True
 """Callbacks may be coroutine functions."""
@@ -70,18 +72,13 @@ class HeldBlock:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self: Held,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
         await self._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
         def __enter__(self) -> Any:
-            raise TypeError(enter_as_held_by_task(self._are))
+            raise TypeError(f"{self._are} held by a task: write `async with`, not `with`")
 
         def __exit__(self, *about: object) -> None: ...
 
@@ -152,12 +149,7 @@ class Acquisition[LeaseT: Held](Awaited[LeaseT]):
         await lease._begin()
         return lease
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         await self._lease._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
@@ -179,17 +171,18 @@ class Enterable[HeldT: Held](Entering[HeldT]):
         return self._enter_block()
 
     def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: object, exc: BaseException | None, trace: object
     ) -> Coroutine[Any, Any, None]:
         return self._take_entered()._leave(exc)
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 
         def __enter__(self) -> Any:
-            raise TypeError(enter_as_primitive_of_tasks(type(self).__name__))
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} of dibs is for asyncio: write `async with`, or import {name} "
+                "from dibs.sync for `with`"
+            )
 
         def __exit__(self, *about: object) -> None: ...
 
@@ -461,12 +454,7 @@ class Guarded(GuardedBase[Term]):
     async def __aenter__(self) -> Term:
         return self._begin()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         self._end(exc)
 
 
@@ -634,10 +622,10 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
 class Client:
     """A client of a store. It connects on first use."""
 
-    def __init__(self, session: StoreSession, *, opened: Opened | None = None) -> None:
+    def __init__(self, session: StoreSession, *, store: OpenStore | None = None) -> None:
         self.session = session
         self._settings = session.settings
-        self._opened = opened or Opened(session)
+        self._store = store or OpenStore(session)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -645,8 +633,9 @@ class Client:
 
         Raises `NotConfigured` for an unknown name.
         """
-        found = named(name)
-        return cls(found.session, opened=found)
+        refuse_client_in_workflow()
+        session = session_named(store_name(name))
+        return cls(session, store=OpenStore(session, shared=True))
 
     @property
     def url(self) -> str:
@@ -733,11 +722,11 @@ class Client:
         Their holders get `LeaseLost` with reason `closed`. A later use connects again. A client of the
         default store (`connect()` without a URL) leaves that store open.
         """
-        if self._opened.end():
+        if self._store.end():
             await self.session.aclose()
 
     async def __aenter__(self) -> Self:
-        self._opened.begin()
+        self._store.begin()
         await self._ready()
         return self
 
@@ -772,5 +761,16 @@ def connect(
     seconds, and `clock`, for tests. Instead of a URL, `client` takes a `temporalio.client.Client`. Raises
     `NotConfigured` for a URL that is not one of a store.
     """
-    found = opened(url, default, options)
-    return Client(found.session, opened=found)
+    refuse_client_in_workflow()
+    store = open_store(url, default, options)
+    return Client(store.session, store=store)
+
+
+def current_lease() -> "Lease | sync.Lease":
+    """Return the lease that the innermost decorated function around this call holds.
+
+    In a coroutine function it is a lease of `dibs`, in a plain function one of `dibs.sync`. Raises `NotHeld`
+    outside of functions decorated with `wraps`.
+    """
+    lease: Lease | sync.Lease = imported("dibs.decorator").current_lease()
+    return lease

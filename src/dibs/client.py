@@ -1,12 +1,13 @@
-"""Which store a client or a bare primitive uses."""
+"""The store of a client or a primitive: by URL, by its name in the settings, or the default store."""
 
 import os
 import warnings
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NoReturn, Protocol, TypedDict
 
 from dibs.clock import Clock
 from dibs.config import Duration
@@ -16,62 +17,167 @@ from dibs.errors import ImplicitStoreWarning, NotConfigured
 from dibs.locks.base import status_of
 from dibs.locks.messages import span
 from dibs.model import Finding, Inspect, Status
-from dibs.named_stores import configured_store, session_by_settings, session_named
 from dibs.process import FreshLock
 from dibs.runtime.port import Runtime
-from dibs.session import StoreSession, implicit_url, overridden, overriding, session_for, session_of
-from dibs.settings import store_name
-from dibs.sides import refuse_in_workflow
+from dibs.session import StoreSession, implicit_url, session_for, session_of
+from dibs.settings import (
+    VARIABLE,
+    configured_store,
+    store_name,
+    store_names,
+    store_prefix,
+    store_variables,
+)
+
+
+class AnyClient(Protocol):
+    """A client, of asyncio or of threads."""
+
+    @property
+    def session(self) -> StoreSession: ...
+
+
+def _session(client: object, wanted: str) -> StoreSession:
+    session = getattr(client, "session", None)
+    if not isinstance(session, StoreSession):
+        raise TypeError(f"{client!r} names no store: give {wanted}")
+    return session
+
+
+# -- overrides ----------------------------------------------------------------------------------------
+
+
+class _Override:
+    """Active until its block ends. Copies of its context cannot know that by themselves."""
+
+    __slots__ = ("active", "name", "session")
+
+    def __init__(self, name: str | None, session: StoreSession) -> None:
+        self.name = name
+        self.session = session
+        self.active = True
+
+
+_overrides: list[_Override] = []
+"""Those of all contexts, the latest last."""
+
+_own: ContextVar[tuple[_Override, ...]] = ContextVar("dibs_overrides", default=())
+"""Those that began in this context, or in the one that it was copied from."""
+
+
+def override(client: AnyClient, *, name: str | None = None) -> AbstractContextManager[None]:
+    """Use this client in place of the default store, or of the store with that name, in a block; for tests.
+
+    It takes precedence over `connect` and `set_default`, and can be nested. It applies in all threads and
+    event loops. If several tests run at once, in tasks or threads, each sees its own override, and so do
+    the tasks that it starts. Code outside of any override sees the latest one.
+    """
+    session = _session(client, "a client, as connect() makes it")
+    return _overriding(None if name is None else store_name(name), session)
+
+
+@contextmanager
+def _overriding(name: str | None, session: StoreSession) -> Generator[None]:
+    override = _Override(name, session)
+    _own.set((*(each for each in _own.get() if each.active), override))
+    _overrides.append(override)
+    try:
+        yield
+    finally:  # perhaps in another context, as with fixtures, so `_own` is not reset here
+        override.active = False
+        _overrides.remove(override)
+
+
+def _overridden(name: str | None) -> StoreSession | None:
+    """The session that replaces the store of that name (None: the default store)."""
+    if not _overrides:
+        return None
+    for each in (*_overrides, *_own.get())[::-1]:
+        if each.name == name and each.active:
+            return each.session
+    return None
+
+
+# -- the default store, and stores by name ------------------------------------------------------------
+
 
 _lock = FreshLock()
-_said: "tuple[DefaultStore, ...]" = ()
-"""Stack of default stores that were set explicitly; the last one is in use."""
+
+_defaults: "tuple[OpenStore, ...]" = ()
+"""Stack of default stores that were set explicitly; the last one applies."""
+
+_by_settings: dict[tuple[str | None, tuple[str | None, ...]], StoreSession] = {}
+"""Open stores, by name (None: the default store) and by the variables that configured them."""
 
 
-class DefaultStore:
-    """A default store that was set explicitly, from `begin` to `end` or `set_default`.
+def set_default(store: str | AnyClient | None) -> None:
+    """Set the store of primitives that are created without `client=`: a URL, or a client of either side.
 
-    Then the previous default applies again, whichever of several ends first.
+    It applies until it is called again, or a client is connected with `default=True`. With None the
+    settings apply again.
     """
-
-    __slots__ = ("_begun", "session")
-
-    def __init__(self, session: StoreSession) -> None:
-        self.session = session
-        self._begun = False
-
-    def begin(self) -> None:
-        """Make it the default. A second call changes nothing, also after `set_default`."""
-        global _said
-        with _lock.held:
-            if not self._begun:
-                self._begun = True
-                _said = (*_said, self)
-
-    def end(self) -> None:
-        """It is the default no longer."""
-        global _said
-        with _lock.held:
-            self._begun = False
-            _said = tuple(each for each in _said if each is not self)
+    global _defaults
+    if isinstance(store, str):
+        session: StoreSession | None = session_for(store)
+    else:
+        session = None if store is None else _session(store, "a URL, a client, or None")
+    with _lock.held:
+        _defaults = () if session is None else (OpenStore(session),)
 
 
 def default_session() -> StoreSession:
-    """An override, else what was said last, $DIBS_URL, the settings file, the implicit store."""
-    return overridden(None) or _last_said() or session_by_settings(None, _implicit)
+    """The default store: an override, or set explicitly, or by the settings, or the implicit store."""
+    return _overridden(None) or _last_default() or _by_settings_named(None)
 
 
 def default_is_named() -> bool:
-    """Whether the default store is one that somebody named, and not the implicit one."""
-    return bool(overridden(None) or _last_said() or configured_store())
+    """Whether the default store is configured, and not the implicit one."""
+    return bool(_overridden(None) or _defaults or configured_store())
 
 
-def _last_said() -> StoreSession | None:
-    said = _said  # which another thread may replace
-    return said[-1].session if said else None
+def session_named(name: str) -> StoreSession:
+    """The store of that name: an override, or by the settings. Raises `NotConfigured` if there is none."""
+    return _overridden(name) or _by_settings_named(name)
 
 
-def _implicit() -> StoreSession:
+def _last_default() -> StoreSession | None:
+    defaults = _defaults  # another thread can replace it
+    return defaults[-1].session if defaults else None
+
+
+def _by_settings_named(name: str | None) -> StoreSession:
+    """The store that the settings name, opened on first use; it stays open."""
+    key = name, store_variables(name)
+    session = _by_settings.get(key)
+    if session is None:
+        with _lock.held:
+            session = _by_settings.get(key)
+            if session is None:
+                session = _by_settings[key] = _open_by_settings(name)
+    return session
+
+
+def _open_by_settings(name: str | None) -> StoreSession:
+    found = configured_store(name)
+    if found is None:
+        return _open_implicit() if name is None else _refuse_unknown(name)
+    try:
+        return session_for(found.url, **found.options)
+    except NotConfigured as error:
+        raise NotConfigured(f"{found.place}: {error}") from error
+
+
+def _refuse_unknown(name: str) -> NoReturn:
+    known = sorted(store_names())
+    named = f"there are {', '.join(map(repr, known))}" if known else "no store has a name yet"
+    raise NotConfigured(
+        f"no store is named {name!r} here: {named}. Name one with {store_prefix(name)}URL, or with "
+        f"[stores.{name}] url in the file that {VARIABLE} names"
+    )
+
+
+def _open_implicit() -> StoreSession:
+    """A file that only excludes this user's processes. Warns, or raises `NotConfigured`."""
     url = implicit_url()
     how = "Set DIBS_URL to a shared store, such as redis://host or postgresql://host/db."
     if "KUBERNETES_SERVICE_HOST" in os.environ:
@@ -90,15 +196,28 @@ def _implicit() -> StoreSession:
     return session_for(url)
 
 
-def set_default_session(session: StoreSession | None) -> None:
-    """What bare primitives use from now on; None for what they would use by themselves."""
-    global _said
-    with _lock.held:
-        _said = () if session is None else (DefaultStore(session),)
+class NamedStore:
+    """The client of a primitive with `client="reports"`: it looks up the store when it is used."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = store_name(name)
+
+    @property
+    def session(self) -> StoreSession:
+        """The store that has this name now. Raises `NotConfigured` if there is none."""
+        return session_named(self.name)
+
+    def __repr__(self) -> str:
+        return f"<the store named {self.name!r}>"
+
+
+# -- clients ------------------------------------------------------------------------------------------
 
 
 class ConnectOptions(TypedDict, total=False):
-    """How a store is spoken to."""
+    """Options of `connect`."""
 
     connect_timeout: Duration
     call_timeout: Duration
@@ -106,52 +225,61 @@ class ConnectOptions(TypedDict, total=False):
     client: Any
 
 
-class Opened(NamedTuple):
-    """The store of a client, and what ends with it."""
+class OpenStore:
+    """A client's store, and what ends when the client is closed.
 
-    session: StoreSession
-    shared: bool = False
-    """Others use the store too, so closing the client leaves it open."""
-    default: DefaultStore | None = None
+    `shared`: others use the store too, so it stays open. `default`: it is the default store meanwhile.
+    """
+
+    __slots__ = ("_begun", "_default", "_shared", "session")
+
+    def __init__(
+        self, session: StoreSession, *, shared: bool = False, default: bool = False
+    ) -> None:
+        self.session = session
+        self._shared = shared
+        self._default = default
+        self._begun = False
 
     def begin(self) -> None:
-        """The client is in use, maybe again after it was closed."""
-        if self.default is not None:
-            self.default.begin()
+        """The client is in use, perhaps again after it was closed.
+
+        A second call does nothing, so a later `set_default` stays.
+        """
+        global _defaults
+        with _lock.held:
+            if self._default and not self._begun:
+                self._begun = True
+                _defaults = (*_defaults, self)
 
     def end(self) -> bool:
-        """The client is closed: whether that closes its store."""
-        if self.default is not None:
-            self.default.end()
-        return not self.shared
+        """The client is closed; the previous default applies. Returns whether to close the store."""
+        global _defaults
+        with _lock.held:
+            self._begun = False
+            _defaults = tuple(each for each in _defaults if each is not self)
+        return not self._shared
 
 
-def opened(url: str | None, default: bool, options: ConnectOptions) -> Opened:
-    """The store of a URL or of a client; without either the default store, which takes no options."""
-    refuse_in_workflow(name="Client")
+def open_store(url: str | None, default: bool, options: ConnectOptions) -> OpenStore:
+    """The store at a URL, or of your own client; without either the default store, without options."""
     if url is None and "client" not in options:
         if options:
             raise TypeError(
                 f"connect() was given {', '.join(options)} and no URL: options belong to a URL, "
                 "and the default store has its own"
             )
-        return Opened(default_session(), shared=True)
+        return OpenStore(default_session(), shared=True)
     if url is not None and "client" in options:
         raise TypeError("connect() was given a URL and client=: give one of them")
     session = session_of(**options) if url is None else session_for(url, **options)
-    found = Opened(session, default=DefaultStore(session) if default else None)
-    found.begin()
-    return found
-
-
-def named(name: str) -> Opened:
-    """The store that settings name so. Raises `NotConfigured` if there is none."""
-    refuse_in_workflow(name="Client")
-    return Opened(session_named(store_name(name)), shared=True)
+    store = OpenStore(session, default=default)
+    store.begin()
+    return store
 
 
 def resource_key(resource: str | bytes | Status, kind: Kind | None) -> bytes:
-    """The key of a resource that is told by its name and kind (None: a lock), or by a status of it."""
+    """The key of a resource, given by name and kind (None: a lock), or by a status of it."""
     if not isinstance(resource, Status):
         return key_of("lock" if kind is None else kind, resource)
     if kind is not None and kind != resource.kind:
@@ -166,39 +294,6 @@ def kinds_asked(kind: Kind | None) -> Sequence[str]:
     if kind not in KINDS:
         raise ValueError(f"kind is {kind!r}: the kinds are {', '.join(KINDS)}")
     return (kind,)
-
-
-class AnyClient(Protocol):
-    """A client, of asyncio or of threads."""
-
-    session: StoreSession
-
-
-def set_default(store: str | AnyClient | None) -> None:
-    """Set what primitives without `client=` use from now on: a URL, a client, or None for no default."""
-    if isinstance(store, str):
-        set_default_session(session_for(store))
-    else:
-        set_default_session(
-            None if store is None else _session_of(store, "a URL, a client, or None")
-        )
-
-
-def override(client: AnyClient, *, name: str | None = None) -> AbstractContextManager[None]:
-    """Use this client's store instead of the default one, or of the one with that name; for tests.
-
-    Overrides are per context: concurrent tasks each see their own, and pass it to tasks they start. Code
-    outside any override sees the most recent one.
-    """
-    session = _session_of(client, "a client, as connect() makes it")
-    return overriding(None if name is None else store_name(name), session)
-
-
-def _session_of(client: object, wanted: str) -> StoreSession:
-    session = getattr(client, "session", None)
-    if not isinstance(session, StoreSession):
-        raise TypeError(f"{client!r} names no store: give {wanted}")
-    return session
 
 
 PROBES = 20

@@ -1,4 +1,4 @@
-"""The clocks of this machine: one that runs on through suspend, and the wall's, for stamps only."""
+"""The clocks of this machine: the boot clock, which runs on during suspend, and the wall clock."""
 
 import time
 from functools import cache, partial
@@ -11,13 +11,13 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """What tells the time to a client or to a store that has no clock of its own."""
+    """The clock of a client, and of a store without its own."""
 
     def now(self) -> float:
-        """Seconds on a clock that only runs forwards and is comparable within this boot."""
+        """Seconds on a clock that only runs forwards; comparable within this boot."""
 
     def stamp(self) -> int:
-        """Microseconds since 1970, for tokens and for people; may be stepped at any time."""
+        """Microseconds since 1970, for tokens and for people; can be stepped at any time."""
 
 
 class SystemClock:
@@ -47,7 +47,7 @@ class BootClock:
 
 
 def namespace_offset() -> float:
-    """By how much this process's boot clock is ahead of the machine's: 0 outside a time namespace."""
+    """Seconds that this process's boot clock is ahead of the machine's; 0 outside of a time namespace."""
     try:
         own = Path("/proc/self/ns/time").readlink()
         childrens = Path("/proc/self/ns/time_for_children").readlink()
@@ -55,7 +55,7 @@ def namespace_offset() -> float:
     except OSError:
         return 0.0
     if own != childrens:
-        return 0.0  # the table is of the namespace that children will enter, and we are not in it
+        return 0.0  # the table describes the namespace of our children, not ours
     for line in table.splitlines():
         name, seconds, nanoseconds = line.split()
         if name == "boottime":
@@ -65,10 +65,10 @@ def namespace_offset() -> float:
 
 @cache
 def boot_id() -> str:
-    """What tells this boot of this machine from every other.
+    """An id that differs between boots, and between machines.
 
-    Raises `NotConfigured` where the system has no such thing: a store that many processes share
-    could then not tell a record of an earlier boot from a living one.
+    Raises `NotConfigured` if the system has none: then a store that processes share could not distinguish
+    a record of an earlier boot from a current one.
     """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -77,7 +77,7 @@ def boot_id() -> str:
 
 
 def _boot_session() -> str:
-    """macOS keeps it elsewhere."""
+    """The same, on macOS."""
     import subprocess
 
     try:

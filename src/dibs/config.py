@@ -11,9 +11,10 @@ from dibs.core.timing import MIN_TTL, margin
 from dibs.errors import UnsafeTiming
 
 type Duration = float | int | str | timedelta
+"""Seconds, a `timedelta`, or a text such as "30s", "1.5h", "250ms"."""
 
 FOREVER = "forever"
-"""Seconds, a `timedelta`, or a text such as "30s", "1.5h", "250ms"."""
+"""The text for no limit, where settings are texts."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*", re.ASCII)
@@ -33,8 +34,7 @@ UNSET: Final = Unset()
 def seconds(value: Duration, what: str = "a duration") -> float:
     """A duration in seconds.
 
-    Raises `TypeError` for what is none (a bool isn't), `ValueError` for one that is negative, NaN or
-    can't be read.
+    Raises `TypeError` for anything else, a bool too, and `ValueError` if it is negative, NaN or unreadable.
     """
     if type(value) is float or (isinstance(value, int | float) and not isinstance(value, bool)):
         result = float(value)
@@ -59,7 +59,7 @@ def _read(text: str, what: str) -> float:
 
 
 def optional_seconds(value: Duration | None, what: str) -> float | None:
-    """A duration, or None for without end, which is "forever" where settings are texts."""
+    """A duration in seconds; None for no limit, which is "forever" as a text."""
     if value is None or value == FOREVER:
         return None
     result = seconds(value, what)
@@ -67,7 +67,7 @@ def optional_seconds(value: Duration | None, what: str) -> float | None:
 
 
 def safe_ttl(value: Duration) -> float:
-    """A ttl. Raises `UnsafeTiming` for one that is all margin, or never ends."""
+    """A ttl in seconds. Raises `UnsafeTiming` if it is shorter than its margin, or infinite."""
     ttl = seconds(value, "ttl")
     if not MIN_TTL <= ttl < inf:
         raise UnsafeTiming(
@@ -118,21 +118,21 @@ class LockConfig:
 
 
 MAX_PRIORITY = 2**30 - 1
-"""Every store can hold as much, and as much below nothing; beyond it come those who upgrade."""
+"""Every store can hold this, and its negative. Upgrades use priorities beyond it."""
 
 
 def check_priority(priority: int) -> None:
-    """Raises `ValueError` for one that no store could keep in order."""
+    """Raise `ValueError` for a priority that not every store can hold."""
     if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise ValueError(f"priority is {priority}: give an int from -(2**30 - 1) to 2**30 - 1")
 
 
 LONGEST_LOCK_DELAY = 600.0
-"""Nobody can open what a crash has closed; and whoever takes longer to notice a loss needs fencing."""
+"""Seconds. Nobody can end the delay after a crash; a holder that notices a loss later needs fencing."""
 
 
 def safe_lock_delay(value: Duration) -> float:
-    """A lock delay in seconds. Raises `UnsafeTiming` for one that is out of all proportion."""
+    """A lock delay in seconds. Raises `UnsafeTiming` if it is too long."""
     delay = seconds(value, "lock_delay")
     if delay > LONGEST_LOCK_DELAY:
         raise UnsafeTiming(
@@ -153,18 +153,22 @@ _PLAIN = (
 
 
 def whole(text: str) -> int:
-    """A whole number. Raises `ValueError` for a text that is none."""
+    """Read a whole number. Raises `ValueError` for other texts."""
     try:
         return int(text)
     except ValueError:
         raise ValueError("write a whole number, such as 7") from None
 
 
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
 def flag(text: str) -> bool:
-    """A yes or a no. Raises `ValueError` for a text that is neither."""
-    value = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False}.get(
-        text.strip().lower(), {"no": False, "off": False}.get(text.strip().lower())
-    )
+    """Read a yes or a no. Raises `ValueError` for other texts."""
+    value = _FLAGS.get(text.strip().lower())
     if value is None:
         raise ValueError("write true or false")
     return value
@@ -186,4 +190,4 @@ READERS: Mapping[str, Callable[[str], Any]] = {
     "lock_delay": str,
     "detect_deadlocks": flag,
 }
-"""How a setting is read from a text: of a variable, or of a file."""
+"""How each setting is read from a text, in a variable or in the file."""

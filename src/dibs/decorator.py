@@ -12,6 +12,7 @@ from string import Formatter
 from typing import Any, Literal
 from uuid import UUID
 
+from dibs.client import NamedStore
 from dibs.config import LockConfig
 from dibs.core.names import key_of, utf8
 from dibs.errors import AcquireTimeout, NotHeld
@@ -20,7 +21,6 @@ from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import refuse_options
 from dibs.locks.tasklock import READERS, TaskLockBase, task_configured
-from dibs.named_stores import NamedStore
 from dibs.settings import configured
 from dibs.sides import checked_client
 
@@ -123,11 +123,7 @@ _SETTINGS = frozenset(LockConfig.__dataclass_fields__)
 
 
 def current_lease() -> LeaseBase:
-    """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
-
-    In a coroutine function it is one of `dibs`, in a plain function one of `dibs.sync`; what
-    is a plain call in both (`token`, `remaining`, `ensure()`, …) needs no telling apart.
-    """
+    """What `dibs.current_lease` and `dibs.sync.current_lease` do; see there."""
     try:
         return _current.get()
     except LookupError:
@@ -218,7 +214,7 @@ def _wrapped[F: Callable[..., Any]](
 
 
 def _side(asynchronous: bool) -> Any:
-    """The module with the classes for such a function."""
+    """The module with the classes for such a function; threads do not need the other one, and asyncio."""
     return imported("dibs._api" if asynchronous else "dibs.sync")
 
 

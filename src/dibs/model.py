@@ -57,7 +57,7 @@ class Acquire:
     inbox: str = ""
     """Where pushes for this id go; means something to the backend only."""
     trace: str = ""
-    """Trace and span of the acquire (`dibs.links`), so that a waiter's span can link to its holder's."""
+    """Trace and span of the acquire (`contrib.otel`), so that a waiter's span can link to its holder's."""
     address: str = ""
     """Network address of the caller, set by a lock service; shown to operators."""
 

@@ -1,9 +1,9 @@
-"""Forks, SIGTERM, and threads that no interrupt can jam.
+"""Forks, SIGTERM, and threads that no interrupt can block.
 
-A Ctrl-C may come between any two bytecodes of the main thread. The standard library's events, conditions
-and futures, and `Thread.start()`, which waits for an event, keep a lock for some bytecodes of Python: an
-interrupt just then leaves it taken for ever. `Gate` and `start_thread` are one operation in C on one lock.
-After a fork the child holds nothing, and writes nothing to what it inherited.
+A Ctrl-C can come between any two bytecodes of the main thread. The standard library's events, conditions
+and futures, and `Thread.start()`, which waits for an event, hold a lock during some bytecodes of Python: an
+interrupt at this moment leaves the lock taken for ever. `Gate` and `start_thread` are one operation in C on
+one lock. After a fork the child holds no leases, and writes nothing to connections that it inherited.
 """
 
 import _thread
@@ -18,10 +18,10 @@ from weakref import WeakSet
 
 
 class Forkable(Protocol):
-    """Something that must not live on in a child as it is."""
+    """An object that must be reset in a child process."""
 
     def after_fork(self) -> None:
-        """In the child: make fresh locks, drop inherited sockets without writing."""
+        """In the child: make new locks, and drop inherited sockets without writing to them."""
 
 
 class _Generation:
@@ -32,21 +32,21 @@ class _Generation:
 
 
 generation = _Generation()
-"""Counts forks between the first process and this one; a lease of another number isn't ours."""
+"""The number of forks between the first process and this one. Leases of other numbers are not ours."""
 
 _forkables: WeakSet[Forkable] = WeakSet()
 
 
 def on_fork(thing: Forkable) -> None:
-    """Have `thing.after_fork()` called in every child, as long as the thing lives."""
+    """Call `thing.after_fork()` in every child, as long as the thing exists."""
     _forkables.add(thing)
 
 
 class FreshLock:
-    """A lock that every child has anew, as another thread of the parent may have held it.
+    """A lock that is new in every child, because another thread of the parent can hold it during the fork.
 
-    To be taken by `with lock.held`. Were it `with lock`, a Ctrl-C could come between the taking and the
-    block, in our own bytecodes, and nobody would ever release it.
+    Write `with lock.held`. With a `__enter__` of our own, a Ctrl-C could come between acquiring and the
+    block, and the lock would never be released.
     """
 
     __slots__ = ("__weakref__", "held")
@@ -69,7 +69,7 @@ os.register_at_fork(after_in_child=_after_in_child)
 
 
 class Gate:
-    """Shut until it is opened, once, by any thread."""
+    """Closed until any thread opens it, once."""
 
     __slots__ = ("_lock",)
 
@@ -78,14 +78,14 @@ class Gate:
         self._lock.acquire()
 
     def open(self) -> None:
-        """Let everybody through, from now on."""
+        """Let all waiting threads through, from now on."""
         try:
             self._lock.release()
         except RuntimeError:
             pass  # it was open already
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until it is open; tell whether it is."""
+        """Wait at most `timeout` seconds (None: no limit); return whether it is open."""
         longest = threading.TIMEOUT_MAX
         opened = self._lock.acquire(timeout=longest if timeout is None else min(timeout, longest))
         if opened:
@@ -96,7 +96,7 @@ class Gate:
 def start_thread(body: Callable[[], None], name: str) -> Gate:
     """Start a daemon thread; the gate opens when it has ended, or could not be started.
 
-    Raises `RuntimeError` where the interpreter ends, and starts no threads any more.
+    Raises `RuntimeError` if the interpreter is shutting down.
     """
     ended = Gate()
 
@@ -114,25 +114,25 @@ def start_thread(body: Callable[[], None], name: str) -> Gate:
         except RuntimeError:
             ended.open()
 
-    _thread.start_new_thread(start, ())  # where no interrupt comes
+    _thread.start_new_thread(start, ())  # interrupts only reach the main thread
     return ended
 
 
 class Terminated(BaseException):
-    """SIGTERM, in a thread's program: as an interrupt from the keyboard would be."""
+    """SIGTERM in the main thread, as `KeyboardInterrupt` is for Ctrl-C."""
 
 
 def _is_unhandled() -> bool:
-    """Nobody else handles it, and this is the thread in which Python would."""
+    """Whether the program does not handle SIGTERM, and this thread can."""
     ours = threading.current_thread() is threading.main_thread()
     return ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @contextmanager
 def on_sigterm(callback: Callable[[], object]) -> Generator[None]:
-    """Call back in the running loop when the process is told to end, unless somebody else does.
+    """Call `callback` in the running loop on SIGTERM, unless the program handles it.
 
-    Does nothing outside the main thread, and where loops know no signals.
+    Does nothing outside of the main thread, and in loops without signals.
     """
     if not _is_unhandled():
         yield
@@ -151,9 +151,9 @@ def on_sigterm(callback: Callable[[], object]) -> Generator[None]:
 
 @contextmanager
 def raising_on_sigterm() -> Generator[None]:
-    """Raise `Terminated` when the process is told to end, unless somebody else handles that.
+    """Raise `Terminated` on SIGTERM, unless the program handles it.
 
-    Does nothing outside the main thread.
+    Does nothing outside of the main thread.
     """
     if not _is_unhandled():
         yield

@@ -5,10 +5,10 @@ import sys
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+from dibs.client import NamedStore
 from dibs.locks.base import check_promises
 from dibs.locks.election import until_lost
 from dibs.locks.transaction import Way
-from dibs.named_stores import NamedStore
 from dibs.process import Terminated, on_sigterm, raising_on_sigterm
 from dibs.runtime.port import Runtime, step
 from dibs.session import StoreSession
@@ -40,24 +40,9 @@ def refuse_in_workflow(of: object = None, name: str = "") -> None:
         raise error(_in_workflow(name or _called(of)), type="NotInWorkflow", non_retryable=True)
 
 
-def enter_as_primitive_of_tasks(name: str) -> str:
-    """What to say to whoever writes `with` where `async with` belongs."""
-    return f"{name} of dibs is for asyncio: write `async with`, or import {name} from dibs.sync for `with`"
-
-
-def enter_as_primitive_of_threads(name: str) -> str:
-    """What to say to whoever writes `async with` where `with` belongs."""
-    return f"{name} of dibs.sync blocks: write `with`, or import {name} from dibs for `async with`"
-
-
-def enter_as_held_by_task(these_are: str) -> str:
-    """Likewise, for leases."""
-    return f"{these_are} held by a task: write `async with`, not `with`"
-
-
-def enter_as_held_by_thread(these_are: str) -> str:
-    """Likewise, for leases."""
-    return f"{these_are} held by a thread: write `with`, not `async with`"
+def refuse_client_in_workflow() -> None:
+    """Likewise for a client, on both sides."""
+    refuse_in_workflow(name="Client")
 
 
 def body_of_task(func: Callable[..., Any] | None) -> Callable[..., Any]:

@@ -5,25 +5,24 @@ that file, and run the tool.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 
 from dibs.client import (
     ConnectOptions,
-    Opened,
+    NamedStore,
+    OpenStore,
     default_session,
     examine,
     kinds_asked,
-    named,
-    opened,
+    open_store,
     resource_key,
     scan_prefix,
+    session_named,
 )
 from dibs.config import UNSET, Unset, optional_seconds
 from dibs.config import Duration as Duration
 from dibs.core.names import Kind
-from dibs.exports import public_names
-from dibs.lazy import imported
+from dibs.lazy import imported, public_names
 from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
@@ -45,16 +44,15 @@ from dibs.model import Capabilities as Capabilities
 from dibs.model import Finding as Finding
 from dibs.model import Holder as Holder
 from dibs.model import Status as Status
-from dibs.named_stores import NamedStore
 from dibs.runtime.port import Runtime, step
 from dibs.runtime.threads import ThreadRuntime
 from dibs.session import StoreSession
+from dibs.settings import store_name
 from dibs.sides import (
     body_of_thread,
     by_thread,
     checked_client,
-    enter_as_held_by_thread,
-    enter_as_primitive_of_threads,
+    refuse_client_in_workflow,
     refuse_in_loop,
     step_until_sigterm,
 )
@@ -75,18 +73,13 @@ class HeldBlock:
         step(self._begin())
         return self
 
-    def __exit__(
-        self: Held,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self: Held, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._leave(exc))
 
     if not TYPE_CHECKING:
 
         async def __aenter__(self) -> Any:
-            raise TypeError(enter_as_held_by_thread(self._are))
+            raise TypeError(f"{self._are} held by a thread: write `with`, not `async with`")
 
         async def __aexit__(self, *about: object) -> None: ...
 
@@ -123,18 +116,16 @@ class Enterable[HeldT: Held](Entering[HeldT]):
     def __enter__(self) -> HeldT:
         return step(self._enter_block())
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         step(self._take_entered()._leave(exc))
 
     if not TYPE_CHECKING:
 
         async def __aenter__(self) -> Any:
-            raise TypeError(enter_as_primitive_of_threads(type(self).__name__))
+            name = type(self).__name__
+            raise TypeError(
+                f"{name} of dibs.sync blocks: write `with`, or import {name} from dibs for `async with`"
+            )
 
         async def __aexit__(self, *about: object) -> None: ...
 
@@ -391,12 +382,7 @@ class Guarded(GuardedBase[Term]):
     def __enter__(self) -> Term:
         return self._begin()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, exc: BaseException | None, trace: object) -> None:
         self._end(exc)
 
 
@@ -556,10 +542,10 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
 class Client:
     """A client of a store. It connects on first use."""
 
-    def __init__(self, session: StoreSession, *, opened: Opened | None = None) -> None:
+    def __init__(self, session: StoreSession, *, store: OpenStore | None = None) -> None:
         self.session = session
         self._settings = session.settings
-        self._opened = opened or Opened(session)
+        self._store = store or OpenStore(session)
 
     @classmethod
     def named(cls, name: str) -> Self:
@@ -567,8 +553,9 @@ class Client:
 
         Raises `NotConfigured` for an unknown name.
         """
-        found = named(name)
-        return cls(found.session, opened=found)
+        refuse_client_in_workflow()
+        session = session_named(store_name(name))
+        return cls(session, store=OpenStore(session, shared=True))
 
     @property
     def url(self) -> str:
@@ -652,11 +639,11 @@ class Client:
         Their holders get `LeaseLost` with reason `closed`. A later use connects again. A client of the
         default store (`connect()` without a URL) leaves that store open.
         """
-        if self._opened.end():
+        if self._store.end():
             self.session.close()
 
     def __enter__(self) -> Self:
-        self._opened.begin()
+        self._store.begin()
         self._ready()
         return self
 
@@ -688,12 +675,47 @@ def connect(
     seconds, and `clock`, for tests. Instead of a URL, `client` takes a `temporalio.client.Client`. Raises
     `NotConfigured` for a URL that is not one of a store.
     """
-    found = opened(url, default, options)
-    return Client(found.session, opened=found)
+    refuse_client_in_workflow()
+    store = open_store(url, default, options)
+    return Client(store.session, store=store)
+
+
+def current_lease() -> "Lease":
+    """Return the lease that the innermost decorated function around this call holds.
+
+    In a coroutine function it is a lease of `dibs`, in a plain function one of `dibs.sync`. Raises `NotHeld`
+    outside of functions decorated with `wraps`.
+    """
+    lease: Lease = imported("dibs.decorator").current_lease()
+    return lease
 
 
 if TYPE_CHECKING:
-    from dibs.exports import *  # noqa: F403
+    from dibs.client import override as override
+    from dibs.client import set_default as set_default
+    from dibs.config import LockConfig as LockConfig
+    from dibs.decorator import NameTemplate as NameTemplate
+    from dibs.decorator import as_current as as_current
+    from dibs.errors import AcquireTimeout as AcquireTimeout
+    from dibs.errors import BackendUnavailable as BackendUnavailable
+    from dibs.errors import CapacityWarning as CapacityWarning
+    from dibs.errors import Corrupt as Corrupt
+    from dibs.errors import Deadlock as Deadlock
+    from dibs.errors import DibsError as DibsError
+    from dibs.errors import Forbidden as Forbidden
+    from dibs.errors import ImplicitStoreWarning as ImplicitStoreWarning
+    from dibs.errors import IncompatibleVersion as IncompatibleVersion
+    from dibs.errors import InvalidName as InvalidName
+    from dibs.errors import InvalidRequest as InvalidRequest
+    from dibs.errors import LeaseLost as LeaseLost
+    from dibs.errors import MissingCapability as MissingCapability
+    from dibs.errors import NotConfigured as NotConfigured
+    from dibs.errors import NotHeld as NotHeld
+    from dibs.errors import Reentrant as Reentrant
+    from dibs.errors import UnsafeTiming as UnsafeTiming
+    from dibs.locks.tasklock import TaskLockConfig as TaskLockConfig
+    from dibs.locks.term import LeaderConfig as LeaderConfig
+    from dibs.model import Waiter as Waiter
 
     __all__: list[str]
 else:

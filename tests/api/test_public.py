@@ -1,9 +1,11 @@
 """What is public: by name, alike on both sides, told what it does, and loaded only when it is used."""
 
+import ast
 import inspect
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 import dibs
 import dibs.sync
 import dibs.testing
+from dibs import lazy
 
 NAMES = [
     "AcquireTimeout",
@@ -95,6 +98,23 @@ def test_the_public_names_are_these(module: ModuleType, names: list[str]) -> Non
         assert getattr(module, name) is not None
     with pytest.raises(AttributeError, match="has no attribute 'Mutex'"):
         getattr(module, "Mutex")  # noqa: B009
+
+
+@pytest.mark.parametrize(
+    ("module", "own"), [(dibs, lazy.OWN), (dibs.sync, "")], ids=["async", "sync"]
+)
+def test_type_checkers_see_the_same_names(module: Any, own: str) -> None:
+    """They read the imports that never run; a program gets what `dibs.lazy` says."""
+    tree = ast.parse(Path(module.__file__).read_text("utf-8"))
+    static = {
+        each.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+        if each.asname == each.name
+    }
+    homes = {**lazy.SHARED, "dibs._api": own}
+    assert static == {name: home for home, names in homes.items() for name in names.split()}
 
 
 @pytest.mark.parametrize(

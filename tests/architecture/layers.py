@@ -40,7 +40,7 @@ BASE = names("errors model")
 BELOW = BASE | names("config clock process core.*")
 PUBLIC = BASE | {"", "sync"}
 SERVICE = BELOW | names(
-    "session misspelt stores.registry stores.port stores.redact stores.http.wire stores.http.names"
+    "session settings stores.registry stores.port stores.redact stores.http.wire stores.http.names"
     " stores.http.wire_service stores.http.translation runtime.port runtime.aio runtime.notifications"
     " locks.acquire locks.requests locks.messages"
 )
@@ -71,8 +71,6 @@ RULES: Mapping[str, Rule] = {
     "lazy": Rule(),
     "core.*": Rule(BASE, siblings=True, not_stdlib=IMPURE, no_async=True),
     "config": Rule(BASE | names("core.*")),
-    "links": Rule(BASE | names("core.*"), theirs=names("opentelemetry")),
-    "misspelt": Rule(names("errors")),
     "settings": Rule(BASE | names("config core.* stores.redact")),
     "stores.port": Rule(BELOW),
     "stores.redact": Rule(),
@@ -125,22 +123,12 @@ RULES: Mapping[str, Rule] = {
         not_stdlib=names("asyncio threading concurrent queue selectors"),
     ),
     "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
-    "named_stores": Rule(BELOW | names("session settings")),
-    "client": Rule(
-        BELOW | names("session named_stores settings sides locks.* runtime.port")
-    ),
-    "sides": Rule(BELOW | names("session named_stores locks.* runtime.*")),
-    "decorator": Rule(
-        BELOW | names("client lazy settings named_stores session sides locks.* runtime.*")
-    ),
-    "exports": Rule(BELOW | names("lazy client decorator locks.*")),
-    "_api": Rule(
-        BELOW | names("session client lazy named_stores runtime.* locks.* sides decorator exports")
-    ),
-    "sync": Rule(
-        BELOW | names("session client lazy named_stores runtime.* locks.* sides decorator exports")
-    ),
-    "": Rule(BASE | names("lazy config sides decorator exports _api")),
+    "client": Rule(BELOW | names("session settings locks.* runtime.port")),
+    "sides": Rule(BELOW | names("session client locks.* runtime.*")),
+    "decorator": Rule(BELOW | names("lazy client settings sides locks.*")),
+    "sync": Rule(BELOW | names("lazy session settings client runtime.* locks.* sides decorator")),
+    "_api": Rule(BELOW | names("lazy session settings client runtime.* locks.* sides sync")),
+    "": Rule(BASE | names("lazy config client decorator locks.* _api")),
     "fencing": Rule(names("fencing.*")),
     "fencing.*": Rule(BASE | names("core.names"), siblings=True),
     "tasks.*": Rule(
@@ -149,7 +137,7 @@ RULES: Mapping[str, Rule] = {
     "contrib.*": Rule(PUBLIC | names("config client"), siblings=True, theirs=names("*")),
     # it is told what passes inside
     "contrib.otel": Rule(
-        PUBLIC | names("contrib core.names links") | names("locks.requests locks.hooks"),
+        PUBLIC | names("contrib core.names") | names("locks.requests locks.hooks"),
         theirs=names("opentelemetry"),
     ),
     "temporal": Rule(
@@ -193,7 +181,7 @@ RULES: Mapping[str, Rule] = {
     # each of these is the only one that knows its library
     "server.front": Rule(SERVICE | names("server.*"), theirs=names("uvicorn")),
     "server.metrics": Rule(SERVICE | names("server.*"), theirs=HTTP | {"prometheus_client"}),
-    "server.spans": Rule(SERVICE | names("links server.*"), theirs=HTTP | {"opentelemetry"}),
+    "server.spans": Rule(SERVICE | names("contrib.otel server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.serve": Rule(SERVICE | names("server.*"), theirs=HTTP | {"opentelemetry"}),
     "server.tokens": Rule(SERVICE | names("server.*"), theirs=HTTP | {"jwt"}),
     # sees what passes, and knows of no route
@@ -232,9 +220,7 @@ RULES: Mapping[str, Rule] = {
     "__main__": Rule(names("cli")),
     "cli.*": Rule(
         PUBLIC
-        | names(
-            "process misspelt settings named_stores temporal testing config stores.http.* server.*"
-        )
+        | names("process settings temporal testing config stores.http.* server.*")
         | names("stores.redact locks.acquire runtime.port"),
         siblings=True,
         theirs=names("click rich msgspec"),
@@ -248,7 +234,10 @@ RULES: Mapping[str, Rule] = {
         theirs=names("click"),
     ),
     "testing.*": Rule(
-        PUBLIC | names("clock config session lazy core.* stores.aio stores.registry stores.port runtime.*"),
+        PUBLIC
+        | names(
+            "clock config session lazy core.* stores.aio stores.registry stores.port runtime.*"
+        ),
         siblings=True,
         theirs=names("pytest"),
     ),
@@ -257,11 +246,10 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One imported module. `eager`: it runs when the importing module is first imported."""
+    """One imported module."""
 
     module: str
     line: int
-    eager: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,31 +281,16 @@ def read_modules(source: Path = SOURCE) -> dict[str, Module]:
 
 
 def imports_of(module: Module, known: Mapping[str, Module]) -> Iterator[Import]:
-    """Every import, also inside functions; `from p import m` names `p.m` if that is a module."""
-    for node, eager in walk(module.tree, eager=True):
+    """Every import, also in functions and for type checkers; `from p import m` can name the module `p.m`."""
+    for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield Import(alias.name, node.lineno, eager)
+                yield Import(alias.name, node.lineno)
         elif isinstance(node, ast.ImportFrom):
             base = origin(module, node)
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
-                yield Import(inner if inner in known else base, node.lineno, eager)
-
-
-def walk(node: ast.AST, *, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
-    for child in ast.iter_child_nodes(node):
-        yield child, eager
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for part in child.body:
-                yield part, False
-                yield from walk(part, eager=False)
-            for part in child.orelse:
-                yield part, eager
-                yield from walk(part, eager=eager)
-        else:
-            lazy = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-            yield from walk(child, eager=eager and not lazy)
+                yield Import(inner if inner in known else base, node.lineno)
 
 
 def origin(module: Module, node: ast.ImportFrom) -> str:
@@ -389,26 +362,32 @@ def problems_of(module: Module, known: Mapping[str, Module]) -> list[str]:
 
 
 def cycles(modules: Mapping[str, Module]) -> list[list[str]]:
-    """Loops among the imports that run at import time, as paths that end where they start."""
+    """Groups of modules that import each other, directly or through others.
+
+    All imports count, also in functions and for type checkers, but not those from a package around a module.
+    """
     edges = {
-        name: sorted(
-            {i.module for i in imports_of(module, modules) if i.eager and i.module in modules}
-        )
+        name: {
+            each.module
+            for each in imports_of(module, modules)
+            if each.module in modules and not f"{name}.".startswith(f"{each.module}.")
+        }
         for name, module in modules.items()
     }
-    found: list[list[str]] = []
-    done: set[str] = set()
 
-    def visit(name: str, path: list[str]) -> None:
-        if name in path:
-            found.append([*path[path.index(name) :], name])
-            return
-        if name in done:
-            return
-        for target in edges[name]:
-            visit(target, [*path, name])
-        done.add(name)
+    def reached_from(start: str) -> set[str]:
+        found: set[str] = set()
+        new = [start]
+        while new:
+            fresh = edges[new.pop()] - found
+            found |= fresh
+            new += fresh
+        return found
 
-    for name in edges:
-        visit(name, [])
-    return found
+    reached = {name: reached_from(name) for name in edges}
+    groups = {
+        tuple(sorted(each for each in found if name in reached[each]))
+        for name, found in reached.items()
+        if name in found
+    }
+    return sorted(map(list, groups))

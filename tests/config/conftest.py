@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dibs import client, named_stores, settings
+from dibs import client, settings
 
 type Write = Callable[[str], Path]
 
@@ -18,8 +18,8 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name.startswith(("DIBS_", "KUBERNETES_")):
             monkeypatch.delenv(name, raising=False)
     by_settings: dict[Any, Any] = {}
-    monkeypatch.setattr(client, "_said", ())
-    monkeypatch.setattr(named_stores, "_by_settings", by_settings)
+    monkeypatch.setattr(client, "_defaults", ())
+    monkeypatch.setattr(client, "_by_settings", by_settings)
     monkeypatch.setattr(settings, "_files", {})
     monkeypatch.setattr(settings, "_users", {})
     yield

@@ -12,9 +12,8 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import ImplicitStoreWarning, NotConfigured, session
-from dibs.client import default_is_named, default_session
-from dibs.named_stores import session_named
+from dibs import ImplicitStoreWarning, NotConfigured, client
+from dibs.client import default_is_named, default_session, session_named
 from tests.config.conftest import Write
 from tests.runtime.scripts import run_script
 
@@ -311,7 +310,7 @@ def test_one_that_ends_in_another_context_has_ended_everywhere() -> None:
     other.run(override.__exit__, None, None, None)
     for context in (inside, copied, other):
         assert context.run(url_in_use) == "memory://default"
-    assert not session._latest
+    assert not client._overrides
 
 
 def test_they_may_end_in_any_order() -> None:

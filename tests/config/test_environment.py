@@ -12,7 +12,6 @@ import dibs
 import dibs.sync
 from dibs import LockConfig, UnsafeTiming
 from dibs.config import optional_seconds, safe_ttl, seconds
-from dibs.settings import configured
 from dibs.sync import Lock
 from tests.config.conftest import Write
 
@@ -102,10 +101,10 @@ def test_semaphores_have_variables_of_their_own(monkeypatch: pytest.MonkeyPatch)
     assert dibs.Lock("gpu").config.ttl == 30
 
 
-def test_flags_may_be_written_in_several_ways() -> None:
+def test_flags_may_be_written_in_several_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     for text, value in {"1": True, "Yes": True, " ON ": True, "0": False, "no": False}.items():
-        variables = {"DIBS_AUTO_RENEW": text}
-        assert configured("lock", "a", {}, environ=variables).auto_renew is value
+        monkeypatch.setenv("DIBS_AUTO_RENEW", text)
+        assert dibs.Lock("a").config.auto_renew is value
 
 
 def test_wraps_reads_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

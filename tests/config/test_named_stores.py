@@ -29,7 +29,7 @@ def module(request: pytest.FixtureRequest) -> Any:
 
 
 def url_of(lock: Any) -> str:
-    return str(lock._client.url)
+    return str(lock._client.session.url)
 
 
 @pytest.fixture

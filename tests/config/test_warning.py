@@ -8,7 +8,7 @@ import pytest
 
 import dibs
 import dibs.sync
-from dibs import ImplicitStoreWarning, LockConfig, UnsafeTiming, client, named_stores
+from dibs import ImplicitStoreWarning, LockConfig, UnsafeTiming, client
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +21,10 @@ async def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterato
     ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("dibs.session._home", lambda: tmp_path)
-    monkeypatch.setattr(named_stores, "_by_settings", {})
-    monkeypatch.setattr(client, "_said", ())
+    monkeypatch.setattr(client, "_by_settings", {})
+    monkeypatch.setattr(client, "_defaults", ())
     yield
-    for session in named_stores._by_settings.values():
+    for session in client._by_settings.values():
         await dibs.Client(session).close()
 
 
@@ -52,7 +52,7 @@ async def test_in_a_wrapped_function() -> None:
 
 async def test_in_a_client_of_the_default_store() -> None:
     for connect in (dibs.connect, dibs.sync.connect):
-        named_stores._by_settings.clear()
+        client._by_settings.clear()
         with pytest.warns(ImplicitStoreWarning) as warned:
             connect()
         assert line_of(warned) == "connect()"

@@ -8,7 +8,7 @@ from typing import Any
 from dibs.model import Acquire
 from dibs.stores.port import step
 from dibs.stores.sqlite import SqliteStore
-from dibs.testing.conformance.connection import Connection, connection_of
+from dibs.testing.connections import Connection, connection_of
 
 
 class ManualClock:

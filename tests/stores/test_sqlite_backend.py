@@ -31,7 +31,7 @@ from dibs.model import (
 )
 from dibs.stores.sqlite import SqliteStore
 from dibs.stores.sqlite.aio import IN_PLACE
-from dibs.testing.conformance.connection import Connection, Mode, connection_of
+from dibs.testing.connections import Connection, Mode, connection_of
 from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run, url_of
 
 KEY = b"lock:x"

@@ -32,7 +32,7 @@ from dibs.model import (
 from dibs.stores.registry import store_for
 from dibs.stores.sqlite import SqliteStore, file
 from dibs.stores.sqlite.file import StoreFile
-from dibs.testing.conformance.connection import connection_of
+from dibs.testing.connections import connection_of
 from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run, url_of
 
 KEY = b"lock:x"

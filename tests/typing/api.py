@@ -214,6 +214,9 @@ def plain_report(day: datetime.date) -> int:
 
 
 async def decorated() -> None:
+    assert_type(dibs.current_lease(), Lease | dibs.sync.Lease)
+    assert_type(dibs.sync.current_lease(), dibs.sync.Lease)
+    assert_type(dibs.current_lease().token, int)
     assert_type(await report(datetime.date(2026, 3, 1)), int)
     assert_type(plain_report(day=datetime.date(2026, 3, 1)), int)
     assert_type(once(datetime.date(2026, 3, 1)), int)

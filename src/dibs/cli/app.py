@@ -18,8 +18,7 @@ from dibs.cli.streams import Unwritten, discard_stdout, fill, watched_stdout
 from dibs.cli.voice import Voice
 from dibs.config import READERS
 from dibs.errors import CapacityWarning, DibsError, ImplicitStoreWarning
-from dibs.misspelt import is_link, near
-from dibs.settings import STORE_KEYS, STORES
+from dibs.settings import STORE_KEYS, STORES, closest, is_link
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -308,16 +307,16 @@ def _variable_meant(name: str, value: str) -> str | None:
         return None
     found = _ONE_NAME_S.fullmatch(name)
     if found is None:
-        return near(name.lower(), _FOR_ALL).upper() or None
+        return closest(name.lower(), _FOR_ALL).upper() or None
     kind, whose, field = found.groups()
     known = (STORES, *KINDS)
     if kind.lower() not in known:
-        close = near(kind.lower(), known).upper()
+        close = closest(kind.lower(), known).upper()
         return close and f"{close}__{whose}__{field}"
     settings = _fields(kind.lower())
     if field.lower() in settings:
         return None
-    close = near(field.lower(), settings).upper()
+    close = closest(field.lower(), settings).upper()
     return close and f"{kind}__{whose}__{close}"
 
 

@@ -12,7 +12,7 @@ from dibs.stores.http.names import MARK, decoded, encoded
 
 if TYPE_CHECKING:
     from dibs.cli.remote import Remote
-    from dibs.named_stores import StoreSettings
+    from dibs.settings import StoreSettings
 
 server = click.option(
     "--server",
@@ -71,7 +71,7 @@ def configured_store_url() -> str:
 
 def _configured() -> "StoreSettings | None":
     """The store that the settings or `--store` name."""
-    from dibs.named_stores import configured_store
+    from dibs.settings import configured_store
 
     name = options.store_asked()
     found = configured_store(name)

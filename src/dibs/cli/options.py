@@ -200,7 +200,7 @@ def open_to_look(url: str | None) -> "Client":
 
 def full_url(url: str | None) -> str:
     """The URL of the store that `open_client` opens, with its password."""
-    from dibs.named_stores import configured_store
+    from dibs.settings import configured_store
 
     with open_client(url) as client:  # it says what is wrong with a store
         if url:

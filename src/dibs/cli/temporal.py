@@ -11,7 +11,7 @@ from dibs.cli import options
 from dibs.cli.exits import code_of
 from dibs.cli.voice import Voice
 from dibs.errors import DibsError
-from dibs.named_stores import configured_store
+from dibs.settings import configured_store
 
 SCHEME = "temporal://"
 

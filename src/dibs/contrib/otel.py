@@ -16,10 +16,45 @@ from dibs.model import MANY, Holder
 try:
     from opentelemetry import context as contexts
     from opentelemetry import trace
-
-    from dibs.links import Links, trace_of
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as _error:
     raise needs("OpenTelemetry", "otel") from _error
+
+MAX_LINKS = 8
+"""Links of one span, at most."""
+
+_w3c = TraceContextTextMapPropagator()
+
+
+def trace_of(span: trace.Span) -> str:
+    """The span's W3C `traceparent`, which is stored with its lease; empty if the span is not sampled."""
+    about = span.get_span_context()
+    if not (about.is_valid and about.trace_flags.sampled):
+        return ""
+    carrier: dict[str, str] = {}
+    _w3c.inject(carrier, trace.set_span_in_context(span))
+    return carrier["traceparent"]
+
+
+class Links:
+    """Links from a waiter's span to the spans of the holders that it waits for, one each."""
+
+    __slots__ = ("_linked", "_span")
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+        self._linked: set[str] = set()
+
+    def add(self, holders: Iterable[Holder]) -> None:
+        """Link to the spans that acquired these leases, if they were traced."""
+        for traced in filter(None, (holder.trace for holder in holders)):
+            if traced not in self._linked and len(self._linked) < MAX_LINKS:
+                self._linked.add(traced)
+                context = _w3c.extract({"traceparent": traced})
+                there = trace.get_current_span(context).get_span_context()
+                if there.is_valid:
+                    self._span.add_link(there, {"dibs.link": "holder"})
+
 
 _GIVEN_UP = frozenset({"released", "detached", "forgotten", "resigned"})
 """Ends of a hold that are no loss."""

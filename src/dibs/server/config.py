@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, NamedTuple
@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from dibs.config import seconds
 from dibs.errors import DibsError, NotConfigured
-from dibs.misspelt import refuse_unknown, refuse_unknown_variables
 from dibs.server.audit import KEEP, MOST
 from dibs.server.limits import FIXED, TIMES, Limits
 from dibs.server.logs import Format
@@ -23,6 +22,7 @@ from dibs.server.records.sqlite import sqlite_path
 from dibs.server.secrets import Secrets
 from dibs.server.wanted import place_in, wanted
 from dibs.session import implicit_url
+from dibs.settings import closest, is_link
 from dibs.stores.redact import redacted
 
 VARIABLE = "DIBS_SERVER_"
@@ -231,12 +231,12 @@ def _from_file(path: str) -> dict[str, Any]:
         raise NotConfigured(f"{path} can't be read: {error.strerror}") from error
     except ValueError as error:
         raise NotConfigured(f"{path} is no TOML: {error}") from error
-    refuse_unknown(f"{path}:", found, _names(ServerConfig))
+    _refuse_unknown(f"{path}:", found, _names(ServerConfig))
     for name, kind in (("limits", Limits), ("placement", Placement)):
         tables = found.get(name, ())
         for table in tables if isinstance(tables, list) else (tables,):
             if isinstance(table, dict):  # it is said elsewhere of what is none
-                refuse_unknown(f"{path}: [{name}]", table, _names(kind))
+                _refuse_unknown(f"{path}: [{name}]", table, _names(kind))
     return found
 
 
@@ -244,7 +244,14 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """What variables say; a double underscore leads into a table."""
     names = {name.upper(): (name, "") for name in _names(ServerConfig) - {"limits", "placement"}}
     names |= {f"LIMITS__{name.upper()}": ("limits", name) for name in _names(Limits)}
-    refuse_unknown_variables(VARIABLE, environ, names.keys() | {"CONFIG"})
+    known = names.keys() | {"CONFIG"}
+    for variable, text in environ.items():
+        key = variable.removeprefix(VARIABLE)
+        if key == variable or key in known or is_link(key, text):
+            continue
+        close = _closest(key.lower(), {each.lower() for each in known})
+        meant = f". Did you mean {VARIABLE}{close.upper()}?" if close else ""
+        raise NotConfigured(f"unknown setting {variable}{meant}")
     found: dict[str, Any] = {}
     for variable, (name, field) in names.items():
         value = environ.get(VARIABLE + variable)
@@ -253,6 +260,30 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         elif value is not None:
             found[name] = value
     return found
+
+
+_SYNONYMS = {
+    **dict.fromkeys(("address", "bind", "host", "port"), "listen"),
+    **dict.fromkeys(("backend", "database", "redis", "url"), "store"),
+    **dict.fromkeys(("cert", "certificate"), "tls_cert"),
+    **dict.fromkeys(("grace", "timeout"), "drain_time"),
+    "proxies": "trusted_proxies",
+}
+"""What other programs call our settings."""
+
+
+def _closest(key: str, known: Collection[str]) -> str:
+    meant = _SYNONYMS.get(key, "")
+    return meant if meant in known else closest(key, known)
+
+
+def _refuse_unknown(where: str, found: Mapping[str, Any], known: Collection[str]) -> None:
+    """Raise `NotConfigured` for an unknown key; never with its value, which can be a password."""
+    for key in found:
+        if key not in known:
+            close = _closest(key, known)
+            meant = f". Did you mean {close}?" if close else ""
+            raise NotConfigured(f"{where} unknown setting {key}{meant}")
 
 
 def _names(kind: type[Struct]) -> set[str]:

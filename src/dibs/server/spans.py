@@ -13,9 +13,9 @@ from opentelemetry import context as contexts
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from dibs.contrib.otel import MAX_LINKS, Links, trace_of
 from dibs.core.names import KINDS
 from dibs.errors import DibsError
-from dibs.links import MOST, Links, trace_of
 from dibs.model import Acquire, Command, Inspect, Queued, Refused, Reply, Status
 from dibs.runtime.port import Answer
 from dibs.server.principal import Principal
@@ -151,7 +151,7 @@ class Spans:
         """Link to those who are in the way of what this request has queued for."""
         seen = _current.get()
         if seen is not None and seen.queued:
-            keys = list(seen.queued)[:MOST]
+            keys = list(seen.queued)[:MAX_LINKS]
             seen.queued.clear()
             await self._look(seen, keys)
 
