@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.stores.port import Land
-from dibs.stores.postgres import applying, examining, script, upkeep
+from dibs.stores.postgres import applying, examining, ledger, upkeep
 from dibs.stores.postgres.connecting import connect_loop, listen, new_inbox
 from dibs.stores.postgres.loop_wire import LoopWire
 from dibs.stores.postgres.session import Session
@@ -237,7 +237,7 @@ class Ears:
         wire.on_break = self._broken
 
     def _hear(self, payloads: list[str]) -> None:
-        pushes = (script.read_push(payload, self.inbox) for payload in payloads)
+        pushes = (ledger.read_push(payload, self.inbox) for payload in payloads)
         self._take([push for push in pushes if push is not None])
 
 

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Command, Page, Reply, Wakeup
-from dibs.stores.postgres import applying, script
+from dibs.stores.postgres import applying, ledger
 from dibs.stores.postgres.connecting import connect_loop, connect_thread
 from dibs.stores.postgres.session import Session
 from dibs.stores.postgres.site import Site
@@ -59,14 +59,14 @@ class WithinBackend:
         if not commands:
             return []
         now, stamp = self._site.time()
-        values = script.parameters(commands, inbox=None, now=now, stamp=stamp)
-        replies, _ = script.read_answer(await self._ask(applying.APPLY, values), commands)
+        values = ledger.parameters(commands, inbox=None, now=now, stamp=stamp)
+        replies, _ = ledger.read_answer(await self._ask(applying.APPLY, values), commands, "")
         return replies
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         now, stamp = self._site.time()
-        values = script.scan_parameters(prefix, cursor, limit, now, stamp)
-        return script.read_page(await self._ask(applying.SCAN, values))
+        values = ledger.scan_parameters(prefix, cursor, limit, now, stamp)
+        return ledger.read_page(await self._ask(applying.SCAN, values))
 
     async def _ask(self, statement: Statement, values: Values = ()) -> Rows:
         given = self._connection
