@@ -54,7 +54,7 @@ class StoreSession:
         on_fork(self)
 
     def _reset(self) -> None:
-        self.keeper = StoreKeeper(self.store, self._clock)
+        self.keeper = StoreKeeper(self.store, self._clock, **self._timing)
         self._threads: ThreadRuntime | None = None
         self._loops: dict[asyncio.AbstractEventLoop, AsyncRuntime] = {}
         self._last: tuple[Any, AsyncRuntime | None] = (None, None)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, get_args
 
 from dibs.config import LockConfig
-from dibs.errors import NotConfigured
 from dibs.locks.description import check_promises
 from dibs.locks.election import until_lost
 from dibs.locks.lease import LeaseBase
@@ -215,13 +214,7 @@ def by_thread(rt: Runtime, connection: Any) -> Way:
 def _way(rt: Runtime, connection: Any, *, blocking: bool, else_say: str) -> Way:
     keeper: Any = rt.keeper
     store = keeper.store
-    join = getattr(store, "within", None)
-    if join is None:
-        raise NotConfigured(
-            f"{store.url} can't be part of a transaction: within= is for leases in the database that "
-            "the transaction is in, and of the stores here postgresql:// can do that"
-        )
-    way = join(connection)
+    way = store.within(connection)
     if way.blocking is not blocking:
         raise TypeError(f"within= is a {type(connection).__qualname__}: {else_say}")
     joined: Way = way

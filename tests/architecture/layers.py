@@ -77,15 +77,17 @@ RULES: Mapping[str, Rule] = {
     "stores.port": Rule(BELOW),
     "stores.redact": Rule(),
     "stores.bell": Rule(),
-    "stores.buffered": Rule(),
+    "stores.aio": Rule(BASE | names("stores.port")),
     "stores": Rule(),
     "stores.registry": Rule(BELOW | names("lazy stores.port stores.redact")),
     "stores.*": Rule(
-        BELOW | names("stores.bell stores.buffered stores.port stores.redact"),
+        BELOW | names("stores.aio stores.bell stores.port stores.redact"),
         theirs=names("*"),
     ),
     "stores.memory": Rule(BELOW | names("stores.port")),
-    "stores.sqlite.*": Rule(BELOW | names("stores.bell stores.port stores.redact"), siblings=True),
+    "stores.sqlite.*": Rule(
+        BELOW | names("stores.aio stores.bell stores.port stores.redact"), siblings=True
+    ),
     # what is said, between workflows and clients: the same on both sides, so it does nothing
     "stores.temporal.protocol.*": Rule(
         BASE | names("core.*"), siblings=True, not_stdlib=IMPURE - {"os"}, no_async=True
@@ -107,7 +109,7 @@ RULES: Mapping[str, Rule] = {
     # a query is asked at any time, and the workflow's own stands still between its tasks
     "stores.temporal.broker.clock": Rule(theirs=names("temporalio")),
     "stores.temporal.client.*": Rule(
-        BELOW | names("stores.port stores.temporal.protocol.* stores.temporal.unheeded"),
+        BELOW | names("stores.aio stores.port stores.temporal.protocol.* stores.temporal.unheeded"),
         siblings=True,
         theirs=names("temporalio"),
     ),

@@ -10,7 +10,6 @@ from dibs.stores.port import Store
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance
-from dibs.testing.conformance.world import step
 from tests.servers.certificates import self_signed
 from tests.servers.postgres import PostgresServer
 from tests.servers.redis import RedisServer
@@ -113,9 +112,9 @@ class Http(BackendConformance):
         else:
             self.stores[tmp_path] = self.served.put(f"sqlite:///{tmp_path}/leases.db", clock)
         store = store_for(self.served.url)
-        learnt = store.backend(blocking=True)
-        step(learnt.open(listen=False))  # so that the suite knows which cases are for it
-        step(learnt.close())
+        learnt = store.blocking_connection()
+        learnt.open(10)  # so that the suite knows which cases are for it
+        learnt.close()
         return store
 
 

@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,10 +27,11 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.stores.port import Backend, Store
+from dibs.stores.port import BlockingConnection, Store
 from dibs.stores.registry import store_for
 from dibs.testing import ManualClock
 from dibs.testing.conformance import BackendConformance, World
+from tests.changed_store import ChangedBlockingConnection, ChangedStore
 
 pytestmark = pytest.mark.once  # servers and searches are the same for each version of Python
 
@@ -39,46 +39,30 @@ type Apply = Callable[[Command], Reply]
 type Bug = Callable[[Command, Apply], Reply]
 
 
-class BuggyBackend:
+class BuggyConnection(ChangedBlockingConnection):
     """Sees each command alone, and may change what comes of it."""
 
-    def __init__(self, backend: Backend, bug: Bug) -> None:
-        self._backend = backend
+    def __init__(self, store: ChangedStore, inner: BlockingConnection, bug: Bug) -> None:
+        super().__init__(store, inner)
         self._bug = bug
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        return [self._bug(each, lambda c: self._inner.apply([c], timeout)[0]) for each in commands]
 
-    def _honest(self, command: Command) -> Reply:
-        replies = self._backend.apply_now([command])
-        assert replies is not None
-        return replies[0]
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return [self._bug(command, self._honest) for command in commands]
+class BuggyStore(ChangedStore):
+    def __init__(self, store: Store, bug: Bug) -> None:
+        super().__init__(store)
+        self._bug = bug
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return self.apply_now(commands)
-
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        pushes = await self._backend.wakeups(timeout)
+    def pushes(self, pushes: Sequence[Wakeup]) -> Sequence[Wakeup]:
         return () if self._bug is drops_pushes else pushes
 
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        page = await self._backend.scan(prefix, cursor, limit)
+    def page(self, page: Page) -> Page:
         return replace(page, cursor=None) if self._bug is one_page_only else page
 
-
-class BuggyStore:
-    def __init__(self, store: Store, bug: Bug) -> None:
-        self.url = store.url
-        self.capabilities = store.capabilities
-        self._store = store
-        self._bug = bug
-
-    def backend(self, *, blocking: bool) -> Backend:
-        backend: Any = BuggyBackend(self._store.backend(blocking=blocking), self._bug)
-        return backend  # type: ignore[no-any-return]
+    def blocking_connection(self) -> BlockingConnection:
+        return BuggyConnection(self, self.inner.blocking_connection(), self._bug)
 
 
 # ---- the bugs -------------------------------------------------------------------------------------
@@ -229,8 +213,7 @@ def refusals(bug: Bug, tmp_path: Path, *, first_only: bool = True) -> list[str]:
 
     class Harness(BackendConformance):
         def make_store(self, clock: ManualClock, tmp_path: Path) -> Store:
-            store: Any = BuggyStore(store_for("memory://", clock=clock), bug)
-            return store  # type: ignore[no-any-return]
+            return BuggyStore(store_for("memory://", clock=clock), bug)
 
     found = []
     for name, case in inspect.getmembers(Harness, inspect.isfunction):

@@ -6,14 +6,17 @@ from typing import Any
 from uuid import uuid4
 
 from dibs.clock import Clock
-from dibs.model import Command, Page, Reply, Wakeup
+from dibs.errors import DibsError
+from dibs.model import Capabilities, Command, Finding, Page, Reply, Wakeup
+from dibs.runtime.batcher import apply_over
+from dibs.stores.aio import submit_in_task
 from dibs.stores.memory import MemoryStore
-from dibs.stores.port import Backend, Store
+from dibs.stores.port import AsyncConnection, BlockingConnection, Deliver, Done, GiveUp, Store
 
 type Gate = Callable[[Sequence[Command]], None]
 
 
-class TappedStore:
+class TappedStore(Store):
     """A memory store whose connections tell what travels, and can be held up or made to fail.
 
     `before` and `after` are called with each batch, on either side of its application, and may raise.
@@ -24,7 +27,6 @@ class TappedStore:
     def __init__(self, *, clock: Clock | None = None, turns: int = 0, store: Any = None) -> None:
         self.inner: Store = store or MemoryStore(f"memory://{uuid4()}", clock=clock)
         self.url = self.inner.url
-        self.capabilities = self.inner.capabilities
         self.turns = turns
         self.batches: list[Sequence[Command]] = []
         """What was sent by event loops."""
@@ -36,67 +38,119 @@ class TappedStore:
         self.hold: asyncio.Event | None = None
         """While it isn't set, calls of event loops wait for it before they are applied."""
 
-    def backend(self, *, blocking: bool) -> Backend:
-        return TappedBackend(self, self.inner.backend(blocking=blocking), blocking=blocking)
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    def async_connection(self) -> AsyncConnection:
+        return TappedAsyncConnection(self, self.inner.async_connection())
+
+    def blocking_connection(self) -> BlockingConnection:
+        return TappedBlockingConnection(self, self.inner.blocking_connection())
 
 
-class TappedBackend:
-    """One connection of it."""
+class TappedAsyncConnection:
+    """One connection of an event loop."""
 
-    def __init__(self, store: TappedStore, inner: Backend, *, blocking: bool) -> None:
+    parallel = 1
+
+    def __init__(self, store: TappedStore, inner: AsyncConnection) -> None:
         self._store = store
         self._inner = inner
-        self._blocking = blocking
 
     @property
     def inbox(self) -> str:
         return self._inner.inbox
 
-    async def open(self, *, listen: bool = True) -> None:
+    async def open(self) -> None:
         await self._turns()
         self._store.before(())
-        await self._inner.open(listen=listen)
+        await self._inner.open()
 
     async def close(self) -> None:
         await self._inner.close()
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         if self._store.turns or self._store.hold is not None:
-            return None
-        self._note(commands)
+            return submit_in_task(self._apply(commands), done)
+        self._store.batches.append(tuple(commands))
         self._store.before(commands)
-        replies = self._inner.apply_now(commands)
-        self._store.after(commands)
-        return replies
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        self._note(commands)
-        self._store.before(commands)
+        def back(result: Sequence[Reply] | DibsError) -> None:
+            self._store.after(commands)
+            done(result)
+
+        return self._inner.submit(commands, back)
+
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        self._store.batches.append(tuple(commands))
         await self._turns()
-        if self._store.hold is not None and not self._blocking:
+        self._store.before(commands)
+        if self._store.hold is not None:
             await self._store.hold.wait()
-        replies = await self._inner.apply(commands)
+        replies = await apply_over(self._inner, commands)
         await self._turns()
         self._store.after(commands)
         return replies
-
-    def _note(self, commands: Sequence[Command]) -> None:
-        (self._store.kept if self._blocking else self._store.batches).append(tuple(commands))
 
     async def _turns(self) -> None:
-        if not self._blocking:
-            for _ in range(self._store.turns):
-                await asyncio.sleep(0)
+        for _ in range(self._store.turns):
+            await asyncio.sleep(0)
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+    async def subscribe(self, deliver: Deliver) -> None:
         self._store.listening(())
-        return await self._inner.wakeups(timeout)
-
-    def nudge(self) -> None:
-        self._inner.nudge()
+        await self._inner.subscribe(deliver)
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         return await self._inner.scan(prefix, cursor, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        return await self._inner.examine()
+
+    def after_fork(self) -> None:
+        self._inner.after_fork()
+
+
+class TappedBlockingConnection:
+    """One connection of a thread."""
+
+    def __init__(self, store: TappedStore, inner: BlockingConnection) -> None:
+        self._store = store
+        self._inner = inner
+
+    @property
+    def inbox(self) -> str:
+        return self._inner.inbox
+
+    def open(self, timeout: float) -> None:
+        self._store.before(())
+        self._inner.open(timeout)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        self._store.kept.append(tuple(commands))
+        self._store.before(commands)
+        replies = self._inner.apply(commands, timeout)
+        self._store.after(commands)
+        return replies
+
+    def subscribe(self, timeout: float) -> None:
+        self._inner.subscribe(timeout)
+
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        self._store.listening(())
+        return self._inner.notifications(timeout)
+
+    def wake(self) -> None:
+        self._inner.wake()
+
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return self._inner.scan(prefix, cursor, limit)
+
+    def examine(self) -> Sequence[Finding]:
+        return self._inner.examine()
 
     def after_fork(self) -> None:
         self._inner.after_fork()

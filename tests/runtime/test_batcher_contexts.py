@@ -1,4 +1,4 @@
-"""A backend that asks for it is called in the context of whoever has a command in the batch."""
+"""A batch is submitted in the context of the first who has a command in it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -8,43 +8,33 @@ from functools import partial
 import pytest
 
 from dibs.clock import SystemClock
-from dibs.model import Command, Inspect, Reply, Unknown
+from dibs.model import Command, Inspect, Unknown
 from dibs.runtime.batcher import Batcher
-from dibs.stores.port import Land
+from dibs.stores.port import Done, GiveUp
 
 caller: ContextVar[str] = ContextVar("caller", default="nobody")
 
 
 class Waits:
-    """Answers when it is told to, and remembers in whose context it was called."""
+    """Takes up to `parallel` batches at a time, and remembers in whose context each was submitted."""
 
-    in_context = True
     inbox = ""
 
-    def __init__(self) -> None:
+    def __init__(self, parallel: int) -> None:
+        self.parallel = parallel
         self.called_by: list[str] = []
-        self.gate = asyncio.Event()
-
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
-
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        self.called_by.append(caller.get())
-        await self.gate.wait()
-        return [Unknown()] * len(commands)
-
-
-class Launches(Waits):
-    """The same, by launched batches."""
-
-    def __init__(self) -> None:
-        super().__init__()
         self.landing: list[Callable[[], None]] = []
 
-    def launch(self, commands: Sequence[Command], land: Land) -> Callable[[], None] | None:
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         self.called_by.append(caller.get())
-        self.landing.append(lambda: land([Unknown()] * len(commands)))
+        self.landing.append(lambda: done([Unknown()] * len(commands)))
         return lambda: None
+
+    def land(self) -> None:
+        """Answer the oldest, in the context of whoever has opened the connection."""
+        opener = copy_context()
+        opener.run(caller.set, "whoever has opened the connection")
+        opener.run(self.landing.pop(0))
 
 
 def as_caller(name: str, batcher: Batcher) -> asyncio.Task[object]:
@@ -58,46 +48,34 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize("asks", [True, False])
-async def test_behind_a_flight(asks: bool) -> None:
-    backend = Waits()
-    backend.in_context = asks
-    batcher = Batcher(backend, asyncio.get_running_loop(), SystemClock(), 5.0)  # type: ignore[arg-type]
-    first = as_caller("first", batcher)
-    await turns()
-    second = as_caller("second", batcher)
-    await turns()
-    backend.gate.set()
-    await asyncio.gather(first, second)
-    assert backend.called_by == ["first", "second" if asks else "first"]
-
-
-async def test_where_nothing_was_ever_set() -> None:
-    """An empty context is false, and can be entered once only as any other."""
-    backend = Waits()
-    batcher = Batcher(backend, asyncio.get_running_loop(), SystemClock(), 5.0)  # type: ignore[arg-type]
-    call = partial(batcher.call, Inspect(b"lock:x"))
-    first = asyncio.create_task(call(), context=Context())
-    await turns()
-    second = asyncio.create_task(call(), context=Context())
-    await turns()
-    backend.gate.set()
-    async with asyncio.timeout(10):
-        await asyncio.gather(first, second)
-
-
-async def test_behind_two_that_were_launched() -> None:
-    backend = Launches()
-    batcher = Batcher(backend, asyncio.get_running_loop(), SystemClock(), 5.0)  # type: ignore[arg-type]
+@pytest.mark.parametrize("parallel", [1, 2])
+async def test_behind_others(parallel: int) -> None:
+    connection = Waits(parallel)
+    batcher = Batcher(connection, asyncio.get_running_loop(), SystemClock(), 5.0)  # type: ignore[arg-type]
     tasks = []
     for name in ("first", "second", "third"):
         tasks.append(as_caller(name, batcher))
         await turns()
-    assert backend.called_by == ["first", "second"]
-    opener = copy_context()
-    opener.run(caller.set, "whoever has opened the connection")
-    while backend.landing:
-        opener.run(backend.landing.pop(0))
+    assert connection.called_by == ["first", "second"][:parallel]
+    while connection.landing:
+        connection.land()
         await turns()
     await asyncio.gather(*tasks)
-    assert backend.called_by == ["first", "second", "third"]
+    assert connection.called_by == ["first", "second", "third"][: len(connection.called_by)]
+    assert len(connection.called_by) == parallel + 1
+
+
+async def test_where_nothing_was_ever_set() -> None:
+    """An empty context is false, and can be entered once only as any other."""
+    connection = Waits(1)
+    batcher = Batcher(connection, asyncio.get_running_loop(), SystemClock(), 5.0)  # type: ignore[arg-type]
+    call = partial(batcher.call, Inspect(b"lock:x"))
+    tasks = []
+    for _ in range(2):
+        tasks.append(asyncio.create_task(call(), context=Context()))
+        await turns()
+    async with asyncio.timeout(10):
+        while connection.landing:
+            connection.land()
+            await turns()
+        await asyncio.gather(*tasks)

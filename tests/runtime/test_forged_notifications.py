@@ -20,7 +20,7 @@ from dibs.clock import SystemClock
 from dibs.errors import AcquireTimeout
 from dibs.locks.by_id import Unattended
 from dibs.model import Acquire, Event, Wakeup
-from dibs.runtime.notifications import Letterbox, PassingMail
+from dibs.runtime.notifications import PassingMail, Receiver
 from dibs.session import StoreSession
 from dibs.stores.sqlite import post as letters
 from tests.runtime.real_stores import SHARED, url_of
@@ -35,7 +35,7 @@ type Forge = Callable[[Wakeup], None]
 class Overheard(PassingMail):
     """What arrives; with `keep` it goes no further."""
 
-    def __init__(self, letterbox: Letterbox) -> None:
+    def __init__(self, letterbox: Receiver) -> None:
         super().__init__(letterbox)
         self.arrived: asyncio.Queue[Wakeup] = asyncio.Queue()
         self.keep = False

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import ref
 
 from dibs.locks.deadlock import Detective, Lookout
-from dibs.runtime.holdings import SPARE, Holdings
+from dibs.runtime.port import SPARE, HeldByOwner
 from tests.locks.waits import pause
 from tests.locks.worlds import World
 
@@ -24,7 +24,7 @@ class Thing:
 
 
 def test_neither_lease_nor_former_holder_is_kept_alive() -> None:
-    holdings, me, lease = Holdings(), Thing(), Thing()
+    holdings, me, lease = HeldByOwner(), Thing(), Thing()
     holdings.put(b"a", me, lease)
     known = ref(lease)
     del lease
@@ -39,7 +39,7 @@ def test_neither_lease_nor_former_holder_is_kept_alive() -> None:
 
 
 def test_the_index_does_not_grow_with_what_was_held_before() -> None:
-    holdings, me, kept = Holdings(), Thing(), Thing()
+    holdings, me, kept = HeldByOwner(), Thing(), Thing()
     holdings.put(b"kept", me, kept)
     for number in range(20 * SPARE):
         key, who, lease = b"%d" % number, me if number % 2 else Thing(), Thing()
@@ -51,7 +51,7 @@ def test_the_index_does_not_grow_with_what_was_held_before() -> None:
 
 
 def test_an_index_that_was_interrupted_is_made_again() -> None:
-    holdings, me, lease = Holdings(), Thing(), Thing()
+    holdings, me, lease = HeldByOwner(), Thing(), Thing()
     holdings.put(b"a", me, lease)
     holdings._old, holdings._index = holdings._index, {}  # and then it was interrupted
     assert holdings.of(me) == [lease]
@@ -61,7 +61,7 @@ def test_an_index_that_was_interrupted_is_made_again() -> None:
 
 
 def test_threads_find_what_they_hold_while_others_come_and_go() -> None:
-    holdings, missing = Holdings(), list[str]()
+    holdings, missing = HeldByOwner(), list[str]()
     begin = threading.Barrier(4)
 
     def work(number: int) -> None:

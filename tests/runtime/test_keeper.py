@@ -227,11 +227,11 @@ def test_a_lease_that_the_store_has_only_in_its_queue_or_with_another_token_is_l
     """As after a failover to a server that knows its position in the queue, and not its grant."""
     lease = site.client.lock("a", ttl=TTL).acquire()
     key, own = lease.key, lease._id
-    behind = site.store.inner.backend(blocking=True)
-    behind.apply_now([Release(key, own), Acquire(key, "other", "they", TTL)])
-    behind.apply_now([Acquire(key, own, "me", TTL, queue=True)])
+    behind = site.store.inner.blocking_connection()
+    behind.apply([Release(key, own), Acquire(key, "other", "they", TTL)], TTL)
+    behind.apply([Acquire(key, own, "me", TTL, queue=True)], TTL)
     if now == "holds by another grant":
-        behind.apply_now([Release(key, "other")])
+        behind.apply([Release(key, "other")], TTL)
     if by == "renew()":
         with pytest.raises(LeaseLost, match="the store has no such lease any more"):
             lease.renew()

@@ -1,101 +1,134 @@
-"""Threads share the connections that are best for a store, in the order in which they came."""
+"""Threads share the connections that a store allows, in the order in which they came."""
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from dibs.errors import BackendUnavailable
 from dibs.runtime import threads as pools
-from dibs.runtime.port import step
-from dibs.runtime.threads import Pool
-from dibs.stores.port import Backend
-from dibs.stores.sqlite import SqliteStore
+from dibs.runtime.threads import Pool, Slot
 
-
-class Made:
-    """A pool over a file, and how many connections it has made."""
-
-    def __init__(self, path: Path, most: int | None) -> None:
-        self.store = SqliteStore(f"sqlite:///{path}")
-        self.count = 0
-        self.pool = Pool(self._make, most)
-
-    def _make(self) -> Backend:
-        self.count += 1
-        return self.store.backend(blocking=True)
+SOON = 10.0
+"""Seconds within which all ends when all is well."""
 
 
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Made]:
-    made = Made(tmp_path / "leases.db", 1)
-    yield made
-    made.pool.close()
+def one() -> Pool:
+    return Pool(1)
 
 
 def in_line(pool: Pool, count: int) -> None:
     """Wait until so many stand in line."""
     end = time.monotonic() + 10
-    while len(pool._line) < count:
+    while len(pool._queue) < count:
         assert time.monotonic() < end
         time.sleep(0.001)
 
 
-def test_many_threads_share_one_connection_and_none_is_passed_over(one: Made) -> None:
-    first = one.pool.take()
+def test_many_threads_share_one_connection_and_none_is_passed_over(one: Pool) -> None:
+    first = one.take(SOON)
     served: list[int] = []
 
     def take(number: int) -> None:
-        backend = one.pool.take()
-        assert backend is first
+        slot = one.take(SOON)
+        assert slot is first
         served.append(number)
-        one.pool.give(backend)
+        one.give(slot)
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
     for number, thread in enumerate(threads):
         thread.start()
-        in_line(one.pool, number + 1)
-    one.pool.give(first)
+        in_line(one, number + 1)
+    one.give(first)
     for thread in threads:
         thread.join(10)
     assert served == list(range(8))
-    assert one.count == 1
 
 
-def test_a_connection_that_never_comes_back_costs_a_wait_once(
-    one: Made, monkeypatch: pytest.MonkeyPatch
+def test_slow_calls_of_many_threads_never_take_more_connections_than_the_limit(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pools, "LONGEST", 0.05)
-    lost = one.pool.take()
-    second = one.pool.take()
-    assert second is not lost
-    one.pool.discard(second)  # nor does the next one
+    """Also once they have waited for longer than it takes to look for lost ones."""
+    monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
+    pool = Pool(8)
+    used: set[Slot] = set()
+    busy = threading.Semaphore(8)
+    served = []
+
+    def work() -> None:
+        slot = pool.take(SOON)
+        used.add(slot)
+        assert busy.acquire(blocking=False), "a ninth is in use"
+        time.sleep(0.1)
+        busy.release()
+        served.append(slot)
+        pool.give(slot)
+
+    threads = [threading.Thread(target=work) for _ in range(60)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert len(served) == 60
+    assert len(used) <= 8
+
+
+def test_whoever_gets_none_in_time_is_told(one: Pool) -> None:
+    taken = one.take(SOON)
     begun = time.monotonic()
-    one.pool.give(one.pool.take())
-    assert time.monotonic() - begun < 0.05
-    step(lost.close())
 
+    def late() -> None:
+        with pytest.raises(BackendUnavailable, match="in time: all 1 connections"):
+            one.take(0.05)
 
-def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Made) -> None:
-    broken = one.pool.take()
-    taken: list[Backend] = []
-    thread = threading.Thread(target=lambda: taken.append(one.pool.take()))
+    thread = threading.Thread(target=late)
     thread.start()
-    in_line(one.pool, 1)
-    begun = time.monotonic()
-    one.pool.discard(broken)
     thread.join(10)
-    assert time.monotonic() - begun < pools.LONGEST
+    assert 0.04 < time.monotonic() - begun < 5
+    one.give(taken)
+    assert one.take(0.0) is taken
+    one.give(taken)
+
+
+def test_a_connection_that_its_thread_has_lost_is_replaced(
+    one: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
+    lost: list[Slot] = []
+    dead = threading.Thread(target=lambda: lost.append(one.take(SOON)))
+    dead.start()
+    dead.join(10)
+    second = one.take(SOON)
+    assert second is not lost[0]
+    third = one.take(SOON)  # this thread's own, which it can't be using
+    assert third is not second
+    one.give(second)
+    assert list(one._idle) == [], "what was replaced is closed, and not used again"
+    third.thread = None  # as an interrupt leaves it between two steps
+    fourth = one.take(SOON)
+    assert fourth is not third
+    one.give(fourth)
+
+
+def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Pool) -> None:
+    broken = one.take(SOON)
+    taken: list[Slot] = []
+    thread = threading.Thread(target=lambda: taken.append(one.take(SOON)))
+    thread.start()
+    in_line(one, 1)
+    begun = time.monotonic()
+    one.discard(broken)
+    thread.join(10)
+    assert time.monotonic() - begun < pools.LOOK_EVERY
     assert taken != [broken]
-    one.pool.give(taken[0])
+    one.give(taken[0])
 
 
-def test_a_store_without_a_limit_lets_nobody_wait(tmp_path: Path) -> None:
-    made = Made(tmp_path / "leases.db", None)
-    taken = [made.pool.take() for _ in range(pools.MAX_IDLE + 4)]
+def test_a_store_without_a_limit_lets_nobody_wait() -> None:
+    pool = Pool(None)
+    taken = [pool.take(SOON) for _ in range(pools.MAX_IDLE + 4)]
     assert len(set(map(id, taken))) == len(taken)
-    for backend in taken:
-        made.pool.give(backend)
-    assert len(made.pool._idle) == pools.MAX_IDLE
-    made.pool.close()
+    for slot in taken:
+        pool.give(slot)
+    assert len(pool._idle) == pools.MAX_IDLE

@@ -43,7 +43,7 @@ class Gate:
         """Whose acquires went to the store."""
         self.reads = 0
         runtime = world.server.service.runtime
-        call, scan = runtime.call, runtime.backend.scan
+        call, scan = runtime.call, runtime.connection.scan
 
         async def slow_call(command: Command, patience: float | None = None) -> Answer:
             if type(command) is Acquire:
@@ -57,7 +57,7 @@ class Gate:
             return await scan(*given)
 
         monkeypatch.setattr(runtime, "call", slow_call)
-        monkeypatch.setattr(runtime.backend, "scan", slow_scan)
+        monkeypatch.setattr(runtime.connection, "scan", slow_scan)
 
     def open(self, number: int) -> None:
         def release() -> None:

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Inspect, Reply, Status, Wakeup
-from dibs.runtime.port import step
-from dibs.stores.port import Backend
 from dibs.stores.registry import store_for
 from tests.torture.engine import Engine
 from tests.torture.simruntime import SimRuntime
@@ -59,9 +57,10 @@ class Network:
         self.engine = engine
         self.weather = weather
         self.seen = seen
-        self.backend: Backend = store_for("memory://", clock=engine.clock).backend(blocking=True)
-        step(self.backend.open())
-        self.inbox = self.backend.inbox
+        store = store_for("memory://", clock=engine.clock)
+        self.connection = store.blocking_connection()
+        self.connection.subscribe(0.0)
+        self.inbox = self.connection.inbox
         self.away_until = 0.0
         self.doubled: set[str] = set()
         """The notes of those whose Acquire was doubled on its way: a late copy may have been granted."""
@@ -93,7 +92,7 @@ class Network:
             return
         reply = self.apply(message.command)
         self.seen(message, reply)
-        for wakeup in step(self.backend.wakeups(0.0)):
+        for wakeup in self.connection.notifications(0.0):
             self._push(wakeup)
         if self.engine.random.random() >= self.weather.lose:
             when = self.engine.now + self._delay()
@@ -101,22 +100,19 @@ class Network:
 
     def apply(self, command: Command) -> Reply:
         """What the store makes of a command."""
-        replies = self.backend.apply_now([command])
-        assert replies is not None
-        return replies[0]
+        return self.connection.apply([command], 0.0)[0]
 
     def peek(self, key: bytes) -> Status:
         """What the store has of a key; no message is needed for that."""
-        replies = self.backend.apply_now([Inspect(key)])
-        assert replies is not None
+        replies = self.connection.apply([Inspect(key)], 0.0)
         assert isinstance(replies[0], Status)
-        for wakeup in step(self.backend.wakeups(0.0)):
+        for wakeup in self.connection.notifications(0.0):
             self._push(wakeup)
         return replies[0]
 
     def held(self) -> Sequence[Status]:
         """All that somebody holds or waits for."""
-        return step(self.backend.scan(b"", None, 1000)).items
+        return self.connection.scan(b"", None, 1000).items
 
     def _push(self, wakeup: Wakeup) -> None:
         address = self._addresses.get(wakeup.lease)

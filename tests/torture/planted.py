@@ -13,7 +13,6 @@ from dibs.model import (
     Acquire,
     Command,
     Granted,
-    Page,
     Release,
     Released,
     Renew,
@@ -22,8 +21,8 @@ from dibs.model import (
     Resize,
     Wakeup,
 )
-from dibs.stores.port import Backend
 from dibs.stores.sqlite import SqliteStore
+from tests.changed_store import ChangedStore
 
 PASSWORD = "hunter2"
 
@@ -133,48 +132,20 @@ BUGS = {
 }
 
 
-class PlantedStore:
+class PlantedStore(ChangedStore):
     """By URL."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         parts = urlsplit(url)
-        self._store = SqliteStore(f"sqlite:///{parts.path}", clock=clock)
+        super().__init__(SqliteStore(f"sqlite:///{parts.path}", clock=clock))
         self._bug = BUGS[parse_qs(parts.query).get("bug", ["none"])[0]]
         self.url = url.replace(PASSWORD, "***")
-        self.capabilities = self._store.capabilities
 
-    def backend(self, *, blocking: bool) -> Backend:
-        return PlantedBackend(self._store.backend(blocking=blocking), self._bug)
+    def commands(self, commands: Sequence[Command]) -> Sequence[Command]:
+        return [self._bug.command(each) for each in commands]
 
-
-class PlantedBackend:
-    """One connection."""
-
-    def __init__(self, backend: Backend, bug: Bug) -> None:
-        self._backend = backend
-        self._bug = bug
-        self.open = backend.open
-        self.close = backend.close
-        self.nudge = backend.nudge
-        self.after_fork = backend.after_fork
-
-    @property
-    def inbox(self) -> str:
-        return self._backend.inbox
-
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        replies = self._backend.apply_now([self._bug.command(each) for each in commands])
-        return None if replies is None else self._told(replies, commands)
-
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        replies = await self._backend.apply([self._bug.command(each) for each in commands])
-        return self._told(replies, commands)
-
-    def _told(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
+    def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
         return [self._bug.reply(*each) for each in zip(replies, commands, strict=True)]
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        return [self._bug.push(each) for each in await self._backend.wakeups(timeout)]
-
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return await self._backend.scan(prefix, cursor, limit)
+    def pushes(self, pushes: Sequence[Wakeup]) -> Sequence[Wakeup]:
+        return [self._bug.push(each) for each in pushes]

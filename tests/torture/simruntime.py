@@ -7,9 +7,8 @@ from weakref import ref
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Granted, Release, Renewed, Wakeup
-from dibs.runtime.holdings import Holdings
-from dibs.runtime.notifications import Mailroom
-from dibs.runtime.port import Answer, Told, Watched
+from dibs.runtime.notifications import NotificationRouter
+from dibs.runtime.port import Answer, HeldByOwner, Told, Watched
 from tests.torture.engine import Process
 from tests.torture.tasks import Dead, SimGuard, SimSignal, Task
 
@@ -88,10 +87,10 @@ class SimRuntime:
         self.process = process
         self.capabilities = Capabilities(scope="process")
         self.keeper = SimKeeper(self)
-        self.mail = Mailroom(self._revoked)
+        self.mail = NotificationRouter(self._revoked)
         self.connect_timeout = 10.0
         self.call_timeout = CALL_TIMEOUT
-        self.holding = Holdings()
+        self.holding = HeldByOwner()
         self.now = process.now
         self.inbox = network.inbox
         self.is_ready = True

@@ -11,12 +11,10 @@ from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Finding, Inspect, Page, Status, Wakeup
 from dibs.process import on_fork
-from dibs.runtime.batcher import Batcher
-from dibs.runtime.flight import Call
-from dibs.runtime.holdings import Holdings
+from dibs.runtime.batcher import Batcher, Call
 from dibs.runtime.keeper import StoreKeeper
-from dibs.runtime.notifications import Letterbox
-from dibs.runtime.port import Answer, Told
+from dibs.runtime.notifications import Receiver
+from dibs.runtime.port import Answer, HeldByOwner, Told
 from dibs.stores.port import Store
 
 
@@ -141,20 +139,6 @@ class TaskGuard:
         return task.cancelled() or task._exception is not None
 
 
-def _while_it_lives(
-    method: Callable[[Sequence[Wakeup]], None],
-) -> Callable[[Sequence[Wakeup]], None]:
-    """A store's thread, which calls it, must not keep alive what a closed loop has left."""
-    reference = WeakMethod(method)
-
-    def call(wakeups: Sequence[Wakeup]) -> None:
-        found = reference()
-        if found is not None:
-            found(wakeups)
-
-    return call
-
-
 class AsyncRuntime:
     """One event loop's way to a store."""
 
@@ -172,26 +156,27 @@ class AsyncRuntime:
         keeper.is_closed = False
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding = Holdings()
+        self.holding = HeldByOwner()
         self.mail = keeper.new_mail()
-        self.letterbox: Letterbox = self.mail
-        """Where what the store pushes goes: to `mail`, unless somebody stands in between."""
+        self.letterbox: Receiver = self.mail
+        """Takes the store's notifications: `mail`, unless somebody stands in between."""
         self.now = clock.now
         self.stamp = clock.stamp
         self.me = asyncio.current_task
-        self.backend = store.backend(blocking=False)
+        self.connection = store.async_connection()
         self._clock = clock
         self._clock_is_by_hand = hasattr(clock, "at")
         self._loop = loop
-        self._batcher = Batcher(self.backend, loop, clock, call_timeout)
-        self._reads = Batcher(self.backend, loop, clock, call_timeout, most=READS, flights=1)
+        self._batcher = Batcher(self.connection, loop, clock, call_timeout)
+        self._reads = Batcher(self.connection, loop, clock, call_timeout, most=READS, parallel=1)
         self._scanning = asyncio.Lock()
         self._opening: asyncio.Task[None] | None = None
-        self._listener: asyncio.Task[None] | None = None
+        self._subscribing: asyncio.Task[None] | None = None
         self._closed = False
-        deliver_to = getattr(self.backend, "deliver_to", None)
-        if deliver_to is not None:
-            deliver_to(_while_it_lives(self._deliver))
+        self._is_deaf = False
+        """Notifications may not come."""
+        # a store's own threads must not keep alive what a closed loop has left
+        self._deliver_weakly = _while_it_lives(WeakMethod(self._deliver))
         self.is_ready = False
         on_fork(self)
 
@@ -201,7 +186,7 @@ class AsyncRuntime:
 
     @property
     def inbox(self) -> str:
-        return self.backend.inbox
+        return self.connection.inbox
 
     @property
     def is_over(self) -> bool:
@@ -229,31 +214,39 @@ class AsyncRuntime:
         opening.result()
 
     async def _open(self) -> None:
-        await self.backend.open()
-        self._listener = self._loop.create_task(self._listen())
-        self._listener._log_destroy_pending = False  # type: ignore[attr-defined]  # a loop may be closed under us
+        await self.connection.open()
+        await self.connection.subscribe(self._deliver_weakly)
         self.is_ready = True
 
-    async def _listen(self) -> None:
-        """Deliver pushes; when they may have been missed, everybody asks again."""
-        pause = 0.05
-        while not self._closed:
-            try:
-                self._deliver(await self.backend.wakeups(None))
-                pause = 0.05
-            except Exception as error:  # whatever it was, pushes are wanted again
-                if not isinstance(error, DibsError):
-                    log.exception("listening for pushes failed")
-                self.letterbox.recheck()
-                await self.signal().wait(pause)
-                pause = min(2 * pause, 1.0)
-
-    def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
-        for wakeup in wakeups:
+    def _deliver(self, news: Sequence[Wakeup] | DibsError) -> None:
+        """Take notifications. When some may have been missed, all waiters ask again."""
+        if isinstance(news, DibsError):
+            self._is_deaf = True
+            self.letterbox.recheck()
+            if not self._closed and (self._subscribing is None or self._subscribing.done()):
+                self._subscribing = self._loop.create_task(self._subscribe_again())
+                self._subscribing._log_destroy_pending = False  # type: ignore[attr-defined]
+            return
+        for wakeup in news:
             if wakeup.event == "head" and not self._clock_is_by_hand:
                 self._loop.call_later(UNHURRIED, self.letterbox.remind, wakeup)
             else:
                 self.letterbox.deliver(wakeup)
+
+    async def _subscribe_again(self) -> None:
+        """Try until notifications come again, and have all waiters ask meanwhile."""
+        pause = 0.05
+        while self._is_deaf and not self._closed:
+            await self.signal().wait(pause)
+            pause = min(2 * pause, 1.0)
+            self._is_deaf = False
+            try:
+                await self.connection.subscribe(self._deliver_weakly)
+            except Exception as error:  # whatever it was, notifications are wanted again
+                self._is_deaf = True
+                if not isinstance(error, DibsError):
+                    log.exception("subscribing to notifications failed")
+            self.letterbox.recheck()
 
     def _batcher_for(self, command: Command) -> Batcher:
         """Reads travel apart from what leases depend on."""
@@ -281,7 +274,7 @@ class AsyncRuntime:
     async def page(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         """The next keys in use that begin with `prefix`: one such page is read at a time."""
         async with self._scanning:
-            return await self.backend.scan(prefix, cursor, limit)
+            return await self.connection.scan(prefix, cursor, limit)
 
     async def scan(self, prefix: bytes) -> AsyncIterator[Status]:
         """Every key in use that begins with `prefix`."""
@@ -297,9 +290,7 @@ class AsyncRuntime:
     async def examine(self) -> Sequence[Finding]:
         """What the store has to say about itself."""
         await self.ready()
-        look = getattr(self.backend, "examine", None)
-        found: Sequence[Finding] = () if look is None else await look()
-        return found
+        return await self.connection.examine()
 
     def signal(self) -> AsyncSignal:
         return AsyncSignal(self._loop, self._clock)
@@ -324,14 +315,23 @@ class AsyncRuntime:
         self.letterbox.recheck()
         await self._batcher.close()
         await self._reads.close()
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.wait((self._listener,))
-        await self.backend.close()
+        if self._subscribing is not None:
+            self._subscribing.cancel()
+            await asyncio.wait((self._subscribing,))
+        await self.connection.close()
 
     def after_fork(self) -> None:
-        self.backend.after_fork()
+        self.connection.after_fork()
         self.is_ready = False
+
+
+def _while_it_lives(method: WeakMethod[Callable[[Any], None]]) -> Callable[[Any], None]:
+    def call(news: Any) -> None:
+        found = method()
+        if found is not None:
+            found(news)
+
+    return call
 
 
 async def told_of(calls: Sequence[Call]) -> Sequence[Told]:

@@ -1,34 +1,27 @@
-"""Group commit: while a batch is on its way, the commands of all other tasks gather and leave together.
+"""Group commit: while a batch is under way, the commands of all other tasks gather and leave together.
 
 A lone task pays nothing for it: as long as nobody else calls in the same turn of the event loop, its
-command is applied in place where the store can do that, or sent at once. Once a turn has brought more
-than one, commands wait for the end of the turn, behind the tasks that the last batch woke.
+command is sent at once, and no future is made if the store answers in place. Once a turn has brought more
+than one command, commands wait for the end of the turn, behind the tasks that the last batch woke.
 
-To a store that launches batches (see `Backend.launch`), two may be under way: while it works at the one,
-the tasks that the other has woken go on.
+To a store that takes them, two batches may be under way: while it works at the one, the tasks that the
+other has woken go on.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextvars import copy_context
+from contextvars import Context, copy_context
 
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Acquire, Command, Revoke
-from dibs.runtime.flight import Call, Flight, Watch, as_dibs
-from dibs.runtime.halving import Outcome, apply_in_halves
+from dibs.model import Acquire, Command, Reply, Revoke
+from dibs.runtime.calls import Outcome, apply_in_halves, halves
 from dibs.runtime.port import Answer
-from dibs.stores.port import MAX_BATCH, Backend, Launch
+from dibs.stores.port import MAX_BATCH, AsyncConnection, GiveUp, time_limit
 
 ALONE = 0.002
-"""So long a task goes on in place, in seconds, before it lets the loop turn to see who else is there."""
-
-IN_PLACE = 64
-"""No larger batch is applied on the loop's own thread."""
-
-FLIGHTS = 2
-"""So many launched batches are under way at a time."""
+"""Seconds for which a task goes on in place before it lets the loop turn to see who else is there."""
 
 SPLIT = 16
 """Batches of at least this many commands are split in two, so that client and store work in parallel."""
@@ -36,174 +29,191 @@ SPLIT = 16
 LEAST = 1.0
 """Seconds that every batch has for its round trip, however short the ttls of its commands are."""
 
+FINEST = 0.004
+"""Seconds between two looks at what is late, at least: each goes through all that is under way."""
+
+
+class Call:
+    """A command, and the future that waits for its answer."""
+
+    __slots__ = ("command", "future", "limit", "until", "waits")
+
+    def __init__(
+        self, command: Command, future: asyncio.Future[Answer], limit: float, waits: float
+    ) -> None:
+        self.command = command
+        self.future = future
+        self.limit = limit
+        """Seconds that one round trip may take for it."""
+        self.waits = waits
+        """Seconds that its caller waits."""
+        self.until = future.get_loop().time() + waits
+
+    def too_late(self) -> None:
+        """Its caller stops waiting; what is under way goes on."""
+        if not self.future.done():
+            told = f"the store did not answer within {self.waits:.3g} s"
+            self.future.set_exception(BackendUnavailable(told))
+
+
+class Batch:
+    """Commands that left together, and what came of them."""
+
+    __slots__ = (
+        "_batcher",
+        "calls",
+        "commands",
+        "give_up",
+        "is_innocent",
+        "outcome",
+        "sent",
+        "until",
+    )
+
+    def __init__(self, batcher: "Batcher", commands: Sequence[Command], sent: float) -> None:
+        self._batcher = batcher
+        self.commands = commands
+        self.sent = sent
+        self.calls: Sequence[Call] | None = None
+        """None until it is under way: a store that answers in place needs nobody to wait."""
+        self.outcome: Sequence[Reply] | DibsError | None = None
+        self.give_up: GiveUp
+        self.until: float
+        """When it is given up, on the loop's clock."""
+        self.is_innocent = False
+        """Its connection is closed because another batch is late."""
+
+    def done(self, outcome: Sequence[Reply] | DibsError) -> None:
+        """Take what the store says. Only the first counts."""
+        if self.outcome is None:
+            self.outcome = outcome
+            if self.calls is not None:
+                self._batcher._end(self)
+
+    def too_late(self) -> None:
+        """Give it up; what the store says later is ignored."""
+        self._batcher._give_up(self)
+
 
 class Batcher:
-    """One event loop's commands to one backend: up to `most` in a batch, `flights` batches at a time.
+    """One event loop's commands to one connection: up to `most` in a batch, `parallel` batches at a time.
 
-    Each call has a time limit of its own. A batch is given up only once the longest of them is over.
+    Each call has a time limit of its own, and each batch that of its longest call.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        connection: AsyncConnection,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         call_timeout: float,
         *,
         most: int = MAX_BATCH,
-        flights: int = FLIGHTS,
+        parallel: int = 0,
     ) -> None:
-        self._backend = backend
+        self._connection = connection
         self._loop = loop
         self._clock = clock
         self._call_timeout = call_timeout
+        self._most = most
+        self._parallel = parallel or connection.parallel
         self._gathering: deque[Call] = deque()
+        self._context: Context | None = None
+        """That of the first who gathered: a request can belong to a trace, and never to another's."""
         self._has_revoke = False
         self._crowded = False
         self._planned = False
         self._closed = False
-        self._launch: Launch | None = getattr(backend, "launch", None)
-        self._in_context: bool = getattr(backend, "in_context", False)
-        self._most = most
-        self._flights = flights if self._launch is not None else 1
-        self.until = 0.0
-        self._flying = 0
-        self._aloft = 0
-        """How many commands are under way."""
-        self._watch = Watch(loop)
+        self._turn_began: float | None = None
+        self._under_way: set[Batch] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._landed: asyncio.Future[None] | None = None
-        """Whoever drains waits for it."""
-        self._in_turn_since: float | None = None
+        self._watched: set[Call | Batch] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._ended: asyncio.Future[None] | None = None
+        """Set with the next batch that ends, for whoever closes."""
 
-    async def call(self, command: Command, patience: float | None = None) -> Answer:
-        """The answer to one command. A cancelled caller leaves; what is on its way goes on.
+    async def call(self, command: Command, wait: float | None = None) -> Answer:
+        """The answer to one command. A cancelled caller leaves; what is under way goes on.
 
-        Raises `BackendUnavailable` after `patience` seconds, or after as long as a call may take.
+        Raises `BackendUnavailable` after `wait` seconds, or after as long as a call may take.
         """
         sent = self._clock.now()
-        alone = not (self._gathering or self._crowded or self._flying or self._closed)
-        if (
-            alone
-            and self._launch is None
-            and sent - (self._in_turn_since or self._turn_begins(sent)) < ALONE
-        ):
-            replies = self._backend.apply_now((command,))
-            if replies is not None:
-                return Answer(replies[0], sent)
-        call = self._new_call(command, patience)
-        if not (alone and self._launch is not None and self._launched([call], (command,), sent)):
-            self._gather(call)
-        return await call.future
+        crowd = self._gathering or self._crowded or self._under_way or self._closed
+        if crowd or (self._turn_began is not None and sent - self._turn_began >= ALONE):
+            return await self.gather(command, wait).future
+        batch = Batch(self, (command,), sent)
+        self._submit(batch)
+        outcome = batch.outcome
+        if outcome is None:
+            call = self._new_call(command, wait)
+            self._begin(batch, (call,))
+            return await call.future
+        if self._turn_began is None:
+            self._turn_began = sent  # or earlier, but we can't know
+            self._loop.call_soon(self._turn_over)
+        if isinstance(outcome, DibsError):
+            raise outcome
+        return Answer(outcome[0], sent)
 
-    def gather(self, command: Command, patience: float | None) -> Call:
+    def gather(self, command: Command, wait: float | None) -> Call:
         """Have a command leave at the end of this turn, with all others that gather in it."""
-        call = self._new_call(command, patience)
-        self._gather(call)
-        return call
-
-    def _new_call(self, command: Command, patience: float | None) -> Call:
-        if self._closed:
-            raise BackendUnavailable("the client is closed")
-        limit = self._call_timeout
-        ttl = getattr(command, "ttl", None)
-        if ttl is not None and ttl / 6 < limit:
-            limit = ttl / 6  # a renewal must leave time for another
-        waits = limit if patience is None or patience > limit else patience
-        call = Call(command, self._loop.create_future(), limit, waits)
-        self._watch.add(call)
-        return call
-
-    def _gather(self, call: Call) -> None:
-        if self._in_context:
-            call.context = copy_context()
+        call = self._new_call(command, wait)
+        if not self._gathering:
+            self._context = copy_context()
         self._gathering.append(call)
-        if type(call.command) is Revoke:
+        if type(command) is Revoke:
             self._has_revoke = True
-        if not self._planned and self._flying < self._flights:
-            self._planned = True
-            self._loop.call_soon(self._leave)
-
-    def _turn_begins(self, now: float) -> float:
-        """The event loop has been in this turn since now at the latest, as far as we know."""
-        self._in_turn_since = now
-        self._loop.call_soon(self._turn_over)
-        return now
-
-    def _turn_over(self) -> None:
-        self._in_turn_since = None
+        self._plan()
+        return call
 
     async def close(self) -> None:
-        """Refuse further commands, and wait for the others."""
+        """Refuse further commands, and wait for those that are here."""
         self._closed = True
-        await self.drain()
-
-    async def drain(self) -> None:
-        """Wait for what is on its way, and for what has gathered to go there."""
-        while self._flying or self._gathering:
-            if not self._flying:
-                await asyncio.sleep(0)  # it leaves at the end of this turn
+        while self._under_way or self._gathering:
+            if not self._under_way:
+                await asyncio.sleep(0)  # they leave at the end of this turn
                 continue
-            if self._landed is None or self._landed.done():
-                self._landed = self._loop.create_future()
-            await asyncio.wait((self._landed,))
+            if self._ended is None or self._ended.done():
+                self._ended = self._loop.create_future()
+            await asyncio.wait((self._ended,))
+
+    def _new_call(self, command: Command, wait: float | None) -> Call:
+        if self._closed:
+            raise BackendUnavailable("the client is closed")
+        limit = time_limit(command, self._call_timeout)
+        waits = limit if wait is None or wait > limit else wait
+        call = Call(command, self._loop.create_future(), limit, waits)
+        self._watch(call)
+        return call
+
+    def _turn_over(self) -> None:
+        self._turn_began = None
+
+    # -- sending ------------------------------------------------------------------------------------
+
+    def _plan(self) -> None:
+        """Have what gathers leave at the end of this turn, if a batch may leave."""
+        if not self._planned and self._gathering and len(self._under_way) < self._parallel:
+            self._planned = True
+            self._loop.call_soon(self._leave, context=self._context)
 
     def _leave(self) -> None:
         """The end of a turn: send what has gathered."""
         self._planned = False
-        if self._flying and not self._may_follow():
-            return None
+        others = sum(len(batch.commands) for batch in self._under_way)
+        if others and (len(self._under_way) >= self._parallel or 2 * len(self._gathering) < others):
+            return  # too little to be worth a batch beside the one under way
         sent = self._clock.now()
-        batch = self._take()
-        if not self._flying or len(batch) > 1:
-            self._crowded = len(batch) > 1
-        if not batch:
-            return None
-        if self._launch is None:
-            return self._leave_alone(batch, sent)
-        halves = len(batch) >= SPLIT and not self._flying and self._flights > 1
-        middle = len(batch) // 2 if halves else len(batch)
-        for part in (batch[:middle], batch[middle:]):
-            commands = [call.command for call in part]
-            if part and not self._launched(part, commands, sent):
-                self._fly_by_itself(part, commands, sent)
-
-    def _may_follow(self) -> bool:
-        """Enough has gathered to be worth a flight beside the one under way."""
-        return self._flying < self._flights and 2 * len(self._gathering) >= self._aloft
-
-    def _launched(self, batch: list[Call], commands: Sequence[Command], sent: float) -> bool:
-        """Send a batch without a task of its own, if the store is connected."""
-        assert self._launch is not None
-        return Flight(self, batch, commands, sent).begin(self._launch)
-
-    def _leave_alone(self, batch: list[Call], sent: float) -> None:
-        """In place if that can be, else as the only flight."""
-        commands = [call.command for call in batch]
-        try:
-            replies = self._backend.apply_now(commands) if len(batch) <= IN_PLACE else None
-        except Exception as error:  # noqa: BLE001  # whatever it was, every caller must be told
-            return self._land(batch, [as_dibs(error)] * len(batch), sent)
-        if replies is not None:
-            return self._land(batch, replies, sent)
-        return self._fly_by_itself(batch, commands, sent)
-
-    def _fly_by_itself(
-        self, batch: list[Call], commands: Sequence[Command], sent: float, *, resent: bool = False
-    ) -> None:
-        """Send a batch by a task of its own, which tries again in halves if it fails."""
-        self._flying += 1
-        self._aloft += len(batch)
-        flight = self._fly(batch, commands, sent, resent=resent)
-        # Started at once: it leaves a turn earlier, and a loop that is closed now finds it begun.
-        context = batch[0].context
-        if context is not None:
-            context = context.copy()  # we may be in it; an empty one is false
-        task = asyncio.Task(flight, loop=self._loop, eager_start=True, context=context)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
-        if not task.done():
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        calls = self._take()
+        if not others or len(calls) > 1:
+            self._crowded = len(calls) > 1
+        splits = len(calls) >= SPLIT and not others and self._parallel > 1
+        middle = len(calls) // 2 if splits else len(calls)
+        for part in (calls[:middle], calls[middle:]):
+            if part:
+                batch = Batch(self, [call.command for call in part], sent)
+                self._submit(batch)
+                self._begin(batch, part)
 
     def _take(self) -> list[Call]:
         """At most a batch. Where not all have room, renewals and releases leave before acquires.
@@ -214,7 +224,7 @@ class Batcher:
         waiting: list[Call] = []
         for call in self._gathering:
             if call.future.done():
-                self._watch.discard(call)
+                self._watched.discard(call)
             else:
                 waiting.append(call)
         self._gathering.clear()
@@ -237,77 +247,146 @@ class Batcher:
         self._has_revoke = self._has_revoke and bool(self._gathering)
         return waiting[:most]
 
-    async def _fly(
-        self, batch: list[Call], commands: Sequence[Command], sent: float, *, resent: bool
-    ) -> None:
-        outcomes: Sequence[Outcome] = ()
+    def _submit(self, batch: Batch) -> None:
         try:
-            async with asyncio.timeout_at(self._loop.time() + self._limit(batch)):
-                outcomes, again = await apply_in_halves(self._backend.apply, commands)
-                resent = resent or again
-        except BaseException as error:
-            outcomes = [as_dibs(error)] * len(batch)
-            if not isinstance(error, Exception):
-                raise
-        finally:
-            self._down(batch)
-            self._land(batch, outcomes, sent, resent=resent)
+            batch.give_up = self._connection.submit(batch.commands, batch.done)
+        except Exception as error:  # noqa: BLE001  # a store's own fault: every caller is told
+            batch.done(_as_dibs(error))
 
-    def _limit(self, batch: Sequence[Call]) -> float:
-        """How long a round trip may take, in seconds: as long as the longest of its calls."""
-        return max(min(LEAST, self._call_timeout), *(call.limit for call in batch))
+    def _begin(self, batch: Batch, calls: Sequence[Call]) -> None:
+        """It is under way, unless it has ended in place."""
+        batch.calls = calls
+        if batch.outcome is not None:
+            return self._end(batch)
+        batch.until = self._loop.time() + self._limit(calls)
+        self._under_way.add(batch)
+        self._watch(batch)
 
-    def _land(
-        self,
-        batch: Sequence[Call],
-        outcomes: Sequence[Outcome],
-        sent: float,
-        *,
-        resent: bool = False,
-    ) -> None:
+    def _limit(self, calls: Sequence[Call]) -> float:
+        return max(min(LEAST, self._call_timeout), *(call.limit for call in calls))
+
+    # -- ending -------------------------------------------------------------------------------------
+
+    def _end(self, batch: Batch) -> None:
+        """It has ended: tell its callers, or try again what may be well without the others."""
+        self._watched.discard(batch)
+        outcome, calls = batch.outcome, batch.calls
+        assert outcome is not None
+        assert calls is not None
+        if not isinstance(outcome, DibsError):
+            return self._land(batch, outcome)
+        is_worth_it = batch.is_innocent or len(calls) > 1
+        if is_worth_it and isinstance(outcome, BackendUnavailable) and not _is_revoke(batch):
+            return self._retry(batch)
+        return self._land(batch, [outcome] * len(calls))
+
+    def _land(self, batch: Batch, outcomes: Sequence[Outcome], *, resent: bool = False) -> None:
+        self._under_way.discard(batch)
         if self._loop.is_closed():
             return  # nobody can be told any more
-        for call, outcome in zip(batch, outcomes, strict=True):
-            self._watch.discard(call)
+        for call, outcome in zip(batch.calls or (), outcomes, strict=True):
+            self._watched.discard(call)
             if call.future.done():
                 continue
             if isinstance(outcome, DibsError):
                 call.future.set_exception(outcome)
             else:
-                call.future.set_result(Answer(outcome, sent, resent))
-        if self._gathering and not self._planned:
-            self._planned = True
-            # not in that of whoever has opened the connection, who called us
-            self._loop.call_soon(self._leave, context=self._gathering[0].context)
+                call.future.set_result(Answer(outcome, batch.sent, resent))
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+        self._plan()
 
-    def _down(self, batch: Sequence[Call]) -> None:
-        """A batch is not under way any more."""
-        self._flying -= 1
-        self._aloft -= len(batch)
-        if self._landed is not None and not self._landed.done() and not self._loop.is_closed():
-            self._landed.set_result(None)
+    def _retry(self, batch: Batch) -> None:
+        """Send it again by a task of its own. It stays under way, as copies of it may be in the store."""
+        self._under_way.add(batch)
+        context = None if self._context is None else self._context.copy()
+        task = asyncio.Task(
+            self._sent_again(batch), loop=self._loop, eager_start=True, context=context
+        )
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
+        if not task.done():
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    # -- what flights tell (see `Tower`) ------------------------------------------------------------
+    async def _sent_again(self, batch: Batch) -> None:
+        assert batch.calls is not None
+        failure = BackendUnavailable("the event loop shut down while the store was being asked")
+        outcomes: Sequence[Outcome] = [failure] * len(batch.calls)
+        try:
+            async with asyncio.timeout(self._limit(batch.calls)):
+                if batch.is_innocent:
+                    outcomes = (await apply_in_halves(self._apply, batch.commands)).each
+                else:
+                    outcomes = await halves(self._apply, batch.commands)
+        except Exception as error:  # noqa: BLE001  # whatever it was, every caller is told
+            outcomes = [_as_dibs(error)] * len(batch.calls)
+        finally:
+            self._land(batch, outcomes, resent=True)
 
-    def departs(self, flight: Flight) -> None:
-        until = self._loop.time() + self._limit(flight.batch)
-        self.until = max(self.until, until) if self._flying else until
-        self._flying += 1
-        self._aloft += len(flight.batch)
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        return await apply_over(self._connection, commands)
 
-    def stays(self, flight: Flight) -> None:
-        self._flying -= 1
-        self._aloft -= len(flight.batch)
+    # -- time limits --------------------------------------------------------------------------------
 
-    def lands(self, flight: Flight, outcomes: Sequence[Outcome]) -> None:
-        self._watch.discard(flight)
-        self._down(flight.batch)
-        self._land(flight.batch, outcomes, flight.sent)
+    def _watch(self, item: Call | Batch) -> None:
+        """See that it ends in time, by one timer for all: most end long before it is due."""
+        self._watched.add(item)
+        timer = self._timer
+        if timer is None or item.until < timer.when():
+            if timer is not None:
+                timer.cancel()
+            self._timer = self._loop.call_at(item.until, self._look)
 
-    def diverts(self, flight: Flight, *, resent: bool) -> None:
-        self._watch.discard(flight)
-        self._down(flight.batch)
-        self._fly_by_itself(flight.batch, flight.commands, flight.sent, resent=resent)
+    def _look(self) -> None:
+        now, self._timer = self._loop.time(), None
+        for item in [item for item in self._watched if item.until <= now]:
+            if item in self._watched:  # else giving up another one has ended it
+                self._watched.discard(item)
+                item.too_late()
+        if self._watched:
+            soonest = min(item.until for item in self._watched)
+            self._timer = self._loop.call_at(max(soonest, now + FINEST), self._look)
 
-    def watches(self, flight: Flight) -> None:
-        self._watch.add(flight)
+    def _give_up(self, batch: Batch) -> None:
+        """It is late. Others that go down with its connection are sent again, in the time that is theirs."""
+        for other in self._under_way - {batch}:
+            other.is_innocent = True
+        batch.outcome = BackendUnavailable("the store did not answer in time")
+        self._under_way.discard(batch)
+        batch.give_up()
+        self._land(batch, [batch.outcome] * len(batch.commands))
+        for other in self._under_way:
+            other.is_innocent = False
+
+
+async def apply_over(connection: AsyncConnection, commands: Sequence[Command]) -> Sequence[Reply]:
+    """Submit a batch, and wait for its replies. A caller that is cancelled gives it up."""
+    found: asyncio.Future[Sequence[Reply] | DibsError] = asyncio.get_running_loop().create_future()
+
+    def done(result: Sequence[Reply] | DibsError) -> None:
+        if not found.done():
+            found.set_result(result)
+
+    give_up = connection.submit(commands, done)
+    try:
+        result = await found
+    except BaseException:
+        give_up()
+        raise
+    if isinstance(result, DibsError):
+        raise result
+    return result
+
+
+def _is_revoke(batch: Batch) -> bool:
+    return type(batch.commands[0]) is Revoke
+
+
+def _as_dibs(error: Exception) -> DibsError:
+    if isinstance(error, DibsError):
+        return error
+    if isinstance(error, TimeoutError):
+        return BackendUnavailable("the store did not answer in time")
+    failure = BackendUnavailable(f"the store failed: {error!r}")
+    failure.__cause__ = error
+    return failure

@@ -8,7 +8,7 @@ import atexit
 import logging
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
@@ -22,19 +22,16 @@ from dibs.core.names import fingerprint
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Failed, Release, Reply, Resize, Wakeup
 from dibs.process import Gate, on_fork
-from dibs.runtime.halving import Apply, Outcome, apply_in_halves
-from dibs.runtime.notifications import Mailroom
-from dibs.runtime.port import Answer, Watched, step
-from dibs.runtime.scheduler import Timetable, timers_for
-from dibs.stores.port import MAX_BATCH, Backend, Store
+from dibs.runtime.calls import Outcome, apply_in_halves
+from dibs.runtime.notifications import NotificationRouter
+from dibs.runtime.port import Answer, Watched
+from dibs.runtime.scheduler import RenewalScheduler, timers_for
+from dibs.stores.port import MAX_BATCH, BlockingConnection, Store, step, time_limit
 
 log = logging.getLogger("dibs")
 
 DRAIN = 1.0
 """How long closing and exiting wait for what is still to be given up, in seconds."""
-
-BRIEFEST = 0.1
-"""The least time for giving up, in seconds."""
 
 NO_TTL = 1e9
 """What has no ttl comes after all that has one, in seconds."""
@@ -64,12 +61,21 @@ type _Chore = Watched | _Abandoned | Gate
 class StoreKeeper:
     """See the module."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self.mail = Mailroom(self._revoked)
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        connect_timeout: float = 10.0,
+        call_timeout: float = 10.0,
+    ) -> None:
+        self.mail = NotificationRouter(self._revoked)
         self.store = store
         """Where the leases are that it keeps."""
         self.is_closed = False
         """Its client is: once nothing is left to do it ends, and nobody listens."""
+        self._connect_timeout = connect_timeout
+        self._call_timeout = call_timeout
         self._clock = clock
         self._timers = timers_for(clock)
         self._stepped = hasattr(clock, "at")
@@ -79,13 +85,13 @@ class StoreKeeper:
 
     def _reset(self) -> None:
         self._chores: deque[_Chore] = deque()
-        self._timetable = Timetable(self._timers, self._look)
-        self.watch = self._timetable.add
-        self.unwatch = self._timetable.discard
+        self._scheduler = RenewalScheduler(self._timers, self._look)
+        self.watch = self._scheduler.add
+        self.unwatch = self._scheduler.discard
         self._poked: SimpleQueue[None] = SimpleQueue()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._backend: Backend | None = None
+        self._connection: BlockingConnection | None = None
         self._closing = False
         self._pause = 0.0
         self._complained = False
@@ -96,7 +102,7 @@ class StoreKeeper:
 
     def leases(self) -> Sequence[Watched]:
         """All leases that it looks after."""
-        return self._timetable.leases()
+        return self._scheduler.leases()
 
     def held(self, key: bytes) -> frozenset[str]:
         """The fingerprints of this client's leases on a key."""
@@ -114,18 +120,18 @@ class StoreKeeper:
     @property
     def inbox(self) -> str:
         """Where pushes for threads go; empty while nobody listens."""
-        backend = self._backend
-        return backend.inbox if backend is not None else ""
+        connection = self._connection
+        return connection.inbox if connection is not None else ""
 
     def listen(self, timeout: float) -> None:
         """Begin to listen for threads that wait, if that hasn't been done."""
         self.is_closed = False
-        if self._backend is None:
+        if self._connection is None:
             self.flush(timeout)
 
-    def new_mail(self) -> Mailroom:
-        """A mailroom for an event loop, which listens for itself."""
-        return Mailroom(self._revoked)
+    def new_mail(self) -> NotificationRouter:
+        """A router for an event loop, which listens for itself."""
+        return NotificationRouter(self._revoked)
 
     def flush(self, timeout: float) -> bool:
         """Wait until all that was asked for so far has been tried."""
@@ -136,7 +142,7 @@ class StoreKeeper:
     def close(self) -> None:
         """Give up every lease that is still held, wait a little for that, and end."""
         self.is_closed = True
-        for lease in self._timetable.leases():
+        for lease in self._scheduler.leases():
             lease._lose("closed")
         if self._chores:
             try:
@@ -163,11 +169,11 @@ class StoreKeeper:
 
     def after_fork(self) -> None:
         """The parent's leases, chores and connection are not the child's."""
-        backend, leases = self._backend, self._timetable.leases()
-        self.mail = Mailroom(self._revoked)
+        connection, leases = self._connection, self._scheduler.leases()
+        self.mail = NotificationRouter(self._revoked)
         self._reset()
-        if backend is not None:
-            backend.after_fork()
+        if connection is not None:
+            connection.after_fork()
         for lease in leases:
             lease._lose("closed", "the process forked, and a child holds nothing of its parent's")
 
@@ -183,7 +189,7 @@ class StoreKeeper:
                 log.exception("looking at a lease failed")
                 continue
             if care.again_at is not None:
-                self._timetable.add(lease, care.again_at, max(care.again_at - now, 0.0))
+                self._scheduler.add(lease, care.again_at, max(care.again_at - now, 0.0))
             if care.renew:
                 due.append(lease)
         if due:
@@ -194,7 +200,7 @@ class StoreKeeper:
 
     def _revoked(self, wakeup: Wakeup) -> None:
         """A notification says that one of our leases was revoked: the store has the last word."""
-        for lease in self._timetable.leases():
+        for lease in self._scheduler.leases():
             is_it = lease.key == wakeup.key and fingerprint(lease._id) == wakeup.lease
             if is_it and lease._doubt():
                 self._post(lease)
@@ -208,9 +214,9 @@ class StoreKeeper:
     def _wake(self) -> None:
         self._ensure_thread()
         self._poked.put(None)
-        backend = self._backend
-        if backend is not None:
-            backend.nudge()
+        connection = self._connection
+        if connection is not None:
+            connection.wake()
 
     def _ensure_thread(self) -> None:
         """Have the timers' thread start ours.
@@ -236,10 +242,10 @@ class StoreKeeper:
     def _work_here(self) -> None:
         """Do what is to be done in this thread, once."""
         try:
-            backend = self.store.backend(blocking=True)
-            step(backend.open(listen=False))
-            self._work(backend, self._take_chores())
-            step(backend.close())
+            connection = self.store.blocking_connection()
+            connection.open(self._connect_timeout)
+            self._work(connection, self._take_chores())
+            connection.close()
         except Exception as error:  # noqa: BLE001  # there is nobody left to try again
             log.warning("what is given up at %s stays for its ttl: %s", self.store.url, error)
 
@@ -256,7 +262,7 @@ class StoreKeeper:
 
     def _has_ended(self) -> bool:
         """End if the client is closed and nothing is left to do; what comes later starts another thread."""
-        if not self.is_closed or self._chores or self._timetable.leases():
+        if not self.is_closed or self._chores or self._scheduler.leases():
             return False
         with self._starting:
             self._thread = None
@@ -267,28 +273,29 @@ class StoreKeeper:
         return True
 
     def _round(self) -> None:
-        backend = self._backend or self._connect()
+        connection = self._connection or self._connect()
         while not self._poked.empty():
             self._poked.get()
         chores = self._take_chores()
         if chores:
-            self._work(backend, chores)
+            self._work(connection, chores)
         elif not self._closing:
-            for wakeup in step(backend.wakeups(None)):
+            for wakeup in connection.notifications(None):
                 self.mail.deliver(wakeup)
 
-    def _connect(self) -> Backend:
-        backend = self.store.backend(blocking=True)
-        step(backend.open())
-        self._backend = backend
+    def _connect(self) -> BlockingConnection:
+        connection = self.store.blocking_connection()
+        connection.open(self._connect_timeout)
+        connection.subscribe(self._connect_timeout)
+        self._connection = connection
         self.mail.recheck()
-        return backend
+        return connection
 
     def _disconnect(self) -> None:
-        backend, self._backend = self._backend, None
-        if backend is not None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
             try:
-                step(backend.close())
+                connection.close()
             except Exception:
                 log.debug("closing the keeper's connection failed", exc_info=True)
 
@@ -309,7 +316,7 @@ class StoreKeeper:
 
     def _complain(self, error: Exception) -> None:
         """Log once in an outage that leases can't be renewed; who calls meanwhile is told himself."""
-        is_news = bool(self._timetable.leases()) and not self._complained
+        is_news = bool(self._scheduler.leases()) and not self._complained
         self._complained = self._complained or is_news
         log.log(
             logging.WARNING if is_news else logging.DEBUG,
@@ -324,7 +331,7 @@ class StoreKeeper:
             chores.append(self._chores.popleft())
         return chores
 
-    def _work(self, backend: Backend, chores: list[_Chore]) -> None:
+    def _work(self, connection: BlockingConnection, chores: list[_Chore]) -> None:
         """Renew the leases with short ttls first, then resize, then give up what is abandoned.
 
         A batch has leases of about the same ttl, as the shortest limits the time that it may take.
@@ -334,16 +341,12 @@ class StoreKeeper:
         given_up = [c for c in chores if isinstance(c, _Abandoned)]
         for _, alike in groupby(renewals, lambda each: _magnitude(each[1])):
             for batch in _batches(list(alike)):
-                resizes = any(isinstance(command, Resize) for _, command in batch)
-                apply = self._briefly(backend) if resizes else backend.apply
-                answers = self._call(apply, [command for _, command in batch])
+                answers = self._call(connection, [command for _, command in batch])
                 for (lease, _), answer in zip(batch, answers, strict=True):
                     self._tell(lease, answer)
         for abandoned in _batches(given_up):
             now = self._clock.now()
-            answers = self._call(
-                self._briefly(backend), [chore.command(now) for chore in abandoned]
-            )
+            answers = self._call(connection, [chore.command(now) for chore in abandoned])
             for chore, answer in zip(abandoned, answers, strict=True):
                 if isinstance(answer, DibsError):
                     self._failed(chore, answer)
@@ -351,15 +354,13 @@ class StoreKeeper:
             if isinstance(gate, Gate):
                 gate.open()
 
-    def _briefly(self, backend: Backend) -> Apply:
-        """What has no ttl takes a part of the time that is left for renewals, which wait behind it."""
-        within: Callable[[Sequence[Command], float], Awaitable[Sequence[Reply]]] | None
-        within = getattr(backend, "apply_within", None)
-        ends = min((lease._deadline for lease in self.leases()), default=inf)
-        if within is None or ends == inf:
-            return backend.apply
-        seconds = max((ends - self._clock.now()) / 4, BRIEFEST)
-        return lambda commands: within(commands, seconds)
+    def _time_limit(self, commands: Sequence[Command]) -> float:
+        """Seconds for a batch: what has no ttl takes a quarter of the time left to renewals behind it."""
+        spare: float | None = None
+        if any(isinstance(command, Release | Resize) for command in commands):
+            ends = min((lease._deadline for lease in self.leases()), default=inf)
+            spare = (ends - self._clock.now()) / 4
+        return min(time_limit(command, self._call_timeout, spare) for command in commands)
 
     def _note(self, outcomes: Sequence[Outcome]) -> None:
         """Complain where the store has answered nothing. That it can't do something is an answer."""
@@ -379,12 +380,18 @@ class StoreKeeper:
         except Exception:
             log.exception("telling a lease of its renewal failed")
 
-    def _call(self, apply: Apply, commands: Sequence[Command]) -> list[Answer | DibsError]:
+    def _call(
+        self, connection: BlockingConnection, commands: Sequence[Command]
+    ) -> list[Answer | DibsError]:
         sent = self._clock.now()
         outcomes: Sequence[Outcome]
+
+        async def apply(some: Sequence[Command]) -> Sequence[Reply]:
+            return connection.apply(some, self._time_limit(some))
+
         try:
             outcomes = step(apply_in_halves(apply, commands)).each
-        except Exception as error:  # a backend's own fault costs nobody a lease
+        except Exception as error:  # a connection's own fault costs nobody a lease
             log.exception("the keeper's connection to %s failed", self.store.url)
             self._disconnect()
             outcomes = [BackendUnavailable(f"the store failed: {error!r}")] * len(commands)

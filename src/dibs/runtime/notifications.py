@@ -1,4 +1,4 @@
-"""Pushes on their way from the store to whoever waits for them."""
+"""Notifications on their way from the store to the tasks and threads that wait for them."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -7,27 +7,27 @@ from dibs.model import Wakeup
 from dibs.runtime.port import Signal
 
 MAX_EARLY = 1024
-"""So many pushes are kept for waiters who have not begun to wait."""
+"""Notifications that are kept for waiters who have not begun to wait."""
 
 
-class Letterbox(Protocol):
-    """Where pushes are put in. Whoever wants to see them on their way takes the place of a runtime's."""
+class Receiver(Protocol):
+    """Takes notifications of the store. To see them on their way, take the place of a runtime's."""
 
     def deliver(self, wakeup: Wakeup) -> None:
-        """A push has come."""
+        """A notification has come."""
 
     def remind(self, wakeup: Wakeup) -> None:
-        """A push that was put off: it is news only to somebody who still waits."""
+        """A notification that was put off: it only matters to somebody who still waits."""
 
     def recheck(self) -> None:
-        """Pushes may have been lost: everybody should ask again."""
+        """Notifications may have been missed: all waiters should ask again."""
 
 
-class Mailroom:
-    """Delivers each push to the signal of the key and id it is for.
+class NotificationRouter:
+    """Delivers each notification to the signal of the key and id that it is for.
 
-    A push may come before the answer that makes its waiter wait, so what nobody expects yet is kept
-    for a while. Every step is a single operation on a dict: any thread may deliver.
+    A notification can come before the answer that makes its waiter wait, so what nobody expects yet is
+    kept for a while. Every step is a single operation on a dict: any thread may deliver.
     """
 
     def __init__(self, revoked: Callable[[Wakeup], None]) -> None:
@@ -36,14 +36,14 @@ class Mailroom:
         self._revoked = revoked
 
     def expect(self, key: bytes, lease: str, signal: Signal) -> None:
-        """Set `signal` to the next push for that key and fingerprint, also if it is here already."""
+        """Set `signal` to the next notification for that key and fingerprint, also if it is here already."""
         self._waiting[key, lease] = signal
         early = self._early.pop((key, lease), None)
         if early is not None:
             self.deliver(early)
 
     def pause(self, key: bytes, lease: str) -> bool:
-        """Expect nothing for a while: what comes is kept. False if a push has come just now."""
+        """Keep what comes, until it is expected again. False if a notification has come just now."""
         return self._waiting.pop((key, lease), None) is not None
 
     def forget(self, key: bytes, lease: str) -> None:
@@ -52,7 +52,7 @@ class Mailroom:
         self._early.pop((key, lease), None)
 
     def deliver(self, wakeup: Wakeup) -> None:
-        """A push has come."""
+        """Bring a notification to its waiter, or keep it; a revocation goes to the keeper."""
         if wakeup.event == "revoked":
             self._revoked(wakeup)
             return
@@ -65,13 +65,13 @@ class Mailroom:
             self._early.pop(next(iter(self._early)), None)
 
     def remind(self, wakeup: Wakeup) -> None:
-        """A push that was put off: it is news only to somebody who still waits."""
+        """Bring it to its waiter, if that still waits."""
         signal = self._waiting.pop((wakeup.key, wakeup.lease), None)
         if signal is not None:
             signal.set(wakeup)
 
     def recheck(self) -> None:
-        """Pushes may have been lost: everybody should ask again."""
+        """Have all waiters ask again."""
         for place in list(self._waiting):
             signal = self._waiting.pop(place, None)
             if signal is not None:
@@ -79,9 +79,9 @@ class Mailroom:
 
 
 class PassingMail:
-    """A letterbox from which all goes on into another: for what looks at it on its way there."""
+    """Passes everything on to another receiver: a base for what looks at notifications on their way."""
 
-    def __init__(self, letterbox: Letterbox) -> None:
+    def __init__(self, letterbox: Receiver) -> None:
         self._letterbox = letterbox
 
     def deliver(self, wakeup: Wakeup) -> None:

@@ -5,13 +5,13 @@ the same coroutine once, over ports that block instead of suspending.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
+from weakref import ref
 
+from dibs.core.names import fingerprint
 from dibs.errors import DibsError
 from dibs.model import Capabilities, Command, Finding, Reply, record
-
-if TYPE_CHECKING:
-    from dibs.runtime.holdings import Holdings
+from dibs.stores.port import step as step
 
 
 @record
@@ -114,6 +114,84 @@ class Nesting(Protocol):
         """By the store's word, where nobody here can know."""
 
 
+SPARE = 256
+"""The index is made anew after so many entries more than twice as many as there are leases."""
+
+
+class HeldByOwner:
+    """The leases of each holder, weakly; beside them an index of the keys that a holder *may* hold.
+
+    Any thread may change it, and an interrupt leaves nothing half made: each lease is one entry of one
+    dict, and only that is believed. The index is written after it, and only ever added to, so that it can
+    be made anew beside others who write: who still has the old one has made its entry before the
+    scan for the new one.
+    """
+
+    __slots__ = ("_added", "_index", "_leases", "_old")
+
+    def __init__(self) -> None:
+        self._leases: dict[tuple[bytes, object], ref[Nesting]] = {}
+        self._index: dict[int, set[bytes]] = {}
+        """By the holders' numbers, so that it keeps none alive; another may have a number later."""
+        self._old: dict[int, set[bytes]] = {}
+        self._added = 0
+
+    def get(self, key: bytes, who: object) -> Nesting | None:
+        """The lease on that key of that task or thread, which may have ended."""
+        known = self._leases.get((key, who))
+        return None if known is None else known()
+
+    def put(self, key: bytes, who: object, lease: Nesting) -> None:
+        """It is that one's from now on."""
+        self._leases[key, who] = ref(lease)
+        keys = self._index.get(id(who))
+        if keys is None or key not in keys:
+            self._add(key, who)
+
+    def drop(self, key: bytes, who: object, lease: Nesting) -> None:
+        """It is that one's no more, unless another lease on the key has taken its place."""
+        place = key, who
+        known = self._leases.get(place)
+        if known is not None and ((found := known()) is lease or found is None):
+            self._leases.pop(place, None)
+
+    def of(self, who: object) -> list[Nesting]:
+        """All leases of that task or thread."""
+        number = id(who)
+        new, old = self._index.get(number), self._old.get(number)  # in this order
+        keys = {*(new or ()), *(old or ())}
+        found = [self.get(key, who) for key in keys]
+        return [lease for lease in found if lease is not None]
+
+    def names(self) -> dict[str, str]:
+        """Which task or thread holds each lease, by the lease's fingerprint; for people."""
+        found = {}
+        for (_, who), known in list(self._leases.items()):
+            if (lease := known()) is not None:
+                name = getattr(who, "name", None) or getattr(who, "get_name", str)()
+                found[fingerprint(lease._id)] = f" ({name})"
+        return found
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def _add(self, key: bytes, who: object) -> None:
+        self._index.setdefault(id(who), set()).add(key)
+        self._added += 1
+        if self._added > 2 * len(self._leases) + SPARE:
+            self._index_anew()
+
+    def _index_anew(self) -> None:
+        """Without what is held no more."""
+        self._old = self._index  # for readers, until the new one is whole
+        self._index = index = dict[int, set[bytes]]()
+        for key, who in list(self._leases):
+            index.setdefault(id(who), set()).add(key)
+        # not before: if this was interrupted, the next does it again
+        self._added = len(self._leases)
+        self._old = {}
+
+
 class Keeper(Protocol):
     """Renews, abandons and listens in the background."""
 
@@ -163,7 +241,7 @@ class Runtime(Protocol):
 
     connect_timeout: float
     call_timeout: float
-    holding: "Holdings"
+    holding: HeldByOwner
     """The leases that each task or thread has, of those that nobody may wait for who has one."""
 
     @property
@@ -226,19 +304,3 @@ class Runtime(Protocol):
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         """Run a user's callback where it belongs: in the loop, or where we are in threads."""
-
-
-def step[T](coroutine: Coroutine[Any, Any, T]) -> T:
-    """What the coroutine returns. One that suspends is closed, and `RuntimeError` raised.
-
-    Over blocking ports there is nothing to suspend for, so the coroutine's first step is its last.
-    """
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    coroutine.close()
-    raise RuntimeError(
-        "a coroutine suspended in a blocking call: it was given a port of the other world"
-    )

@@ -26,7 +26,7 @@ FINEST = 0.016
 type Bucket = dict[int, ref[Watched]]
 
 
-class Timetable:
+class RenewalScheduler:
     """Leases by the time of their next look; they are held weakly."""
 
     def __init__(self, timers: "Timers", due: Callable[[list[Watched]], None]) -> None:

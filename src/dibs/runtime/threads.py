@@ -5,6 +5,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import Any
 from weakref import WeakSet
 
@@ -12,11 +14,10 @@ from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Capabilities, Command, Finding, Reply, Status
 from dibs.process import Gate, on_fork
-from dibs.runtime.holdings import Holdings
 from dibs.runtime.keeper import StoreKeeper
-from dibs.runtime.notifications import Mailroom
-from dibs.runtime.port import Answer, Told, step
-from dibs.stores.port import MAX_BATCH, Backend, Store
+from dibs.runtime.notifications import NotificationRouter
+from dibs.runtime.port import Answer, HeldByOwner, Told, step
+from dibs.stores.port import MAX_BATCH, SHORTEST, BlockingConnection, Store, time_limit
 
 
 class ThreadJob:
@@ -111,13 +112,13 @@ class ThreadRuntime:
         keeper.is_closed = False
         self.connect_timeout = connect_timeout
         self.call_timeout = call_timeout
-        self.holding = Holdings()
+        self.holding = HeldByOwner()
         self.now = clock.now
         self.me = threading.current_thread
         self._clock = clock
         self._closed = False
-        most = getattr(store, "connections", None)
-        self._pool = Pool(lambda: store.backend(blocking=True), most)
+        self._pool = Pool(store.connections)
+        self._new_connection = store.blocking_connection
         on_fork(self)
         _runtimes.add(self)
 
@@ -126,7 +127,7 @@ class ThreadRuntime:
         return self.keeper.store.capabilities
 
     @property
-    def mail(self) -> Mailroom:
+    def mail(self) -> NotificationRouter:
         return self.keeper.mail
 
     @property
@@ -154,67 +155,69 @@ class ThreadRuntime:
     async def call_all(
         self, commands: Sequence[Command], patience: float | None = None
     ) -> Sequence[Told]:
-        """What came of each of these: a round trip for as many as may travel together."""
+        """See `runtime.port.Runtime`: a round trip for as many as may travel together."""
         told: list[Told] = []
         for start in range(0, len(commands), MAX_BATCH):
-            told += self._call_batch(commands[start : start + MAX_BATCH])
+            told += self._call_batch(commands[start : start + MAX_BATCH], patience)
         return told
 
-    def _call_batch(self, batch: Sequence[Command]) -> Sequence[Told]:
+    def _call_batch(self, batch: Sequence[Command], patience: float | None) -> Sequence[Told]:
         sent = self._clock.now()
         try:
-            return [Answer(reply, sent) for reply in self._applied(batch)]
+            return [Answer(reply, sent) for reply in self._applied(batch, patience)]
         except DibsError as error:
             return [error] * len(batch)
 
-    def _applied(self, batch: Sequence[Command], patience: float | None = None) -> Sequence[Reply]:
-        """Within `patience` seconds where the store has a way for that; else a call has its own limit."""
+    def _applied(self, batch: Sequence[Command], patience: float | None) -> Sequence[Reply]:
+        """Within `patience` seconds in all, and each attempt within the limit of its commands."""
         self._refuse_if_closed()
-        backend = self._pool.take(patience)
-        within = None if patience is None else getattr(backend, "apply_within", None)
-        try:
-            applying = backend.apply(batch) if within is None else within(batch, patience)
-            replies: Sequence[Reply] = step(applying)
-        except DibsError:
-            self._pool.give(backend)
-            raise
-        except BaseException:
-            self._pool.discard(backend)  # interrupted: nobody knows in what state
-            raise
-        if self._closed:
-            self._pool.discard(backend)
-        else:
-            self._pool.give(backend)
+        limit = min([time_limit(command, self.call_timeout, patience) for command in batch])
+        replies = self._using(
+            lambda connection, left: connection.apply(batch, min(limit, left)), patience
+        )
         self._refuse_if_closed()
         return replies
+
+    def _using[T](
+        self, use: Callable[[BlockingConnection, float], T], patience: float | None = None
+    ) -> T:
+        """Do something over a connection of the pool, in the seconds that are left."""
+        until = inf if patience is None else monotonic() + patience
+
+        def left() -> float:
+            return max(until - monotonic(), SHORTEST)
+
+        slot = self._pool.take(min(left(), self.call_timeout))
+        try:
+            if slot.connection is None:
+                slot.connection = self._new_connection()
+                slot.connection.open(min(left(), self.connect_timeout))
+            found = use(slot.connection, left())
+        except DibsError:
+            self._pool.give(slot)  # it connects anew by itself
+            raise
+        except BaseException:
+            self._pool.discard(slot)  # interrupted: nobody knows in what state
+            raise
+        if self._closed:
+            self._pool.discard(slot)
+        else:
+            self._pool.give(slot)
+        return found
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise BackendUnavailable("the client is closed")
 
     async def examine(self) -> Sequence[Finding]:
-        """What the store has to say about itself."""
-        backend = self._pool.take()
-        look = getattr(backend, "examine", None)
-        try:
-            found: Sequence[Finding] = () if look is None else step(look())
-        except BaseException:
-            self._pool.discard(backend)
-            raise
-        self._pool.give(backend)
-        return found
+        """What the store reports about itself."""
+        return self._using(lambda connection, _: connection.examine())
 
     def scan(self, prefix: bytes) -> Iterator[Status]:
         """Every key in use that begins with `prefix`."""
         cursor: bytes | None = None
         while True:
-            backend = self._pool.take()
-            try:
-                page = step(backend.scan(prefix, cursor, SCANNED))
-            except BaseException:
-                self._pool.discard(backend)
-                raise
-            self._pool.give(backend)
+            page = self._using(lambda connection, _: connection.scan(prefix, cursor, SCANNED))  # noqa: B023
             yield from page.items
             cursor = page.cursor
             if cursor is None:
@@ -260,126 +263,165 @@ def _at_exit() -> None:
 
 
 MAX_IDLE = 16
-"""So many connections are kept for the next thread that calls."""
+"""Connections that are kept for the next thread that calls, where a store sets no limit."""
 
-LONGEST = 1.0
-"""Nobody stands in line longer, in seconds: a connection may hang, or was lost with its thread."""
+LOOK_EVERY = 1.0
+"""Seconds between two looks of a waiting thread for connections that were lost."""
 
 
-class _Ticket:
-    __slots__ = ("backend", "gate")
+class Slot:
+    """Room for a connection, and the thread that uses it."""
+
+    __slots__ = ("connection", "thread")
+
+    def __init__(self) -> None:
+        self.connection: BlockingConnection | None = None
+        """Made by the first who takes it."""
+        self.thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Disconnect; the next who takes it makes another connection."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+
+class _Waiter:
+    __slots__ = ("gate", "slot")
 
     def __init__(self) -> None:
         self.gate = Gate()
-        self.backend: Backend | None = None
+        self.slot: Slot | None = None
 
 
 class Pool:
-    """Connections for threads: each call takes one, and gives it to the next thread in the queue.
+    """At most `most` connections for all threads: each call takes one, and gives it to the next in the queue.
 
-    More threads than `most` wait here, first come first served, and not inside the store, where each try of
-    theirs hinders the others. Each step is one operation on a deque: threads and interrupts may come between
-    any two.
+    Threads wait here, first come first served, and not inside the store, where each try of theirs hinders
+    the others. Each step is one operation on a deque or a dict: threads and interrupts may come between any
+    two. An interrupt can lose a connection between two steps; a thread that waits finds and replaces it.
     """
 
-    def __init__(self, make: Callable[[], Backend], most: int | None) -> None:
-        self._make = make
+    def __init__(self, most: int | None) -> None:
         self._most = most
-        self._made = 0
-        self._idle: deque[Backend] = deque()
-        self._line: deque[_Ticket] = deque()
+        self._reset()
 
-    def take(self, patience: float | None = None) -> Backend:
-        """A connection for this thread alone, within `patience` seconds where the store can do that."""
+    def _reset(self) -> None:
+        slots = [Slot() for _ in range(self._most or 0)]
+        self._slots = dict.fromkeys(slots)
+        """All there are, if their number is limited."""
+        self._idle = deque(slots)
+        self._queue: deque[_Waiter] = deque()
+
+    def take(self, timeout: float) -> Slot:
+        """A connection for this thread alone. Raises `BackendUnavailable` if none is free in time."""
         try:
-            return self._idle.pop()
+            slot = self._idle.pop()
         except IndexError:
-            pass  # and of no interest to who can't connect
-        if self._most is not None and self._made >= self._most:
-            return self._stand_in_line(patience)
-        return self._new(patience)
+            slot = Slot() if self._most is None else self._wait(timeout)
+        slot.thread = threading.current_thread()
+        return slot
 
-    def give(self, backend: Backend) -> None:
+    def give(self, slot: Slot) -> None:
         """It is free for the next thread."""
-        if self._next_in_line(backend):
-            return
-        if len(self._idle) < (self._most or MAX_IDLE):
-            self._idle.append(backend)
-            if self._line:  # somebody came between the two
-                self._hurry()
-        else:
-            self.discard(backend)
+        is_wanted = slot in self._slots if self._most else len(self._idle) < MAX_IDLE
+        if not is_wanted:
+            return slot.close()
+        slot.thread = None
+        if not self._pass_on(slot):
+            self._idle.append(slot)
+            if self._queue:  # somebody came between the two
+                self._serve()
+        return None
 
-    def discard(self, backend: Backend) -> None:
-        """Nobody should use it any more; who is next makes another."""
-        self._made = max(self._made - 1, 0)
-        self._next_in_line(None)
-        step(backend.close())
+    def discard(self, slot: Slot) -> None:
+        """Its connection is of no use any more; the next thread makes another."""
+        slot.close()
+        if self._slots.pop(slot, slot) is None:
+            self._add()
 
     def close(self) -> None:
         """Disconnect what is idle."""
-        while self._idle:
-            self.discard(self._idle.pop())
+        for _ in range(len(self._idle)):
+            with suppress(IndexError):
+                slot = self._idle.pop()
+                slot.close()
+                self._idle.appendleft(slot)
 
     def after_fork(self) -> None:
         """Nothing of the parent's is of use, and none of its threads is here."""
-        for backend in self._idle:
-            backend.after_fork()
-        self._idle = deque()
-        self._line = deque()
-        self._made = 0
+        for slot in (*self._slots, *self._idle):
+            if slot.connection is not None:
+                slot.connection.after_fork()
+        self._reset()
 
-    def _new(self, patience: float | None) -> Backend:
-        self._made += 1
+    def _add(self) -> None:
+        slot = Slot()
+        self._slots[slot] = None
+        self.give(slot)
+
+    # -- the queue ----------------------------------------------------------------------------------
+
+    def _wait(self, timeout: float) -> Slot:
+        waiter, until = _Waiter(), monotonic() + timeout
+        lost: set[Slot] = set()
         try:
-            backend = self._make()
-            within = None if patience is None else getattr(backend, "open_within", None)
-            # the keeper listens for all threads
-            step(backend.open(listen=False) if within is None else within(patience))
-        except BaseException:
-            self._made = max(self._made - 1, 0)
-            self._next_in_line(None)
-            raise
-        return backend
-
-    # -- the line -----------------------------------------------------------------------------------
-
-    def _stand_in_line(self, patience: float | None) -> Backend:
-        ticket = _Ticket()
-        try:
-            self._line.append(ticket)
+            self._queue.append(waiter)
             if self._idle:  # given back before anybody could see us
-                self._hurry()
-            if not ticket.gate.wait(LONGEST):
-                self._step_out(ticket)
-                self._made = 0  # so that a lost one costs this once
-            return ticket.backend or self._new(patience)
+                self._serve()
+            while not waiter.gate.wait(min(LOOK_EVERY, max(until - monotonic(), 0.0))):
+                if monotonic() >= until:
+                    self._leave(waiter)
+                    break
+                lost = self._replace_lost(lost)
         except BaseException:
-            self._step_out(ticket)
-            if ticket.backend is not None:
-                self.give(ticket.backend)
+            self._leave(waiter)
+            if waiter.slot is not None:
+                self.give(waiter.slot)
             raise
+        if waiter.slot is None:
+            raise BackendUnavailable(
+                f"the store did not answer in time: all {self._most} connections of this process "
+                f"were in use for {timeout:.3g} s"
+            )
+        return waiter.slot
 
-    def _step_out(self, ticket: _Ticket) -> None:
+    def _leave(self, waiter: _Waiter) -> None:
         try:
-            self._line.remove(ticket)
+            self._queue.remove(waiter)
         except ValueError:
-            ticket.gate.wait(LONGEST)  # it was served, and whoever serves it is about to say so
+            waiter.gate.wait(LOOK_EVERY)  # it was served, or is just being
 
-    def _hurry(self) -> None:
-        """Serve the line from what lies idle."""
+    def _replace_lost(self, suspects: set[Slot]) -> set[Slot]:
+        """Replace connections that an interrupt has lost; return those that may be.
+
+        Lost: its thread is dead, or is this one, which uses none; or nobody has had it for two looks.
+        """
+        me, idle = threading.current_thread(), set(self._idle)
+        may_be = set[Slot]()
+        for slot in self._slots.keys() - idle:
+            thread = slot.thread
+            is_lost = slot in suspects if thread is None else thread is me or not thread.is_alive()
+            if is_lost and self._slots.pop(slot, slot) is None:
+                self._add()
+            elif thread is None:
+                may_be.add(slot)
+        return may_be
+
+    def _serve(self) -> None:
+        """Serve the queue from what is idle."""
         try:
-            backend = self._idle.pop()
+            slot = self._idle.pop()
         except IndexError:
             return
-        if not self._next_in_line(backend):
-            self._idle.append(backend)
+        if not self._pass_on(slot):
+            self._idle.append(slot)
 
-    def _next_in_line(self, backend: Backend | None) -> bool:
+    def _pass_on(self, slot: Slot) -> bool:
         try:
-            ticket = self._line.popleft()
+            waiter = self._queue.popleft()
         except IndexError:
             return False
-        ticket.backend = backend
-        ticket.gate.open()
+        waiter.slot = slot
+        waiter.gate.open()
         return True

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from dibs.model import Wakeup
-from dibs.runtime.notifications import Letterbox, PassingMail
+from dibs.runtime.notifications import PassingMail, Receiver
 
 
 class Stream:
@@ -118,7 +118,7 @@ class Post:
 class TappedMail(PassingMail):
     """A runtime's mail, of which what is for a stream goes there. Takes the place of its letterbox."""
 
-    def __init__(self, letterbox: Letterbox, post: Post) -> None:
+    def __init__(self, letterbox: Receiver, post: Post) -> None:
         super().__init__(letterbox)
         self._post = post
 

@@ -175,7 +175,7 @@ async def read(
                 return Found(items, cursor or _before(stretch))
             few = min(limit - len(items), AT_ONCE)
             async with service.accounts.reading.turn(principal.key_id, AT_ONCE):
-                page = await service.runtime.backend.scan(stretch, cursor, few)
+                page = await service.runtime.connection.scan(stretch, cursor, few)
             looks += 1
             cursor = page.cursor
             for item in page.items:

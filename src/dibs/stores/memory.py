@@ -14,15 +14,15 @@ from dibs.clock import Clock, SystemClock
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.errors import NotConfigured
-from dibs.model import Capabilities, Command, Inspect, Page, Reply, Status, Wakeup
+from dibs.model import Capabilities, Command, Finding, Inspect, Page, Reply, Status, Wakeup
 from dibs.process import on_fork
-from dibs.stores.port import Backend
+from dibs.stores.port import AsyncConnection, BlockingConnection, Deliver, Done, GiveUp, Store
 
 if TYPE_CHECKING:
     import asyncio
 
 MAX_IDLE = 1024
-"""So many books may lie idle before they are thrown out."""
+"""Books that may lie idle before they are thrown out."""
 
 
 class Shelf:
@@ -39,7 +39,7 @@ class Shelf:
         on_fork(self)
 
     def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Apply commands one after the other, then push what comes of them."""
+        """Apply commands one after the other, then deliver the notifications that follow."""
         replies: list[Reply] = []
         pushes: list[Wakeup] = []
         clock = self.clock
@@ -60,7 +60,7 @@ class Shelf:
         return replies
 
     def _mend(self) -> None:
-        """A Ctrl-C left a book half written: what follows from its entries is made anew."""
+        """Rebuild a book that a Ctrl-C left half written from its entries."""
         half_written, self._open = self._open, None
         assert half_written is not None
         half_written.rebuild()
@@ -86,7 +86,7 @@ class Shelf:
         self._sweep_at = 2 * len(self._books) + MAX_IDLE
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        """Inspect the next `limit` keys that aren't idle."""
+        """Inspect the next `limit` keys that are not idle."""
         begin = prefix if cursor is None else max(prefix, cursor + b"\0")
         with self._lock:
             later = sorted([key for key in self._books if key >= begin])
@@ -107,25 +107,18 @@ class Shelf:
         self._open = None
 
 
+_numbers = count(1)
+
+
 class _Inbox:
-    """Pushes for one backend, from any thread."""
+    """Notifications for one connection, from any thread."""
 
     def __init__(self) -> None:
+        self.name = f"memory-{next(_numbers)}"
         self.queue: SimpleQueue[Wakeup | None] = SimpleQueue()
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.reader: asyncio.Future[None] | None = None
 
     def push(self, wakeup: Wakeup | None) -> None:
         self.queue.put(wakeup)
-        if self.loop is not None and self.reader is not None:
-            try:
-                self.loop.call_soon_threadsafe(self._wake)
-            except RuntimeError:
-                pass  # that loop is closed, and whoever waited in it has gone
-
-    def _wake(self) -> None:
-        if self.reader is not None and not self.reader.done():
-            self.reader.set_result(None)
 
     def drain(self, first: Wakeup | None = None) -> list[Wakeup]:
         found = [] if first is None else [first]
@@ -138,63 +131,115 @@ class _Inbox:
                 found.append(wakeup)
 
 
-class MemoryBackend:
-    """One user of a shelf."""
+class _LoopInbox(_Inbox):
+    """One that an event loop empties."""
 
-    _numbers = count(1)
+    def __init__(self, loop: "asyncio.AbstractEventLoop", deliver: Deliver) -> None:
+        super().__init__()
+        self._loop = loop
+        self._deliver = deliver
 
-    def __init__(self, shelf: Shelf, *, blocking: bool) -> None:
-        self.inbox = f"memory-{next(self._numbers)}"
+    def push(self, wakeup: Wakeup | None) -> None:
+        super().push(wakeup)
+        try:
+            self._loop.call_soon_threadsafe(self._empty)
+        except RuntimeError:
+            pass  # that loop is closed, and nobody waits in it any more
+
+    def _empty(self) -> None:
+        found = self.drain()
+        if found:
+            self._deliver(found)
+
+
+class AsyncMemoryConnection:
+    """See `AsyncConnection`: everything is done in place."""
+
+    parallel = 1
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.inbox = ""
         self._shelf = shelf
-        self._blocking = blocking
-        self._box = _Inbox()
-        self.apply_now = shelf.apply
+        self._box: _LoopInbox | None = None
 
-    async def open(self, *, listen: bool = True) -> None:
-        if listen:
-            self._shelf.inboxes[self.inbox] = self._box
+    async def open(self) -> None:
+        """Nothing to connect to."""
 
     async def close(self) -> None:
         self._shelf.inboxes.pop(self.inbox, None)
+        self._box, self.inbox = None, ""
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return self._shelf.apply(commands)
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        done(self._shelf.apply(commands))
+        return _nothing_to_give_up
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        if self._blocking:
-            try:
-                return self._box.drain(self._box.queue.get(timeout=timeout))
-            except Empty:
-                return ()
-        return await self._wait_in_loop(timeout)
+    async def subscribe(self, deliver: Deliver) -> None:
+        if self._box is None:
+            import asyncio
 
-    async def _wait_in_loop(self, timeout: float | None) -> Sequence[Wakeup]:
-        import asyncio
-
-        box = self._box
-        loop = box.loop = asyncio.get_running_loop()
-        box.reader = loop.create_future()
-        try:
-            if box.queue.empty():
-                await asyncio.wait((box.reader,), timeout=timeout)
-        finally:
-            box.reader = None
-        return box.drain()
-
-    def nudge(self) -> None:
-        self._box.push(None)
+            box = self._box = _LoopInbox(asyncio.get_running_loop(), deliver)
+            self.inbox = box.name
+            self._shelf.inboxes[box.name] = box
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         return self._shelf.scan(prefix, cursor, limit)
 
+    async def examine(self) -> Sequence[Finding]:
+        return ()
+
     def after_fork(self) -> None:
+        self._box, self.inbox = None, ""
+
+
+def _nothing_to_give_up() -> None:
+    """It is done."""
+
+
+class BlockingMemoryConnection:
+    """See `BlockingConnection`: everything is done in place."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self.inbox = ""
+        self._shelf = shelf
         self._box = _Inbox()
+
+    def open(self, timeout: float) -> None:
+        """Nothing to connect to."""
+
+    def close(self) -> None:
+        self._shelf.inboxes.pop(self.inbox, None)
+        self.inbox = ""
+
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        return self._shelf.apply(commands)
+
+    def subscribe(self, timeout: float) -> None:
+        self.inbox = self._box.name
+        self._shelf.inboxes[self.inbox] = self._box
+
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        try:
+            return self._box.drain(self._box.queue.get(timeout=timeout))
+        except Empty:
+            return ()
+
+    def wake(self) -> None:
+        self._box.push(None)
+
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return self._shelf.scan(prefix, cursor, limit)
+
+    def examine(self) -> Sequence[Finding]:
+        return ()
+
+    def after_fork(self) -> None:
+        self._box, self.inbox = _Inbox(), ""
 
 
 _shelves: dict[str, Shelf] = {}
 
 
-class MemoryStore:
+class MemoryStore(Store):
     """Leases in this process's memory, shared by all clients of the same URL."""
 
     capabilities = Capabilities(scope="process")
@@ -206,5 +251,8 @@ class MemoryStore:
         self.url = url
         self._shelf = Shelf(clock) if clock else _shelves.setdefault(name, Shelf(SystemClock()))
 
-    def backend(self, *, blocking: bool) -> Backend:
-        return MemoryBackend(self._shelf, blocking=blocking)
+    def async_connection(self) -> AsyncConnection:
+        return AsyncMemoryConnection(self._shelf)
+
+    def blocking_connection(self) -> BlockingConnection:
+        return BlockingMemoryConnection(self._shelf)

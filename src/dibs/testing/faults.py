@@ -12,16 +12,18 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import dibs
 from dibs.clock import Clock
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import (
     MANY,
     Acquire,
     Capabilities,
     Command,
+    Finding,
     Granted,
     Page,
     Release,
@@ -30,8 +32,15 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.runtime.port import step
-from dibs.stores.port import Backend, Store
+from dibs.runtime.batcher import apply_over
+from dibs.stores.port import (
+    AsyncConnection,
+    BlockingConnection,
+    Deliver,
+    Done,
+    GiveUp,
+    Store,
+)
 
 
 @dataclass
@@ -82,7 +91,7 @@ class Faults:
         return self._random.uniform(0, self.longest_delay)
 
 
-class FaultyStore:
+class FaultyStore(Store):
     """A store whose connections suffer `faults`; everything else is the wrapped store's."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -99,91 +108,56 @@ class FaultyStore:
 
     def _wrap(self, store: Store, faults: Faults) -> None:
         self.url = store.url
-        self.capabilities: Capabilities = store.capabilities
         self.faults = faults
+        self.connections = store.connections
         self._store = store
 
-    def backend(self, *, blocking: bool) -> Backend:
-        return FaultyBackend(self._store.backend(blocking=blocking), self.faults, blocking=blocking)
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._store.capabilities
+
+    def async_connection(self) -> AsyncConnection:
+        return FaultyAsyncConnection(self._store.async_connection(), self.faults)
+
+    def blocking_connection(self) -> BlockingConnection:
+        return FaultyBlockingConnection(self._store.blocking_connection(), self.faults)
 
 
-class FaultyBackend:
-    """One unreliable connection."""
+class _Trip:
+    """What happens to the messages of one connection on their way."""
 
-    def __init__(self, backend: Backend, faults: Faults, *, blocking: bool) -> None:
-        self._backend = backend
+    def __init__(self, faults: Faults) -> None:
         self._faults = faults
-        self._blocking = blocking
-        self._under_way: list[Sequence[Command]] = []
+        self.under_way: list[Sequence[Command]] = []
+        """Late copies, which the store hears of before some later call."""
         self._late_wakeups: list[Wakeup] = []
 
-    @property
-    def inbox(self) -> str:
-        return self._backend.inbox
-
-    async def open(self, *, listen: bool = True) -> None:
-        if self._faults.strikes("down"):
-            raise BackendUnavailable("the store is down (injected)")
-        await self._backend.open(listen=listen)
-
-    async def close(self) -> None:
-        await self._backend.close()
-
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        """What may be delayed, or has late messages before it, can't be done at once."""
-        if self._faults.delay or self._under_way:
-            return None
-        self._on_the_way_there(commands)
-        replies = self._backend.apply_now(commands)
-        if replies is None:
-            return None
-        if self._faults.strikes("double"):
-            self._backend.apply_now(commands)
-        return self._on_the_way_back(commands, replies)
-
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        self._on_the_way_there(commands)
-        await self.deliver_late()
-        replies = await self._backend.apply(commands)
-        if self._faults.strikes("double"):
-            await self._backend.apply(commands)
-        if self._faults.strikes("delay"):
-            await self._sleep(self._faults.seconds())
-        return self._on_the_way_back(commands, replies)
-
-    async def deliver_late(self) -> None:
-        """Let the store hear of everything that is late."""
-        late, self._under_way = self._under_way, []
-        for batch in late:
-            await self._backend.apply(batch)
-
-    def _on_the_way_there(self, commands: Sequence[Command]) -> None:
+    def there(self, commands: Sequence[Command]) -> None:
+        """Raises `BackendUnavailable` if they don't arrive now."""
         faults = self._faults
         if faults.strikes("down"):
             raise BackendUnavailable("the store is down (injected)")
         if faults.strikes("lose_request"):
             raise BackendUnavailable("the request was lost (injected)")
         if faults.strikes("late_request"):
-            self._under_way.append(tuple(commands))
+            self.under_way.append(tuple(commands))
             raise BackendUnavailable("the request is late (injected)")
 
-    def _on_the_way_back(
-        self, commands: Sequence[Command], replies: Sequence[Reply]
-    ) -> Sequence[Reply]:
+    def back(self, commands: Sequence[Command], replies: Sequence[Reply]) -> Sequence[Reply]:
+        """The replies. Raises `BackendUnavailable` if they are lost."""
         if self._faults.strikes("echo"):
-            self._under_way.append(tuple(commands))
+            self.under_way.append(tuple(commands))
         if self._faults.strikes("lose_reply"):
             raise BackendUnavailable("the reply was lost (injected)")
         return replies
 
-    async def _sleep(self, seconds: float) -> None:
-        if self._blocking:
-            time.sleep(seconds)  # noqa: ASYNC251 -- coroutines of the blocking kind block
-        else:
-            await asyncio.sleep(seconds)
+    def late(self) -> Sequence[Sequence[Command]]:
+        """Everything that is late, which arrives now."""
+        late, self.under_way = self.under_way, []
+        return late
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        arrived = await self._backend.wakeups(timeout)
+    def notifications(self, arrived: Sequence[Wakeup]) -> Sequence[Wakeup]:
+        """Those that arrive, with what was late."""
         late, self._late_wakeups = self._late_wakeups, []
         for wakeup in arrived:
             if self._faults.strikes("drop_wakeup"):
@@ -193,17 +167,166 @@ class FaultyBackend:
             (self._late_wakeups if slow else late).extend([wakeup] * copies)
         return late
 
-    def nudge(self) -> None:
-        self._backend.nudge()
+    def connect(self) -> None:
+        """Raises `BackendUnavailable` while the store is down."""
+        if self._faults.strikes("down"):
+            raise BackendUnavailable("the store is down (injected)")
+
+
+class FaultyAsyncConnection:
+    """One unreliable connection of an event loop."""
+
+    def __init__(self, connection: AsyncConnection, faults: Faults) -> None:
+        self.parallel = connection.parallel
+        self._connection = connection
+        self._faults = faults
+        self._trip = _Trip(faults)
+
+    @property
+    def inbox(self) -> str:
+        return self._connection.inbox
+
+    async def open(self) -> None:
+        self._trip.connect()
+        await self._connection.open()
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        """What may be delayed, or has late messages before it, takes a task; all else goes straight on."""
+        if self._faults.delay or self._trip.under_way:
+            return asyncio.ensure_future(self._tell(commands, done)).cancel
+        try:
+            self._trip.there(commands)
+        except BackendUnavailable as error:
+            done(error)
+            return _nothing
+        return self._connection.submit(commands, partial(self._back, commands, done))
+
+    def _back(
+        self, commands: Sequence[Command], done: Done, result: Sequence[Reply] | DibsError
+    ) -> None:
+        if isinstance(result, DibsError):
+            return done(result)
+        if self._faults.strikes("double"):
+            self._connection.submit(commands, _ignore)
+        try:
+            replies = self._trip.back(commands, result)
+        except BackendUnavailable as error:
+            return done(error)
+        return done(replies)
+
+    async def _tell(self, commands: Sequence[Command], done: Done) -> None:
+        try:
+            replies = await self._apply(commands)
+        except DibsError as error:
+            done(error)
+        else:
+            done(replies)
+
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        self._trip.there(commands)
+        await self.deliver_late()
+        replies = await apply_over(self._connection, commands)
+        if self._faults.strikes("double"):
+            await apply_over(self._connection, commands)
+        if self._faults.strikes("delay"):
+            await asyncio.sleep(self._faults.seconds())
+        return self._trip.back(commands, replies)
+
+    async def deliver_late(self) -> None:
+        """Let the store hear of everything that is late."""
+        for batch in self._trip.late():
+            await apply_over(self._connection, batch)
+
+    async def subscribe(self, deliver: Deliver) -> None:
+        def take(news: Sequence[Wakeup] | DibsError) -> None:
+            if isinstance(news, DibsError):
+                deliver(news)
+            elif arrived := self._trip.notifications(news):
+                deliver(arrived)
+
+        await self._connection.subscribe(take)
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        self._on_the_way_there(())
-        return await self._backend.scan(prefix, cursor, limit)
+        self._trip.there(())
+        return await self._connection.scan(prefix, cursor, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        return await self._connection.examine()
 
     def after_fork(self) -> None:
-        self._under_way.clear()
-        self._backend.after_fork()
+        self._trip = _Trip(self._faults)
+        self._connection.after_fork()
 
+
+def _ignore(_: object) -> None:
+    """Nobody waits for this copy."""
+
+
+def _nothing() -> None:
+    """It never left."""
+
+
+class FaultyBlockingConnection:
+    """One unreliable connection of a thread."""
+
+    def __init__(self, connection: BlockingConnection, faults: Faults) -> None:
+        self._connection = connection
+        self._faults = faults
+        self._trip = _Trip(faults)
+
+    @property
+    def inbox(self) -> str:
+        return self._connection.inbox
+
+    def open(self, timeout: float) -> None:
+        self._trip.connect()
+        self._connection.open(timeout)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        self._trip.there(commands)
+        self.deliver_late()
+        replies = self._connection.apply(commands, timeout)
+        if self._faults.strikes("double"):
+            self._connection.apply(commands, timeout)
+        if self._faults.strikes("delay"):
+            time.sleep(self._faults.seconds())
+        return self._trip.back(commands, replies)
+
+    def deliver_late(self) -> None:
+        """Let the store hear of everything that is late."""
+        for batch in self._trip.late():
+            self._connection.apply(batch, TIMEOUT)
+
+    def subscribe(self, timeout: float) -> None:
+        self._trip.connect()
+        self._connection.subscribe(timeout)
+
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        return self._trip.notifications(self._connection.notifications(timeout))
+
+    def wake(self) -> None:
+        self._connection.wake()
+
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        self._trip.there(())
+        return self._connection.scan(prefix, cursor, limit)
+
+    def examine(self) -> Sequence[Finding]:
+        return self._connection.examine()
+
+    def after_fork(self) -> None:
+        self._trip = _Trip(self._faults)
+        self._connection.after_fork()
+
+
+TIMEOUT = 10.0
+"""Seconds that a store has to answer what tests say to it directly."""
 
 THIEF = "thief"
 """Who holds what was stolen."""
@@ -248,19 +371,19 @@ def steal(lock: Keyed) -> int:
 
 def held(client: Any) -> list[Status]:
     """What is held in a client's store at this moment, kept units aside."""
-    backend: Backend = client.session.store.backend(blocking=True)
-    step(backend.open())
+    connection = client.session.store.blocking_connection()
+    connection.open(TIMEOUT)
     try:
         found: list[Status] = []
         cursor: bytes | None = None
         while True:
-            page = step(backend.scan(b"", cursor, 100))
+            page = connection.scan(b"", cursor, 100)
             found += [each for each in page.items if any(h.state != "kept" for h in each.holders)]
             cursor = page.cursor
             if cursor is None:
                 return found
     finally:
-        step(backend.close())
+        connection.close()
 
 
 def _expire(client: Any, key: bytes) -> list[Any]:
@@ -273,12 +396,12 @@ def _expire(client: Any, key: bytes) -> list[Any]:
 
 def _say(client: Any, *commands: Command) -> list[Reply]:
     """Over a connection of its own."""
-    backend: Backend = client.session.store.backend(blocking=True)
-    step(backend.open())
+    connection = client.session.store.blocking_connection()
+    connection.open(TIMEOUT)
     try:
-        return list(step(backend.apply(commands))) if commands else []
+        return list(connection.apply(commands, TIMEOUT)) if commands else []
     finally:
-        step(backend.close())
+        connection.close()
 
 
 def _client_of(lock: Any) -> Any:

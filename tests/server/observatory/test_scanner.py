@@ -42,7 +42,7 @@ async def test_a_walk_that_fails_is_begun_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(scanner, "WATCHED", 0.01)
-    scan, failures = runtime.backend.scan, 3
+    scan, failures = runtime.connection.scan, 3
 
     async def failing(prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         nonlocal failures
@@ -51,7 +51,7 @@ async def test_a_walk_that_fails_is_begun_again(
             raise error
         return await scan(prefix, cursor, limit)
 
-    monkeypatch.setattr(runtime.backend, "scan", failing)
+    monkeypatch.setattr(runtime.connection, "scan", failing)
     observatory, bell = Observatory(runtime), asyncio.Event()
     with caplog.at_level(logging.WARNING), observatory.watched(bell):
         async with observatory.at_work():
@@ -91,7 +91,7 @@ async def test_what_is_over_is_forgotten_where_nothing_can_be_listed(
 
     monkeypatch.setattr(scanner, "WATCHED", 0.01)
     monkeypatch.setattr(picture, "LATE", 0.0)
-    monkeypatch.setattr(runtime.backend, "scan", forbidden)
+    monkeypatch.setattr(runtime.connection, "scan", forbidden)
     observatory, bell = Observatory(runtime), asyncio.Event()
     for number in range(20):
         for who in ("a", "b"):

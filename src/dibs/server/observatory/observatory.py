@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from dibs.model import Command, Reply, Status, Wakeup
-from dibs.runtime.notifications import Letterbox, PassingMail
+from dibs.runtime.notifications import PassingMail, Receiver
 from dibs.server.observatory.events import Event
 from dibs.server.observatory.picture import Picture
 from dibs.server.observatory.scanner import Scanner
@@ -174,7 +174,7 @@ class Observatory:
 class OverheardMail(PassingMail):
     """A runtime's mail, of which a picture hears too. Takes the place of its letterbox."""
 
-    def __init__(self, letterbox: Letterbox, picture: Picture) -> None:
+    def __init__(self, letterbox: Receiver, picture: Picture) -> None:
         super().__init__(letterbox)
         self._picture = picture
 

@@ -107,7 +107,7 @@ class Scanner:
             cursor: bytes | None = None
             while True:
                 asked = self._runtime.now()
-                page = await self._runtime.backend.scan(kind.encode() + b":", cursor, PAGE)
+                page = await self._runtime.connection.scan(kind.encode() + b":", cursor, PAGE)
                 for status in page.items:
                     self._picture.looked(status, asked, walk=walk)
                 cursor = page.cursor

@@ -168,7 +168,7 @@ class Mover:
         for head in HEADS:
             cursor: bytes | None = None
             while True:
-                page = await runtime.backend.scan(head + directory, cursor, SCANNED)
+                page = await runtime.connection.scan(head + directory, cursor, SCANNED)
                 for status in page.items:
                     if lives_in(homes, status.name) == directory:
                         keys += 1

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Capabilities, Command, Page, Renew, Reply, Wakeup
 from dibs.runtime.aio import AsyncRuntime
-from dibs.runtime.notifications import Letterbox, Mailroom
+from dibs.runtime.notifications import NotificationRouter, Receiver
 from dibs.runtime.port import Answer, Keeper, Told
 from dibs.server.placing.atlas import Atlas
 from dibs.server.placing.home import Home
@@ -42,10 +42,10 @@ class PlacedRuntime:
     def __init__(self, first: AsyncRuntime, ways: Ways, atlas: Atlas) -> None:
         self.ways = ways
         self.atlas = atlas
-        self.mail = Mailroom(lambda _: None)
-        self.letterbox: Letterbox = self.mail
+        self.mail = NotificationRouter(lambda _: None)
+        self.letterbox: Receiver = self.mail
         self.keeper = PlacedKeeper(ways, atlas, first.keeper)
-        self.backend = PlacedBackend(ways, atlas)
+        self.connection = PlacedConnection(ways, atlas)
         self.connect_timeout = first.connect_timeout
         self.call_timeout = max(each.call_timeout for each in self.stores)
         self.holding = first.holding
@@ -289,8 +289,8 @@ class PlaceMail:
         self._placed.letterbox.recheck()
 
 
-class PlacedBackend:
-    """As much of a `stores.port.Backend` as the service uses itself."""
+class PlacedConnection:
+    """As much of a `stores.port.AsyncConnection` as the service uses itself."""
 
     def __init__(self, ways: Ways, atlas: Atlas) -> None:
         self._ways = ways

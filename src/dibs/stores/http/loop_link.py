@@ -7,7 +7,7 @@ from typing import cast
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Wakeup
-from dibs.stores.buffered import BufferedLink, resolve
+from dibs.stores.aio import BufferedLink, resolve
 from dibs.stores.http.dialogue import Dialogue, keep_alive
 from dibs.stores.http.reading import Answer, Reader
 from dibs.stores.http.settings import IDLE, Settings

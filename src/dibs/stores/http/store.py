@@ -2,13 +2,13 @@
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.http.blocking import BlockingBackend
 from dibs.stores.http.settings import Promises
+from dibs.stores.http.threads import BlockingHttpConnection
 from dibs.stores.http.url import read_url
-from dibs.stores.port import Backend
+from dibs.stores.port import AsyncConnection, BlockingConnection, Store
 
 
-class HttpStore:
+class HttpStore(Store):
     """Leases in a service of Dibs's own (`dibs serve`), for whoever may not reach its store.
 
     | URL | |
@@ -36,10 +36,10 @@ class HttpStore:
         """What the service said when it was last asked."""
         return self._promises.known
 
-    def backend(self, *, blocking: bool) -> Backend:
-        """Connections for an event loop, or for one thread at a time."""
-        if blocking:
-            return BlockingBackend(self._settings, self._promises)
-        from dibs.stores.http.looped import LoopBackend  # asyncio takes time to import
+    def async_connection(self) -> AsyncConnection:
+        from dibs.stores.http.aio import AsyncHttpConnection  # asyncio takes time to import
 
-        return LoopBackend(self._settings, self._promises)
+        return AsyncHttpConnection(self._settings, self._promises)
+
+    def blocking_connection(self) -> BlockingConnection:
+        return BlockingHttpConnection(self._settings, self._promises)

@@ -2,9 +2,11 @@
 
 import asyncio
 import secrets
+from math import ceil, inf
 from typing import Any
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from dibs.stores.postgres.loop_wire import LoopWire
 from dibs.stores.postgres.session import PATIENCE, Connect, Session
@@ -38,10 +40,13 @@ async def connect_loop(site: Site) -> LoopWire:
     return LoopWire(opened.pgconn, asyncio.get_running_loop())
 
 
-async def connect_thread(site: Site) -> ThreadWire:
-    """A connection for one thread at a time; never suspends."""
+async def connect_thread(site: Site, within: float = inf) -> ThreadWire:
+    """A connection for one thread at a time, made within so many seconds; never suspends."""
+    conninfo = site.address.conninfo
+    if within < int(conninfo_to_dict(conninfo).get("connect_timeout") or 0):
+        conninfo = make_conninfo(conninfo, connect_timeout=max(ceil(within), 1))
     try:
-        opened = _ThreadConnection.connect(site.address.conninfo, autocommit=True)
+        opened = _ThreadConnection.connect(conninfo, autocommit=True)
     except (psycopg.Error, OSError) as error:
         raise refused(error, site.place) from error
     return ThreadWire(opened.pgconn)

@@ -7,22 +7,23 @@ from psycopg import AsyncConnection, Connection
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.port import Backend
+from dibs.stores import port
+from dibs.stores.port import step
 from dibs.stores.postgres import schema
-from dibs.stores.postgres.blocking import BlockingBackend
+from dibs.stores.postgres.aio import AsyncPostgresConnection
 from dibs.stores.postgres.connecting import connect_thread
-from dibs.stores.postgres.looped import LoopBackend
 from dibs.stores.postgres.migrations import Migration
 from dibs.stores.postgres.schema import Run
 from dibs.stores.postgres.session import PATIENCE, telling
 from dibs.stores.postgres.site import Site
 from dibs.stores.postgres.statements import Rows
+from dibs.stores.postgres.threads import BlockingPostgresConnection
 from dibs.stores.postgres.trouble import RIGHTS
 from dibs.stores.postgres.url import Address
-from dibs.stores.postgres.within import WithinBackend
+from dibs.stores.postgres.within import WithinConnection
 
 
-class PostgresStore:
+class PostgresStore(port.Store):
     """Leases in schema `dibs` of a PostgreSQL database, shared by all who can reach it.
 
     `stores/postgres/url.py` says which URLs there are; `clock` stands in for the database's own, in
@@ -44,17 +45,19 @@ class PostgresStore:
         self.url = address.shown
         self._site = Site(address, clock)
 
-    def backend(self, *, blocking: bool) -> Backend:
-        """Connections for an event loop, or one for a thread at a time."""
-        return BlockingBackend(self._site) if blocking else LoopBackend(self._site)
+    def async_connection(self) -> port.AsyncConnection:
+        return AsyncPostgresConnection(self._site)
 
-    def within(self, connection: Connection[Any] | AsyncConnection[Any]) -> Backend:
-        """A backend that applies in the transaction that the caller has begun there.
+    def blocking_connection(self) -> port.BlockingConnection:
+        return BlockingPostgresConnection(self._site)
 
-        What it grants stands once that commits; others who want the same keys meanwhile are answered
+    def within(self, connection: Connection[Any] | AsyncConnection[Any]) -> WithinConnection:
+        """Apply in the transaction that the caller has begun on a connection of psycopg.
+
+        What is granted there stands once that commits; others who want the same keys meanwhile are answered
         `Failed("busy")`. Its `open` makes sure that the connection leads to our database.
         """
-        return WithinBackend(self._site, connection)
+        return WithinConnection(self._site, connection)
 
     def migrate(self, *, dry_run: bool = False) -> Sequence[Migration]:
         """Bring the schema up to date, and tell what was applied, or, as a dry run, would be. Blocks."""
@@ -83,7 +86,7 @@ def migrate(site: Site, *, dry_run: bool = False) -> Sequence[Migration]:
         missing = await schema.missing(run, site)
         return missing if dry_run or not missing else await schema.upgrade(run)
 
-    return _done(_connected(site, bring))
+    return step(_connected(site, bring))
 
 
 def may_migrate(site: Site) -> bool:
@@ -93,7 +96,7 @@ def may_migrate(site: Site) -> bool:
         [[answer]] = await run(_MAY)
         return bool(int(answer))
 
-    return _done(_connected(site, ask))
+    return step(_connected(site, ask))
 
 
 _MAY = """
@@ -115,13 +118,3 @@ async def _connected[T](site: Site, task: Callable[[Run], Coroutine[Any, Any, T]
             return await task(run)
     finally:
         wire.cut()
-
-
-def _done[T](coroutine: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine returns that never suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("it suspended")

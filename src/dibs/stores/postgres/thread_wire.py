@@ -2,6 +2,7 @@
 
 import select
 import time
+from math import inf
 
 from psycopg.pq.abc import PGconn
 
@@ -16,9 +17,11 @@ class ThreadWire(Wire):
         self._readable = select.poll()
         self._readable.register(self.fd, select.POLLIN)
         self._owed = False
+        self.until = inf
+        """When its caller's time is over: no call takes longer."""
 
     async def exchange(self, send: Send, patience: float | None) -> Answer:
-        end = None if patience is None else time.monotonic() + patience
+        end = min(inf if patience is None else time.monotonic() + patience, self.until)
         if self._owed:
             self._owed = False
             self._answer(end)
@@ -52,7 +55,7 @@ class ThreadWire(Wire):
             self.cut()
         return not self.is_cut
 
-    def _send_all(self, end: float | None) -> None:
+    def _send_all(self, end: float) -> None:
         """A large batch doesn't fit into the socket at once, and the server may answer meanwhile."""
         if self.flush():
             return
@@ -63,7 +66,7 @@ class ThreadWire(Wire):
                 if events & select.POLLIN:
                     self.pgconn.consume_input()
 
-    def _answer(self, end: float | None) -> Answer:
+    def _answer(self, end: float) -> Answer:
         answer = self.received()
         while not answer:
             _wait(self._readable, end)
@@ -71,9 +74,9 @@ class ThreadWire(Wire):
         return answer
 
 
-def _wait(poll: select.poll, end: float | None) -> list[tuple[int, int]]:
-    left = None if end is None else (end - time.monotonic()) * 1000
-    events = poll.poll(None if left is None else max(left, 0.0))
+def _wait(poll: select.poll, end: float) -> list[tuple[int, int]]:
+    left = (end - time.monotonic()) * 1000
+    events = poll.poll(None if left == inf else max(left, 0.0))
     if not events:
         raise TimeoutError
     return events

@@ -14,8 +14,8 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from dibs.errors import BackendUnavailable, NotConfigured
-from dibs.model import Command, Page, Reply, Wakeup
-from dibs.stores.postgres import applying, ledger
+from dibs.model import Command, Reply
+from dibs.stores.postgres import ledger
 from dibs.stores.postgres.connecting import connect_loop, connect_thread
 from dibs.stores.postgres.session import Session
 from dibs.stores.postgres.site import Site
@@ -23,15 +23,13 @@ from dibs.stores.postgres.statements import Rows, Statement, Values
 from dibs.stores.postgres.trouble import error_of, explain, is_worth_another_try
 
 
-class WithinBackend:
+class WithinConnection:
     """Applies in the caller's connection and transaction, blocking or async as the connection is.
 
-    It neither opens nor closes that connection, and hears nothing: it has no inbox. An error of the
+    It neither opens nor closes that connection. An error of the
     database ends the caller's transaction, as any statement's would; a deadlock or a serialization
     failure is raised as psycopg's own, since whoever does transactions again looks for that.
     """
-
-    inbox = ""
 
     def __init__(self, site: Site, connection: object) -> None:
         if not isinstance(connection, psycopg.Connection | psycopg.AsyncConnection):
@@ -45,28 +43,17 @@ class WithinBackend:
         self._site = site
         self._connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any] = connection
 
-    async def open(self, *, listen: bool = True) -> None:
+    async def open(self) -> None:
         """The caller has. Raises `NotConfigured` for a connection to another database than ours."""
         await check_identity(self._connection, self._ask, self._site, blocking=self.blocking)
-
-    async def close(self) -> None:
-        """The caller will."""
-
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         if not commands:
             return []
         now, stamp = self._site.time()
         values = ledger.parameters(commands, inbox=None, now=now, stamp=stamp)
-        replies, _ = ledger.read_answer(await self._ask(applying.APPLY, values), commands, "")
+        replies, _ = ledger.read_answer(await self._ask(ledger.APPLY, values), commands, "")
         return replies
-
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        now, stamp = self._site.time()
-        values = ledger.scan_parameters(prefix, cursor, limit, now, stamp)
-        return ledger.read_page(await self._ask(applying.SCAN, values))
 
     async def _ask(self, statement: Statement, values: Values = ()) -> Rows:
         given = self._connection
@@ -83,15 +70,6 @@ class WithinBackend:
                 raise
             raise _told(error, self._site.place) from error
         return rows
-
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        return ()
-
-    def nudge(self) -> None:
-        """Nobody waits."""
-
-    def after_fork(self) -> None:
-        """The connection is the caller's."""
 
 
 async def _now(result: Any) -> Any:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, cast
 from weakref import WeakSet
 
-from dibs.stores.buffered import BufferedLink, resolve
+from dibs.stores.aio import BufferedLink, resolve
 from dibs.stores.redis.link import MORE, PushNotification, keep_alive, new_reader
 from dibs.stores.redis.settings import Endpoint, Settings
 

@@ -2,14 +2,14 @@
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.port import Backend
-from dibs.stores.redis.blocking import BlockingBackend
+from dibs.stores.port import AsyncConnection, BlockingConnection, Store
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.scripting import Terms
+from dibs.stores.redis.threads import BlockingRedisConnection
 from dibs.stores.redis.url import read_url
 
 
-class RedisStore:
+class RedisStore(Store):
     """Leases in Redis or Valkey, shared by everybody who reaches it.
 
     | URL | |
@@ -39,11 +39,13 @@ class RedisStore:
         self._clock = clock
         self._listings = Listings()
 
-    def backend(self, *, blocking: bool) -> Backend:
-        """Connections for an event loop, or for one thread at a time."""
-        terms = Terms(self._clock, self._settings.holdoff)
-        if blocking:
-            return BlockingBackend(self._settings, terms, self._listings)
-        from dibs.stores.redis.looped import LoopBackend  # asyncio takes time to import
+    def async_connection(self) -> AsyncConnection:
+        from dibs.stores.redis.aio import AsyncRedisConnection  # asyncio takes time to import
 
-        return LoopBackend(self._settings, terms, self._listings)
+        return AsyncRedisConnection(self._settings, self._terms(), self._listings)
+
+    def blocking_connection(self) -> BlockingConnection:
+        return BlockingRedisConnection(self._settings, self._terms(), self._listings)
+
+    def _terms(self) -> Terms:
+        return Terms(self._clock, self._settings.holdoff)

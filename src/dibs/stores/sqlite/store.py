@@ -2,12 +2,12 @@
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.port import Backend
-from dibs.stores.sqlite.blocking import BlockingBackend
+from dibs.stores.port import AsyncConnection, BlockingConnection, Store
 from dibs.stores.sqlite.site import Site
+from dibs.stores.sqlite.threads import BlockingSqliteConnection
 
 
-class SqliteStore:
+class SqliteStore(Store):
     """Leases in a file on this machine, shared by all processes that open it.
 
     `clock` stands in for the machine's, and `boot` for its boot id (`manual` with a clock of your own);
@@ -35,12 +35,12 @@ class SqliteStore:
         self._site = Site.of(url, clock, boot)
         self._site.datagrams = datagrams
 
-    def backend(self, *, blocking: bool) -> Backend:
-        """A connection for an event loop, or for one thread at a time."""
-        if blocking:
-            return BlockingBackend(self._site)
-        from dibs.stores.sqlite.looped import (
-            LoopBackend,  # asyncio costs a shell command 30 ms
+    def async_connection(self) -> AsyncConnection:
+        from dibs.stores.sqlite.aio import (
+            AsyncSqliteConnection,  # asyncio costs a shell command 30 ms
         )
 
-        return LoopBackend(self._site)
+        return AsyncSqliteConnection(self._site)
+
+    def blocking_connection(self) -> BlockingConnection:
+        return BlockingSqliteConnection(self._site)

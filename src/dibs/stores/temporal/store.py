@@ -7,19 +7,19 @@ import temporalio as temporalio  # so that it is told at once if it is missing
 
 from dibs.clock import Clock
 from dibs.model import Capabilities
-from dibs.stores.port import Backend
+from dibs.stores.port import BlockingConnection, Store
+from dibs.stores.temporal.client.aio import AsyncTemporalConnection
 from dibs.stores.temporal.client.calling import Caller
 from dibs.stores.temporal.client.connecting import Connection
 from dibs.stores.temporal.client.listening import Ear
-from dibs.stores.temporal.client.loop_thread import LoopThread
-from dibs.stores.temporal.client.looped import LoopBackend
+from dibs.stores.temporal.client.loop_thread import BlockingTemporalConnection, LoopThread
 from dibs.stores.temporal.client.scanning import Listings
 from dibs.stores.temporal.client.settings import Settings, Target
 from dibs.stores.temporal.client.url import read_url
 from dibs.stores.temporal.protocol.queues import task_queue
 
 
-class TemporalStore:
+class TemporalStore(Store):
     """Leases in a namespace of a Temporal server: for each key a workflow, its broker.
 
     A worker must run the brokers: `dibs temporal worker`, or one of yours with `DibsPlugin`.
@@ -78,14 +78,15 @@ class TemporalStore:
     def _new_caller(self) -> Caller:
         return Caller(self._connection, self._clock)
 
-    def _looped(self, *, of_thread: bool = False) -> LoopBackend:
-        caller = self._thread.caller if of_thread else self._new_caller
-        return LoopBackend(self._connection, self._listings, self._ears, caller)
+    def async_connection(self) -> AsyncTemporalConnection:
+        return AsyncTemporalConnection(
+            self._connection, self._listings, self._ears, self._new_caller
+        )
 
-    def backend(self, *, blocking: bool) -> Backend:
-        """For an event loop, or for one thread at a time."""
-        if not blocking:
-            return self._looped()
-        from dibs.stores.temporal.client.loop_thread import BlockingBackend
+    def blocking_connection(self) -> BlockingConnection:
+        def inner() -> AsyncTemporalConnection:
+            return AsyncTemporalConnection(
+                self._connection, self._listings, self._ears, self._thread.caller
+            )
 
-        return BlockingBackend(self._thread, lambda: self._looped(of_thread=True))
+        return BlockingTemporalConnection(self._thread, inner)

@@ -104,18 +104,13 @@ class Batches(Suite):
         assert {type(reply) for reply in replies[100:]} == {Refused}
 
     @case
-    async def test_in_place_or_in_a_round_trip_is_the_same(self, world: World) -> None:
+    async def test_one_by_one_or_in_a_batch_is_the_same(self, world: World) -> None:
         store = await world.connect()
-        in_place = [
-            reply
-            for command in script(world, world.key(b"in place"))
-            for reply in store.apply_now([command]) or await store.apply([command])
-        ]
         one_by_one = [await world.say(store, each) for each in script(world, world.key(b"single"))]
         commands = script(world, world.key(b"together"))
         first, second = commands[:15], commands[15:]  # one revocation each
         together = [*await store.apply(first), *await store.apply(second)]
-        assert shapes(in_place) == shapes(one_by_one) == shapes(together)
+        assert shapes(one_by_one) == shapes(together)
 
     @case
     async def test_a_batch_sent_again_changes_nothing_more(self, world: World) -> None:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterable
 
 from dibs.model import Acquire, Granted, Release
-from dibs.stores.port import Backend
+from dibs.testing.conformance.connection import Connection, connection_of
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World, step
 
@@ -45,15 +45,15 @@ class Contender:
             self.errors.append(error)
 
     async def _contend(self, name: str) -> None:
-        backend = self.world.store.backend(blocking=self.world.mode == "blocking")
-        await backend.open()
+        connection = connection_of(self.world.store, self.world.mode)
+        await connection.open()
         for number in range(ROUNDS):
-            await self._turn(backend, f"{name}-{number}")
-        await backend.close()
+            await self._turn(connection, f"{name}-{number}")
+        await connection.close()
 
-    async def _turn(self, backend: Backend, lease: str) -> None:
+    async def _turn(self, connection: Connection, lease: str) -> None:
         acquire: Acquire = self.world.acquire(lease, capacity=self.capacity)
-        (reply,) = await backend.apply([acquire])
+        (reply,) = await connection.apply([acquire])
         if isinstance(reply, Granted):
             with self.lock:
                 self.inside += 1
@@ -61,7 +61,7 @@ class Contender:
                 self.tokens.append(reply.token)
             with self.lock:
                 self.inside -= 1
-            await backend.apply([Release(acquire.key, lease)])
+            await connection.apply([Release(acquire.key, lease)])
 
 
 class Contending(Suite):

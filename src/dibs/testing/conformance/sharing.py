@@ -12,7 +12,7 @@ from dibs.model import (
     Resize,
     Revoke,
 )
-from dibs.stores.port import Backend
+from dibs.testing.conformance.connection import Connection
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import World
 
@@ -129,7 +129,9 @@ class Sharing(Suite):
         assert (await world.take(store, "c", capacity=2)).slots == (0,)
         await world.refused(store, "d", capacity=2)
 
-    async def resize(self, world: World, store: Backend, name: str, units: int, seq: int) -> Reply:
+    async def resize(
+        self, world: World, store: Connection, name: str, units: int, seq: int
+    ) -> Reply:
         """Resize what the id `name` has."""
         return await world.say(store, Resize(world.key(), name, units, seq))
 

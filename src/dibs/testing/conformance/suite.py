@@ -9,7 +9,8 @@ import pytest
 
 from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
-from dibs.testing.conformance.world import Mode, World
+from dibs.testing.conformance.connection import Mode
+from dibs.testing.conformance.world import World
 
 
 class Suite:

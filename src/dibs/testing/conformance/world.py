@@ -5,7 +5,7 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from dibs.core.names import fingerprint
 from dibs.model import (
@@ -21,10 +21,9 @@ from dibs.model import (
     Status,
     Wakeup,
 )
-from dibs.stores.port import Backend, Store
+from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
-
-type Mode = Literal["async", "blocking"]
+from dibs.testing.conformance.connection import Connection, Mode, connection_of
 
 PATIENCE = 5.0
 """Real seconds within which what must happen happens; nothing waits so long when all is well."""
@@ -51,7 +50,7 @@ class World:
         self.manual = harness.manual
         self._harness = harness
         self._tmp_path = tmp_path
-        self._open: list[Backend] = []
+        self._open: list[Connection] = []
         self._unique = secrets.token_hex(6)
         self.kind = b"semaphore"
         """Of the keys of this case."""
@@ -69,7 +68,7 @@ class World:
         """A key that no other case uses."""
         return self.prefix + name
 
-    async def outlast(self, seconds: float, *keys: bytes, by: Backend) -> None:
+    async def outlast(self, seconds: float, *keys: bytes, by: Connection) -> None:
         """Let more than `seconds` pass, in the eyes of `by`.
 
         A store without a clock counts from the moment that an observer first sees an entry, so `by`
@@ -86,14 +85,14 @@ class World:
     # -- connections
     # --------------------------------------------------------------------------------
 
-    async def connect(self) -> Backend:
+    async def connect(self) -> Connection:
         """Another connection, open until the case ends."""
-        backend = self.store.backend(blocking=self.mode == "blocking")
-        await backend.open()
-        self._open.append(backend)
-        return backend
+        connection = connection_of(self.store, self.mode)
+        await connection.open()
+        self._open.append(connection)
+        return connection
 
-    async def reopen(self) -> Backend:
+    async def reopen(self) -> Connection:
         """Close everything, make the store anew, as a new process would, and connect to it."""
         await self.close()
         self.store = self._harness.make_store(self.clock, self._tmp_path)
@@ -120,9 +119,9 @@ class World:
     # -- commands
     # -----------------------------------------------------------------------------------
 
-    async def say(self, backend: Backend, command: Command) -> Reply:
+    async def say(self, connection: Connection, command: Command) -> Reply:
         """One command's reply."""
-        (reply,) = await backend.apply([command])
+        (reply,) = await connection.apply([command])
         return reply
 
     def acquire(self, name: str, *, ttl: float = 30, **more: Any) -> Acquire:
@@ -134,83 +133,83 @@ class World:
         more.setdefault("patience", 30 * self.second)
         return Acquire(id=name, owner=f"owner-{name}", ttl=ttl * self.second, **more)
 
-    async def take(self, backend: Backend, name: str, **more: Any) -> Granted:
+    async def take(self, connection: Connection, name: str, **more: Any) -> Granted:
         """Acquire, and be granted."""
-        reply = await self.say(backend, self.acquire(name, **more))
+        reply = await self.say(connection, self.acquire(name, **more))
         assert isinstance(reply, Granted), reply
         return reply
 
-    async def queue(self, backend: Backend, name: str, **more: Any) -> Queued:
-        """Acquire, and get a place; its pushes go to `backend`."""
-        more.setdefault("inbox", backend.inbox)
-        reply = await self.say(backend, self.acquire(name, queue=True, **more))
+    async def queue(self, connection: Connection, name: str, **more: Any) -> Queued:
+        """Acquire, and get a place; its pushes go to `connection`."""
+        more.setdefault("inbox", connection.inbox)
+        reply = await self.say(connection, self.acquire(name, queue=True, **more))
         assert isinstance(reply, Queued), reply
         return reply
 
-    async def refused(self, backend: Backend, name: str, **more: Any) -> Refused:
+    async def refused(self, connection: Connection, name: str, **more: Any) -> Refused:
         """Acquire, and be refused."""
-        reply = await self.say(backend, self.acquire(name, **more))
+        reply = await self.say(connection, self.acquire(name, **more))
         assert isinstance(reply, Refused), reply
         return reply
 
-    async def renew(self, backend: Backend, name: str, *, ttl: float = 30) -> Reply:
+    async def renew(self, connection: Connection, name: str, *, ttl: float = 30) -> Reply:
         """Renew what the id `name` has of the case's key."""
-        return await self.say(backend, Renew(self.key(), name, ttl * self.second))
+        return await self.say(connection, Renew(self.key(), name, ttl * self.second))
 
     async def release(
-        self, backend: Backend, name: str, *, keep: float = 0, bury: float = 0
+        self, connection: Connection, name: str, *, keep: float = 0, bury: float = 0
     ) -> Reply:
         """Release what the id `name` has of the case's key."""
         release = Release(self.key(), name, keep * self.second, bury * self.second)
-        return await self.say(backend, release)
+        return await self.say(connection, release)
 
     def release_elsewhere(self, name: str) -> None:
         """Release from another thread, over a connection of its own."""
 
         async def release() -> None:
-            backend = self.store.backend(blocking=self.mode == "blocking")
-            await backend.open()
-            await self.release(backend, name)
-            await backend.close()
+            connection = connection_of(self.store, self.mode)
+            await connection.open()
+            await self.release(connection, name)
+            await connection.close()
 
         asyncio.run(release()) if self.mode == "async" else step(release())
 
-    async def status(self, backend: Backend, key: bytes | None = None) -> Status:
+    async def status(self, connection: Connection, key: bytes | None = None) -> Status:
         """Inspect the case's key."""
-        reply = await self.say(backend, Inspect(key or self.key()))
+        reply = await self.say(connection, Inspect(key or self.key()))
         assert isinstance(reply, Status), reply
         return reply
 
-    async def waiters(self, backend: Backend, names: str) -> list[str]:
+    async def waiters(self, connection: Connection, names: str) -> list[str]:
         """Which of these ids wait, first come first."""
         known = {fingerprint(name): name for name in names.split()}
-        return [known[waiter.lease] for waiter in (await self.status(backend)).waiters]
+        return [known[waiter.lease] for waiter in (await self.status(connection)).waiters]
 
-    async def holders(self, backend: Backend, names: str) -> list[str]:
+    async def holders(self, connection: Connection, names: str) -> list[str]:
         """Which of these ids hold, in the order of their tokens."""
         known = {fingerprint(name): name for name in names.split()}
         return [
-            known.get(holder.lease, "nobody") for holder in (await self.status(backend)).holders
+            known.get(holder.lease, "nobody") for holder in (await self.status(connection)).holders
         ]
 
     async def pushed(
-        self, backend: Backend, wanted: Callable[[Wakeup], bool], patience: float = PATIENCE
+        self, connection: Connection, wanted: Callable[[Wakeup], bool], patience: float = PATIENCE
     ) -> Wakeup | None:
-        """The first push to `backend` that is wanted, or None if it doesn't come."""
+        """The first push to `connection` that is wanted, or None if it doesn't come."""
         end = time.monotonic() + patience
         while (left := end - time.monotonic()) > 0:
-            for wakeup in await backend.wakeups(left):
+            for wakeup in await connection.notifications(left):
                 if wanted(wakeup):
                     return wakeup
         return None
 
 
 def step[T](coro: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine over a blocking backend, which must not suspend it."""
+    """Run a coroutine over a blocking connection, which must not suspend it."""
     try:
         coro.send(None)
     except StopIteration as done:
         value: T = done.value
         return value
     coro.close()
-    raise AssertionError("a backend made with blocking=True suspended its caller")
+    raise AssertionError("a blocking connection suspended its caller")

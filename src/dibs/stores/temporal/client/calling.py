@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Acquire, Command, Failed, Renew, Reply
-from dibs.stores.port import MAX_BATCH
+from dibs.model import Command, Failed, Reply
+from dibs.stores.port import MAX_BATCH, time_limit
 from dibs.stores.temporal.client.attendance import Attendance
 from dibs.stores.temporal.client.connecting import Connection
 from dibs.stores.temporal.client.settings import TIMEOUT
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 ABREAST = 16
 """So many keys are called at a time."""
-
-SHORTEST = 0.1
-"""No call is given less time, in seconds."""
 
 MAX_PAUSE = 1.0
 """The longest wait before a call that the server had no room for is made again, in seconds."""
@@ -179,12 +176,8 @@ class Caller:
 
 
 def _patience(commands: Sequence[Command]) -> float:
-    """How long to try: a renewal must leave time for another, and whoever gives us up hears why before."""
-    patience = TIMEOUT
-    for command in commands:
-        if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
-            patience = command.ttl / 6
-    return max(0.9 * patience, SHORTEST)
+    """How long to try: whoever gives us up hears why before."""
+    return 0.9 * min(time_limit(command, TIMEOUT) for command in commands)
 
 
 def _is_passing(error: "RPCError") -> bool:

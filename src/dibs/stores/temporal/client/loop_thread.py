@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
-from dibs.errors import BackendUnavailable
+from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import FreshLock, Gate, on_fork, start_thread
+from dibs.stores.temporal.client.aio import AsyncTemporalConnection
 from dibs.stores.temporal.client.calling import Caller
-from dibs.stores.temporal.client.looped import LoopBackend
 from dibs.stores.temporal.client.threads import keep_for_ever, let_go
 
 LANDS = 0.3
@@ -176,13 +177,14 @@ CLOSES = 3.0
 """So long closing may take, in seconds."""
 
 
-class BlockingBackend:
-    """For one thread at a time; its coroutines end without ever suspending."""
+class BlockingTemporalConnection:
+    """See `BlockingConnection`: its work is done in the loop of that thread."""
 
-    def __init__(self, thread: LoopThread, make: Callable[[], LoopBackend]) -> None:
+    def __init__(self, thread: LoopThread, make: Callable[[], AsyncTemporalConnection]) -> None:
         self._thread = thread
         self._make = make
-        self._inner: LoopBackend | None = None
+        self._inner: AsyncTemporalConnection | None = None
+        self._arrived: SimpleQueue[Sequence[Wakeup] | DibsError] = SimpleQueue()
         on_fork(self)
 
     @property
@@ -190,21 +192,16 @@ class BlockingBackend:
         inner = self._inner
         return "" if inner is None else inner.inbox
 
-    async def open(self, *, listen: bool = True) -> None:
+    def open(self, timeout: float) -> None:
         if self._inner is None:
             try:
                 self._thread.enter(self)
-                self._inner = self._thread.do(self._opened(listen))
+                self._inner = self._make()
             finally:
                 if self._inner is None:
                     self._thread.leave(self)
 
-    async def _opened(self, listen: bool) -> LoopBackend:
-        inner = self._make()
-        await inner.open(listen=listen)
-        return inner
-
-    async def close(self) -> None:
+    def close(self) -> None:
         inner, self._inner = self._inner, None
         if inner is not None:
             try:
@@ -213,39 +210,41 @@ class BlockingBackend:
             finally:
                 self._thread.leave(self)
 
-    def _do[T](self, work: Callable[[LoopBackend], Coroutine[Any, Any, T]]) -> T:
-        assert self._inner is not None, "open comes first"
+    def _do[T](self, work: Callable[[AsyncTemporalConnection], Coroutine[Any, Any, T]]) -> T:
+        self.open(STARTS)
+        assert self._inner is not None
         return self._thread.do(work(self._inner))
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        """See `BlockingConnection`. No time-out is shorter than a slow start takes."""
+        if not commands:
+            return ()
+        return self._do(lambda inner: inner.apply_within(commands, max(timeout, STARTS)))
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return self._do(lambda inner: inner.apply(commands)) if commands else ()
-
-    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
-        """Likewise, or raise `BackendUnavailable` after so long, and no sooner than a slow start takes."""
-        return self._do(lambda inner: inner.apply_within(commands, max(seconds, STARTS)))
-
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         return self._do(lambda inner: inner.scan(prefix, cursor, limit))
 
-    async def examine(self) -> Sequence[Finding]:
-        """What to know about the server, and whether the queue is served."""
-        return self._do(LoopBackend.examine)
+    def examine(self) -> Sequence[Finding]:
+        return self._do(AsyncTemporalConnection.examine)
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        if not self.inbox:
+    def subscribe(self, timeout: float) -> None:
+        self._do(lambda inner: inner.subscribe(self._arrived.put))
+
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        try:
+            news = self._arrived.get(timeout=timeout)
+        except Empty:
             return ()
-        return self._do(lambda inner: inner.wakeups(timeout))
+        if isinstance(news, DibsError):
+            raise news
+        return news
 
-    def nudge(self) -> None:
-        inner = self._inner
-        if inner is not None:
-            inner.nudge()
+    def wake(self) -> None:
+        self._arrived.put(())
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here, nor can it be thrown away."""
         if self._inner is not None:
             keep_for_ever(self._inner)
         self._inner = None
+        self._arrived = SimpleQueue()

@@ -1,14 +1,14 @@
-"""The backend of an event loop."""
+"""An event loop's way to the service."""
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import on_fork
+from dibs.stores.aio import LoopEnd, submit_in_task
 from dibs.stores.http import examining
 from dibs.stores.http.following import Following, Spread
 from dibs.stores.http.loop_link import LoopLink, LoopStream, dial
@@ -17,25 +17,19 @@ from dibs.stores.http.settings import LARGEST, Promises, Settings
 from dibs.stores.http.stream import MISSED_SOME, nowhere
 from dibs.stores.http.trouble import broken
 from dibs.stores.http.wire_service import About
-from dibs.stores.port import Land
+from dibs.stores.port import Deliver, Done, GiveUp
 
 log = logging.getLogger("dibs")
 
-MAX_ARRIVED = 10_000
-"""Wakeups that nobody fetches are dropped, the oldest first."""
 
+class AsyncHttpConnection:
+    """See `AsyncConnection`: one connection for each request under way, and one for notifications."""
 
-class LoopBackend:
-    """Connections of one event loop: one for each request under way, and one on which pushes arrive."""
-
-    in_context = True
-    """A request tells whose trace it belongs to."""
+    parallel = 2
 
     def __init__(self, settings: Settings, promises: Promises) -> None:
-        self.inbox = ""
         self._settings = settings
         self._promises = promises
-        self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
         self._reset()
         on_fork(self)
 
@@ -43,65 +37,60 @@ class LoopBackend:
         self.inbox = ""
         self._links = LoopLinks(self._settings)
         self._stream: LoopStream | None = None
+        self._loop_end: LoopEnd | None = None
+        self._deliver: Deliver = _to_nobody
         self._spread = Spread()
         self._following = Following()
-        self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
-        self._bell = LoopBell()
 
-    async def open(self, *, listen: bool = True) -> None:
-        self._bell.begin()
+    async def open(self) -> None:
         self._links.part(parting=False)
+        if self._loop_end is None:
+            self._loop_end = LoopEnd(self._part)
         await self._about()
-        if listen and not self.inbox:
-            await self._listen()
 
     async def close(self) -> None:
+        if self._loop_end is not None:
+            self._loop_end.forget()
+            self._loop_end = None
         self.inbox = ""
         self._part()
-        self._bell.ring()
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        link = self._links.idle()
+        if link is None:
+            return submit_in_task(self._apply(commands), done)
+        request = link.dialogue.batch(commands)
+        if len(request) > LARGEST and len(commands) > 1:
+            return submit_in_task(self._apply(commands), done)
+        link.launch(request, partial(self._landed, link, commands, done))
+        return link.close
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """Apply a batch over a new connection, or in parts that are not too large."""
         if not commands:
             return ()
         link = await self._links.take()
         request = link.dialogue.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             middle = len(commands) // 2
-            return [*await self.apply(commands[:middle]), *await self.apply(commands[middle:])]
+            return [*await self._apply(commands[:middle]), *await self._apply(commands[middle:])]
         return self._replies(link, await self._links.ask(link, request), commands)
 
-    def launch(self, commands: Sequence[Command], land: Land) -> Callable[[], None] | None:
-        """Send a batch at once, and have `land` called in the loop: with its replies, or an error.
-
-        What it returns gives the batch up, as at a time-out. None: it must go by `apply`.
-        """
-        link = self._links.idle()
-        if link is None:
-            return None
-        request = link.dialogue.batch(commands)
-        if len(request) > LARGEST and len(commands) > 1:
-            return None
-        link.launch(request, partial(self._landed, link, commands, land))
-        return link.close
-
     def _landed(
-        self, link: LoopLink, commands: Sequence[Command], land: Land, found: Answer | Exception
+        self, link: LoopLink, commands: Sequence[Command], done: Done, found: Answer | Exception
     ) -> None:
         try:
             if isinstance(found, Exception):
                 raise broken(found, self._settings)
             replies = self._replies(link, found, commands)
         except DibsError as error:
-            land(error)
+            done(error)
         except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
-            land(BackendUnavailable(f"{self._settings.shown}: what came can't be read: {error!r}"))
+            done(BackendUnavailable(f"{self._settings.shown}: what came can't be read: {error!r}"))
         else:
-            land(replies)
+            done(replies)
 
     def _replies(
         self, link: LoopLink, answer: Answer, commands: Sequence[Command]
@@ -138,61 +127,18 @@ class LoopBackend:
         self._promises.learn(about)
         return about
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------
 
-    def deliver_to(self, take: Callable[[Sequence[Wakeup]], None]) -> None:
-        """Hand pushes to `take`, in the loop, as soon as they are read; `wakeups` gives none then."""
-        self._deliver_to = take
-
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        """What was pushed. Raises whenever pushes may have been missed, also once they come again."""
-        if not self.inbox:
-            return ()
-        try:
-            if self._stream is None:
-                return await self._try_again(timeout)
-            if not (self._bell.rung or self._arrived or self._troubled()):
-                await self._bell.wait(timeout)
-        except asyncio.CancelledError:
-            self._part()  # as by a loop that ends: leave no socket open behind it
-            raise
-        self._bell.rung = False
-        self._raise_trouble()
-        found = list(self._arrived)
-        self._arrived.clear()
-        return found
-
-    def _troubled(self) -> bool:
-        stream = self._stream
-        return stream is not None and (stream.error is not None or stream.ear.missed)
-
-    def _raise_trouble(self) -> None:
-        """Raises why there are no pushes any more, or that some were missed on their way to the service."""
-        stream = self._stream
-        if stream is not None and stream.error is not None:
+    async def subscribe(self, deliver: Deliver) -> None:
+        """See `AsyncConnection`. Without a stream nothing is pushed, and all else goes on."""
+        self._deliver = deliver
+        if self._stream is not None and self._stream.error is None:
+            return
+        if self._stream is not None:
             self._end_stream()
             self._spread.put_off()
-            raise stream.error
-        if stream is not None and stream.ear.missed:
-            stream.ear.missed = False
-            raise BackendUnavailable(MISSED_SOME)
-
-    async def _try_again(self, timeout: float | None) -> Sequence[Wakeup]:
-        """Wait until it is time to try for a stream once more, and do."""
         self._links.part(parting=False)
-        left = self._spread.left
-        if left and not self._bell.rung:
-            await self._bell.wait(left if timeout is None else min(left, timeout))
-        if self._bell.rung:
-            self._bell.rung = False
-        elif not self._spread.left:
-            await self._listen()
-            if self._stream is not None:
-                raise BackendUnavailable(MISSED_SOME)
-        return ()
-
-    async def _listen(self) -> None:
-        """Let there be a stream, and with it an inbox; without, nothing is pushed, and all else goes on."""
+        await asyncio.sleep(self._spread.left)
         stream = LoopStream(self._settings, self._hear)
         try:
             await stream.begin()
@@ -200,21 +146,25 @@ class LoopBackend:
             log.debug("no stream of %s: %s", self._settings.shown, error)
             self._spread.put_off()
             self.inbox = self.inbox or nowhere()
+            deliver(error)
         else:
             self._spread.succeed()
             self._stream = stream
             self.inbox = stream.ear.inbox
 
     def _hear(self, wakeups: list[Wakeup]) -> None:
-        """Pushes; or none, when there will be no more."""
-        if self._deliver_to is None:
-            self._arrived.extend(wakeups)
-        elif wakeups:
-            self._deliver_to(wakeups)
-        if self._arrived or self._troubled():
-            self._bell.wake()
+        """Notifications; or none, when there will be no more or some were missed."""
+        if wakeups:
+            self._deliver(wakeups)
+        stream = self._stream
+        if stream is not None and stream.error is not None:
+            self._deliver(stream.error)
+        elif stream is not None and stream.ear.missed:
+            stream.ear.missed = False
+            self._deliver(BackendUnavailable(MISSED_SOME))
 
     def _part(self) -> None:
+        """The loop ends, or we do: leave no socket open behind it."""
         self._end_stream()
         self._links.part()
 
@@ -222,9 +172,6 @@ class LoopBackend:
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.end()
-
-    def nudge(self) -> None:
-        self._bell.ring_from_anywhere()
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here."""
@@ -234,48 +181,8 @@ class LoopBackend:
         self._reset()
 
 
-class LoopBell:
-    """Used in one event loop; any thread may ring it."""
-
-    def __init__(self) -> None:
-        self.rung = False
-        """Somebody rang since this was last set back."""
-        self._waiter: asyncio.Future[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def begin(self) -> None:
-        """The running loop is the one."""
-        self._loop = asyncio.get_running_loop()
-
-    async def wait(self, timeout: float | None) -> None:
-        """Until it wakes us, or the time is over."""
-        loop = asyncio.get_running_loop()
-        self._waiter = loop.create_future()
-        alarm = None if timeout is None else loop.call_later(timeout, self.wake)
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-            if alarm is not None:
-                alarm.cancel()
-
-    def wake(self) -> None:
-        """There is something to see."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def ring(self) -> None:
-        """Wake whoever waits, now or next."""
-        self.rung = True
-        self.wake()
-
-    def ring_from_anywhere(self) -> None:
-        """The same, from any thread or signal handler."""
-        if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self.ring)
-            except RuntimeError:
-                pass  # that loop is closed, and whoever waited in it has gone
+def _to_nobody(_: object) -> None:
+    """Nobody has subscribed."""
 
 
 MAX_IDLE = 4

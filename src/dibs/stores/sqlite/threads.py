@@ -1,7 +1,7 @@
-"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+"""Threads' way to the file: everything is done in the caller's own thread."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.stores.bell import Bell
@@ -11,11 +11,11 @@ from dibs.stores.sqlite.patience import always, persist
 from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen, sender
 from dibs.stores.sqlite.post import Post
 from dibs.stores.sqlite.site import Site
-from dibs.stores.sqlite.trouble import Busy
+from dibs.stores.sqlite.trouble import Busy, locked_out
 
 
-class BlockingBackend:
-    """A connection for one thread at a time; its coroutines end without ever suspending.
+class BlockingSqliteConnection:
+    """See `BlockingConnection`.
 
     A caller that is interrupted (Ctrl-C) leaves no transaction behind: at the next use, or by `close`,
     it is rolled back.
@@ -30,14 +30,10 @@ class BlockingBackend:
         self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
 
-    async def open(self, *, listen: bool = True) -> None:
-        persist(self._connection, self._connection.connect, always)
-        if listen and self._bell is None:
-            self._bell = Bell()
-            self._post, self._watch = begin_to_listen(self._connection)
-            self.inbox = self._post.inbox if self._post else ""
+    def open(self, timeout: float) -> None:
+        self._persist(self._connection.connect, timeout)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         connection = self._connection
         connection.unlock_after_interrupt()
         if connection.ready and upkeep.is_due_at_parting(connection):
@@ -56,24 +52,19 @@ class BlockingBackend:
 
     # -- commands -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         connection = self._connection
-        if not connection.ready or not connection.lock.acquire(blocking=False):
-            return None
-        try:
-            replies, wakeups = connection.apply(commands)
-        except Busy:
-            return None
-        finally:
-            connection.lock.release()
+        replies, wakeups = self._persist(lambda: connection.apply(commands), timeout)
         self._after(commands, replies, wakeups)
         return replies
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        connection = self._connection
-        replies, wakeups = persist(connection, lambda: connection.apply(commands), always)
-        self._after(commands, replies, wakeups)
-        return replies
+    def _persist[R](self, action: Callable[[], R], timeout: float) -> R:
+        """Do something again and again while the file is busy, for so many seconds at most."""
+        end = time.monotonic() + timeout
+        try:
+            return persist(self._connection, action, lambda: time.monotonic() < end)
+        except Busy:
+            raise locked_out(self._site.path, timeout) from None
 
     def _after(
         self, commands: Sequence[Command], replies: list[Reply], wakeups: list[Wakeup]
@@ -85,15 +76,14 @@ class BlockingBackend:
         if upkeep.is_due(self._connection):
             self._deliver(upkeep.run(self._connection))
 
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         return scanning.scan(self._connection, prefix, cursor, limit, self._deliver)
 
-    async def examine(self) -> Sequence[Finding]:
-        """What to know about the file."""
+    def examine(self) -> Sequence[Finding]:
         post = self._post or sender(self._connection)
         return examining.examine(self._connection, pushes=post is not None)
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------
 
     def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
         if self._bell is not None:
@@ -104,7 +94,13 @@ class BlockingBackend:
         if others and self._post is not None:
             self._post.send(others)
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+    def subscribe(self, timeout: float) -> None:
+        if self._bell is None:
+            self._bell = Bell()
+            self._post, self._watch = begin_to_listen(self._connection)
+            self.inbox = self._post.inbox if self._post else ""
+
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             arrived, self._arrived = self._arrived, []
@@ -127,7 +123,7 @@ class BlockingBackend:
             return bell.wait(left, self._post.socket)
         return bell.wait(PACE if left is None else min(left, PACE))
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         bell = self._bell
         if bell is not None:
             bell.ring()

@@ -1,8 +1,8 @@
-"""The backend of an event loop."""
+"""An event loop's way to the server."""
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -13,7 +13,9 @@ from dibs.core.timing import MIN_TTL
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Inspect, Page, Reply, Wakeup
 from dibs.process import on_fork
-from dibs.stores.temporal.client.calling import Caller
+from dibs.stores.aio import submit_in_task
+from dibs.stores.port import Deliver, Done, GiveUp
+from dibs.stores.temporal.client.calling import ABREAST, Caller
 from dibs.stores.temporal.client.connecting import Connection, prepare
 from dibs.stores.temporal.client.listening import Ear, asked_to_hear, inbox_of, waits_in_vain
 from dibs.stores.temporal.client.pollers import ALIVE, ages, attended, last_heard, polled
@@ -28,12 +30,10 @@ if TYPE_CHECKING:
     from temporalio.client import Client
 
 
-MAX_ARRIVED = 10_000
-"""Wakeups that nobody fetches are dropped, the oldest first."""
+class AsyncTemporalConnection:
+    """See `AsyncConnection`: calls brokers, and has a mailbox once somebody waits."""
 
-
-class LoopBackend:
-    """Calls brokers, and has a mailbox once somebody waits. All its tasks are of one event loop."""
+    parallel = ABREAST
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class LoopBackend:
         ears: MutableMapping[str, Ear],
         new_caller: Callable[[], Caller],
     ) -> None:
-        self.inbox = ""
         self._connection = connection
         self._listings = listings
         self._ears = ears
@@ -54,55 +53,47 @@ class LoopBackend:
         self.inbox = ""
         self._caller: Caller | None = None
         self._ear: Ear | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._bell = asyncio.Event()
-        self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
-        self._error: DibsError | None = None
-        self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
+        self._deliver: Deliver = _to_nobody
 
-    async def open(self, *, listen: bool = True) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._caller = self._new_caller()
-        prepare()
-        if not listen:
-            return  # who connects first is told if that fails, and has a limit for it
-        await self._connection.client()
-        if self._ear is None:
-            ear = self._ear = Ear(self._connection, self._hear)
-            self.inbox = ear.inbox
-            self._ears[ear.inbox] = ear
+    async def open(self) -> None:
+        """Connect to nothing yet: who calls first is told if that fails, and has a limit for it."""
+        self._calls()
+
+    def _calls(self) -> Caller:
+        if self._caller is None:
+            self._caller = self._new_caller()
+            prepare()
+        return self._caller
 
     async def close(self) -> None:
         self._caller = None  # what is on its way goes on
         ear, self._ear = self._ear, None
         self._ears.pop(self.inbox, None)
         self.inbox = ""
-        self._bell.set()
         if ear is not None:
             await ear.close()
 
     # -- commands -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        return submit_in_task(self.apply(commands), done)
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """Apply a batch by calling the brokers of its keys."""
         if not commands:
             return ()
-        if self._caller is None:
-            await self.open(listen=False)
-        assert self._caller is not None
+        caller = self._calls()
         self._listings.note(commands)
         early = asked_to_hear(self._ears, commands)
         standing = unheeded(asyncio.gather(*(ear.stand() for ear in early)))
         try:
-            replies: Sequence[Reply] = await self._caller.apply(commands)
+            replies: Sequence[Reply] = await caller.apply(commands)
             await standing
         finally:
             standing.cancel()
         waiting = waits_in_vain(self._ears, commands, replies)
         if waiting:
-            replies = await self._again(commands, replies, waiting)
+            replies = await self._again(caller, commands, replies, waiting)
         return replies
 
     async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
@@ -111,81 +102,56 @@ class LoopBackend:
             async with asyncio.timeout(seconds):
                 return await self.apply(commands)
         except TimeoutError:
-            assert self._caller is not None
-            raise await self._caller.attendance.silence(commands[0].key, seconds) from None
+            raise await self._calls().attendance.silence(commands[0].key, seconds) from None
 
     async def _again(
-        self, commands: Sequence[Command], replies: Sequence[Reply], waiting: Sequence[int]
+        self,
+        caller: Caller,
+        commands: Sequence[Command],
+        replies: Sequence[Reply],
+        waiting: Sequence[int],
     ) -> Sequence[Reply]:
         """These wait: let there be a mailbox, and ask again, as a push may have come before it."""
-        assert self._caller is not None
         for inbox in {inbox_of(commands[number]) for number in waiting}:
             await self._ears[inbox].stand()
         found = list(replies)
-        again = await self._caller.apply([commands[number] for number in waiting])
+        again = await caller.apply([commands[number] for number in waiting])
         for number, reply in zip(waiting, again, strict=True):
             found[number] = reply
         return found
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        if self._caller is None:
-            await self.open(listen=False)
-        assert self._caller is not None
         return await self._listings.scan(
-            self._connection, self._caller.apply, prefix, cursor, limit
+            self._connection, self._calls().apply, prefix, cursor, limit
         )
 
     async def examine(self) -> Sequence[Finding]:
-        """What to know about the server, and whether the queue is served."""
+        """Look at the server, and whether the queue is served."""
         return await examine(self._connection)
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------
 
-    def deliver_to(self, take: Callable[[Sequence[Wakeup]], None]) -> None:
-        """Hand pushes to `take`, in the loop, as soon as they are here; `wakeups` gives none then."""
-        self._deliver_to = take
+    async def subscribe(self, deliver: Deliver) -> None:
+        """See `AsyncConnection`. The mailbox itself is made when somebody waits, and made again then."""
+        self._deliver = deliver
+        await self._connection.client()
+        if self._ear is None:
+            ear = self._ear = Ear(self._connection, self._hear)
+            self.inbox = ear.inbox
+            self._ears[ear.inbox] = ear
 
-    def _hear(self, heard: Sequence[Wakeup] | DibsError) -> None:
-        """Pushes; or that some may have been missed."""
-        if isinstance(heard, DibsError):
-            self._error = heard
-        elif self._deliver_to is not None:
-            return self._deliver_to(heard)
-        else:
-            self._arrived.extend(heard)
-        if heard:
-            self._bell.set()
-
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        """What was pushed. Raises whenever pushes may have been missed."""
-        if not self.inbox:
-            return ()
-        try:
-            async with asyncio.timeout(timeout):
-                await self._bell.wait()
-        except TimeoutError:
-            pass
-        self._bell.clear()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-        found = list(self._arrived)
-        self._arrived.clear()
-        return found
-
-    def nudge(self) -> None:
-        if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._bell.set)
-            except RuntimeError:
-                pass  # that loop is closed, and whoever waited in it has gone
+    def _hear(self, news: Sequence[Wakeup] | DibsError) -> None:
+        if news:
+            self._deliver(news)
 
     def after_fork(self) -> None:
         """In the child: nothing of the parent's is of use here, nor can it be thrown away."""
-        keep_for_ever(self._caller, self._ear, self._loop, self._bell)
-        deliver_to = self._deliver_to
+        keep_for_ever(self._caller, self._ear, self._deliver)
         self._reset()
-        self._deliver_to = deliver_to
+
+
+def _to_nobody(_: object) -> None:
+    """Nobody has subscribed."""
 
 
 LOOK = timedelta(seconds=5)

@@ -1,11 +1,14 @@
-"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+"""Threads' way to the database: everything is done in the caller's own thread."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from math import inf
+from typing import Any
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.stores.bell import Bell
+from dibs.stores.port import step
 from dibs.stores.postgres import applying, examining, ledger, upkeep
 from dibs.stores.postgres.connecting import connect_thread, new_inbox
 from dibs.stores.postgres.connecting import listen as hear
@@ -13,30 +16,35 @@ from dibs.stores.postgres.session import PATIENCE, Session
 from dibs.stores.postgres.site import Site
 from dibs.stores.postgres.thread_wire import ThreadWire
 
-BRIEFEST = 0.2
-"""The server has this long for an answer in any case, in seconds."""
 
-
-class BlockingBackend:
-    """For one thread at a time. What is pushed comes in over the same connection."""
+class BlockingPostgresConnection:
+    """See `BlockingConnection`. Notifications come in over the same connection."""
 
     def __init__(self, site: Site) -> None:
         self.inbox = ""
         self._site = site
-        self._session = Session(site, connect_thread, applying.PREPARED, self._connected)
+        self._until = inf
+        """When the call that is under way has to end, connecting included."""
+        self._session = Session(site, self._connect, applying.PREPARED, self._connected)
         self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
         self._may_have_missed = False
 
-    async def open(self, *, listen: bool = True) -> None:
-        begins = listen and self._bell is None
-        if begins and self._site.pushes:
-            self.inbox = new_inbox()
-            self._session.cut()
-        await self._session.connected()
+    def open(self, timeout: float) -> None:
+        self._within(timeout, self._session.connected())
         self._may_have_missed = False
-        if begins:
-            self._bell = Bell()
+
+    def _within[T](self, timeout: float, work: Coroutine[Any, Any, T]) -> T:
+        """Do it in so many seconds."""
+        self._until = time.monotonic() + timeout
+        if self._session.wire is not None:
+            self._session.wire.until = self._until
+        return step(work)
+
+    async def _connect(self, site: Site) -> ThreadWire:
+        wire = await connect_thread(site, self._until - time.monotonic())
+        wire.until = self._until
+        return wire
 
     async def _connected(self, wire: ThreadWire) -> None:
         """A new connection hears nothing of what was pushed before."""
@@ -45,7 +53,7 @@ class BlockingBackend:
             self.inbox = ""
             self._site.found_deaf()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self._session.cut()
         self._hang_up()
 
@@ -57,31 +65,33 @@ class BlockingBackend:
 
     # -- commands -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
-
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return await self.apply_within(commands, PATIENCE)
-
-    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
-        """Apply a batch within so many seconds, but never less than `BRIEFEST`."""
-        patience = max(min(_patience(commands), seconds), BRIEFEST)
-        replies, wakeups = await applying.apply(self._session, commands, self.inbox, patience)
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        work = applying.apply(self._session, commands, self.inbox, timeout)
+        replies, wakeups = self._within(timeout, work)
         if self._bell is not None:
             self._arrived += wakeups
         upkeep.note(self._site, len(commands), self._session.wire)
         return replies
 
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return await applying.scan(self._session, prefix, cursor, limit)
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return self._within(PATIENCE, applying.scan(self._session, prefix, cursor, limit))
 
-    async def examine(self) -> Sequence[Finding]:
-        """What to know about the database."""
-        return await examining.examine(self._session)
+    def examine(self) -> Sequence[Finding]:
+        return self._within(PATIENCE, examining.examine(self._session))
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
+    def subscribe(self, timeout: float) -> None:
+        if self._bell is not None:
+            return
+        if self._site.pushes:
+            self.inbox = new_inbox()
+            self._session.cut()  # the next one listens
+        self._within(timeout, self._session.connected())
+        self._may_have_missed = False
+        self._bell = Bell()
+
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
         end = None if timeout is None else time.monotonic() + timeout
         while self._bell is not None:
             arrived, self._arrived = self._arrived + self._heard(), []
@@ -111,7 +121,7 @@ class BlockingBackend:
         wire = self._session.wire
         return bell.wait(left, *([wire.fd] if self.inbox and wire is not None else []))
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         bell = self._bell
         if bell is not None:
             bell.ring()
@@ -120,10 +130,3 @@ class BlockingBackend:
         self._session.after_fork()
         self._hang_up()
         self._arrived = []
-
-
-def _patience(commands: Sequence[Command]) -> float:
-    """How long one attempt may take: a renewal must leave time for another."""
-    ttls = [getattr(command, "ttl", 6 * PATIENCE) for command in commands]
-    shortest = min((ttl for ttl in ttls if ttl > 0), default=6 * PATIENCE)
-    return min(max(shortest / 6, BRIEFEST), PATIENCE)

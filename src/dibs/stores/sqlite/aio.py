@@ -1,69 +1,56 @@
-"""The backend of an event loop: in place while nobody else writes, else in a thread of its own."""
+"""An event loop's way to the file: in place while nobody else writes, else in a thread of its own."""
 
 import asyncio
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from dibs.errors import DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.stores.aio import as_dibs, submit_in_task
+from dibs.stores.port import Deliver, Done, GiveUp
 from dibs.stores.sqlite import examining, scanning, upkeep
 from dibs.stores.sqlite.connection import Connection
-from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen
+from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen, sender
 from dibs.stores.sqlite.post import Post
 from dibs.stores.sqlite.site import Site
 from dibs.stores.sqlite.trouble import Busy
 from dibs.stores.sqlite.worker import Job, Worker
 
-MAX_ARRIVED = 10_000
-"""Wakeups that nobody fetches are dropped, the oldest first."""
-
 
 class Mailbox:
-    """Wakeups for one event loop. It knows no backend, so that a backend can be dropped."""
+    """Notifications for one event loop. It knows no connection, so that one can be dropped."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, post: Post | None) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, post: Post | None, deliver: Deliver
+    ) -> None:
         self.post = post
         self.inbox = "" if post is None else post.inbox
+        self.take = deliver
+        """Takes those that are for us, in the loop."""
         self._loop = loop
-        self._arrived: deque[Wakeup] = deque(maxlen=MAX_ARRIVED)
-        self._rung = False
-        self._reader: asyncio.Future[None] | None = None
-        self.deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
-        """Whoever takes wakeups in as they arrive, instead of waiting for them."""
-        if post is not None:
+        if self.inbox and post is not None:
             loop.add_reader(post.socket, self._read)
 
     def close(self) -> None:
-        """Stop listening; whoever waits is let go."""
+        """Stop listening."""
         if self.post is not None:
             if not self._loop.is_closed():
                 self._loop.remove_reader(self.post.socket)
             self.post.close()
-        self._ring()
-
-    # -- what arrives -------------------------------------------------------------------------------
 
     def _read(self) -> None:
         if self.post is not None:
             # One at a time: the loop comes back for more, and whom it wakes need not wait for them.
-            self.add(self.post.receive(1))
-
-    def add(self, wakeups: Sequence[Wakeup]) -> None:
-        """Take in what is for us. In the loop's own thread."""
-        if self.deliver_to is not None:
-            if wakeups:
-                self.deliver_to(wakeups)
-            return
-        self._arrived.extend(wakeups)
-        if self._arrived:
-            self._wake()
+            arrived = self.post.receive(1)
+            if arrived:
+                self.take(arrived)
 
     def deliver(self, wakeups: Sequence[Wakeup], *, in_loop: bool = False) -> None:
-        """See that each wakeup reaches its inbox, ours or another's. Any thread."""
+        """See that each notification reaches its inbox, ours or another's. Any thread."""
         mine = self.inbox
         others = [wakeup for wakeup in wakeups if wakeup.inbox and wakeup.inbox != mine]
         if others and self.post is not None:
@@ -71,61 +58,31 @@ class Mailbox:
         if len(others) == len(wakeups):
             return
         own = [wakeup for wakeup in wakeups if wakeup.inbox == mine]
+        if not own:
+            return
         if in_loop:
-            self.add(own)
+            self.take(own)
         else:
-            self._in_loop(lambda: self.add(own))
-
-    def nudge(self) -> None:
-        """Let whoever waits go. Any thread."""
-        self._in_loop(self._ring)
-
-    def _in_loop(self, action: Callable[[], None]) -> None:
-        try:
-            self._loop.call_soon_threadsafe(action)
-        except RuntimeError:
-            pass  # that loop is closed, and whoever waited in it has gone
-
-    def _ring(self) -> None:
-        self._rung = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-    # -- who waits for it ---------------------------------------------------------------------------
-
-    async def wait(self, timeout: float | None) -> Sequence[Wakeup] | None:
-        """What has arrived; nothing after a nudge, None at the timeout."""
-        if not self._arrived and not self._rung:
-            await self._until_woken(timeout)
-        rung, self._rung = self._rung, False
-        found = list(self._arrived)
-        self._arrived.clear()
-        return found if found or rung else None
-
-    async def _until_woken(self, timeout: float | None) -> None:
-        self._reader = self._loop.create_future()
-        alarm = None if timeout is None else self._loop.call_later(timeout, self._wake)
-        try:
-            await self._reader
-        finally:
-            self._reader = None
-            if alarm is not None:
-                alarm.cancel()
+            try:
+                self._loop.call_soon_threadsafe(self.take, own)
+            except RuntimeError:
+                pass  # that loop is closed, and nobody waits in it any more
 
 
 A_MOMENT = 0.00005
-"""How long an event loop waits in place for another writer, in seconds."""
+"""Seconds that an event loop waits in place for another writer."""
+
+IN_PLACE = 64
+"""Commands of a batch that is applied on the loop's own thread, at most."""
 
 
-class LoopBackend:
-    """A connection for one event loop.
+class AsyncSqliteConnection:
+    """See `AsyncConnection`.
 
-    A cancelled caller interrupts nothing: what it asked for is done or not done as a whole, and its
-    answer is dropped.
+    A batch that is given up interrupts nothing: it is done or not done as a whole, and its answer is dropped.
     """
+
+    parallel = 1
 
     def __init__(self, site: Site) -> None:
         self.inbox = ""
@@ -134,23 +91,37 @@ class LoopBackend:
         self._worker = Worker(self._connection)
         self._mailbox: Mailbox | None = None
         self._watch: Watch | None = None
-        self._deliver_to: Callable[[Sequence[Wakeup]], None] | None = None
+        self._polling: asyncio.Task[None] | None = None
         self._flying = 0
         self._tidying: threading.Thread | None = None
         self._last_rites = weakref.finalize(self, self._worker.stop_for_good)
         self._last_rites.atexit = False
 
-    async def open(self, *, listen: bool = True) -> None:
+    async def open(self) -> None:
         await self._in_thread(self._connection.connect)
-        if self._mailbox is None:
-            post, self._watch = begin_to_listen(self._connection)
-            mailbox = self._mailbox = Mailbox(asyncio.get_running_loop(), post)
-            self.inbox = mailbox.inbox
-            mailbox.deliver_to = self._deliver_to
-            self._last_rites.detach()
-            self._last_rites = weakref.finalize(self, partial(_let_go, self._worker, mailbox))
-            self._last_rites.atexit = False
-            self._worker.deliver = mailbox.deliver
+        if self._mailbox is None:  # others' notifications are sent from here, too
+            self._use(Mailbox(asyncio.get_running_loop(), sender(self._connection), _to_nobody))
+
+    async def subscribe(self, deliver: Deliver) -> None:
+        if self.inbox or self._polling is not None:
+            return
+        if self._mailbox is not None:
+            self._mailbox.close()
+        post, self._watch = begin_to_listen(self._connection)
+        mailbox = Mailbox(asyncio.get_running_loop(), post, deliver)
+        self._use(mailbox)
+        self.inbox = mailbox.inbox
+        if self._watch is not None:
+            poll = _poll(weakref.ref(self), self._watch, deliver)
+            self._polling = asyncio.get_running_loop().create_task(poll)
+            self._polling._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
+
+    def _use(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._last_rites.detach()
+        self._last_rites = weakref.finalize(self, partial(_let_go, self._worker, mailbox))
+        self._last_rites.atexit = False
+        self._worker.deliver = mailbox.deliver
 
     async def close(self) -> None:
         connection = self._connection
@@ -164,12 +135,30 @@ class LoopBackend:
         mailbox, self._mailbox = self._mailbox, None
         if mailbox is not None:
             mailbox.close()
+        polling, self._polling = self._polling, None
+        if polling is not None:
+            polling.cancel()
+        self.inbox, self._watch = "", None
 
     # -- commands -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        replies: Sequence[Reply] | DibsError | None
+        try:
+            replies = self._in_place(commands)
+        except Exception as error:  # noqa: BLE001  # whatever it was, the callers are told
+            replies = as_dibs(error)
+        if replies is None:
+            return submit_in_task(self._apply(commands), done)
+        done(replies)
+        return _nothing
+
+    def _in_place(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
+        """Apply a batch now; None if somebody is in the way, or it would take too long here."""
         connection = self._connection
-        if self._flying or not connection.ready or not connection.lock.acquire(blocking=False):
+        if self._flying or not connection.ready or len(commands) > IN_PLACE:
+            return None
+        if not connection.lock.acquire(blocking=False):
             return None
         try:
             replies, wakeups = self._apply_soon(commands)
@@ -193,7 +182,7 @@ class LoopBackend:
             time.sleep(A_MOMENT)
             return self._connection.apply(commands)
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         replies: Sequence[Reply] = await self._fly(Job(commands))
         if self._watch is not None:
             self._watch.note(commands, replies)
@@ -229,54 +218,22 @@ class LoopBackend:
             self._tidying.start()
 
     async def examine(self) -> Sequence[Finding]:
-        """What to know about the file."""
         look = partial(examining.examine, self._connection, pushes=self._watch is None)
         found: Sequence[Finding] = await self._in_thread(look, alone=False)
         return found
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------
 
     def _deliver(self, wakeups: Sequence[Wakeup]) -> None:
         if self._mailbox is not None:
             self._mailbox.deliver(wakeups, in_loop=True)
-
-    def deliver_to(self, take: Callable[[Sequence[Wakeup]], None]) -> None:
-        """Hand pushes to `take`, in the loop, as soon as they are read; `wakeups` gives none then."""
-        self._deliver_to = take
-        if self._mailbox is not None:
-            self._mailbox.deliver_to = take
-
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        if self._mailbox is None:
-            return ()
-        if self._watch is None:
-            return await self._mailbox.wait(timeout) or ()
-        return await self._poll(self._mailbox, self._watch, timeout)
-
-    async def _poll(
-        self, mailbox: Mailbox, watch: Watch, timeout: float | None
-    ) -> Sequence[Wakeup]:
-        end = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = PACE if end is None else min(PACE, end - time.monotonic())
-            found = await mailbox.wait(max(left, 0.0))
-            if found is not None or left <= 0:
-                return found or ()
-            news: Sequence[Wakeup] = await self._in_thread(watch.look)
-            if news:
-                return news
-
-    def nudge(self) -> None:
-        mailbox = self._mailbox
-        if mailbox is not None:
-            mailbox.nudge()
 
     def after_fork(self) -> None:
         """The connection is seen to by `forks`; the loop's own files belong to the parent."""
         self._last_rites.detach()
         if self._mailbox is not None and self._mailbox.post is not None:
             self._mailbox.post.close_in_child()
-        self._mailbox = self._watch = self._tidying = None
+        self._mailbox = self._watch = self._tidying = self._polling = None
         self.inbox = ""
         self._flying = 0
         self._worker = Worker(self._connection)
@@ -284,6 +241,28 @@ class LoopBackend:
 
 def _nothing() -> None:
     """What has to be done first has been done."""
+
+
+def _to_nobody(_: object) -> None:
+    """Nobody has subscribed."""
+
+
+async def _poll(
+    connection: "weakref.ref[AsyncSqliteConnection]", watch: Watch, deliver: Deliver
+) -> None:
+    """Without datagrams: look for changes of the file, for as long as the connection lives."""
+    while True:
+        await asyncio.sleep(PACE)
+        ours = connection()
+        if ours is None:
+            return
+        try:
+            news = await ours._in_thread(watch.look)
+        except DibsError as error:
+            news = error
+        del ours
+        if news:
+            deliver(news)
 
 
 def _tidy(site: Site, mailbox: Mailbox) -> None:

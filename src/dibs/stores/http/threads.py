@@ -1,14 +1,13 @@
-"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+"""Threads' way to the service: everything is done in the caller's own thread."""
 
 import logging
 import socket
 import ssl
 import time
 from collections.abc import Sequence
-from math import inf
 
 from dibs.errors import BackendUnavailable, DibsError, Forbidden
-from dibs.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
+from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.http import examining
@@ -85,16 +84,9 @@ class SocketStream:
 
 log = logging.getLogger("dibs")
 
-SHORTEST = 0.05
-"""No call is given less time, in seconds."""
 
-
-class BlockingBackend:
-    """A connection for one thread at a time; its coroutines end without ever suspending.
-
-    With `listen` it has a second one, on which pushes arrive. A call waits for its answer for a
-    sixth of the shortest ttl in it, so that a renewal leaves time for another.
-    """
+class BlockingHttpConnection:
+    """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
     def __init__(self, settings: Settings, promises: Promises) -> None:
         self.inbox = ""
@@ -102,24 +94,15 @@ class BlockingBackend:
         self._promises = promises
         self._following = Following()
         self._spread = Spread()
-        self._within = inf
-        """Seconds that the caller has for the call under way."""
         self._link: SocketLink | None = None
         self._stream: SocketStream | None = None
         self._bell: Bell | None = None
         on_fork(self)
 
-    async def open(self, *, listen: bool = True) -> None:
-        self._about(self._settings.timeout)
-        if listen and self._bell is None:
-            self._listen()
-            self._bell = Bell()
+    def open(self, timeout: float) -> None:
+        self._about(min(timeout, self._settings.timeout))
 
-    async def open_within(self, seconds: float) -> None:
-        """Connect, and don't listen, or raise `BackendUnavailable` after so long without an answer."""
-        self._about(min(seconds, self._settings.timeout))
-
-    async def close(self) -> None:
+    def close(self) -> None:
         self.inbox = ""
         self._end_stream()
         link, self._link = self._link, None
@@ -131,19 +114,17 @@ class BlockingBackend:
 
     # -- requests -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
-
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
         if not commands:
             return ()
-        patience = self._enough_for(commands)
-        link = self._connected(patience)
+        until = time.monotonic() + min(timeout, self._settings.timeout)
+        link = self._connected(until - time.monotonic())
         request = link.dialogue.batch(commands)
         if len(request) > LARGEST and len(commands) > 1:
             middle = len(commands) // 2
-            return [*await self.apply(commands[:middle]), *await self.apply(commands[middle:])]
-        answer = link.ask(request, patience)
+            first = self.apply(commands[:middle], timeout)
+            return [*first, *self.apply(commands[middle:], timeout)]
+        answer = link.ask(request, until - time.monotonic())
         if self._following.astray(commands, answer):
             link.close()
         try:
@@ -152,27 +133,12 @@ class BlockingBackend:
             link.close()  # the next one looks for the key again
             raise
 
-    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
-        """Likewise, or raise `BackendUnavailable` after so long without an answer."""
-        self._within = seconds
-        try:
-            return await self.apply(commands)
-        finally:
-            self._within = inf
-
-    def _enough_for(self, commands: Sequence[Command]) -> float:
-        patience = min(self._settings.timeout, self._within)
-        for command in commands:
-            if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
-                patience = max(command.ttl / 6, SHORTEST)
-        return patience
-
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         link = self._connected(self._settings.timeout)
         request = link.dialogue.scan(prefix, cursor, limit)
         return link.dialogue.page(link.ask(request, self._settings.timeout))
 
-    async def examine(self) -> Sequence[Finding]:
+    def examine(self) -> Sequence[Finding]:
         """Who the service is, what this key may do there, and for how long."""
         about = self._about(self._settings.timeout)
         link = self._connected(self._settings.timeout)
@@ -197,7 +163,12 @@ class BlockingBackend:
             link = self._link = dial(self._settings, patience)
         return link
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------
+
+    def subscribe(self, timeout: float) -> None:
+        if self._bell is None:
+            self._listen()
+            self._bell = Bell()
 
     def _listen(self) -> None:
         """Let there be a stream, and with it an inbox; without, nothing is pushed, and all else goes on."""
@@ -216,8 +187,7 @@ class BlockingBackend:
         if stream is not None:
             stream.close()
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        """What was pushed. Raises whenever pushes may have been missed, also once they come again."""
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
         if self._bell is None:
             return ()
         stream = self._stream
@@ -257,7 +227,7 @@ class BlockingBackend:
             if bell.wait(left, stream.socket):
                 return ()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         bell = self._bell
         if bell is not None:
             bell.ring()

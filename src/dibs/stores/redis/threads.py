@@ -1,16 +1,16 @@
-"""The backend of a thread: everything is done in the caller's own thread, and nothing suspends."""
+"""Threads' way to the server: everything is done in the caller's own thread."""
 
 import socket
 import ssl
 import time
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Acquire, Command, Finding, Page, Renew, Reply, Wakeup
+from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
+from dibs.stores.port import step
 from dibs.stores.redis import examining, scanning
 from dibs.stores.redis.cluster import router
 from dibs.stores.redis.link import HiredisError, ReplyError
@@ -98,16 +98,8 @@ class SocketSubscription:
         self._link.close()
 
 
-SHORTEST = 0.05
-"""No call is given less time, in seconds."""
-
-
-class BlockingBackend:
-    """A connection for one thread at a time; its coroutines end without ever suspending.
-
-    With `listen` it has a second one, on which pushes arrive. A call waits for its answer for a
-    sixth of the shortest ttl in it, so that a renewal leaves time for another.
-    """
+class BlockingRedisConnection:
+    """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
     def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
         self.inbox = ""
@@ -115,8 +107,6 @@ class BlockingBackend:
         self._terms = terms
         self._listings = listings
         self._patience = Patience(settings.timeout)
-        self._within = inf
-        """Seconds that the caller has for the call under way."""
         self._router = router(settings, SocketDial(self._patience), terms)
         self._router.arrived_at = self._follow
         self._subscription: SocketSubscription | None = None
@@ -124,21 +114,11 @@ class BlockingBackend:
         self._arrived: list[Wakeup] = []
         on_fork(self)
 
-    async def open(self, *, listen: bool = True) -> None:
-        self._patience.seconds = self._settings.timeout
-        await self._router.open()
-        if listen and self._bell is None:
-            inbox = new_inbox(self._settings)
-            await self._subscribe(inbox)
-            self._bell = Bell()
-            self.inbox = self._terms.inbox = inbox
+    def open(self, timeout: float) -> None:
+        self._patience.seconds = min(timeout, self._settings.timeout)
+        step(self._router.open())
 
-    async def open_within(self, seconds: float) -> None:
-        """Connect, and don't listen, or raise `BackendUnavailable` after so long without an answer."""
-        self._patience.seconds = min(seconds, self._settings.timeout)
-        await self._router.open()
-
-    async def close(self) -> None:
+    def close(self) -> None:
         self._router.close()
         self._hang_up()
 
@@ -151,25 +131,17 @@ class BlockingBackend:
 
     # -- commands -----------------------------------------------------------------------------------
 
-    def apply_now(self, commands: Sequence[Command]) -> Sequence[Reply] | None:
-        return None
+    def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
+        self._patience.seconds = min(timeout, self._settings.timeout)
+        return step(self._apply(commands))
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         if not commands:
             return ()
-        self._patience.seconds = self._enough_for(commands)
         replies, wakeups = self._directly(commands) or await self._router.apply(commands)
         if wakeups and self._bell is not None:
             self._arrived += wakeups
         return replies
-
-    async def apply_within(self, commands: Sequence[Command], seconds: float) -> Sequence[Reply]:
-        """Likewise, or raise `BackendUnavailable` after so long without an answer."""
-        self._within = seconds
-        try:
-            return await self.apply(commands)
-        finally:
-            self._within = inf
 
     def _directly(self, commands: Sequence[Command]) -> Outcome | None:
         """Apply a batch over the connection there is, and that without a coroutine on the way.
@@ -189,31 +161,36 @@ class BlockingBackend:
             raise
         return None if isinstance(answer, ReplyError) else read_answer(answer, commands)
 
-    def _enough_for(self, commands: Sequence[Command]) -> float:
-        patience = min(self._settings.timeout, self._within)
-        for command in commands:
-            if isinstance(command, Acquire | Renew) and 0 < command.ttl < 6 * patience:
-                patience = max(command.ttl / 6, SHORTEST)
-        return patience
-
-    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+    def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
         self._patience.seconds = self._settings.timeout
-        return await scanning.scan(
-            self._listings, self._router.names, self.apply, prefix, cursor, limit
+        return step(
+            scanning.scan(self._listings, self._router.names, self._apply, prefix, cursor, limit)
         )
 
-    async def examine(self) -> Sequence[Finding]:
-        """What to know about the server, or one of the Cluster's."""
+    def examine(self) -> Sequence[Finding]:
+        self._patience.seconds = self._settings.timeout
+        return step(self._examine())
+
+    async def _examine(self) -> Sequence[Finding]:
+        """Look at the server, or at one of the Cluster's."""
         link = await self._router.dial()
         try:
             return await examining.examine(link, self._settings.holdoff)
         finally:
             link.close()
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------------
 
-    async def _subscribe(self, inbox: str) -> None:
-        link = await self._router.dial()
+    def subscribe(self, timeout: float) -> None:
+        if self._bell is None:
+            self._patience.seconds = min(timeout, self._settings.timeout)
+            inbox = new_inbox(self._settings)
+            self._subscribe(inbox)
+            self._bell = Bell()
+            self.inbox = self._terms.inbox = inbox
+
+    def _subscribe(self, inbox: str) -> None:
+        link = step(self._router.dial())
         assert isinstance(link, SocketLink)
         self._subscription = SocketSubscription(link, inbox, self._settings.connect_timeout)
 
@@ -227,12 +204,11 @@ class BlockingBackend:
         if self._subscription is not None and self._subscription.endpoint != endpoint:
             self._unsubscribe()
 
-    async def wakeups(self, timeout: float | None) -> Sequence[Wakeup]:
-        """What was pushed. Raises whenever pushes may have been missed, also once they come again."""
+    def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
         if self._bell is None:
             return ()
         if self._subscription is None:
-            await self._subscribe(self.inbox)
+            self._subscribe(self.inbox)
             raise BackendUnavailable("notifications resumed; some may have been missed")
         try:
             return self._wait(self._subscription, self._bell, timeout)
@@ -255,7 +231,7 @@ class BlockingBackend:
             if bell.wait(left, subscription.socket):
                 return ()
 
-    def nudge(self) -> None:
+    def wake(self) -> None:
         bell = self._bell
         if bell is not None:
             bell.ring()

@@ -1,0 +1,259 @@
+"""An event loop's way to the server."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dibs.errors import BackendUnavailable, DibsError
+from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.process import on_fork
+from dibs.stores.aio import LoopEnd, submit_in_task
+from dibs.stores.port import Deliver, Done, GiveUp
+from dibs.stores.redis import examining, scanning
+from dibs.stores.redis.cluster import router
+from dibs.stores.redis.link import ReplyError
+from dibs.stores.redis.loop_link import LoopDial, LoopLink
+from dibs.stores.redis.scanning import Listings
+from dibs.stores.redis.script import read_answer
+from dibs.stores.redis.scripting import Terms
+from dibs.stores.redis.server import Server
+from dibs.stores.redis.settings import Endpoint, Settings
+from dibs.stores.redis.subscription import PING, PING_EVERY, Ear, new_inbox
+from dibs.stores.redis.trouble import broken
+
+
+class AsyncRedisConnection:
+    """See `AsyncConnection`: one connection for commands, and one on which notifications arrive."""
+
+    def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
+        self.inbox = ""
+        self._settings = settings
+        self._terms = terms
+        self._listings = listings
+        self._dial = LoopDial()
+        self._router = router(settings, self._dial, terms)
+        self._router.arrived_at = self._follow
+        self._server = self._router if isinstance(self._router, Server) else None
+        self.parallel = 1 if self._server is None else 2
+        self._deliver: Deliver = _to_nobody
+        self._subscription: LoopSubscription | None = None
+        self._loop_end: LoopEnd | None = None
+        on_fork(self)
+
+    async def open(self) -> None:
+        self._dial.part(parting=False)
+        if self._loop_end is None:
+            self._loop_end = LoopEnd(self._part)
+        await self._router.open()
+
+    async def close(self) -> None:
+        if self._loop_end is not None:
+            self._loop_end.forget()
+            self._loop_end = None
+        self._router.close()
+        self._unsubscribe()
+        self.inbox = self._terms.inbox = ""
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
+        link = None if self._server is None else self._server.link
+        if not isinstance(link, LoopLink) or not link.usable:
+            return submit_in_task(self._apply(commands), done)
+        request = _Request(self, link, commands, done)
+        link.launch(self._terms.request(commands), 1, request.landed)
+        return request.give_up
+
+    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        """Apply a batch by way of whatever connections it needs."""
+        if not commands:
+            return ()
+        replies, wakeups = await self._router.apply(commands)
+        if wakeups:
+            self._deliver(wakeups)
+        return replies
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return await scanning.scan(
+            self._listings, self._router.names, self._apply, prefix, cursor, limit
+        )
+
+    async def examine(self) -> Sequence[Finding]:
+        """Look at the server, or at one of the Cluster's."""
+        link = await self._router.dial()
+        try:
+            return await examining.examine(link, self._settings.holdoff)
+        finally:
+            link.close()
+
+    # -- notifications ------------------------------------------------------------------------------
+
+    async def subscribe(self, deliver: Deliver) -> None:
+        self._deliver = deliver
+        subscription = self._subscription
+        if subscription is not None and subscription.error is None:
+            return
+        self._unsubscribe()
+        self._dial.part(parting=False)
+        inbox = self.inbox or new_inbox(self._settings)
+        link = await self._router.dial()
+        assert isinstance(link, LoopLink)
+        subscription = LoopSubscription(link, inbox, self._hear)
+        await subscription.begin(self._settings.connect_timeout)
+        self._subscription = subscription
+        self.inbox = self._terms.inbox = inbox
+
+    def _hear(self, news: Sequence[Wakeup] | DibsError) -> None:
+        self._deliver(news)
+
+    def _unsubscribe(self) -> None:
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.end()
+
+    def _part(self) -> None:
+        """The loop ends: leave no socket open behind it."""
+        self._unsubscribe()
+        self._dial.part()
+
+    def _follow(self, endpoint: Endpoint) -> None:
+        """The server is another one now, as after a failover: notifications come from there."""
+        subscription = self._subscription
+        if subscription is not None and subscription.link.endpoint != endpoint:
+            subscription.give_up(f"the master is at {endpoint} now")
+
+    def after_fork(self) -> None:
+        """In the child: nothing of the parent's is of use here."""
+        self._router.after_fork()
+        self._loop_end = None
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.link.close_in_child()
+        self.inbox = self._terms.inbox = ""
+
+
+def _to_nobody(_: object) -> None:
+    """Nobody has subscribed."""
+
+
+class _Request:
+    """A batch on a connection that stands: it needs no task, and lands as soon as its answer is read."""
+
+    __slots__ = ("_commands", "_connection", "_done", "_link", "_task")
+
+    def __init__(
+        self,
+        connection: AsyncRedisConnection,
+        link: LoopLink,
+        commands: Sequence[Command],
+        done: Done,
+    ) -> None:
+        self._connection = connection
+        self._link = link
+        self._commands = commands
+        self._done = done
+        self._task: Callable[[], object] | None = None
+
+    def give_up(self) -> None:
+        """The answer has not come in time, so the connection is of no use any more."""
+        if self._task is None:
+            self._link.close()
+        else:
+            self._task()
+
+    def landed(self, found: list[Any] | Exception) -> None:
+        link, done = self._link, self._done
+        if not isinstance(found, list):
+            return done(broken(found, link.endpoint))
+        answer = found[0]
+        if isinstance(answer, ReplyError):  # nothing was done, and the other way knows what to do
+            self._task = submit_in_task(self._connection._apply(self._commands), done)
+            return None
+        try:
+            replies, wakeups = read_answer(answer, self._commands)
+        except DibsError as error:
+            return done(error)
+        except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
+            return done(
+                BackendUnavailable(f"{link.endpoint} answered what can't be read: {error!r}")
+            )
+        if wakeups:
+            self._connection._deliver(wakeups)
+        return done(replies)
+
+
+class LoopSubscription:
+    """A connection on which one inbox's pushes arrive, and which is asked whether it is still there."""
+
+    def __init__(self, link: LoopLink, inbox: str, deliver: Deliver) -> None:
+        self.link = link
+        self.error: DibsError | None = None
+        self._deliver = deliver
+        self._ear = Ear(inbox, link.endpoint)
+        self._loop = asyncio.get_running_loop()
+        self._confirmed: asyncio.Future[None] = self._loop.create_future()
+        self._heard = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def begin(self, timeout: float) -> None:
+        """Subscribe, and wait until that is confirmed."""
+        link = self.link
+        link.take, link.lost = self._take, self._lost
+        link.send(self._ear.request)
+        try:
+            async with asyncio.timeout(timeout):
+                await self._confirmed
+        except TimeoutError as error:
+            self.end()
+            raise BackendUnavailable(
+                f"{link.endpoint} did not confirm the subscription in time"
+            ) from error
+        except BaseException:
+            self.end()
+            raise
+        self._timer = self._loop.call_later(PING_EVERY, self._beat)
+
+    def _take(self, reply: Any) -> None:
+        self._heard = True
+        wakeups = self._ear.hear(reply)
+        if wakeups:
+            self._deliver(wakeups)
+        elif self._ear.stands and not self._confirmed.done():
+            self._confirmed.set_result(None)
+
+    def _beat(self) -> None:
+        """Since the last beat something should have come, at least the answer to a ping."""
+        if not self._heard:
+            self.give_up("no sign of life")
+            return
+        self._heard = False
+        self.link.send(PING)
+        self._timer = self._loop.call_later(PING_EVERY, self._beat)
+
+    def give_up(self, why: str) -> None:
+        """It is of no use any more, and whoever listens must know."""
+        self.link.close()
+        self._lost(ConnectionAbortedError(why))
+
+    def _lost(self, error: Exception) -> None:
+        if isinstance(error, DibsError):
+            self.error = error
+        else:
+            self.error = BackendUnavailable(
+                f"{self.link.endpoint}: the subscription broke: {error}"
+            )
+            self.error.__cause__ = error
+        self._stop()
+        if self._confirmed.done():
+            self._deliver(self.error)
+        else:
+            self._confirmed.set_exception(self.error)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def end(self) -> None:
+        """Hang up."""
+        self._stop()
+        self.link.close()

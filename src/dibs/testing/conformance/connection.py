@@ -1,0 +1,127 @@
+"""A connection of either side, for cases that are written once."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Literal
+
+from dibs.errors import DibsError
+from dibs.model import Command, Finding, Page, Reply, Wakeup
+from dibs.runtime.batcher import apply_over
+from dibs.stores.port import AsyncConnection, BlockingConnection, Store
+
+type Mode = Literal["async", "blocking"]
+
+TIMEOUT = 10.0
+"""Seconds that a call of a case may take."""
+
+
+def connection_of(store: Store, mode: Mode) -> "Connection":
+    """Make a connection of that side; it is not open yet."""
+    if mode == "async":
+        return OfLoop(store.async_connection())
+    return OfThread(store.blocking_connection())
+
+
+class Connection:
+    """What both have. On the blocking side the coroutines never suspend."""
+
+    connection: AsyncConnection | BlockingConnection
+
+    @property
+    def inbox(self) -> str:
+        return self.connection.inbox
+
+    async def open(self, *, listen: bool = True) -> None:
+        """Connect, and subscribe to notifications if `listen`."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        raise NotImplementedError
+
+    async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        """Wait for notifications; none at the timeout. Raises if some may have been missed."""
+        raise NotImplementedError
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        raise NotImplementedError
+
+    async def examine(self) -> Sequence[Finding]:
+        raise NotImplementedError
+
+    def after_fork(self) -> None:
+        self.connection.after_fork()
+
+
+class OfLoop(Connection):
+    """One of an event loop."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self.connection: AsyncConnection = connection
+        self._news: deque[Sequence[Wakeup] | DibsError] = deque()
+        self._come = asyncio.Event()
+
+    async def open(self, *, listen: bool = True) -> None:
+        await self.connection.open()
+        if listen:
+            await self.connection.subscribe(self._deliver)
+
+    def _deliver(self, news: Sequence[Wakeup] | DibsError) -> None:
+        self._news.append(news)
+        self._come.set()
+
+    async def close(self) -> None:
+        await self.connection.close()
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        return await apply_over(self.connection, commands)
+
+    async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        try:
+            async with asyncio.timeout(timeout):
+                while not self._news:
+                    self._come.clear()
+                    await self._come.wait()
+        except TimeoutError:
+            return ()
+        news = self._news.popleft()
+        if isinstance(news, DibsError):
+            await self.connection.subscribe(self._deliver)
+            raise news
+        return news
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return await self.connection.scan(prefix, cursor, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        return await self.connection.examine()
+
+
+class OfThread(Connection):
+    """One of a thread."""
+
+    def __init__(self, connection: BlockingConnection) -> None:
+        self.connection: BlockingConnection = connection
+
+    async def open(self, *, listen: bool = True) -> None:
+        self.connection.open(TIMEOUT)
+        if listen:
+            self.connection.subscribe(TIMEOUT)
+
+    async def close(self) -> None:
+        self.connection.close()
+
+    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
+        return self.connection.apply(commands, TIMEOUT)
+
+    async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        return self.connection.notifications(timeout)
+
+    async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
+        return self.connection.scan(prefix, cursor, limit)
+
+    async def examine(self) -> Sequence[Finding]:
+        return self.connection.examine()
