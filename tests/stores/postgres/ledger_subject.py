@@ -20,7 +20,9 @@ type Outcome = tuple[list[Reply], list[Wakeup]]
 NOON = 1_700_000_000_000_000
 
 TOGETHER = sql.APPLY.text
-CAREFULLY = TOGETHER.replace(f"apply({migrations.FORMAT}, ", "apply_carefully(")
+CAREFULLY = TOGETHER.replace(
+    f"apply({migrations.FORMAT}, ", "apply_carefully(dibs.decode("
+).replace("jsonb", "jsonb)")
 MANNERS = ("together", "one by one", "carefully")
 
 

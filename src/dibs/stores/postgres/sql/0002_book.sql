@@ -186,10 +186,7 @@ BEGIN
     hold.ttl := seconds;
     hold.expires := now + seconds;
     hold.state := 'kept';
-    hold.seq := 0;
-    hold.lock_delay := 0;
     hold.bury := its_bury;
-    hold.detail := '';
     hold.inbox := '';
     hold.address := '';
     hold.trace := '';
@@ -199,19 +196,12 @@ END $$;
 -- A tombstone: it remembers that an id has ended.
 CREATE FUNCTION dibs.tomb(
     entry_id text, now double precision, seconds double precision,
-    reason text DEFAULT 'buried', its_detail text DEFAULT ''
-) RETURNS dibs.entries LANGUAGE plpgsql AS $$
-DECLARE
-    e dibs.entries;
-BEGIN
-    e.id := entry_id;
-    e.what := 'tomb';
-    e.state := reason;
-    e.ttl := seconds;
-    e.expires := now + seconds;
-    e.detail := its_detail;
-    RETURN e;
-END $$;
+    reason text DEFAULT 'buried', detail text DEFAULT ''
+) RETURNS dibs.entries LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(NULL, entry_id, 'tomb', reason, seconds, now + seconds, detail,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entries
+$$;
 
 -- ---- slots --------------------------------------------------------------------------------------------
 

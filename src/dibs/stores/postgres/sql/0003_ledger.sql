@@ -3,7 +3,7 @@
 -- A reply is a JSON array: the name of its class, then that class's fields (`core/codec.py`).
 
 CREATE TYPE dibs.command AS (
-    n integer,          -- its number in the batch
+    n integer,          -- its number in the batch, from 1
     kind text, key bytea, id text,
     owner text, ttl double precision, units bigint, capacity bigint, queue boolean,
     patience double precision, priority bigint, note text, floor bigint,
@@ -60,6 +60,9 @@ BEGIN
     ELSE
         c.flaw := coalesce(said ->> 2, 'something is missing');
     END CASE;
+    RETURN c;
+EXCEPTION WHEN data_exception THEN
+    c.flaw := 'no row can hold this: ' || SQLERRM;
     RETURN c;
 END $$;
 
@@ -458,12 +461,7 @@ BEGIN
                     own := dibs.get(book, c.id);
                 END IF;
                 IF own.what = 'hold' THEN
-                    writes := true;
-                    new := own;
-                    new.state := 'held';
-                    new.ttl := greatest(c.ttl, least(own.expires - now, own.ttl));
-                    new.expires := now + new.ttl;
-                    reply := dibs.granted(new);
+                    stage := 'rule';  -- to claim it
                 ELSIF NOT deferred AND dibs.fits(book, own.units, now, book.doubt) THEN
                     stage := 'granted';  -- from beyond what is looked at above
                     writes := true;

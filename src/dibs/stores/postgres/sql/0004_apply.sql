@@ -112,10 +112,33 @@ END $$;
 
 -- ---- the batch ----------------------------------------------------------------------------------------
 
+-- The commands of a batch, by key.
+CREATE FUNCTION dibs.decode(commands jsonb) RETURNS dibs.command[] LANGUAGE plpgsql AS $$
+BEGIN
+    IF jsonb_array_length(commands) = 1 THEN
+        RETURN ARRAY[dibs.command_of(1, commands -> 0)];
+    END IF;
+    RETURN ARRAY(SELECT x.c FROM (SELECT dibs.command_of(e.n, e.said) AS c
+        FROM jsonb_array_elements(commands) WITH ORDINALITY AS e (said, n) OFFSET 0) AS x
+        ORDER BY (x.c).key, (x.c).n);
+END $$;
+
 CREATE FUNCTION dibs.keys_of(batch dibs.command[]) RETURNS bytea[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(SELECT DISTINCT c.key FROM unnest(batch) AS c WHERE c.key IS NOT NULL ORDER BY c.key);
 END $$;
+
+-- For how long to look on before a key is called busy: briefly, since a client sends nothing else meanwhile,
+-- and renews nothing; and well within the shortest ttl.
+CREATE FUNCTION dibs.look_for(batch dibs.command[]) RETURNS interval LANGUAGE sql STABLE AS $$
+    SELECT make_interval(secs => least(0.2, coalesce(min(c.ttl) / 24, 0.1))) FROM unnest(batch) AS c
+    WHERE c.ttl IS NULL OR c.ttl > 0
+$$;
+
+CREATE FUNCTION dibs.busy() RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT dibs.failed('busy',
+        'a transaction that has not ended keeps this key locked: try again when it has')
+$$;
 
 -- Microseconds since 1970. Not by the transaction's now(), which stood still while we waited for locks.
 CREATE FUNCTION dibs.wall_clock() RETURNS bigint LANGUAGE sql VOLATILE AS
@@ -142,9 +165,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     began timestamptz := clock_timestamp();
-    amount integer := jsonb_array_length(commands);
+    batch dibs.command[] := dibs.decode(commands);
+    amount integer := cardinality(batch);
     replies text[] := array_fill(NULL::text, ARRAY[amount]);
-    batch dibs.command[];
     locked dibs.keys[];
     result dibs.outcome;
     c dibs.command;
@@ -153,20 +176,14 @@ BEGIN
     IF format <> 2 THEN
         RAISE EXCEPTION 'this database has format 2, and was asked for format %', format
             USING ERRCODE = 'ZDV01';
-    ELSIF amount = 0 THEN
-        RETURN '[[],[]]';
-    END IF;
-    IF current_setting('synchronous_commit') IN ('off', 'local') THEN  -- a crash would forget a lease
+    ELSIF current_setting('synchronous_commit') IN ('off', 'local') THEN  -- a crash would forget a lease
         PERFORM set_config('synchronous_commit', 'on', true);
     END IF;
     IF amount = 1 THEN  -- the fast path: one command, which meets nobody
-        BEGIN
-            c := dibs.command_of(1, commands -> 0);
-        EXCEPTION WHEN data_exception THEN
-            c := NULL;
-        END;
+        c := batch[1];
         SELECT * INTO book FROM dibs.keys AS k WHERE k.key = c.key FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
+            locked := ARRAY[book];
             now := coalesce(now, date_part('epoch', clock_timestamp()));
             stamp := coalesce(stamp, dibs.wall_clock());
             IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 AND dibs.flaw(c) IS NULL THEN
@@ -189,17 +206,10 @@ BEGIN
                     RETURN '[[["released"]],[]]';
                 END IF;
             END IF;
-            batch := ARRAY[c];
-            locked := ARRAY[book];
         END IF;
     END IF;
     FOR attempt IN 1..2 LOOP
         BEGIN
-            IF batch IS NULL THEN
-                batch := ARRAY(SELECT x.one FROM (SELECT dibs.command_of(e.n, e.said) AS one
-                    FROM jsonb_array_elements(commands) WITH ORDINALITY AS e (said, n) OFFSET 0) AS x
-                    ORDER BY (x.one).key, (x.one).n);
-            END IF;
             IF attempt = 2 THEN
                 locked := dibs.lock_what_can_be(dibs.keys_of(batch), dibs.look_for(batch));
                 replies := array_fill(dibs.busy(), ARRAY[amount]);
@@ -208,8 +218,8 @@ BEGIN
             ELSIF locked IS NULL THEN
                 locked := dibs.lock_all(dibs.keys_of(batch));
             END IF;
-            result := dibs.ledger(locked, batch, own_inbox,
-                coalesce(now, date_part('epoch', clock_timestamp())), coalesce(stamp, dibs.wall_clock()), replies);
+            result := dibs.ledger(locked, batch, own_inbox, coalesce(now, date_part('epoch', clock_timestamp())),
+                coalesce(stamp, dibs.wall_clock()), replies);
             RETURN dibs.answer(result);
         EXCEPTION
             WHEN lock_not_available THEN
@@ -223,56 +233,28 @@ BEGIN
                 EXIT;
         END;
     END LOOP;
-    RETURN dibs.apply_carefully(commands, own_inbox, now, stamp);
+    RETURN dibs.apply_carefully(dibs.decode(commands), own_inbox, now, stamp);
 END $$;
 
-CREATE FUNCTION dibs.busy() RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT dibs.failed('busy',
-        'a transaction that has not ended keeps this key locked: try again when it has')
-$$;
-
--- For how long to look on before a key is called busy: briefly, since a client sends nothing else meanwhile,
--- and renews nothing; and well within the shortest ttl.
-CREATE FUNCTION dibs.look_for(batch dibs.command[]) RETURNS interval LANGUAGE sql STABLE AS $$
-    SELECT make_interval(secs => least(0.2, coalesce(min(c.ttl) / 24, 0.1))) FROM unnest(batch) AS c
-    WHERE c.ttl IS NULL OR c.ttl > 0
-$$;
-
--- A flawed command, or a corrupt row, costs nobody else a lease.
+-- A corrupt row costs nobody else a lease.
 CREATE FUNCTION dibs.apply_carefully(
-    commands jsonb, own_inbox text, now double precision, stamp bigint
+    batch dibs.command[], own_inbox text, now double precision, stamp bigint
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-    said jsonb;
-    c dibs.command;
-    batch dibs.command[] := '{}';
-    locked bytea[];
-    one dibs.outcome;
-    result dibs.outcome := ROW('{}', '{}');
-BEGIN
-    FOR said IN SELECT jsonb_array_elements(commands) LOOP
-        BEGIN
-            c := dibs.command_of(1, said);
-        EXCEPTION WHEN data_exception THEN
-            c := NULL;
-            c.flaw := 'no row can hold this: ' || SQLERRM;
-        END;
-        batch := batch || c;
-    END LOOP;
-    locked := ARRAY(SELECT l.key FROM unnest(
+    locked bytea[] := ARRAY(SELECT l.key FROM unnest(
         dibs.lock_what_can_be(dibs.keys_of(batch), dibs.look_for(batch))) AS l);
+    c dibs.command;
+    one dibs.outcome;
+    result dibs.outcome := ROW(array_fill(dibs.busy(), ARRAY[cardinality(batch)]), '{}');
+BEGIN
     now := coalesce(now, date_part('epoch', clock_timestamp()));
     stamp := coalesce(stamp, dibs.wall_clock());
     FOREACH c IN ARRAY batch LOOP
-        IF c.key IS NULL THEN
-            one := ROW(ARRAY[dibs.failed('invalid', c.flaw)], '{}'::text[]);
-        ELSIF c.key = ANY (locked) THEN
+        IF c.key IS NULL OR c.key = ANY (locked) THEN
             one := dibs.apply_guarded(c, own_inbox, now, stamp);
-        ELSE
-            one := ROW(ARRAY[dibs.busy()], '{}'::text[]);
+            result.replies[c.n] := one.replies[c.n];
+            result.pushes := result.pushes || one.pushes;
         END IF;
-        result.replies := result.replies || one.replies;
-        result.pushes := result.pushes || one.pushes;
     END LOOP;
     RETURN dibs.answer(result);
 END $$;
@@ -283,11 +265,12 @@ CREATE FUNCTION dibs.apply_guarded(
 ) RETURNS dibs.outcome LANGUAGE plpgsql AS $$
 BEGIN
     RETURN dibs.ledger(ARRAY(SELECT k FROM dibs.keys AS k WHERE k.key = c.key), ARRAY[c],
-        own_inbox, now, stamp, '{null}');
+        own_inbox, now, stamp, '{}');
 EXCEPTION
     WHEN numeric_value_out_of_range THEN
-        RETURN ROW(ARRAY[dibs.failed('invalid', 'no row can hold this: ' || SQLERRM)], '{}'::text[]);
+        RETURN ROW(array_fill(dibs.failed('invalid', 'no row can hold this: ' || SQLERRM),
+            ARRAY[c.n]), '{}'::text[]);
     WHEN data_exception OR integrity_constraint_violation OR case_not_found OR internal_error THEN
-        RETURN ROW(ARRAY[dibs.failed('corrupt',
-            'what lies in the store for this key can''t be used: ' || SQLERRM)], '{}'::text[]);
+        RETURN ROW(array_fill(dibs.failed('corrupt',
+            'what lies in the store for this key can''t be used: ' || SQLERRM), ARRAY[c.n]), '{}'::text[]);
 END $$;
