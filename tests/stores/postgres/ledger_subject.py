@@ -11,16 +11,19 @@ import psycopg
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
-from dibs.stores.postgres import applying, migrations, script
+from dibs.stores.postgres import ledger as sql
+from dibs.stores.postgres import migrations
 from tests.stores.postgres.ledger_commands import KEYS, OTHERS, OWN
 
 type Outcome = tuple[list[Reply], list[Wakeup]]
 
 NOON = 1_700_000_000_000_000
 
-TOGETHER = script.statement()
-CAREFULLY = TOGETHER.replace(f"apply({migrations.FORMAT}, ", "apply_carefully(")
-MANNERS = ("together", "one by one", "carefully", "alone")
+TOGETHER = sql.APPLY.text
+CAREFULLY = TOGETHER.replace(
+    f"apply({migrations.FORMAT}, ", "apply_carefully(dibs.decode("
+).replace("jsonb", "jsonb)")
+MANNERS = ("together", "one by one", "carefully")
 
 
 class Time:
@@ -72,7 +75,7 @@ class Database:
         self._heard: list[Wakeup] = []
 
     def _hear(self, notify: psycopg.Notify) -> None:
-        wakeup = script.read_push(notify.payload, notify.channel)
+        wakeup = sql.read_push(notify.payload, notify.channel)
         assert wakeup is not None, notify
         self._heard.append(wakeup)
 
@@ -80,35 +83,23 @@ class Database:
         cursor = self.connection.execute(sql.encode(), values)
         return cursor.fetchall() if cursor.description else []
 
+    def raw(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """The same, of a statement with PostgreSQL's own placeholders."""
+        return psycopg.RawCursor(self.connection).execute(sql.encode(), values).fetchall()
+
     def apply(
         self, batch: Sequence[Command], time: Time | None = None, statement: str = TOGETHER
     ) -> Outcome:
         now, stamp = (time.now, time.stamp) if time else (None, None)
-        values = script.parameters(batch, inbox=OWN, now=now, stamp=stamp)
-        replies, own = script.read_answer(self.execute(statement, values), batch)
+        values = sql.parameters(batch, inbox=OWN, now=now, stamp=stamp)
+        rows = self.raw(statement, values)
+        replies, own = sql.read_answer(rows, batch, OWN)
         heard, self._heard = self._heard, []
-        assert all(wakeup.inbox == OWN for wakeup in own)
-        return replies, own + heard
-
-    def apply_alone(self, command: Command, time: Time) -> Outcome:
-        """In the short way where there is one, and as a batch where that has nothing to say."""
-        call = applying.lone_call_for(command, OWN, time.now, time.stamp)
-        if call is None:
-            return self.apply([command], time)
-        try:
-            cursor = psycopg.RawCursor(self.connection)
-            rows = cursor.execute(call.statement.text, call.values).fetchall()
-        except (psycopg.DataError, psycopg.IntegrityError, psycopg.InternalError):
-            return self.apply([command], time)
-        reply = call.plain(command, rows[0][0])
-        replies, own = ([reply], []) if reply else script.read_answer(rows, [command])
-        heard, self._heard = self._heard, []
-        return replies, own + heard
+        return list(replies), [*own, *heard]
 
     def in_manner(self, manner: str, batch: Sequence[Command], time: Time) -> Outcome:
-        if manner in ("one by one", "alone"):
-            one = self.apply_alone if manner == "alone" else lambda c, t: self.apply([c], t)
-            outcomes = [one(command, time) for command in batch]
+        if manner == "one by one":
+            outcomes = [self.apply([command], time) for command in batch]
             return [r for rs, _ in outcomes for r in rs], [w for _, ws in outcomes for w in ws]
         return self.apply(batch, time, CAREFULLY if manner == "carefully" else TOGETHER)
 
@@ -119,7 +110,7 @@ class Database:
         assert self.execute("SELECT swept FROM dibs.meta") == [(b"",)]
 
     def empty(self) -> None:
-        for table in ("keys", "holds", "places", "tombs", "fences"):
+        for table in ("keys", "entries", "fences"):
             self.execute(f"DELETE FROM dibs.{table}")
         self.execute("UPDATE dibs.meta SET floor = 0, swept = ''")
 
@@ -218,24 +209,24 @@ def counted(wakeups: Sequence[Wakeup]) -> Counter[Wakeup]:
 def check_counts(subject: Database) -> None:
     """What the keys' rows tell of other rows is so: how many, and that none ends earlier."""
     wrong = subject.execute(
-        """SELECT k.key FROM dibs.keys AS k,
-            LATERAL (SELECT count(*) AS n, min(expires) AS due, coalesce(sum(units), 0) AS units
-                FROM dibs.holds AS x WHERE x.key = k.key) AS h,
-            LATERAL (SELECT count(*) AS n, min(expires) AS due
-                FROM dibs.places AS x WHERE x.key = k.key) AS p,
-            LATERAL (SELECT count(*) AS n, min(expires) AS due
-                FROM dibs.tombs AS x WHERE x.key = k.key) AS b
-        WHERE (k.holds, k.waiting, k.tombs) <> (h.n, p.n, b.n)
-            OR k.used <> h.units + coalesce(k.units, 0)
-            OR k.due > least(k.expires, h.due, p.due, b.due)
-            OR h.n + p.n + b.n = 0 AND k.due <> coalesce(k.expires, 'Infinity')"""
+        """SELECT k.key FROM dibs.keys AS k, LATERAL (SELECT
+                count(*) FILTER (WHERE e.what = 'hold') AS holds,
+                count(*) FILTER (WHERE e.what = 'place') AS places,
+                count(*) FILTER (WHERE e.what = 'tomb') AS tombs,
+                coalesce(sum(e.units) FILTER (WHERE e.what = 'hold'), 0) AS units,
+                min(e.expires) AS due
+            FROM dibs.entries AS e WHERE e.key = k.key) AS found
+        WHERE (k.holds, k.waiting, k.tombs) <> (found.holds, found.places, found.tombs)
+            OR k.used <> found.units + coalesce((k.hold).units, 0)
+            OR k.due > least((k.hold).expires, found.due)
+            OR found.due IS NULL AND k.due <> coalesce((k.hold).expires, 'Infinity')"""
     )
     assert not wrong
     marked = subject.execute(
         """SELECT k.key, (SELECT coalesce(array_agg(s ORDER BY s), '{}')
                 FROM generate_series(0, 1023) AS s WHERE get_bit(k.taken, s) = 1),
             (SELECT coalesce(array_agg(s ORDER BY s), '{}')
-                FROM dibs.holds_of(k) AS h, unnest(h.slots) AS s)
+                FROM dibs.first_to_end(k, 10000) AS h, unnest(h.slots) AS s)
         FROM dibs.keys AS k WHERE k.taken IS NOT NULL"""
     )
     for key, bits, slots in marked:

@@ -152,6 +152,18 @@ def test_a_newer_format_is_not_touched(mode: Mode, postgres_url: str) -> None:
 
 
 @both
+def test_an_older_format_is_not_touched(mode: Mode, postgres_url: str) -> None:
+    with admin(postgres_url) as connection:
+        connection.execute("CREATE SCHEMA dibs")
+        connection.execute("COMMENT ON SCHEMA dibs IS 'Dibs: migration 13, format 1'")
+    error = refusal(mode, postgres_url, IncompatibleVersion)
+    assert "has format 1, of an earlier release" in str(error)
+    assert "DROP SCHEMA dibs CASCADE" in str(error)
+    with admin(postgres_url) as connection:
+        assert connection.execute("SELECT to_regclass('dibs.keys')").fetchone() == (None,)
+
+
+@both
 def test_a_format_that_changes_under_us_is_noticed(mode: Mode, postgres_url: str) -> None:
     """A newer release migrates while we are connected: its functions refuse ours."""
 
@@ -159,13 +171,15 @@ def test_a_format_that_changes_under_us_is_noticed(mode: Mode, postgres_url: str
         backend = await room.connect()
         with admin(postgres_url) as connection:
             connection.execute("""
-                CREATE OR REPLACE FUNCTION dibs.must_be(format integer)
-                RETURNS void LANGUAGE plpgsql AS $$ BEGIN
-                    RAISE EXCEPTION 'this database has format 2, and was asked for format %', format
+                CREATE OR REPLACE FUNCTION dibs.apply(
+                    format integer, commands jsonb, own_inbox text,
+                    now double precision DEFAULT NULL, stamp bigint DEFAULT NULL
+                ) RETURNS text LANGUAGE plpgsql AS $$ BEGIN
+                    RAISE EXCEPTION 'this database has format 99, and was asked for format %', format
                         USING ERRCODE = 'ZDV01';
                 END $$""")
         for batch in ([acquire("a")], [acquire("a"), acquire("b")]):
-            with pytest.raises(IncompatibleVersion, match="has format 2"):
+            with pytest.raises(IncompatibleVersion, match="has format 99"):
                 await backend.apply(batch)
 
     Room(mode, postgres_url).run(body)

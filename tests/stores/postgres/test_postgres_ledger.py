@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dibs.core import timing
 from dibs.core.names import fingerprint
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
-from dibs.stores.postgres.script_values import escaped
+from dibs.stores.postgres.ledger import escaped
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_commands import crowds, plans
 from tests.stores.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
@@ -47,13 +47,13 @@ def test_a_told_plan_is_answered_alike(subject: Database, manner: str, plan: lis
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=crowds)
 def test_a_crowd_is_answered_alike_one_by_one(subject: Database, plan: list[Any]) -> None:
-    follow(plan, subject, "alone")
+    follow(plan, subject, "one by one")
 
 
 def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
     [found] = subject.execute(
         "SELECT dibs.many(), dibs.burial(), dibs.front(), dibs.sight(), dibs.claim_window(60),"
-        " dibs.claim_window(2), dibs.sign_of_life_after(5)"
+        " dibs.claim_window(2)"
     )
     assert found == (
         MANY,
@@ -62,7 +62,6 @@ def test_the_constants_are_those_of_the_ledger(subject: Database) -> None:
         timing.SIGHT,
         timing.claim_window(60),
         timing.claim_window(2),
-        timing.sign_of_life_after(5),
     )
 
 
@@ -123,11 +122,10 @@ def test_a_session_whose_plans_are_old_reads_no_long_queue(
         pytest.skip("PostgreSQL 14 can't be told to count what was read by now")
     subject.empty()
     time = Time()
-    subject.execute("ALTER TABLE dibs.places SET (autovacuum_enabled = off)")
+    subject.execute("ALTER TABLE dibs.entries SET (autovacuum_enabled = off)")
     if vacuumed:
-        subject.execute("VACUUM dibs.places")
-        subject.execute("VACUUM dibs.tombs")
-    subject.execute("ANALYZE dibs.keys, dibs.places, dibs.tombs")
+        subject.execute("VACUUM dibs.entries")
+    subject.execute("ANALYZE dibs.keys, dibs.entries")
     for turn in range(10):
         queue_up(subject, time, f"early {turn}", 3)
         subject.apply([Release(b"q", f"early {turn} {n}", bury=5.0) for n in range(3)], time)
@@ -156,10 +154,10 @@ def queue_up(subject: Database, time: Time, name: str, many: int) -> list[str]:
 
 
 def rows_read(subject: Database) -> int:
-    """How many rows of queues and tombs this database has read."""
+    """How many rows of entries this database has read."""
     subject.execute("SELECT pg_stat_force_next_flush()")
     [(rows,)] = subject.execute(
         "SELECT sum(seq_tup_read + idx_tup_fetch)::bigint FROM pg_stat_user_tables"
-        " WHERE relname IN ('places', 'tombs')"
+        " WHERE relname = 'entries'"
     )
     return int(rows)

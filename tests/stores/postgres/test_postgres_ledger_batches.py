@@ -31,7 +31,7 @@ from dibs.model import (
     Status,
     Unknown,
 )
-from dibs.stores.postgres import migrations, script
+from dibs.stores.postgres import ledger, migrations
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_commands import OWN, crowds, plans
 from tests.stores.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
@@ -101,7 +101,9 @@ def test_a_corrupt_row_fails_its_key_alone(subject: Database, damage: str) -> No
     assert isinstance(reply, Granted)
 
 
-@pytest.mark.parametrize("damage", ["state = 'nonsense'", "owner = NULL", "used = -1", "id = NULL"])
+@pytest.mark.parametrize(
+    "damage", ["hold.state = 'nonsense'", "hold.owner = NULL", "used = -1", "hold.id = NULL"]
+)
 def test_a_hold_that_makes_no_sense_fails_its_key_alone(subject: Database, damage: str) -> None:
     subject.apply([take(b"bad")])
     subject.execute(f"UPDATE dibs.keys SET {damage}")
@@ -129,7 +131,7 @@ def test_no_commands_have_no_replies(subject: Database) -> None:
 
 
 def test_another_format_is_refused(subject: Database) -> None:
-    newer = script.statement().replace(f"({migrations.FORMAT},", f"({migrations.FORMAT + 1},")
+    newer = ledger.APPLY.text.replace(f"({migrations.FORMAT},", f"({migrations.FORMAT + 1},")
     with pytest.raises(psycopg.Error) as raised:
         subject.apply([take(b"a")], statement=newer)
     assert raised.value.sqlstate == "ZDV01"
@@ -197,7 +199,7 @@ def test_an_inbox_that_is_no_channel_costs_only_its_push(subject: Database) -> N
     "payload", ["", "{}", "[]", "nonsense", '["zz",1,2,3,4,5,6,7]', "[" * 5000]
 )
 def test_what_others_send_is_no_push(payload: str) -> None:
-    assert script.read_push(payload, "here") is None
+    assert ledger.read_push(payload, "here") is None
 
 
 def test_a_buried_id_is_gone_for_every_manner_of_asking(subject: Database) -> None:
@@ -218,7 +220,7 @@ def test_a_planted_error_is_found(name: str, postgres_url: str) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("name", LONE_MUTANTS)
 def test_one_in_the_short_way_is_found(name: str, postgres_url: str) -> None:
-    find(postgres_url, LONE_MUTANTS[name], "alone")
+    find(postgres_url, LONE_MUTANTS[name], "one by one")
 
 
 def find(url: str, edit: tuple[str, str], manner: str) -> None:
@@ -239,7 +241,7 @@ def look(subject: Database, manner: str) -> None:
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(plan=crowds if manner == "alone" else plans)
+    @given(plan=crowds if manner == "one by one" else plans)
     def answers_as_memory_does(plan: list[Any]) -> None:
         follow(plan, subject, manner)
 
@@ -462,8 +464,8 @@ def scanned(subject: Database, clock: Time, prefix: bytes, limit: int = 1000) ->
     found: list[bytes] = []
     cursor = None
     while True:
-        values = script.scan_parameters(prefix, cursor, limit, clock.now, clock.stamp)
-        page = script.read_page(subject.execute(script.scan_statement(), values))
+        values = ledger.scan_parameters(prefix, cursor, limit, clock.now, clock.stamp)
+        page = ledger.read_page(subject.raw(ledger.SCAN.text, values))
         assert len(page.items) <= limit
         found += [status.key for status in page.items]
         cursor = page.cursor

@@ -7,7 +7,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply
 from dibs.stores.aio import submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
-from dibs.stores.postgres import applying, examining, script, upkeep
+from dibs.stores.postgres import applying, examining, ledger, upkeep
 from dibs.stores.postgres.connecting import connect_loop, listen, new_inbox
 from dibs.stores.postgres.loop_wire import LoopWire
 from dibs.stores.postgres.session import Session
@@ -64,7 +64,7 @@ class AsyncPostgresConnection:
         self._note(told)
         return told[0]
 
-    def _note(self, told: applying.Told) -> None:
+    def _note(self, told: ledger.Told) -> None:
         """What a batch brought besides its replies, and that it was work."""
         replies, wakeups = told
         if wakeups:
@@ -207,7 +207,7 @@ class Ears:
         wire.on_break = self._broken
 
     def _hear(self, payloads: list[str]) -> None:
-        pushes = (script.read_push(payload, self.inbox) for payload in payloads)
+        pushes = (ledger.read_push(payload, self.inbox) for payload in payloads)
         found = [push for push in pushes if push is not None]
         if found:
             self._deliver(found)

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-FORMAT = 1
+FORMAT = 2
 """Raised when an older release could no longer keep exclusion beside a newer one."""
 
 VERSION_QUERY = r"""
@@ -91,7 +91,7 @@ def upgrade() -> Generator[str, Sequence[Sequence[Any]] | None, list[Migration]]
     yield LOCK
     current = version_of((yield VERSION_QUERY) or ())
     new = pending(current.number if current else None)
-    if current is not None and current.format > FORMAT:
+    if current is not None and current.format != FORMAT:
         new = []
     for migration in new:
         yield migration.sql

@@ -39,12 +39,18 @@ async def ensure(wire: Wire, site: Site, patience: float) -> None:
 
 
 async def missing(run: Run, site: Site) -> Sequence[Migration]:
-    """What the schema lacks. Raises `IncompatibleVersion` if it is of a newer format."""
+    """What the schema lacks. Raises `IncompatibleVersion` if it is of another format."""
     found = migrations.version_of(await run(migrations.VERSION_QUERY))
     if found is not None and found.format > FORMAT:
         raise IncompatibleVersion(
             f"schema dibs of {site.place} has format {found.format}, and this release reads "
             f"format {FORMAT}: nothing is granted; update dibs here"
+        )
+    if found is not None and found.format < FORMAT:
+        raise IncompatibleVersion(
+            f"schema dibs of {site.place} has format {found.format}, of an earlier release, and this "
+            f"one reads format {FORMAT}: nothing is granted; when nobody uses its leases any more, "
+            "execute DROP SCHEMA dibs CASCADE there, then dibs migrate"
         )
     return migrations.pending(found.number if found else None)
 

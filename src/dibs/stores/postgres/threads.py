@@ -9,7 +9,7 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
-from dibs.stores.postgres import applying, examining, script, upkeep
+from dibs.stores.postgres import applying, examining, ledger, upkeep
 from dibs.stores.postgres.connecting import connect_thread, new_inbox
 from dibs.stores.postgres.connecting import listen as hear
 from dibs.stores.postgres.session import PATIENCE, Session
@@ -113,7 +113,7 @@ class BlockingPostgresConnection:
                 f"the connection that listens to {self._site.place} broke: "
                 "pushes may have been missed"
             )
-        pushes = (script.read_push(payload, self.inbox) for payload in wire.pushes())
+        pushes = (ledger.read_push(payload, self.inbox) for payload in wire.pushes())
         return [push for push in pushes if push is not None]
 
     def _rest(self, bell: Bell, left: float | None) -> bool:

@@ -15,7 +15,7 @@ from psycopg.rows import tuple_row
 
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Command, Reply
-from dibs.stores.postgres import applying, script
+from dibs.stores.postgres import ledger
 from dibs.stores.postgres.connecting import connect_loop, connect_thread
 from dibs.stores.postgres.session import Session
 from dibs.stores.postgres.site import Site
@@ -51,8 +51,8 @@ class WithinConnection:
         if not commands:
             return []
         now, stamp = self._site.time()
-        values = script.parameters(commands, inbox=None, now=now, stamp=stamp)
-        replies, _ = script.read_answer(await self._ask(applying.APPLY, values), commands)
+        values = ledger.parameters(commands, inbox=None, now=now, stamp=stamp)
+        replies, _ = ledger.read_answer(await self._ask(ledger.APPLY, values), commands, "")
         return replies
 
     async def _ask(self, statement: Statement, values: Values = ()) -> Rows:

@@ -1,0 +1,378 @@
+-- The book of one key, `core/book.py` over rows: what a command reads of it, and how an entry is written.
+--
+-- A key's row is read once and written once for all commands of a batch on that key, and carried as `book`
+-- in between. Other rows are written at once. There is no beat: it is for observers without the store's clock.
+
+CREATE FUNCTION dibs.many() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1048576::bigint';
+CREATE FUNCTION dibs.max_holders() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT 10000';
+CREATE FUNCTION dibs.max_slots() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1024::bigint';
+CREATE FUNCTION dibs.positions() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 1000::bigint';
+CREATE FUNCTION dibs.front() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 16::bigint';
+CREATE FUNCTION dibs.sight() RETURNS bigint LANGUAGE sql IMMUTABLE AS 'SELECT 64::bigint';
+CREATE FUNCTION dibs.burial() RETURNS double precision LANGUAGE sql IMMUTABLE AS 'SELECT 60::double precision';
+
+CREATE FUNCTION dibs.claim_window(ttl double precision) RETURNS double precision
+LANGUAGE sql IMMUTABLE AS 'SELECT least(5::double precision, greatest(ttl / 2, least(ttl, 0.5)))';
+
+-- The fencing token after `last`: the store's wall clock, unless that cannot be a time (the year 2200).
+CREATE FUNCTION dibs.next_token(last bigint, stamp bigint, floor bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT greatest(last + 1, floor + 1, CASE WHEN stamp <= 7258118400000000 THEN stamp ELSE 0 END)
+$$;
+
+-- An id as it really is: a NUL in it is stored as \x10 and 0, and a \x10 as \x10 and 1.
+CREATE FUNCTION dibs.bytes_of(lease_id text) RETURNS bytea LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN strpos(lease_id, E'\x10') = 0 THEN convert_to(lease_id, 'UTF8')
+        ELSE decode(replace(replace(replace(lease_id, E'\\', E'\\\\'), E'\x10' || '0', '\000'),
+            E'\x10' || '1', E'\x10'), 'escape') END
+$$;
+
+CREATE FUNCTION dibs.fingerprint(lease_id text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT left(encode(sha256(dibs.bytes_of(lease_id)), 'hex'), 24)
+$$;
+
+-- `core/proof.py`, by SHA-256.
+CREATE FUNCTION dibs.proof(
+    key bytea, lease_id text, token bigint, slots integer[], granted_at double precision,
+    wait double precision
+) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT encode(sha256(float8send(token) || float8send(granted_at) || float8send(wait)
+        || float8send(length(key)) || key || convert_to(array_to_string(slots, ','), 'UTF8')
+        || dibs.bytes_of(lease_id)), 'hex')
+$$;
+
+-- ---- reading ------------------------------------------------------------------------------------------
+--
+-- An ORDER BY names the index that is meant. To a session that planned while there were few rows all of
+-- them look alike, and another one would have it read all of a key's rows.
+
+-- The entry of an id; null where it has none.
+CREATE FUNCTION dibs.get(book dibs.keys, entry_id text) RETURNS dibs.entries LANGUAGE plpgsql AS $$
+DECLARE
+    e dibs.entries;
+BEGIN
+    IF (book.hold).id = entry_id THEN
+        RETURN book.hold;
+    ELSIF book.waiting > 0 OR book.holds > 0 OR book.tombs > 0 THEN
+        SELECT * INTO e FROM dibs.entries AS x
+        WHERE x.key = book.key AND x.id >= entry_id ORDER BY x.id LIMIT 1;
+        IF e.id = entry_id THEN
+            RETURN e;
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- The place that comes first in the queue.
+CREATE FUNCTION dibs.head_of(wanted bytea) RETURNS dibs.entries LANGUAGE plpgsql AS $$
+DECLARE
+    head dibs.entries;
+BEGIN
+    SELECT * INTO head FROM dibs.entries AS x WHERE x.key = wanted AND x.what = 'place'
+    ORDER BY x.urgency, x.arrival LIMIT 1;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'its row counts places, and there are none' USING ERRCODE = 'data_corrupted';
+    END IF;
+    RETURN head;
+END $$;
+
+-- The holds that time ends first; those that end at the same time, in the order of their ids.
+CREATE FUNCTION dibs.first_to_end(book dibs.keys, amount integer) RETURNS SETOF dibs.entries
+LANGUAGE sql STABLE AS $$
+    SELECT h.* FROM (
+        SELECT (book.hold).* WHERE (book.hold).id IS NOT NULL
+        UNION ALL
+        (SELECT * FROM dibs.entries AS x WHERE book.holds > 0 AND x.key = book.key AND x.what = 'hold'
+            ORDER BY x.expires, x.id LIMIT amount)
+    ) AS h ORDER BY h.expires, h.id COLLATE "C" LIMIT amount
+$$;
+
+-- When time alone frees units for the first time; infinity where it never does.
+CREATE FUNCTION dibs.first_release(book dibs.keys) RETURNS double precision LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.holds = 0 THEN
+        RETURN coalesce((book.hold).expires, 'Infinity');
+    END IF;
+    RETURN (SELECT h.expires FROM dibs.first_to_end(book, 1) AS h);
+END $$;
+
+-- The first entries of each kind, by their ends, whose time is over (or is not).
+CREATE FUNCTION dibs.by_end(book dibs.keys, now double precision, is_over boolean, most integer)
+RETURNS SETOF dibs.entries LANGUAGE sql STABLE AS $$
+    SELECT (book.hold).* WHERE ((book.hold).expires <= now) = is_over
+    UNION ALL
+    SELECT e.* FROM unnest('{hold,place,tomb}'::text[]) AS kind (what), LATERAL (
+        SELECT * FROM dibs.entries AS x WHERE x.key = book.key AND x.what = kind.what
+            AND x.expires <= CASE WHEN is_over THEN now ELSE 'Infinity' END
+            AND x.expires > CASE WHEN is_over THEN '-Infinity' ELSE now END
+        ORDER BY x.expires, x.id LIMIT most) AS e
+$$;
+
+-- How many places come before this one, counted up to `positions`. Of its urgency a new one will be the last.
+CREATE FUNCTION dibs.ahead_of(book dibs.keys, place dibs.entries, is_new boolean) RETURNS bigint
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF is_new AND (book.waiting = 0 OR place.urgency >= (SELECT p.urgency FROM dibs.entries AS p
+        WHERE p.key = book.key AND p.what = 'place' ORDER BY p.urgency DESC, p.arrival DESC LIMIT 1))
+    THEN
+        RETURN least(book.waiting, dibs.positions());
+    END IF;
+    RETURN count(*) FROM (SELECT FROM dibs.entries AS p
+        WHERE p.key = book.key AND p.what = 'place'
+            AND (p.urgency, p.arrival) < (place.urgency, place.arrival)
+        ORDER BY p.urgency, p.arrival LIMIT dibs.positions()) AS ahead;
+END $$;
+
+-- It missed its heartbeats, its time is over, or its last heartbeat was before a grant that nobody claimed.
+CREATE FUNCTION dibs.silent(p dibs.entries, now double precision, doubt bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p.expires <= now OR now - (p.expires - p.ttl) > p.silence OR p.seen < doubt
+$$;
+
+-- How many of the first `most` waiters are passed over, all before the first one that is not.
+CREATE FUNCTION dibs.passed_over(wanted bytea, most bigint, now double precision, doubt bigint)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    p dibs.entries;
+    passed bigint := 0;
+BEGIN
+    FOR p IN SELECT * FROM dibs.entries AS x WHERE x.key = wanted AND x.what = 'place'
+        ORDER BY x.urgency, x.arrival LIMIT most
+    LOOP
+        EXIT WHEN NOT dibs.silent(p, now, doubt);
+        passed := passed + 1;
+    END LOOP;
+    RETURN passed;
+END $$;
+
+-- It has as many leases as a key may have.
+CREATE FUNCTION dibs.is_crowded(book dibs.keys) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT book.holds + ((book.hold).id IS NOT NULL)::integer >= dibs.max_holders()
+$$;
+
+-- There is room, and all waiters in sight are passed over.
+CREATE FUNCTION dibs.fits(book dibs.keys, wanted bigint, now double precision, doubt bigint)
+RETURNS boolean LANGUAGE sql AS $$
+    SELECT book.used + wanted <= book.capacity AND NOT dibs.is_crowded(book) AND (book.waiting = 0
+        OR dibs.passed_over(book.key, dibs.sight(), now, doubt) = least(book.waiting, dibs.sight()))
+$$;
+
+-- ---- entries ------------------------------------------------------------------------------------------
+
+-- The hold that a place becomes, of the newest token. Its slots are marked in `book.taken`.
+CREATE FUNCTION dibs.hold_of(
+    place dibs.entries, book dibs.keys, its_state text, seconds double precision,
+    now double precision, stamp bigint
+) RETURNS dibs.entries LANGUAGE plpgsql AS $$
+BEGIN
+    place.what := 'hold';
+    place.state := its_state;
+    place.ttl := seconds;
+    place.expires := now + seconds;
+    place.token := book.last;
+    place.slots := dibs.free_slots(book, place.units, '{}');
+    place.seq := 0;
+    place.bury := 0;
+    place.since := stamp;
+    RETURN place;
+END $$;
+
+-- The units of a hold that is over stay taken, by nobody.
+CREATE FUNCTION dibs.kept(
+    hold dibs.entries, now double precision, seconds double precision, its_bury double precision
+) RETURNS dibs.entries LANGUAGE plpgsql AS $$
+BEGIN
+    hold.owner := '';
+    hold.ttl := seconds;
+    hold.expires := now + seconds;
+    hold.state := 'kept';
+    hold.bury := its_bury;
+    hold.inbox := '';
+    hold.address := '';
+    hold.trace := '';
+    RETURN hold;
+END $$;
+
+-- A tombstone: it remembers that an id has ended.
+CREATE FUNCTION dibs.tomb(
+    entry_id text, now double precision, seconds double precision,
+    reason text DEFAULT 'buried', detail text DEFAULT ''
+) RETURNS dibs.entries LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(NULL, entry_id, 'tomb', reason, seconds, now + seconds, detail,
+        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL)::dibs.entries
+$$;
+
+-- ---- slots --------------------------------------------------------------------------------------------
+
+-- With these slots marked; null of null.
+CREATE FUNCTION dibs.mark_slots(taken bytea, slots integer[], is_taken boolean) RETURNS bytea
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    slot integer;
+BEGIN
+    IF taken IS NOT NULL THEN
+        FOREACH slot IN ARRAY slots LOOP
+            taken := set_bit(taken, slot, is_taken::integer);
+        END LOOP;
+    END IF;
+    RETURN taken;
+END $$;
+
+-- The slots that are taken, before the first free one is looked for. A key has no more holds then than slots.
+CREATE FUNCTION dibs.taken_slots(book dibs.keys) RETURNS bytea LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.taken IS NULL AND book.capacity BETWEEN 2 AND dibs.max_slots() THEN
+        RETURN dibs.mark_slots(decode(repeat('00', 128), 'hex'), ARRAY(SELECT unnest(h.slots)
+            FROM dibs.first_to_end(book, dibs.max_holders()) AS h), true);
+    END IF;
+    RETURN book.taken;
+END $$;
+
+-- `own` and the lowest free slots, `wanted` of them; none where units are not numbered.
+CREATE FUNCTION dibs.free_slots(book dibs.keys, wanted bigint, own integer[])
+RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+    slots integer[] := own;
+BEGIN
+    IF book.capacity > dibs.max_slots() THEN
+        RETURN '{}';
+    ELSIF book.capacity = 1 THEN
+        RETURN '{0}';
+    END IF;
+    FOR slot IN 0 .. book.capacity::integer - 1 LOOP
+        EXIT WHEN cardinality(slots) >= wanted;
+        IF get_bit(book.taken, slot) = 0 AND slot <> ALL (own) THEN
+            slots := slots || slot;
+        END IF;
+    END LOOP;
+    RETURN ARRAY(SELECT unnest(slots) AS slot ORDER BY slot);
+END $$;
+
+-- ---- writing ------------------------------------------------------------------------------------------
+
+-- Put `new` where `old` was, the entry of the same id; null for nothing.
+CREATE FUNCTION dibs.put(book dibs.keys, old dibs.entries, new dibs.entries) RETURNS dibs.keys
+LANGUAGE plpgsql AS $$
+DECLARE
+    was_row boolean := old.id IS NOT NULL;      -- of `entries`
+BEGIN
+    IF old.what = 'hold' THEN
+        book.used := book.used - old.units;
+        book.taken := dibs.mark_slots(book.taken, old.slots, false);
+        IF (book.hold).id = old.id THEN
+            was_row := false;
+            book.hold := NULL;
+        ELSE
+            book.holds := book.holds - 1;
+        END IF;
+    ELSIF old.what = 'place' THEN
+        book.waiting := book.waiting - 1;
+    ELSIF old.what = 'tomb' THEN
+        book.tombs := book.tombs - 1;
+    END IF;
+    IF new.id IS NOT NULL THEN
+        book.due := least(book.due, new.expires);
+    END IF;
+    IF new.what = 'hold' THEN
+        book.used := book.used + new.units;
+        book.taken := dibs.mark_slots(book.taken, new.slots, true);
+        IF (book.hold).id IS NULL THEN
+            book.hold := new;
+            new := NULL;
+        ELSE
+            book.holds := book.holds + 1;
+        END IF;
+    ELSIF new.what = 'place' THEN
+        book.waiting := book.waiting + 1;
+    ELSIF new.what = 'tomb' THEN
+        book.tombs := book.tombs + 1;
+    END IF;
+    IF was_row AND new.id IS NOT NULL THEN
+        UPDATE dibs.entries AS e SET what = new.what, state = new.state, ttl = new.ttl,
+            expires = new.expires, detail = new.detail, owner = new.owner, units = new.units,
+            lock_delay = new.lock_delay, since = new.since, note = new.note, inbox = new.inbox,
+            address = new.address, trace = new.trace, token = new.token, slots = new.slots, seq = new.seq, bury = new.bury,
+            silence = new.silence, seen = new.seen
+        WHERE e.ctid = (SELECT x.ctid FROM dibs.entries AS x
+            WHERE x.key = book.key AND x.id >= old.id ORDER BY x.id LIMIT 1) AND e.id = old.id;
+    ELSIF was_row THEN
+        DELETE FROM dibs.entries AS e WHERE e.ctid = (SELECT x.ctid FROM dibs.entries AS x
+            WHERE x.key = book.key AND x.id >= old.id ORDER BY x.id LIMIT 1) AND e.id = old.id;
+    ELSIF new.id IS NOT NULL THEN
+        new.key := book.key;
+        INSERT INTO dibs.entries VALUES (new.*);
+    END IF;
+    RETURN book;
+END $$;
+
+-- Write a key's own row, if it has changed.
+CREATE FUNCTION dibs.flush(book dibs.keys, was dibs.keys, now double precision)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF book.holds = 0 THEN
+        book.taken := NULL;
+    END IF;
+    IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 THEN
+        book.due := coalesce((book.hold).expires, 'Infinity');
+    END IF;
+    IF book IS DISTINCT FROM was THEN
+        UPDATE dibs.keys AS k SET last = book.last, capacity = book.capacity,
+            arrivals = book.arrivals, used = book.used, waiting = book.waiting, holds = book.holds,
+            tombs = book.tombs, due = book.due, doubt = book.doubt, touched = now,
+            taken = book.taken, hold = book.hold
+        WHERE k.key = book.key;
+    END IF;
+END $$;
+
+-- What a person or a bug has made of a key's row is not believed.
+CREATE FUNCTION dibs.must_add_up(book dibs.keys) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    h dibs.entries := book.hold;
+BEGIN
+    IF book.holds = 0 AND book.used <> coalesce(h.units, 0) THEN
+        RAISE EXCEPTION '% units are taken, and its holds have %', book.used, coalesce(h.units, 0)
+            USING ERRCODE = 'data_corrupted';
+    END IF;
+    IF num_nulls(h.id, h.owner, h.token, h.units, h.slots, h.ttl, h.expires, h.state, h.seq,
+            h.lock_delay, h.bury, h.since, h.note, h.detail, h.inbox, h.address, h.trace) NOT IN (0, 17)
+        OR h.what <> 'hold' OR h.state NOT IN ('held', 'unclaimed', 'revoked', 'kept')
+    THEN
+        RAISE EXCEPTION 'the hold inside its row is no hold' USING ERRCODE = 'data_corrupted';
+    END IF;
+END $$;
+
+-- ---- what people see: ages and remaining times, never ids ---------------------------------------------
+
+CREATE FUNCTION dibs.holder_of(h dibs.entries, now double precision, stamp bigint)
+RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_array(CASE WHEN h.state = 'kept' THEN '' ELSE dibs.fingerprint(h.id) END,
+        h.owner, h.token, h.units, h.slots, greatest(stamp - h.since, 0) / 1e6::double precision,
+        greatest(h.expires - now, 0), h.note, h.state, h.address, h.trace)
+$$;
+
+CREATE FUNCTION dibs.waiter_of(p dibs.entries, stamp bigint) RETURNS json LANGUAGE sql STABLE AS $$
+    SELECT json_build_array(dibs.fingerprint(p.id), p.owner, p.units, -p.urgency,
+        greatest(stamp - p.since, 0) / 1e6::double precision, p.note, p.address, p.trace)
+$$;
+
+-- Up to eight holders that are in the way, but for the one that asks.
+CREATE FUNCTION dibs.holders_shown(book dibs.keys, but text, now double precision, stamp bigint)
+RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN coalesce(json_agg(dibs.holder_of(h, now, stamp)), '[]')
+        FROM (SELECT * FROM dibs.first_to_end(book, 9) AS x WHERE x.id IS DISTINCT FROM but LIMIT 8) AS h;
+END $$;
+
+CREATE FUNCTION dibs.status_of(book dibs.keys, now double precision, stamp bigint) RETURNS text
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN json_build_array('status', book.capacity,
+        coalesce((SELECT json_agg(dibs.holder_of(h, now, stamp) ORDER BY h.token)
+            FROM dibs.first_to_end(book, 100) AS h), '[]'),
+        coalesce((SELECT json_agg(dibs.waiter_of(p, stamp) ORDER BY p.urgency, p.arrival)
+            FROM (SELECT * FROM dibs.entries AS x
+                WHERE x.key = book.key AND x.what = 'place' AND book.waiting > 0
+                ORDER BY x.urgency, x.arrival LIMIT 100) AS p), '[]'),
+        book.waiting, book.last, book.holds + ((book.hold).id IS NOT NULL)::integer, book.used);
+END $$;
