@@ -64,6 +64,7 @@ class OfLoop(Connection):
         self.connection: AsyncConnection = connection
         self._news: deque[Sequence[Wakeup] | DibsError] = deque()
         self._come = asyncio.Event()
+        self._is_broken = False
 
     async def open(self, *, listen: bool = True) -> None:
         await self.connection.open()
@@ -91,6 +92,9 @@ class OfLoop(Connection):
         return await apply_over(self.connection, commands)
 
     async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        if self._is_broken:
+            await self._subscribe()
+            self._is_broken = False
         try:
             async with asyncio.timeout(timeout):
                 while not self._news:
@@ -100,7 +104,7 @@ class OfLoop(Connection):
             return ()
         news = self._news.popleft()
         if isinstance(news, DibsError):
-            await self._subscribe()
+            self._is_broken = True
             raise news
         return news
 
