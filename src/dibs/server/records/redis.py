@@ -20,6 +20,7 @@ from dibs.stores.redis.cluster import read_redirection
 from dibs.stores.redis.connection import HiredisError, Link, ReplyError, connect, pack
 from dibs.stores.redis.errors import broken, code_of, explain
 from dibs.stores.redis.health import facts_of, setting_of
+from dibs.stores.redis.server import connect_to_master
 from dibs.stores.redis.url import Endpoint, Settings, read_url
 
 
