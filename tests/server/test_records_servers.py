@@ -18,7 +18,7 @@ from dibs.errors import BackendUnavailable, Corrupt, Forbidden, NotConfigured
 from dibs.server.records import postgres as postgres_module
 from dibs.server.records import records_for
 from dibs.server.records.port import Conflict, Record, Records
-from dibs.stores.redis.trouble import RIGHTS
+from dibs.stores.redis.errors import RIGHTS
 from tests.server.world import World
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.ports import free_port

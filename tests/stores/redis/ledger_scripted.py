@@ -9,9 +9,9 @@ from redis.exceptions import ResponseError
 from dibs.clock import Clock
 from dibs.model import Command, Reply, Wakeup
 from dibs.stores.redis import ledger
-from dibs.stores.redis.ledger import Call, Terms
-from dibs.stores.redis.settings import Endpoint
-from dibs.stores.redis.trouble import explain
+from dibs.stores.redis.errors import explain
+from dibs.stores.redis.ledger import Call, CallContext
+from dibs.stores.redis.url import Endpoint
 from tests.servers.redis import RedisServer
 
 NOW = 1000.0
@@ -39,7 +39,7 @@ def call_for(
 ) -> Call:
     """What is sent for a batch from inbox "here"."""
     clock = None if now is None else At(now, stamp)
-    return Terms(clock, holdoff, "here").call(batch)
+    return CallContext(clock, holdoff, "here").call(batch)
 
 
 class Scripted:

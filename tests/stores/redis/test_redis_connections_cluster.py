@@ -7,8 +7,8 @@ import pytest
 
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Failed, Granted, Inspect, Refused, Released, Status
-from dibs.stores.redis.script import store_key
-from dibs.stores.redis.slots import slot_of
+from dibs.stores.redis.cluster import slot_of
+from dibs.stores.redis.ledger import store_key
 from tests.servers.redis import RedisServer
 from tests.servers.redis_cluster import RedisCluster
 from tests.servers.waiting import wait_until

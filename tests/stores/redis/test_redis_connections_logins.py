@@ -8,7 +8,7 @@ import redis
 
 from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotConfigured
 from dibs.model import Failed, Granted
-from dibs.stores.redis.trouble import RIGHTS
+from dibs.stores.redis.errors import RIGHTS
 from tests.servers.redis import RedisServer
 from tests.stores.redis.both_worlds import KEY, Side, acquire, release
 

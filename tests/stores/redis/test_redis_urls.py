@@ -4,8 +4,7 @@ import pytest
 
 from dibs.errors import NotConfigured
 from dibs.stores.redis import RedisStore
-from dibs.stores.redis.settings import Endpoint
-from dibs.stores.redis.url import read_url
+from dibs.stores.redis.url import Endpoint, read_url
 from dibs.stores.registry import BUILTIN, store_for
 
 SECRET = "s3:cr/et@#?&"

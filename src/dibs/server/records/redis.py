@@ -15,14 +15,13 @@ from dibs.server.records.bounds import (
     unreadable,
 )
 from dibs.server.records.port import Conflict, Entry, Record
-from dibs.stores.redis import greeting, sentinel
-from dibs.stores.redis.examining import facts_of, setting_of
-from dibs.stores.redis.link import HiredisError, Link, ReplyError, pack
-from dibs.stores.redis.loop_link import LoopDial
-from dibs.stores.redis.settings import Endpoint, Settings
-from dibs.stores.redis.slots import read_redirection
-from dibs.stores.redis.trouble import broken, code_of, explain
-from dibs.stores.redis.url import read_url
+from dibs.stores.redis.aio import LoopDial
+from dibs.stores.redis.cluster import read_redirection
+from dibs.stores.redis.connection import HiredisError, Link, ReplyError, connect, pack
+from dibs.stores.redis.errors import broken, code_of, explain
+from dibs.stores.redis.health import facts_of, setting_of
+from dibs.stores.redis.server import connect_to_master
+from dibs.stores.redis.url import Endpoint, Settings, read_url
 
 
 class RedisRecords:
@@ -259,13 +258,13 @@ class Line:
     async def _connected(self) -> Link:
         settings = self._settings
         if settings.topology == "sentinel":
-            return await sentinel.connect(settings, self._dial)
+            return await connect_to_master(settings, self._dial)
         endpoints = [self._endpoint] if self._endpoint else list(settings.endpoints)
         self._endpoint = None
         errors: list[DibsError] = []
         for endpoint in endpoints:
             try:
-                return await greeting.connect(settings, self._dial, endpoint)
+                return await connect(settings, self._dial, endpoint)
             except BackendUnavailable as error:
                 errors.append(error)
         raise BackendUnavailable("; ".join(dict.fromkeys(map(str, errors)))) from errors[0]

@@ -1,36 +1,186 @@
-"""An event loop's way to the server."""
+"""An event loop's way to the server: a protocol of our own, since a whole client costs several times more."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
+from weakref import WeakSet
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import on_fork
-from dibs.stores.aio import LoopEnd, submit_in_task
+from dibs.stores.aio import BufferedLink, LoopEnd, resolve, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
-from dibs.stores.redis import examining, scanning
+from dibs.stores.redis import health, scanning
 from dibs.stores.redis.cluster import router
-from dibs.stores.redis.ledger import Terms
-from dibs.stores.redis.link import ReplyError
-from dibs.stores.redis.loop_link import LoopDial, LoopLink
+from dibs.stores.redis.connection import (
+    MORE,
+    PushNotification,
+    ReplyError,
+    keep_alive,
+    new_reader,
+)
+from dibs.stores.redis.errors import broken
+from dibs.stores.redis.ledger import CallContext
+from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.server import Server
-from dibs.stores.redis.settings import Endpoint, Settings
-from dibs.stores.redis.subscription import PING, PING_EVERY, Ear, new_inbox
-from dibs.stores.redis.trouble import broken
+from dibs.stores.redis.url import Endpoint, Settings
+
+type Land = Callable[[list[Any] | Exception], None]
+"""Who is told of the answers, or of what went wrong."""
+
+
+class LoopLink(BufferedLink):
+    """See `Link`. Once it has a `take`, all that comes is handed to that, in the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, endpoint: Endpoint) -> None:
+        super().__init__(loop)
+        self.endpoint = endpoint
+        self.has_functions = True
+        self.take: Callable[[Any], None] | None = None
+        self.lost: Callable[[Exception], None] | None = None
+        """Called once when it breaks, but not when it is closed by us."""
+        self._asked: deque[tuple[Land, int]] = deque()
+        """Who waits, and for how many answers."""
+        self._answers: list[Any] = []
+        """Those to the first of them, so far."""
+        self._reader = new_reader()
+
+    def ask(self, data: bytes, count: int = 1) -> asyncio.Future[list[Any]]:
+        future: asyncio.Future[list[Any]] = self._loop.create_future()
+        self.launch(data, count, partial(resolve, future))
+        return future
+
+    def launch(self, data: bytes, count: int, land: Land) -> None:
+        """Send commands at once, and have `land` called with their answers as soon as they are there."""
+        if self.usable and self._transport is not None:
+            self._asked.append((land, count))
+            self._transport.write(data)
+        else:
+            land(ConnectionResetError("the connection is closed"))
+
+    def send(self, data: bytes) -> None:
+        """Send what has no answer of its own."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close_if_idle(self) -> None:
+        """Hang up, unless somebody waits for an answer."""
+        if not self._asked:
+            self.close()
+
+    # -- what the loop calls ------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # other loops have their own classes
+        keep_alive(transport.get_extra_info("socket"))
+
+    def buffer_updated(self, nbytes: int) -> None:
+        reader, asked = self._reader, self._asked
+        try:
+            reader.feed(self._buffer, 0, nbytes)
+            while (reply := reader.gets()) is not MORE:
+                if self.take is not None:
+                    self.take(reply)
+                elif type(reply) is not PushNotification and asked:
+                    self._answers.append(reply)
+                    if len(self._answers) == asked[0][1]:
+                        self._land_first()
+        except Exception as error:  # noqa: BLE001  # whatever it was, nothing after it can be trusted
+            self._break(error)
+
+    def _land_first(self) -> None:
+        (land, _), answers = self._asked.popleft(), self._answers
+        self._answers = []
+        land(answers)
+        if self.parting:
+            self._loop.call_soon(self.close_if_idle)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._break(error or ConnectionResetError("the server closed the connection"))
+
+    # -- ends ---------------------------------------------------------------------------------------
+
+    def _break(self, error: Exception) -> None:
+        if self.usable:
+            self._hang_up(error)
+            if self.lost is not None:
+                self.lost(error)
+
+    def close(self) -> None:
+        if self.usable:
+            self._hang_up(ConnectionAbortedError("the connection was closed meanwhile"))
+
+    def _hang_up(self, error: Exception) -> None:
+        self._abort()
+        asked, self._asked = self._asked, deque()
+        for land, _ in asked:
+            land(error)
+
+
+class LoopDial:
+    """Makes links in the running loop; see `Dial`."""
+
+    def __init__(self) -> None:
+        self._links: WeakSet[LoopLink] = WeakSet()
+        self._parting = False
+
+    async def __call__(
+        self, settings: Settings, endpoint: Endpoint, greeting: bytes, count: int
+    ) -> tuple[LoopLink, list[Any]]:
+        link = LoopLink(asyncio.get_running_loop(), endpoint)
+        try:
+            async with asyncio.timeout(settings.connect_timeout):
+                await _connect(link, settings)
+                answers = await link.ask(greeting, count) if count else []
+        except BaseException:
+            link.close()
+            raise
+        link.parting = self._parting
+        self._links.add(link)
+        return link, answers
+
+    def part(self, *, parting: bool = True) -> None:
+        """From now on hang up wherever nobody waits for an answer; or not any more.
+
+        A loop that ends leaves no time for more, and a socket left open in it would be complained of.
+        """
+        self._parting = parting
+        for link in list(self._links):
+            link.parting = parting
+            if parting:
+                link.close_if_idle()
+
+
+async def _connect(link: LoopLink, settings: Settings) -> None:
+    loop = asyncio.get_running_loop()
+    endpoint, tls = link.endpoint, settings.tls
+    if endpoint.path:
+        await loop.create_unix_connection(lambda: link, endpoint.path)
+    elif tls is None:
+        await loop.create_connection(lambda: link, endpoint.host, endpoint.port)
+    else:
+        await loop.create_connection(
+            lambda: link,
+            endpoint.host,
+            endpoint.port,
+            ssl=tls(),
+            server_hostname=endpoint.host,
+        )
 
 
 class AsyncRedisConnection:
     """See `AsyncConnection`: one connection for commands, and one on which notifications arrive."""
 
-    def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
+    def __init__(self, settings: Settings, context: CallContext, listings: Listings) -> None:
         self.inbox = ""
         self._settings = settings
-        self._terms = terms
+        self._context = context
         self._listings = listings
         self._dial = LoopDial()
-        self._router = router(settings, self._dial, terms)
+        self._router = router(settings, self._dial, context)
         self._router.arrived_at = self._follow
         self._server = self._router if isinstance(self._router, Server) else None
         self.parallel = 1 if self._server is None else 2
@@ -51,7 +201,7 @@ class AsyncRedisConnection:
             self._loop_end = None
         self._router.close()
         self._unsubscribe()
-        self.inbox = self._terms.inbox = ""
+        self.inbox = self._context.inbox = ""
 
     # -- commands -----------------------------------------------------------------------------------
 
@@ -60,7 +210,7 @@ class AsyncRedisConnection:
         if not isinstance(link, LoopLink) or not link.usable:
             return submit_in_task(self._apply(commands), done)
         request = _Request(self, link, commands, done)
-        link.launch(self._terms.call(commands).request(link), 1, request.landed)
+        link.launch(self._context.call(commands).request(link), 1, request.landed)
         return request.give_up
 
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
@@ -81,7 +231,7 @@ class AsyncRedisConnection:
         """Look at the server, or at one of the Cluster's."""
         link = await self._router.dial()
         try:
-            return await examining.examine(link, self._settings.holdoff)
+            return await health.examine(link, self._settings.holdoff)
         finally:
             link.close()
 
@@ -97,12 +247,12 @@ class AsyncRedisConnection:
         inbox = self.inbox or new_inbox(self._settings)
         link = await self._router.dial()
         assert isinstance(link, LoopLink)
-        subscription = LoopSubscription(link, inbox, self._hear)
+        subscription = LoopSubscription(link, inbox, self._hand_on)
         await subscription.begin(self._settings.connect_timeout)
         self._subscription = subscription
-        self.inbox = self._terms.inbox = inbox
+        self.inbox = self._context.inbox = inbox
 
-    def _hear(self, news: Sequence[Wakeup] | DibsError) -> None:
+    def _hand_on(self, news: Sequence[Wakeup] | DibsError) -> None:
         self._deliver(news)
 
     def _unsubscribe(self) -> None:
@@ -128,7 +278,7 @@ class AsyncRedisConnection:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription.link.close_in_child()
-        self.inbox = self._terms.inbox = ""
+        self.inbox = self._context.inbox = ""
 
 
 def _to_nobody(_: object) -> None:
@@ -169,7 +319,7 @@ class _Request:
             self._task = submit_in_task(self._connection._apply(self._commands), done)
             return None
         try:
-            replies, wakeups = self._connection._terms.read(answer, self._commands)
+            replies, wakeups = self._connection._context.read(answer, self._commands)
         except DibsError as error:
             return done(error)
         except Exception as error:  # noqa: BLE001  # else the callers would wait for their time-out
@@ -188,7 +338,7 @@ class LoopSubscription:
         self.link = link
         self.error: DibsError | None = None
         self._deliver = deliver
-        self._ear = Ear(inbox, link.endpoint)
+        self._channel = Channel(inbox, link.endpoint)
         self._loop = asyncio.get_running_loop()
         self._confirmed: asyncio.Future[None] = self._loop.create_future()
         self._heard = True
@@ -198,7 +348,7 @@ class LoopSubscription:
         """Subscribe, and wait until that is confirmed."""
         link = self.link
         link.take, link.lost = self._take, self._lost
-        link.send(self._ear.request)
+        link.send(self._channel.request)
         try:
             async with asyncio.timeout(timeout):
                 await self._confirmed
@@ -214,10 +364,10 @@ class LoopSubscription:
 
     def _take(self, reply: Any) -> None:
         self._heard = True
-        wakeups = self._ear.hear(reply)
+        wakeups = self._channel.hear(reply)
         if wakeups:
             self._deliver(wakeups)
-        elif self._ear.stands and not self._confirmed.done():
+        elif self._channel.stands and not self._confirmed.done():
             self._confirmed.set_result(None)
 
     def _beat(self) -> None:

@@ -19,8 +19,8 @@ from dibs.core import codec
 from dibs.core.ledger import LAST_TOKEN, flaw_of
 from dibs.core.names import fingerprint
 from dibs.model import Acquire, Command, Failed, Granted, Released, Reply, Resize, Wakeup
-from dibs.stores.redis.link import Link, ReplyError, pack
-from dibs.stores.redis.trouble import code_of
+from dibs.stores.redis.connection import Link, ReplyError, pack
+from dibs.stores.redis.errors import code_of
 
 FORMAT = 2
 """Of what lies in Redis; as in `ledger.lua`."""
@@ -112,8 +112,8 @@ class Call:
         return pack((*words, len(self.keys), *self.keys, *self.args))
 
 
-class Terms:
-    """What every call of one backend says besides its commands.
+class CallContext:
+    """What every call of one connection says besides its commands.
 
     A `clock` stands in for the server's, in tests. With a `holdoff` nothing is granted for so many seconds
     after the server came back empty. Notifications for us go to the `inbox`.
@@ -227,9 +227,9 @@ async def prepare(link: Link, answer: object) -> ReplyError | None:
     return found
 
 
-async def evaluate(link: Link, terms: Terms, commands: Sequence[Command]) -> object:
+async def evaluate(link: Link, context: CallContext, commands: Sequence[Command]) -> object:
     """Call the ledger once. Raises `OSError` and `HiredisError` as the link does."""
-    call = terms.call(commands)
+    call = context.call(commands)
     answer: object = None
     for _ in range(ATTEMPTS):
         answer = (await link.ask(call.request(link)))[0]

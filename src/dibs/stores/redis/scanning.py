@@ -7,9 +7,9 @@ from itertools import takewhile
 from math import inf
 
 from dibs.model import Command, Inspect, Page, Reply, Status
+from dibs.stores.redis.connection import HiredisError, Link, ReplyError, pack
+from dibs.stores.redis.errors import broken, explain
 from dibs.stores.redis.ledger import MATCH_ALL, ledger_key
-from dibs.stores.redis.link import HiredisError, Link, ReplyError, pack
-from dibs.stores.redis.trouble import broken, explain
 
 COUNT = 1000
 """So many slots of its table the server looks at in one go."""

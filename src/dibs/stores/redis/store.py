@@ -3,7 +3,7 @@
 from dibs.clock import Clock
 from dibs.model import Capabilities
 from dibs.stores.port import AsyncConnection, BlockingConnection, Store
-from dibs.stores.redis.ledger import Terms
+from dibs.stores.redis.ledger import CallContext
 from dibs.stores.redis.scanning import Listings
 from dibs.stores.redis.threads import BlockingRedisConnection
 from dibs.stores.redis.url import read_url
@@ -26,7 +26,7 @@ class RedisStore(Store):
     Sentinels with logins of their own take `sentinel_username` and `sentinel_password`.
     `restart_holdoff=60s` grants nothing for so long after a server has started, whatever it kept.
 
-    Everything of ours is called `dibs:…`; `trouble.RIGHTS` is what a user of an ACL needs.
+    Everything of ours is called `dibs:…`; `errors.RIGHTS` is what a user of an ACL needs.
 
     A `clock` stands in for the server's, in tests.
     """
@@ -42,10 +42,10 @@ class RedisStore(Store):
     def async_connection(self) -> AsyncConnection:
         from dibs.stores.redis.aio import AsyncRedisConnection  # asyncio takes time to import
 
-        return AsyncRedisConnection(self._settings, self._terms(), self._listings)
+        return AsyncRedisConnection(self._settings, self._context(), self._listings)
 
     def blocking_connection(self) -> BlockingConnection:
-        return BlockingRedisConnection(self._settings, self._terms(), self._listings)
+        return BlockingRedisConnection(self._settings, self._context(), self._listings)
 
-    def _terms(self) -> Terms:
-        return Terms(self._clock, self._settings.holdoff)
+    def _context(self) -> CallContext:
+        return CallContext(self._clock, self._settings.holdoff)

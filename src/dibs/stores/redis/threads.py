@@ -11,16 +11,14 @@ from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import on_fork
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
-from dibs.stores.redis import examining, scanning
+from dibs.stores.redis import health, scanning
 from dibs.stores.redis.cluster import router
-from dibs.stores.redis.ledger import Outcome, Terms
-from dibs.stores.redis.link import HiredisError, ReplyError
+from dibs.stores.redis.connection import HiredisError, SocketDial, SocketLink, TimeLimit
+from dibs.stores.redis.errors import broken
+from dibs.stores.redis.ledger import CallContext
+from dibs.stores.redis.pubsub import PING, PING_EVERY, Channel, new_inbox
 from dibs.stores.redis.scanning import Listings
-from dibs.stores.redis.server import Server
-from dibs.stores.redis.settings import Endpoint, Settings
-from dibs.stores.redis.socket_link import Patience, SocketDial, SocketLink
-from dibs.stores.redis.subscription import PING, PING_EVERY, Ear, new_inbox
-from dibs.stores.redis.trouble import broken
+from dibs.stores.redis.url import Endpoint, Settings
 
 _NOTHING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -35,8 +33,8 @@ class SocketSubscription:
         self.socket: socket.socket = link.socket
         self.endpoint = link.endpoint
         self._link = link
-        self._ear = Ear(inbox, link.endpoint)
-        self._early: list[Wakeup] = []
+        self._channel = Channel(inbox, link.endpoint)
+        self._channelly: list[Wakeup] = []
         self._asked = False
         try:
             self._begin(time.monotonic() + timeout)
@@ -48,8 +46,8 @@ class SocketSubscription:
         self._heard = time.monotonic()
 
     def _begin(self, until: float) -> None:
-        self.socket.sendall(self._ear.request)
-        while not self._ear.stands:
+        self.socket.sendall(self._channel.request)
+        while not self._channel.stands:
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError
@@ -59,7 +57,7 @@ class SocketSubscription:
 
     def _take(self, replies: list[Any]) -> None:
         for reply in replies:
-            self._early += self._ear.hear(reply)
+            self._channelly += self._channel.hear(reply)
 
     def receive(self) -> list[Wakeup]:
         """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
@@ -68,7 +66,7 @@ class SocketSubscription:
             self._ask_if_silent()
         except (OSError, HiredisError) as error:
             raise broken(error, self._link.endpoint) from error
-        found, self._early = self._early, []
+        found, self._channelly = self._channelly, []
         return found
 
     def _read_all(self) -> None:
@@ -100,13 +98,13 @@ class SocketSubscription:
 class BlockingRedisConnection:
     """See `BlockingConnection`. Once subscribed it has a second connection, on which notifications arrive."""
 
-    def __init__(self, settings: Settings, terms: Terms, listings: Listings) -> None:
+    def __init__(self, settings: Settings, context: CallContext, listings: Listings) -> None:
         self.inbox = ""
         self._settings = settings
-        self._terms = terms
+        self._context = context
         self._listings = listings
-        self._patience = Patience(settings.timeout)
-        self._router = router(settings, SocketDial(self._patience), terms)
+        self._limit = TimeLimit(settings.timeout)
+        self._router = router(settings, SocketDial(self._limit), context)
         self._router.arrived_at = self._follow
         self._subscription: SocketSubscription | None = None
         self._bell: Bell | None = None
@@ -114,7 +112,7 @@ class BlockingRedisConnection:
         on_fork(self)
 
     def open(self, timeout: float) -> None:
-        self._patience.seconds = min(timeout, self._settings.timeout)
+        self._limit.seconds = min(timeout, self._settings.timeout)
         step(self._router.open())
 
     def close(self) -> None:
@@ -122,7 +120,7 @@ class BlockingRedisConnection:
         self._hang_up()
 
     def _hang_up(self) -> None:
-        self.inbox = self._terms.inbox = ""
+        self.inbox = self._context.inbox = ""
         self._unsubscribe()
         bell, self._bell = self._bell, None
         if bell is not None:
@@ -131,50 +129,32 @@ class BlockingRedisConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        self._patience.seconds = min(timeout, self._settings.timeout)
+        self._limit.seconds = min(timeout, self._settings.timeout)
         return step(self._apply(commands))
 
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         if not commands:
             return ()
-        replies, wakeups = self._directly(commands) or await self._router.apply(commands)
+        replies, wakeups = await self._router.apply(commands)
         if wakeups and self._bell is not None:
             self._arrived += wakeups
         return replies
 
-    def _directly(self, commands: Sequence[Command]) -> Outcome | None:
-        """Apply a batch over the connection there is, and that without a coroutine on the way.
-
-        None: nothing was done, and the ordinary way either does it or knows what to say.
-        """
-        link = self._router.link if isinstance(self._router, Server) else None
-        if link is None or not link.usable:
-            return None
-        assert isinstance(link, SocketLink)
-        try:
-            answer = link.exchange(self._terms.call(commands).request(link))
-        except BaseException as error:
-            link.close()
-            if isinstance(error, OSError | HiredisError):
-                raise broken(error, link.endpoint) from error
-            raise
-        return None if isinstance(answer, ReplyError) else self._terms.read(answer, commands)
-
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        self._patience.seconds = self._settings.timeout
+        self._limit.seconds = self._settings.timeout
         return step(
             scanning.scan(self._listings, self._router.names, self._apply, prefix, cursor, limit)
         )
 
     def examine(self) -> Sequence[Finding]:
-        self._patience.seconds = self._settings.timeout
+        self._limit.seconds = self._settings.timeout
         return step(self._examine())
 
     async def _examine(self) -> Sequence[Finding]:
         """Look at the server, or at one of the Cluster's."""
         link = await self._router.dial()
         try:
-            return await examining.examine(link, self._settings.holdoff)
+            return await health.examine(link, self._settings.holdoff)
         finally:
             link.close()
 
@@ -182,11 +162,11 @@ class BlockingRedisConnection:
 
     def subscribe(self, timeout: float) -> None:
         if self._bell is None:
-            self._patience.seconds = min(timeout, self._settings.timeout)
+            self._limit.seconds = min(timeout, self._settings.timeout)
             inbox = new_inbox(self._settings)
             self._subscribe(inbox)
             self._bell = Bell()
-            self.inbox = self._terms.inbox = inbox
+            self.inbox = self._context.inbox = inbox
 
     def _subscribe(self, inbox: str) -> None:
         link = step(self._router.dial())

@@ -1,26 +1,71 @@
-"""What a Redis URL says: see `RedisStore` for how one is written."""
+"""Settings of a Redis store, and the URL that they are read from; see `RedisStore` for how one is written."""
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 from dibs.config import seconds
 from dibs.errors import NotConfigured
-from dibs.stores.redis.settings import (
-    CONNECT_TIMEOUT,
-    PORT,
-    SENTINEL_PORT,
-    TIMEOUT,
-    Endpoint,
-    Login,
-    Settings,
-    Tls,
-)
 
 if TYPE_CHECKING:
     import ssl
+
+PORT = 6379
+SENTINEL_PORT = 26379
+
+CONNECT_TIMEOUT = 5.0
+"""How long connecting and logging in may take, in seconds."""
+
+TIMEOUT = 10.0
+"""How long an answer may take at most, in seconds; a call whose leases are short waits less."""
+
+type Login = tuple[str, str]
+"""A user's name and password; empty for none."""
+
+
+class Endpoint(NamedTuple):
+    """A server's address: a host and a port, or the path of a socket on this machine."""
+
+    host: str
+    port: int = PORT
+    path: str = ""
+
+    def __str__(self) -> str:
+        if self.path:
+            return self.path
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+type Tls = Callable[[], ssl.SSLContext]
+"""How a connection is encrypted: a function, as reading certificates takes time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All that a connection needs to know."""
+
+    shown: str
+    """The store's URL, without any password."""
+    endpoints: tuple[Endpoint, ...]
+    """The server; or some nodes of the Cluster; or the Sentinels."""
+    topology: Literal["server", "sentinel", "cluster"] = "server"
+    service: str = ""
+    """What the Sentinels call the master."""
+    login: Login = field(default=("", ""), repr=False)
+    sentinel_login: Login = field(default=("", ""), repr=False)
+    db: int = 0
+    protocol: int = 2
+    tls: Tls | None = None
+    holdoff: float = 0.0
+    """How long nothing is granted after the server came back empty, in seconds."""
+    connect_timeout: float = CONNECT_TIMEOUT
+    timeout: float = TIMEOUT
+
+
+# ---- reading a URL --------------------------------------------------------------------------------
 
 _FORM = re.compile(r"(?P<scheme>[a-z]+)://(?:(?P<login>.*)@)?(?P<hosts>[^/?@]*)(?P<path>[^?]*)"
                    r"(?:\?(?P<options>.*))?", re.DOTALL)  # fmt: skip

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dibs.model import Finding
-from dibs.stores.redis.link import Link, ReplyError, pack
+from dibs.stores.redis.connection import Link, ReplyError, pack
 
 QUESTIONS = (
     (b"TIME",),

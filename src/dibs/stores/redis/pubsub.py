@@ -1,14 +1,14 @@
-"""What is heard over a subscription: that it stands, signs of life, and pushes."""
+"""A subscription to one inbox, as both sides read it: that it stands, signs of life, notifications."""
 
 import secrets
 from typing import Any
 from urllib.parse import quote
 
 from dibs.model import Wakeup
+from dibs.stores.redis.connection import ReplyError, pack
+from dibs.stores.redis.errors import explain
 from dibs.stores.redis.ledger import read_published
-from dibs.stores.redis.link import ReplyError, pack
-from dibs.stores.redis.settings import Endpoint, Settings
-from dibs.stores.redis.trouble import explain
+from dibs.stores.redis.url import Endpoint, Settings
 
 PING_EVERY = 15.0
 """A subscription that is silent for so long is asked whether it is still there, in seconds."""
@@ -22,7 +22,7 @@ def new_inbox(settings: Settings) -> str:
     return f"dibs:inbox:{user}:{secrets.token_urlsafe(16)}"
 
 
-class Ear:
+class Channel:
     """Reads replies of either protocol: an ordinary array of RESP2, a push of RESP3."""
 
     def __init__(self, inbox: str, endpoint: Endpoint) -> None:
@@ -38,7 +38,7 @@ class Ear:
         return pack((b"SUBSCRIBE", self._channel))
 
     def hear(self, reply: Any) -> list[Wakeup]:
-        """The pushes in it, if there are any. Raises what the server's error means."""
+        """The notifications in it, if there are any. Raises what the server's error means."""
         if isinstance(reply, ReplyError):
             raise explain(reply, self._endpoint)
         if isinstance(reply, list) and len(reply) == 3:

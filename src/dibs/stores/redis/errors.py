@@ -1,4 +1,4 @@
-"""What goes wrong with a server, and what to do: never with a password in it."""
+"""Errors of a server as those of Dibs, with what to do: never with a password in them."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from dibs.errors import (
     IncompatibleVersion,
     NotConfigured,
 )
-from dibs.stores.redis.settings import Endpoint
+from dibs.stores.redis.url import Endpoint
 
 RIGHTS = (
     "~dibs:* &dibs:inbox:NAME:* +fcall +function|load +time +get +set +del +pexpire +hmget +hset +hdel"
