@@ -50,6 +50,39 @@ async def test_readers_without_end_do_not_starve_an_upgrade(
     await asyncio.gather(*readers)
 
 
+async def test_an_upgrade_is_notified_and_asks_no_more_often_than_any_waiter(
+    clock: ManualClock,
+) -> None:
+    store = TappedStore(clock=clock)
+    client: Any = Client(StoreSession(store, clock=clock))
+    lock = client.rwlock("a", ttl=30)
+    reader = await asyncio.create_task(lock.read().acquire())
+    async with lock.read() as lease:
+        upgrade = asyncio.create_task(lease.upgrade())
+        while not (await lock.status()).waiting:
+            await asyncio.sleep(0)
+        asked: list[Command] = []
+        store.before = asked.extend
+        for _ in range(600):
+            clock.advance(0.1)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        heartbeats = [command for command in asked if isinstance(command, Acquire)]
+        assert 20 < len(heartbeats) < 60, "one every third of a claim timeout"
+        assert not any(isinstance(command, Resize) for command in asked)
+        newcomer = asyncio.create_task(lock.read().acquire())
+        while (await lock.status()).waiting < 2:
+            await asyncio.sleep(0)
+        await reader.release()
+        async with asyncio.timeout(5):
+            await upgrade  # although the clock stands still
+        assert lease.mode == "write"
+        assert not newcomer.done()
+    await (await newcomer).release()
+    assert (await lock.status()).waiting == 0
+    await client.close()
+
+
 async def test_priorities_count_for_both(client: Client) -> None:
     lock, served = client.rwlock("a"), []
     held = await lock.write().acquire()

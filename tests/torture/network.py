@@ -115,7 +115,12 @@ class Network:
         return replies[0]
 
     def held(self) -> Sequence[Status]:
-        """All that somebody holds or waits for."""
+        """All that somebody holds or waits for, once the store has removed what is dead.
+
+        Each look removes only so much.
+        """
+        for _ in range(100):
+            step(self.backend.scan(b"", None, 1000))
         return step(self.backend.scan(b"", None, 1000)).items
 
     def _push(self, wakeup: Wakeup) -> None:
