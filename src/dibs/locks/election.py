@@ -5,6 +5,7 @@ A candidate stands in a `with` block, by `run()`, or in the background by a camp
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache
 from inspect import iscoroutinefunction
 from itertools import count
 from random import uniform
@@ -62,6 +63,18 @@ class LogThrottle:
     def clear(self) -> None:
         """It works."""
         self.latest = self._logged_at = None
+
+
+@lru_cache(maxsize=256)
+def _lock_config(config: LeaderConfig) -> LockConfig:
+    """How the key of an election is acquired and held."""
+    return LockConfig(
+        ttl=config.ttl,
+        priority=config.priority,
+        note=config.note,
+        label=config.label,
+        lock_delay=config.lock_delay,
+    )
 
 
 class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
@@ -141,14 +154,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
         self._more = leader_rules(config, on_started, on_stopped)
         self._numbers = count(1)
         self._won: dict[int, ref[TermT]] = {}
-        hold = LockConfig(
-            ttl=config.ttl,
-            priority=config.priority,
-            note=config.note,
-            label=config.label,
-            lock_delay=config.lock_delay,
-        )
-        self._describe(name, hold, None, require, client)
+        self._describe(name, _lock_config(config), None, require, client)
 
     # -- terms --------------------------------------------------------------------------------------
 
