@@ -357,18 +357,18 @@ class Gathering:
         ids = [new_id() for _ in requests]
         outcomes: list[LeaseBase | DibsError] = []
         try:
-            commands = [
-                each.ask.command(lease_id, rt.inbox)
-                for each, lease_id in zip(requests, ids, strict=True)
-            ]
             told: Sequence[Told]
             limit = None if timeout == inf else timeout
             try:
                 if not rt.is_ready:
-                    await rt.ready(limit)
+                    await rt.ready(limit)  # the inbox is known from here on
+                commands = [
+                    each.ask.command(lease_id, rt.inbox)
+                    for each, lease_id in zip(requests, ids, strict=True)
+                ]
                 told = await rt.call_all(commands, limit)
             except BackendUnavailable as error:
-                told = [error] * len(commands)
+                told = [error] * len(requests)
             standby = bool(self._held) or not all(map(_is_granted, told))
             for each, lease_id, answer in zip(requests, ids, told, strict=True):
                 outcomes.append(self._outcome(each, lease_id, answer, standby))

@@ -67,6 +67,7 @@ class OfLoop(Connection):
         self._is_broken = False
 
     async def open(self, *, listen: bool = True) -> None:
+        self._come = asyncio.Event()  # cases may use several loops, one after the other
         await self.connection.open()
         if listen:
             await self._subscribe()
