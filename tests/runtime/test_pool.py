@@ -2,40 +2,20 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.runtime import threads as pools
 from dibs.runtime.threads import Pool, Slot
-from dibs.stores.memory import MemoryStore
-from dibs.stores.port import BlockingConnection
-from dibs.stores.sqlite import SqliteStore
 
 SOON = 10.0
 """Seconds within which all ends when all is well."""
 
 
-class Made:
-    """A pool over a file, and how many connections it has opened and not closed."""
-
-    def __init__(self, path: Path, most: int | None) -> None:
-        self.store = SqliteStore(f"sqlite:///{path}")
-        self.count = 0
-        self.pool = Pool(self._make, most)
-
-    def _make(self) -> BlockingConnection:
-        self.count += 1
-        return self.store.blocking_connection()
-
-
 @pytest.fixture
-def one(tmp_path: Path) -> Iterator[Made]:
-    made = Made(tmp_path / "leases.db", 1)
-    yield made
-    made.pool.close()
+def one() -> Pool:
+    return Pool(1)
 
 
 def in_line(pool: Pool, count: int) -> None:
@@ -46,25 +26,24 @@ def in_line(pool: Pool, count: int) -> None:
         time.sleep(0.001)
 
 
-def test_many_threads_share_one_connection_and_none_is_passed_over(one: Made) -> None:
-    first = one.pool.take(SOON)
+def test_many_threads_share_one_connection_and_none_is_passed_over(one: Pool) -> None:
+    first = one.take(SOON)
     served: list[int] = []
 
     def take(number: int) -> None:
-        slot = one.pool.take(SOON)
+        slot = one.take(SOON)
         assert slot is first
         served.append(number)
-        one.pool.give(slot)
+        one.give(slot)
 
     threads = [threading.Thread(target=take, args=(number,)) for number in range(8)]
     for number, thread in enumerate(threads):
         thread.start()
-        in_line(one.pool, number + 1)
-    one.pool.give(first)
+        in_line(one, number + 1)
+    one.give(first)
     for thread in threads:
         thread.join(10)
     assert served == list(range(8))
-    assert one.count == 1
 
 
 def test_slow_calls_of_many_threads_never_take_more_connections_than_the_limit(
@@ -72,14 +51,14 @@ def test_slow_calls_of_many_threads_never_take_more_connections_than_the_limit(
 ) -> None:
     """Also once they have waited for longer than it takes to look for lost ones."""
     monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
-    pool = Pool(MemoryStore("memory://").blocking_connection, 8)
-    used: set[BlockingConnection] = set()
+    pool = Pool(8)
+    used: set[Slot] = set()
     busy = threading.Semaphore(8)
     served = []
 
     def work() -> None:
         slot = pool.take(SOON)
-        used.add(slot.connection)
+        used.add(slot)
         assert busy.acquire(blocking=False), "a ninth is in use"
         time.sleep(0.1)
         busy.release()
@@ -95,62 +74,61 @@ def test_slow_calls_of_many_threads_never_take_more_connections_than_the_limit(
     assert len(used) <= 8
 
 
-def test_whoever_gets_none_in_time_is_told(one: Made) -> None:
-    taken = one.pool.take(SOON)
+def test_whoever_gets_none_in_time_is_told(one: Pool) -> None:
+    taken = one.take(SOON)
     begun = time.monotonic()
 
     def late() -> None:
         with pytest.raises(BackendUnavailable, match="in time: all 1 connections"):
-            one.pool.take(0.05)
+            one.take(0.05)
 
     thread = threading.Thread(target=late)
     thread.start()
     thread.join(10)
     assert 0.04 < time.monotonic() - begun < 5
-    one.pool.give(taken)
-    assert one.pool.take(0.0) is taken
-    one.pool.give(taken)
+    one.give(taken)
+    assert one.take(0.0) is taken
+    one.give(taken)
 
 
 def test_a_connection_that_its_thread_has_lost_is_replaced(
-    one: Made, monkeypatch: pytest.MonkeyPatch
+    one: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pools, "LOOK_EVERY", 0.02)
     lost: list[Slot] = []
-    dead = threading.Thread(target=lambda: lost.append(one.pool.take(SOON)))
+    dead = threading.Thread(target=lambda: lost.append(one.take(SOON)))
     dead.start()
     dead.join(10)
-    second = one.pool.take(SOON)
+    second = one.take(SOON)
     assert second is not lost[0]
-    third = one.pool.take(SOON)  # this thread's own, which it can't be using
+    third = one.take(SOON)  # this thread's own, which it can't be using
     assert third is not second
-    one.pool.give(second)
-    assert list(one.pool._idle) == [], "what was replaced is closed, and not used again"
+    one.give(second)
+    assert list(one._idle) == [], "what was replaced is closed, and not used again"
     third.thread = None  # as an interrupt leaves it between two steps
-    fourth = one.pool.take(SOON)
+    fourth = one.take(SOON)
     assert fourth is not third
-    one.pool.give(fourth)
+    one.give(fourth)
 
 
-def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Made) -> None:
-    broken = one.pool.take(SOON)
+def test_whoever_waits_for_a_connection_that_is_given_up_makes_another(one: Pool) -> None:
+    broken = one.take(SOON)
     taken: list[Slot] = []
-    thread = threading.Thread(target=lambda: taken.append(one.pool.take(SOON)))
+    thread = threading.Thread(target=lambda: taken.append(one.take(SOON)))
     thread.start()
-    in_line(one.pool, 1)
+    in_line(one, 1)
     begun = time.monotonic()
-    one.pool.discard(broken)
+    one.discard(broken)
     thread.join(10)
     assert time.monotonic() - begun < pools.LOOK_EVERY
     assert taken != [broken]
-    one.pool.give(taken[0])
+    one.give(taken[0])
 
 
-def test_a_store_without_a_limit_lets_nobody_wait(tmp_path: Path) -> None:
-    made = Made(tmp_path / "leases.db", None)
-    taken = [made.pool.take(SOON) for _ in range(pools.MAX_IDLE + 4)]
+def test_a_store_without_a_limit_lets_nobody_wait() -> None:
+    pool = Pool(None)
+    taken = [pool.take(SOON) for _ in range(pools.MAX_IDLE + 4)]
     assert len(set(map(id, taken))) == len(taken)
     for slot in taken:
-        made.pool.give(slot)
-    assert len(made.pool._idle) == pools.MAX_IDLE
-    made.pool.close()
+        pool.give(slot)
+    assert len(pool._idle) == pools.MAX_IDLE

@@ -117,7 +117,8 @@ class ThreadRuntime:
         self.me = threading.current_thread
         self._clock = clock
         self._closed = False
-        self._pool = Pool(store.blocking_connection, store.connections)
+        self._pool = Pool(store.connections)
+        self._new_connection = store.blocking_connection
         on_fork(self)
         _runtimes.add(self)
 
@@ -181,16 +182,19 @@ class ThreadRuntime:
         self, use: Callable[[BlockingConnection, float], T], patience: float | None = None
     ) -> T:
         """Do something over a connection of the pool, in the seconds that are left."""
-        began, enough = monotonic(), inf if patience is None else patience
-        slot = self._pool.take(min(enough, self.call_timeout))
+        until = inf if patience is None else monotonic() + patience
+
+        def left() -> float:
+            return max(until - monotonic(), SHORTEST)
+
+        slot = self._pool.take(min(left(), self.call_timeout))
         try:
-            if slot.is_new:
-                left = max(enough - (monotonic() - began), SHORTEST)
-                slot.connection.open(min(left, self.connect_timeout))
-                slot.is_new = False
-            found = use(slot.connection, max(enough - (monotonic() - began), SHORTEST))
+            if slot.connection is None:
+                slot.connection = self._new_connection()
+                slot.connection.open(min(left(), self.connect_timeout))
+            found = use(slot.connection, left())
         except DibsError:
-            self._pool.give(slot)
+            self._pool.give(slot)  # it connects anew by itself
             raise
         except BaseException:
             self._pool.discard(slot)  # interrupted: nobody knows in what state
@@ -266,14 +270,20 @@ LOOK_EVERY = 1.0
 
 
 class Slot:
-    """A connection of a pool, and the thread that has it or had it last."""
+    """Room for a connection, and the thread that uses it."""
 
-    __slots__ = ("connection", "is_new", "thread")
+    __slots__ = ("connection", "thread")
 
-    def __init__(self, connection: BlockingConnection) -> None:
-        self.connection = connection
-        self.is_new = True
+    def __init__(self) -> None:
+        self.connection: BlockingConnection | None = None
+        """Made by the first who takes it."""
         self.thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Disconnect; the next who takes it makes another connection."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
 
 
 class _Waiter:
@@ -292,13 +302,12 @@ class Pool:
     two. An interrupt can lose a connection between two steps; a thread that waits finds and replaces it.
     """
 
-    def __init__(self, make: Callable[[], BlockingConnection], most: int | None) -> None:
-        self._make = make
+    def __init__(self, most: int | None) -> None:
         self._most = most
         self._reset()
 
     def _reset(self) -> None:
-        slots = [Slot(self._make()) for _ in range(self._most or 0)]
+        slots = [Slot() for _ in range(self._most or 0)]
         self._slots = dict.fromkeys(slots)
         """All there are, if their number is limited."""
         self._idle = deque(slots)
@@ -309,7 +318,7 @@ class Pool:
         try:
             slot = self._idle.pop()
         except IndexError:
-            slot = Slot(self._make()) if self._most is None else self._wait(timeout)
+            slot = Slot() if self._most is None else self._wait(timeout)
         slot.thread = threading.current_thread()
         return slot
 
@@ -317,7 +326,7 @@ class Pool:
         """It is free for the next thread."""
         is_wanted = slot in self._slots if self._most else len(self._idle) < MAX_IDLE
         if not is_wanted:
-            return slot.connection.close()
+            return slot.close()
         slot.thread = None
         if not self._pass_on(slot):
             self._idle.append(slot)
@@ -327,7 +336,7 @@ class Pool:
 
     def discard(self, slot: Slot) -> None:
         """Its connection is of no use any more; the next thread makes another."""
-        slot.connection.close()
+        slot.close()
         if self._slots.pop(slot, slot) is None:
             self._add()
 
@@ -336,18 +345,18 @@ class Pool:
         for _ in range(len(self._idle)):
             with suppress(IndexError):
                 slot = self._idle.pop()
-                slot.connection.close()
-                slot.is_new = True
+                slot.close()
                 self._idle.appendleft(slot)
 
     def after_fork(self) -> None:
         """Nothing of the parent's is of use, and none of its threads is here."""
         for slot in (*self._slots, *self._idle):
-            slot.connection.after_fork()
+            if slot.connection is not None:
+                slot.connection.after_fork()
         self._reset()
 
     def _add(self) -> None:
-        slot = Slot(self._make())
+        slot = Slot()
         self._slots[slot] = None
         self.give(slot)
 

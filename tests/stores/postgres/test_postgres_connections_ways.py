@@ -49,7 +49,7 @@ def test_tls(mode: Mode, tmp_path: Path) -> None:
         await say(backend, acquire("b", queue=True, inbox=backend.inbox))
         other = await room.connect(listen=False)
         assert await say(other, Release(KEY, "a")) == Released()
-        assert [push.event for push in await backend.wakeups(10)] == ["granted"]
+        assert [push.event for push in await backend.notifications(10)] == ["granted"]
 
     with PostgresServer(tmp_path / "server", options=options) as server:
         Room(mode, f"{server.url}?sslmode=verify-full&sslrootcert={copy}").run(body)

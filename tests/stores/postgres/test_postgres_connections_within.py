@@ -123,7 +123,7 @@ def test_a_users_transaction_grants_nobody_else(store: PostgresStore, postgres_u
             assert isinstance(refused, Refused), "it passes no queue"
             assert refused.holders == ()
             await connection.commit()
-        assert list(await waiter.wakeups(0.1)) == []
+        assert list(await waiter.notifications(0.1)) == []
         assert isinstance(await say(waiter, acquire("b", queue=True)), Granted)
 
     Room("async", postgres_url).run(body)

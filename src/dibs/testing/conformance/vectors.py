@@ -23,9 +23,9 @@ from dibs.core.ledger import HOLDERS_NAMED
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
 from dibs.model import Acquire, Command, Refused, Renew, Reply, Wakeup
-from dibs.testing.conformance.connection import Connection
 from dibs.testing.conformance.suite import Suite, needing
 from dibs.testing.conformance.world import World
+from dibs.testing.connections import Connection
 
 PLANS: Sequence[str] = files(__package__).joinpath("vectors.jsonl").read_text().splitlines()
 

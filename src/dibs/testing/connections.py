@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
+from weakref import WeakMethod
 
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
@@ -67,7 +68,17 @@ class OfLoop(Connection):
     async def open(self, *, listen: bool = True) -> None:
         await self.connection.open()
         if listen:
-            await self.connection.subscribe(self._deliver)
+            await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        weakly = WeakMethod(self._deliver)  # a connection that nobody closes ends with its owner
+
+        def deliver(news: Sequence[Wakeup] | DibsError) -> None:
+            found = weakly()
+            if found is not None:
+                found(news)
+
+        await self.connection.subscribe(deliver)
 
     def _deliver(self, news: Sequence[Wakeup] | DibsError) -> None:
         self._news.append(news)
@@ -89,7 +100,7 @@ class OfLoop(Connection):
             return ()
         news = self._news.popleft()
         if isinstance(news, DibsError):
-            await self.connection.subscribe(self._deliver)
+            await self._subscribe()
             raise news
         return news
 
