@@ -8,7 +8,7 @@ from typing import Any
 from dibs.model import Acquire
 from dibs.stores.port import step
 from dibs.stores.sqlite import SqliteStore
-from dibs.testing.connections import Connection, connection_of
+from tests.connections import connection_to
 
 
 class ManualClock:
@@ -37,16 +37,11 @@ def url_of(path: Path) -> str:
     return f"sqlite:///{path}"
 
 
-def blocking(path: Path, **options: Any) -> Connection:
-    """An open connection of a thread."""
-    connection = connection_of(SqliteStore(url_of(path), **options), "blocking")
+def blocking(path: Path, **options: Any) -> Any:
+    """An open connection of a thread; typed loosely, as tests look inside."""
+    connection = connection_to(SqliteStore(url_of(path), **options), "blocking")
     run(connection.open())
     return connection
-
-
-def inside(connection: Connection) -> Any:
-    """The connection to the file itself; typed loosely, as tests look inside."""
-    return connection.connection._connection  # type: ignore[union-attr]
 
 
 def acquire(key: bytes, lease: str, **more: Any) -> Acquire:

@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -26,32 +26,27 @@ from dibs.model import (
     Released,
     Renew,
     Renewed,
-    Reply,
     Status,
 )
 from dibs.stores.sqlite import SqliteStore
 from dibs.stores.sqlite.aio import IN_PLACE
-from dibs.testing.connections import Connection, Mode, connection_of
-from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run, url_of
+from dibs.testing.connections import Mode
+from tests.connections import connection_to
+from tests.stores.sqlite_help import ManualClock, acquire, blocking, run, url_of
 
 KEY = b"lock:x"
 
 
-async def looped(path: Path, **options: Any) -> Connection:
-    connection = connection_of(SqliteStore(url_of(path), **options), "async")
+async def looped(path: Path, **options: Any) -> Any:
+    connection = connection_to(SqliteStore(url_of(path), **options), "async")
     await connection.open()
     return connection
 
 
-def in_place(connection: Connection, command: Command) -> Reply | None:
-    """The reply that comes before `submit` returns; None: it comes later."""
-    found: list[Any] = []
-    give_up = connection.connection.submit([command], found.append)  # type: ignore[union-attr]
-    if not found:
-        give_up()
-        return None
-    [reply] = found[0]
-    return cast("Reply", reply)
+def in_place(connection: Any, command: Command) -> Any:
+    """The reply that comes before `submit` returns; None: it comes later, and is given up."""
+    replies = connection.now([command])
+    return None if replies is None else replies[0]
 
 
 @pytest.fixture
@@ -91,7 +86,7 @@ async def test_a_busy_file_is_not_waited_for_in_place(path: Path) -> None:
 
 async def test_a_file_locked_for_too_long_is_said_to_be(path: Path) -> None:
     store = SqliteStore(f"{url_of(path)}?timeout=0.1")
-    backend, thread = connection_of(store, "async"), connection_of(store, "blocking")
+    backend, thread = connection_to(store, "async"), connection_to(store, "blocking")
     await backend.open()
     await thread.open()
     other = sqlite3.connect(path, isolation_level=None)
@@ -110,7 +105,7 @@ async def test_a_file_locked_for_too_long_is_said_to_be(path: Path) -> None:
 async def test_a_batch_is_committed_once(path: Path) -> None:
     backend = await looped(path)
     told: list[str] = []
-    inside(backend)._db.set_trace_callback(told.append)
+    backend._connection._db.set_trace_callback(told.append)
     replies = await backend.apply([acquire(b"lock:%d" % n, f"id{n}") for n in range(64)])
     assert all(isinstance(reply, Granted) for reply in replies)
     assert told.count("COMMIT") == 1
@@ -224,7 +219,7 @@ async def test_a_dead_inbox_is_no_error(path: Path) -> None:
 
 def test_a_wake_and_the_timeout_end_the_wait_of_a_thread(path: Path) -> None:
     backend = blocking(path)
-    wake = backend.connection.wake  # type: ignore[union-attr]
+    wake = backend.wake
     assert list(run(backend.notifications(0.01))) == []
     timer = threading.Timer(0.05, wake)
     timer.start()
@@ -292,7 +287,7 @@ def test_scan_in_a_thread(path: Path) -> None:
 async def test_whoever_a_scan_grants_to_is_told(path: Path, mode: Mode) -> None:
     clock = ManualClock()
     store = SqliteStore(url_of(path), clock=clock)
-    scanner, waiter = connection_of(store, mode), blocking(path, clock=clock)
+    scanner, waiter = connection_to(store, mode), blocking(path, clock=clock)
     await scanner.open()
     keys = [b"lock:%03d" % n for n in range(100)]
     for key in keys:

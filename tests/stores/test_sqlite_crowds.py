@@ -11,7 +11,7 @@ from dibs.core.book import MemoryBook
 from dibs.core.ledger import apply
 from dibs.model import Acquire, Command, Release, Renew, Reply
 from dibs.stores.port import MAX_BATCH
-from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run
+from tests.stores.sqlite_help import ManualClock, acquire, blocking, run
 
 KEY = b"lock:crowded"
 SHORT, LONG = 500, 5000
@@ -27,7 +27,7 @@ class Queue:
         self._backend = blocking(path, clock=self.clock)
         self._steps = 0
         self.apply([acquire(KEY, "holder", ttl=1e6)])
-        inside(self._backend)._db.set_progress_handler(self._step, AT_ONCE)
+        self._backend._connection._db.set_progress_handler(self._step, AT_ONCE)
         self.names = [f"w{number}" for number in range(waiters)]
         self.to_fill = self.steps(self.queueing(name) for name in self.names)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dibs.model import Granted, Inspect, Refused, Release
-from tests.stores.sqlite_help import acquire, blocking, finish, inside, process, run
+from tests.stores.sqlite_help import acquire, blocking, finish, process, run
 
 KEY = b"lock:x"
 
@@ -100,7 +100,7 @@ KILLED = """
 import os, signal
 backend = blocking(path)
 run(backend.apply([acquire(b"lock:kept", "kept")]))
-db = inside(backend)._db
+db = backend._connection._db
 db.set_trace_callback(lambda statement: statement == "COMMIT" and os.kill(os.getpid(), signal.SIGKILL))
 run(backend.apply([acquire(b"lock:lost", "lost"), Release(b"lock:kept", "kept")]))
 """
@@ -242,8 +242,8 @@ from dibs.stores.sqlite import connection
 from dibs.errors import BackendUnavailable
 connection.FORK_WAIT = 0.1
 backend = blocking(path)
-with inside(backend).lock:
-    inside(backend)._db.execute("BEGIN IMMEDIATE")
+with backend._connection.lock:
+    backend._connection._db.execute("BEGIN IMMEDIATE")
     child = os.fork()
     if not child:
         try:
@@ -252,7 +252,7 @@ with inside(backend).lock:
             os._exit(0 if "forked amid a transaction" in str(error) else 2)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-    inside(backend)._db.execute("COMMIT")
+    backend._connection._db.execute("COMMIT")
 assert isinstance(run(backend.apply([acquire(b"lock:x", "a")]))[0], Granted)
 run(backend.close())
 """
@@ -271,7 +271,7 @@ number, seconds, kind = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 
 async def load():
     mode = "blocking" if kind == "blocking" else "async"
-    backend = connection_of(SqliteStore(url_of(path)), mode)
+    backend = connection_to(SqliteStore(url_of(path)), mode)
     await backend.open()
     end, n = time.monotonic() + seconds, 0
     while time.monotonic() < end:
@@ -303,7 +303,7 @@ def test_the_log_stays_small_and_idle_keys_go(path: Path) -> None:
     cycles = sum(int(finish(loader)) for loader in loaders)
     assert cycles > 500
     assert largest < 192 << 20
-    [(rows,)] = inside(keeper).read("SELECT count(*) FROM lease_keys")
+    [(rows,)] = keeper._connection.read("SELECT count(*) FROM lease_keys")
     assert rows < 8 * cycles / 2
     assert rows < 10_000
     run(keeper.close())
@@ -315,7 +315,7 @@ def test_programs_that_take_one_lease_clean_up_too(path: Path) -> None:
         backend = blocking(path)
         run(backend.apply([acquire(b"lock:%d" % n, "a"), Release(b"lock:%d" % n, "a")]))
         run(backend.close())
-    [(rows,)] = inside(keeper).read("SELECT count(*) FROM lease_keys")
+    [(rows,)] = keeper._connection.read("SELECT count(*) FROM lease_keys")
     assert rows < 1000
     assert Path(f"{path}-wal").stat().st_size < 8 << 20
     run(keeper.close())

@@ -32,8 +32,8 @@ from dibs.model import (
 from dibs.stores.registry import store_for
 from dibs.stores.sqlite import SqliteStore, file
 from dibs.stores.sqlite.file import StoreFile
-from dibs.testing.connections import connection_of
-from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run, url_of
+from tests.connections import connection_to
+from tests.stores.sqlite_help import ManualClock, acquire, blocking, run, url_of
 
 KEY = b"lock:x"
 
@@ -109,7 +109,7 @@ def test_a_relative_path_is_of_where_the_store_was_made(
     assert not (tmp_path / "x.db").exists(), "making a store touches nothing"
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
-    backend = connection_of(store, "blocking")
+    backend = connection_to(store, "blocking")
     run(backend.open())
     assert (tmp_path / "x.db").exists()
     run(backend.close())
@@ -164,7 +164,7 @@ def test_files_on_network_file_systems(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(NotConfigured, match=r"network file system \(nfs\).*unsafe_network_fs=1"):
         blocking(path)
     assert not path.exists()
-    backend = connection_of(SqliteStore(f"{url_of(path)}?unsafe_network_fs=1"), "blocking")
+    backend = connection_to(SqliteStore(f"{url_of(path)}?unsafe_network_fs=1"), "blocking")
     run(backend.open())
     run(backend.close())
 
@@ -328,8 +328,8 @@ def fill(backend: Any) -> int:
 def test_a_full_file(path: Path) -> None:
     backend = blocking(path)
     run(backend.apply([acquire(KEY, "a")]))
-    pages = inside(backend).read("PRAGMA page_count")[0][0]
-    inside(backend).read(f"PRAGMA max_page_count = {pages + 20}")
+    pages = backend._connection.read("PRAGMA page_count")[0][0]
+    backend._connection.read(f"PRAGMA max_page_count = {pages + 20}")
     with pytest.raises(BackendUnavailable, match=r"the disk under .* is full"):
         fill(backend)
     assert isinstance(run(backend.apply([Renew(KEY, "a", 30.0)]))[0], Renewed)

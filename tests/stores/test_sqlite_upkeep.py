@@ -9,7 +9,7 @@ import pytest
 from dibs.core.names import fingerprint
 from dibs.model import Granted, Release
 from dibs.stores.sqlite import maintenance
-from tests.stores.sqlite_help import ManualClock, acquire, blocking, inside, run
+from tests.stores.sqlite_help import ManualClock, acquire, blocking, run
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def keys(backend: Any) -> int:
-    [(rows,)] = inside(backend).read("SELECT count(*) FROM lease_keys")
+    [(rows,)] = backend._connection.read("SELECT count(*) FROM lease_keys")
     return int(rows)
 
 
@@ -34,7 +34,7 @@ def test_tokens_rise_though_the_key_and_the_time_are_gone(path: Path) -> None:
     for n in range(100):
         cycle(backend, b"lock:%d" % n, "a")
     assert keys(backend) == 101
-    assert maintenance.maintain(inside(backend)) == []
+    assert maintenance.maintain(backend._connection) == []
     assert keys(backend) == 0
     clock.wall -= 10**12
     run(backend.close())
@@ -48,7 +48,7 @@ def test_a_connection_that_remembers_learns_of_the_sweep(path: Path) -> None:
     one, other = blocking(path, clock=clock), blocking(path, clock=clock)
     first = cycle(one, b"lock:x", "a")
     highest = cycle(one, b"lock:y", "a", floor=first + 10**9)
-    inside(other).sweep([b"lock:x", b"lock:y"])
+    other._connection.sweep([b"lock:x", b"lock:y"])
     assert keys(one) == 0
     assert cycle(one, b"lock:x", "b") > highest
     run(one.close())
@@ -63,7 +63,7 @@ def test_what_is_in_use_is_spared(path: Path) -> None:
     run(backend.apply([acquire(b"lock:kept", "k"), Release(b"lock:kept", "k", keep=1e6)]))
     for n in range(200):
         cycle(backend, b"lock:%d" % n, "a")
-    maintenance.maintain(inside(backend))
+    maintenance.maintain(backend._connection)
     assert keys(backend) == 3
     run(backend.close())
 
@@ -72,7 +72,7 @@ def test_a_few_idle_keys_stay_for_their_next_use(path: Path) -> None:
     backend = blocking(path)
     for n in range(10):
         cycle(backend, b"lock:%d" % n, "a")
-    maintenance.maintain(inside(backend))
+    maintenance.maintain(backend._connection)
     assert keys(backend) == 10
     run(backend.close())
 
@@ -84,7 +84,7 @@ def test_what_has_ended_is_settled_for_those_who_wait(path: Path) -> None:
     waiter = acquire(b"lock:x", "w", queue=True, inbox="somewhere")
     run(backend.apply([waiter]))
     clock.advance(2.5)
-    [push] = maintenance.maintain(inside(backend))
+    [push] = maintenance.maintain(backend._connection)
     assert (push.event, push.lease, push.inbox) == ("granted", fingerprint("w"), "somewhere")
     assert isinstance(run(backend.apply([waiter]))[0], Granted)
     run(backend.close())
@@ -98,7 +98,7 @@ def test_a_large_table_is_swept_in_turns(path: Path, monkeypatch: pytest.MonkeyP
         cycle(backend, b"lock:%03d" % n, "a")
     left = []
     for _ in range(4):
-        maintenance.maintain(inside(backend))
+        maintenance.maintain(backend._connection)
         left.append(keys(backend))
     assert left == [300, 100, 0, 0]
     run(backend.close())
@@ -111,16 +111,16 @@ def test_a_large_log_is_emptied_and_a_reader_only_delays_it(
     monkeypatch.setattr(maintenance, "TRIES", 3)
     monkeypatch.setattr(maintenance, "EVERY", 10**9)
     backend = blocking(path)
-    log = inside(backend).file.log_size
+    log = backend._connection.file.log_size
     reader = sqlite3.connect(path, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT * FROM lease_keys").fetchall()
     for n in range(200):
         cycle(backend, b"lock:%d" % n, "a")
-    maintenance.maintain(inside(backend))
+    maintenance.maintain(backend._connection)
     assert log() > 50_000, "somebody reads what lies in it"
     assert cycle(backend, b"lock:x", "b") > 0
     reader.close()
-    maintenance.maintain(inside(backend))
+    maintenance.maintain(backend._connection)
     assert log() <= 50_000
     run(backend.close())

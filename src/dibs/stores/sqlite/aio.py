@@ -124,16 +124,12 @@ class AsyncSqliteConnection:
             with suppress(RuntimeError):  # the loop is closed
                 future.cancel()
 
-        future = self._start(partial(self._worker.apply, commands))
+        future = self._in_thread(partial(self._worker.apply, commands))
         future.add_done_callback(finish)
         return give_up
 
-    async def _in_thread[R](self, action: Callable[[Wanted], R]) -> R:
-        """Have the worker do something that may wait."""
-        return await self._start(action)
-
-    def _start[R](self, action: Callable[[Wanted], R]) -> asyncio.Future[R]:
-        """Have the worker do something. It can ask whether the result is still wanted."""
+    def _in_thread[R](self, action: Callable[[Wanted], R]) -> asyncio.Future[R]:
+        """Have the worker do something that may wait. It can ask whether the result is still wanted."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         self._in_threads += 1
@@ -173,7 +169,7 @@ class AsyncSqliteConnection:
         self._finalizer.detach()
         self._worker.notifier.close(in_child=True)
         self._in_threads = 0
-        self._maintaining = None
+        self._deliver = self._maintaining = None
         self._have_worker()
 
 

@@ -156,10 +156,7 @@ class Connection:
         `BackendUnavailable` when the file was busy until then, and `Busy` as soon as the result is not
         `wanted` any more. The pauses are short and random, so that each writer gets its turn.
         """
-        longest = self.file.timeout
-        limit = longest if timeout is None else min(timeout, longest)
-        end = time.monotonic() + limit
-        pause = FIRST_PAUSE
+        end, pause = 0.0, FIRST_PAUSE
         while True:
             try:
                 with self.lock:
@@ -167,8 +164,11 @@ class Connection:
             except Busy:
                 if not wanted():
                     raise
-                if time.monotonic() >= end:
-                    raise locked_out(self.file.path, limit) from None
+            longest = self.file.timeout
+            limit = longest if timeout is None else min(timeout, longest)
+            end = end or time.monotonic() + limit
+            if time.monotonic() >= end:
+                raise locked_out(self.file.path, limit) from None
             time.sleep(pause * (0.5 + random.random()))  # noqa: S311
             pause = min(pause * 1.5, LONGEST_PAUSE)
 

@@ -26,7 +26,6 @@ from dibs.stores.sqlite.schema import (
     NEXT_EXPIRY,
     NEXT_WAITERS,
     READ_ENTRY,
-    READ_KEY,
     WRITE_ENTRY,
     Execute,
     Kind,
@@ -57,7 +56,10 @@ def no_rows(*_: object) -> Cursor:
 
 
 class RowBook:
-    """A `Book` over rows, valid for one transaction, or for more if nobody else has written."""
+    """A `Book` over rows, valid for one transaction, or for more if nobody else has written.
+
+    `row` is the key's own; None if it has none. `floor` is the last token then.
+    """
 
     __slots__ = (
         "_changed",
@@ -84,7 +86,7 @@ class RowBook:
     queue_limit: int | None = None
     expires_at = staticmethod(stored_expiry)
 
-    def __init__(self, execute: Execute, key: bytes, floor: int, row: Row | None = None) -> None:
+    def __init__(self, execute: Execute, key: bytes, floor: int, row: Row | None) -> None:
         self.execute = execute
         """Reads and writes rows; `no_rows` outside of a transaction."""
         self._key = key
@@ -108,11 +110,6 @@ class RowBook:
         self.taken = int.from_bytes(taken)
         self._counts: dict[Kind, int] = {Place: waiting, Hold: holds, Tomb: tombs}
         self._inner = None if self._row[12] is None else _entry_of(Hold, self._row[12:])
-
-    @classmethod
-    def read(cls, execute: Execute, key: bytes, floor: int) -> "RowBook":
-        """The stored book of a key. `floor` is the last token if the key has no row."""
-        return cls(execute, key, floor, execute(READ_KEY, (key,)).fetchone())
 
     # -- entries ------------------------------------------------------------------------------------
 

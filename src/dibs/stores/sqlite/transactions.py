@@ -15,6 +15,7 @@ from dibs.stores.sqlite.errors import is_of_one_command, is_of_the_caller
 from dibs.stores.sqlite.file import Identity, StoreFile
 from dibs.stores.sqlite.rows import OtherRows, RowBook, no_rows
 from dibs.stores.sqlite.schema import (
+    READ_KEY,
     READ_META,
     READ_META_AND_KEY,
     SWAP_KEY,
@@ -120,7 +121,8 @@ class Transactions:
             key = command.key
             book = books.get(key)
             if book is None:
-                book = books[key] = RowBook.read(self._execute, key, self._floor)
+                row = self._execute(READ_KEY, (key,)).fetchone()
+                book = books[key] = RowBook(self._execute, key, self._floor, row)
             book.execute = self._execute
             used[key] = book
             reply, more = apply(book, command, now, stamp, batch)
@@ -137,18 +139,16 @@ class Transactions:
 
     def _apply_one_by_one(self, commands: Sequence[Command]) -> Outcome:
         """The careful way, for a batch with a bad command in it: it costs nobody else a lease."""
-        now, stamp = self._begin()
         replies: list[Reply] = []
         notifications: list[Wakeup] = []
         for command in commands:
             self._execute("SAVEPOINT command")
             try:
-                book = RowBook.read(self._execute, command.key, self._floor)
-                reply, more = apply(book, command, now, stamp)
-                self._flush(book)
+                [reply], more = self._apply_together([command])
             except Exception as error:
                 if not is_of_one_command(error):
                     raise
+                self.forget()
                 self._execute("ROLLBACK TO command")
                 reply, more = _failed(error), []
             self._execute("RELEASE command")
@@ -162,26 +162,18 @@ class Transactions:
         Tokens still rise, because new keys begin above `floor`.
         """
         self._execute("BEGIN IMMEDIATE")
-        now, stamp = self._begin()
-        self._books.clear()
         notifications: list[Wakeup] = []
         for key in keys:
-            book = RowBook.read(self._execute, key, self._floor)
-            notifications += apply(book, Inspect(key), now, stamp)[1]
-            self._flush(book)
-            if book.idle:
+            notifications += self._apply_together([Inspect(key)])[1]
+            book = self._books.pop(key, None)
+            if book is not None and book.idle:
                 self._floor = max(self._floor, book.last)
                 self._execute("DELETE FROM lease_keys WHERE key = ?", (key,))
         self._execute("UPDATE lease_meta SET floor = ?", (self._floor,))
         self._execute("COMMIT")
         return notifications
 
-    def _flush(self, book: RowBook) -> None:
-        row = book.flush()
-        if row is not None:
-            self._execute(WRITE_KEY, row)
-
-    def _begin(self, key: bytes | None = None) -> tuple[float, int]:
+    def _begin(self, key: bytes | None) -> tuple[float, int]:
         """In a transaction: notice what others have changed, and return the time and the stamp.
 
         SQLite's `data_version` is unchanged while only this connection has written. Then the format, the
