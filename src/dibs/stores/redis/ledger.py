@@ -203,7 +203,8 @@ def is_unprepared(answer: object) -> bool:
 
 def _refuses_functions(said: str) -> bool:
     """It has no Functions, or this user may not call them."""
-    return "'fcall'" in said.lower() and ("unknown command" in said or said.startswith("NOPERM"))
+    told = said.partition(", with args")[0].lower()  # which may be anything
+    return told.startswith(("err ", "noperm ")) and "fcall" in told
 
 
 async def prepare(link: Link, answer: object) -> ReplyError | None:
