@@ -200,8 +200,9 @@ async def test_a_redis_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-async def test_the_rights_that_leases_need_are_enough(tmp_path: Path) -> None:
-    users = [f"app on >{SECRET} -@all {RIGHTS.replace('NAME', 'app')}", "default off"]
+async def test_the_rights_that_leases_need_and_three_more_are_enough(tmp_path: Path) -> None:
+    rights = RIGHTS.replace("NAME", "app") + " +eval +hget +hgetall"
+    users = [f"app on >{SECRET} -@all {rights}", "default off"]
     with RedisServer(tmp_path, users=users) as server:
         place = server.url.partition("//")[2]
         async with at(f"redis://app:{SECRET}@{place}") as records:

@@ -105,7 +105,7 @@ def test_databases_are_apart(side: Side, redis_server: RedisServer, redis_url: s
 
 def test_a_server_without_scripts(side: Side, tmp_path: Path) -> None:
     async def case() -> None:
-        extra = ['rename-command EVALSHA ""', 'rename-command EVAL ""']
+        extra = [f'rename-command {name} ""' for name in ("FCALL", "EVALSHA", "EVAL")]
         with RedisServer(tmp_path, extra=extra) as server:
             backend = await side.open(server.url, listen=False)
             with pytest.raises(IncompatibleVersion, match=r"Redis 6\.2"):

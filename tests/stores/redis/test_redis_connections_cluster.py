@@ -35,7 +35,7 @@ def url(cluster: RedisCluster) -> str:
     for node in cluster.nodes:
         with node.client() as client:
             client.flushall()
-            client.script_flush()
+            client.function_flush()
     return url_of(cluster)
 
 
@@ -44,9 +44,9 @@ def url_of(cluster: RedisCluster) -> str:
     return f"redis://{hosts}?cluster=true"
 
 
-def evalshas(node: RedisServer) -> int:
+def fcalls(node: RedisServer) -> int:
     with node.client() as client:
-        return int(client.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
+        return int(client.info("commandstats").get("cmdstat_fcall", {}).get("calls", 0))
 
 
 def test_slots_are_those_of_redis(cluster: RedisCluster) -> None:
@@ -80,10 +80,10 @@ def test_one_call_for_each_slot(side: Side, cluster: RedisCluster, url: str) -> 
     async def case() -> None:
         backend = await side.open(url)
         await backend.apply([acquire(key=key) for key in KEYS])
-        before = sum(map(evalshas, cluster.nodes))
+        before = sum(map(fcalls, cluster.nodes))
         await backend.apply([release(key=key) for key in KEYS] * 2)
         slots = {slot_of(store_key(key)) for key in KEYS}
-        assert sum(map(evalshas, cluster.nodes)) - before == len(slots)
+        assert sum(map(fcalls, cluster.nodes)) - before == len(slots)
 
     side.run(case)
 
@@ -153,13 +153,13 @@ def move(
                 client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids["there"])
 
 
-def test_scripts_flushed_on_every_node(side: Side, cluster: RedisCluster, url: str) -> None:
+def test_functions_flushed_on_every_node(side: Side, cluster: RedisCluster, url: str) -> None:
     async def case() -> None:
         backend = await side.open(url)
         await backend.apply([acquire(key=key) for key in KEYS])
         for node in cluster.nodes:
             with node.client() as client:
-                client.script_flush()
+                client.function_flush()
         replies = await backend.apply([acquire(key=key) for key in KEYS])
         assert {type(reply) for reply in replies} == {Granted}
 

@@ -45,13 +45,13 @@ async def test_it_is_one_call_and_no_task(redis_server: RedisServer, redis_url: 
     await backend.close()
 
 
-async def test_a_script_that_was_flushed(redis_server: RedisServer, redis_url: str) -> None:
+async def test_a_function_that_was_flushed(redis_server: RedisServer, redis_url: str) -> None:
     backend, runway = await opened(redis_url), Runway()
     with redis_server.client() as client:
-        client.script_flush()
+        client.function_flush()
     backend.submit([acquire()], runway.land)
     ((reply,),) = await runway.wait(1)  # type: ignore[misc]
-    assert isinstance(reply, Granted), "nothing was done, so the whole script was sent"
+    assert isinstance(reply, Granted), "nothing was done, so the function was loaded"
     await backend.close()
 
 
@@ -99,7 +99,9 @@ async def test_what_breaks_under_way_lands_as_an_error(
 
 
 async def test_what_the_server_refuses(tmp_path: Any) -> None:
-    with RedisServer(tmp_path, users=["app on >pw ~dibs:* &dibs:* +@all -evalsha -eval"]) as server:
+    with RedisServer(
+        tmp_path, users=["app on >pw ~dibs:* &dibs:* +@all -fcall -evalsha"]
+    ) as server:
         backend, runway = await opened(f"redis://app:pw@127.0.0.1:{server.port}"), Runway()
         backend.submit([acquire()], runway.land)
         (outcome,) = await runway.wait(1)
@@ -114,7 +116,7 @@ async def test_what_can_not_be_read_lands_as_an_error(
         raise KeyError("what is this")
 
     backend, runway = await opened(redis_url), Runway()
-    monkeypatch.setattr("dibs.stores.redis.aio.read_answer", stumble)
+    monkeypatch.setattr("dibs.stores.redis.ledger.read_answer", stumble)
     backend.submit([acquire()], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)
@@ -124,11 +126,11 @@ async def test_what_can_not_be_read_lands_as_an_error(
 async def test_what_is_given_up_on_another_way_is_told_nothing(
     redis_server: RedisServer, redis_url: str
 ) -> None:
-    """The script is gone, so it goes by a task; that is what is given up then."""
+    """The function is gone, so it goes by a task; that is what is given up then."""
     with FaultProxy("127.0.0.1", redis_server.port) as proxy:
         backend, runway = await opened(proxy.url_for(redis_url)), Runway()
         with redis_server.client() as client:
-            client.script_flush()
+            client.function_flush()
         give_up = backend.submit([acquire()], runway.land)
         async with asyncio.timeout(10):
             while not give_up.__self__._task:

@@ -115,7 +115,7 @@ def test_users_have_channels_of_their_own(side: Side, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "listen"), [("+evalsha", False), ("+subscribe", True), ("~dibs:*", False)]
+    ("missing", "listen"), [("+fcall", False), ("+subscribe", True), ("~dibs:*", False)]
 )
 def test_a_user_who_lacks_a_right(side: Side, tmp_path: Path, missing: str, listen: bool) -> None:
     async def case() -> None:

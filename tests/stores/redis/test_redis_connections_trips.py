@@ -23,15 +23,24 @@ def test_each_batch_is_one_call(side: Side, redis_server: RedisServer, redis_url
         await backend.apply([acquire(), release()])
         reset(redis_server)
         granted((await backend.apply([acquire()]))[0])
-        assert calls(redis_server)["evalsha"] == 1
+        assert calls(redis_server)["fcall"] == 1
         await backend.apply([release()])
-        assert calls(redis_server)["evalsha"] == 2
+        assert calls(redis_server)["fcall"] == 2
         keys = [b"lock:%d" % number for number in range(512)]
         await backend.apply([acquire(key=key) for key in keys])
         await backend.apply([Renew(key, "a", 30.0) for key in keys])
         found = calls(redis_server)
-        assert found["evalsha"] == 4
-        unasked = {"auth", "select", "ping", "client|setname", "eval", "script|load", "publish"}
+        assert found["fcall"] == 4
+        unasked = {
+            "auth",
+            "select",
+            "ping",
+            "client|setname",
+            "eval",
+            "evalsha",
+            "function|load",
+            "publish",
+        }
         assert not unasked & found.keys()
 
     side.run(case)
@@ -48,7 +57,7 @@ def test_a_client_s_cycle_is_two_calls(redis_server: RedisServer, redis_url: str
         for _ in range(10):
             with lock:
                 pass
-        assert calls(redis_server)["evalsha"] == 20
+        assert calls(redis_server)["fcall"] == 20
 
 
 def test_two_connections_for_a_listener_and_one_for_others(
@@ -64,20 +73,20 @@ def test_two_connections_for_a_listener_and_one_for_others(
     side.run(case)
 
 
-def test_a_flushed_script_is_sent_again(
+def test_a_flushed_function_is_loaded_again(
     side: Side, redis_server: RedisServer, redis_url: str
 ) -> None:
     async def case() -> None:
         backend = await side.open(redis_url)
         first = granted((await backend.apply([acquire()]))[0])
         with redis_server.client() as client:
-            client.script_flush()
+            client.function_flush()
         reset(redis_server)
         again = granted((await backend.apply([acquire()]))[0])
         assert again.token == first.token
-        assert calls(redis_server)["eval"] == 1
+        assert calls(redis_server)["function|load"] == 1
         await backend.apply([release()])
-        assert calls(redis_server)["eval"] == 1
+        assert calls(redis_server)["function|load"] == 1
 
     side.run(case)
 
