@@ -246,7 +246,7 @@ RULES: Mapping[str, Rule] = {
         theirs=names("click"),
     ),
     "testing.*": Rule(
-        PUBLIC | names("clock config session lazy core.* stores.registry stores.port runtime.*"),
+        PUBLIC | names("clock config session lazy core.* stores.aio stores.registry stores.port runtime.*"),
         siblings=True,
         theirs=names("pytest"),
     ),

@@ -8,6 +8,7 @@ from typing import Any
 
 from dibs.model import Acquire
 from dibs.stores.sqlite import SqliteStore
+from tests.connections import connection_to
 
 
 class ManualClock:
@@ -34,7 +35,7 @@ def run[R](coroutine: Coroutine[Any, Any, R]) -> R:
         coroutine.send(None)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-    raise AssertionError("a blocking backend suspended")
+    raise AssertionError("a blocking connection suspended")
 
 
 def url_of(path: Path) -> str:
@@ -43,7 +44,7 @@ def url_of(path: Path) -> str:
 
 def blocking(path: Path, **options: Any) -> Any:
     """An open blocking backend; typed loosely, as tests look inside."""
-    backend = SqliteStore(url_of(path), **options).backend(blocking=True)
+    backend = connection_to(SqliteStore(url_of(path), **options), "blocking")
     run(backend.open())
     return backend
 

@@ -27,23 +27,21 @@ from dibs.model import (
     Status,
 )
 from dibs.stores.sqlite import SqliteStore
+from tests.connections import connection_to
 from tests.stores.sqlite_help import ManualClock, acquire, blocking, run, url_of
 
 KEY = b"lock:x"
 
 
 async def looped(path: Path, **options: Any) -> Any:
-    backend = SqliteStore(url_of(path), **options).backend(blocking=False)
+    backend = connection_to(SqliteStore(url_of(path), **options), "async")
     await backend.open()
     return backend
 
 
 async def in_place(backend: Any, command: Any) -> Any:
-    """As the batcher does it."""
-    replies = backend.apply_now([command])
-    if replies is None:
-        replies = await backend.apply([command])
-    return replies[0]
+    """One reply."""
+    return (await backend.apply([command]))[0]
 
 
 @pytest.fixture
@@ -56,12 +54,12 @@ def path(tmp_path: Path) -> Path:
 
 async def test_an_idle_file_is_used_in_place(path: Path) -> None:
     backend = await looped(path)
-    [granted] = backend.apply_now([acquire(KEY, "a")])
+    [granted] = backend.now([acquire(KEY, "a")])
     assert isinstance(granted, Granted)
-    [refused] = backend.apply_now([acquire(KEY, "b")])
+    [refused] = backend.now([acquire(KEY, "b")])
     assert isinstance(refused, Refused)
     assert refused.holders[0].lease == fingerprint("a")
-    assert backend.apply_now([Release(KEY, "a")]) == [Released()]
+    assert backend.now([Release(KEY, "a")]) == [Released()]
     await backend.close()
 
 
@@ -70,7 +68,7 @@ async def test_a_busy_file_is_not_waited_for_in_place(path: Path) -> None:
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     before = time.perf_counter()
-    assert backend.apply_now([acquire(KEY, "a")]) is None
+    assert backend.now([acquire(KEY, "a")]) is None
     assert time.perf_counter() - before < 0.05
     waiting = asyncio.ensure_future(backend.apply([acquire(KEY, "a")]))
     await asyncio.sleep(0.02)
@@ -84,7 +82,7 @@ async def test_a_busy_file_is_not_waited_for_in_place(path: Path) -> None:
 
 async def test_a_file_locked_for_too_long_is_said_to_be(path: Path) -> None:
     store = SqliteStore(f"{url_of(path)}?timeout=0.1")
-    backend, thread = store.backend(blocking=False), store.backend(blocking=True)
+    backend, thread = connection_to(store, "async"), connection_to(store, "blocking")
     await backend.open()
     run(thread.open())
     other = sqlite3.connect(path, isolation_level=None)
@@ -109,8 +107,14 @@ async def test_concurrent_batches_are_committed_together(path: Path) -> None:
         commits += statement == "COMMIT"
 
     backend._connection._db.set_trace_callback(trace)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
     each = [backend.apply([acquire(b"lock:%d" % n, f"id{n}")]) for n in range(64)]
-    replies = await asyncio.gather(*each)
+    gathered = asyncio.gather(*each)
+    await asyncio.sleep(0.05)
+    other.execute("COMMIT")
+    other.close()
+    replies = await gathered
     assert all(isinstance(reply, Granted) for [reply] in replies)
     assert 1 <= commits <= 8
     await backend.close()
@@ -118,12 +122,16 @@ async def test_concurrent_batches_are_committed_together(path: Path) -> None:
 
 async def test_a_cancelled_caller_interrupts_nothing(path: Path) -> None:
     backend = await looped(path)
+    other = sqlite3.connect(path, isolation_level=None)
     for number in range(50):
+        other.execute("BEGIN IMMEDIATE")
         task = asyncio.ensure_future(backend.apply([acquire(b"lock:%d" % number, "id")]))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        other.execute("COMMIT")
+    other.close()
     [status] = await backend.apply([Inspect(b"lock:0")])
     assert isinstance(status, Status)
     assert isinstance(await in_place(backend, acquire(KEY, "z")), Granted)
@@ -164,7 +172,7 @@ def test_positions_in_the_queue(path: Path) -> None:
     run(backend.close())
 
 
-# ---- wakeups --------------------------------------------------------------------------------------
+# ---- notifications --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
@@ -175,9 +183,9 @@ async def test_grants_reach_other_backends(path: Path, datagrams: bool) -> None:
     [queued] = await waiter.apply([acquire(KEY, "b", inbox=waiter.inbox, queue=True)])
     assert queued.position == 0
     if not datagrams:
-        assert [w.event for w in await waiter.wakeups(5)] == ["head"]
+        assert [w.event for w in await waiter.notifications(5)] == ["head"]
     await holder.apply([Release(KEY, "a")])
-    [push] = await asyncio.wait_for(waiter.wakeups(5), 5)
+    [push] = await asyncio.wait_for(waiter.notifications(5), 5)
     assert (push.event, push.key, push.lease) == ("granted", KEY, fingerprint("b"))
     assert push.token > first.token
     assert push.slots == (0,)
@@ -194,11 +202,11 @@ def test_grants_reach_threads(path: Path, datagrams: bool) -> None:
     holder, waiter = blocking(path), blocking(path, datagrams=datagrams)
     run(holder.apply([acquire(KEY, "a")]))
     run(waiter.apply([acquire(KEY, "b", inbox=waiter.inbox, queue=True)]))
-    heads = [push.event for push in run(waiter.wakeups(0.2))]
+    heads = [push.event for push in run(waiter.notifications(0.2))]
     assert heads == ([] if datagrams else ["head"])
     timer = threading.Timer(0.05, lambda: run(holder.apply([Release(KEY, "a")])))
     timer.start()
-    [push] = run(waiter.wakeups(10))
+    [push] = run(waiter.notifications(10))
     assert (push.event, push.lease) == ("granted", fingerprint("b"))
     timer.join()
     run(holder.close())
@@ -211,7 +219,7 @@ def test_own_grants_need_no_socket(path: Path, monkeypatch: pytest.MonkeyPatch) 
     run(backend.apply([acquire(KEY, "b", inbox=backend.inbox, queue=True)]))
     monkeypatch.setattr(backend._post, "send", lambda _: pytest.fail("a datagram to oneself"))
     run(backend.apply([Release(KEY, "a")]))
-    [push] = run(backend.wakeups(0))
+    [push] = run(backend.notifications(0))
     assert (push.event, push.lease) == ("granted", fingerprint("b"))
     run(backend.close())
 
@@ -226,32 +234,19 @@ async def test_a_dead_inbox_is_no_error(path: Path) -> None:
     await backend.close()
 
 
-async def test_nudge_and_timeout_end_the_wait_of_a_loop(path: Path) -> None:
-    backend = await looped(path)
-    assert list(await backend.wakeups(0.01)) == []
-    waiting = asyncio.ensure_future(backend.wakeups(None))
-    await asyncio.sleep(0)
-    await asyncio.to_thread(backend.nudge)
-    assert list(await asyncio.wait_for(waiting, 5)) == []
-    backend.nudge()
-    assert list(await asyncio.wait_for(backend.wakeups(None), 5)) == []
-    await backend.close()
-    backend.nudge()
-
-
 @pytest.mark.parametrize("datagrams", [True, False], ids=["datagrams", "polling"])
-def test_nudge_and_timeout_end_the_wait_of_a_thread(path: Path, datagrams: bool) -> None:
+def test_wake_and_timeout_end_the_wait_of_a_thread(path: Path, datagrams: bool) -> None:
     backend = blocking(path, datagrams=datagrams)
-    assert list(run(backend.wakeups(0.01))) == []
-    timer = threading.Timer(0.05, backend.nudge)
+    assert list(run(backend.notifications(0.01))) == []
+    timer = threading.Timer(0.05, backend.wake)
     timer.start()
-    assert list(run(backend.wakeups(None))) == []
+    assert list(run(backend.notifications(None))) == []
     timer.join()
     for _ in range(10_000):
-        backend.nudge()  # never blocks, however full the pipe
-    assert list(run(backend.wakeups(None))) == []
+        backend.wake()  # never blocks, however full the pipe
+    assert list(run(backend.notifications(None))) == []
     run(backend.close())
-    backend.nudge()
+    backend.wake()
 
 
 async def test_many_grants_at_once_all_arrive(path: Path) -> None:
@@ -265,7 +260,7 @@ async def test_many_grants_at_once_all_arrive(path: Path) -> None:
     await holder.apply([Release(name, f"a{n}") for n, name in enumerate(names)])
     seen: set[bytes] = set()
     while len(seen) < 100:
-        pushes = await waiter.wakeups(5)
+        pushes = await waiter.notifications(5)
         assert pushes, f"{len(seen)} of 100 arrived"
         seen |= {push.key for push in pushes}
     await holder.close()
@@ -309,7 +304,8 @@ def test_scan_in_a_thread(path: Path) -> None:
 async def test_whoever_a_scan_grants_to_is_told(path: Path, scans_in: str) -> None:
     clock = ManualClock()
     store = SqliteStore(url_of(path), clock=clock)
-    scanner, waiter = store.backend(blocking=scans_in == "thread"), blocking(path, clock=clock)
+    scanner = connection_to(store, "blocking" if scans_in == "thread" else "async")
+    waiter = blocking(path, clock=clock)
     await scanner.open()
     keys = [b"lock:%03d" % n for n in range(100)]
     for key in keys:
@@ -321,7 +317,7 @@ async def test_whoever_a_scan_grants_to_is_told(path: Path, scans_in: str) -> No
     for each, count in ((scanner, 50), (waiter, 50)):
         pushes: list[Any] = []
         while len(pushes) < count:
-            more = await each.wakeups(1)
+            more = await each.notifications(1)
             assert more, f"{len(pushes)} of {count} arrived"
             pushes += more
         assert {push.event for push in pushes} == {"granted"}

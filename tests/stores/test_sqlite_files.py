@@ -13,6 +13,7 @@ from dibs.model import Acquire, Granted
 from dibs.runtime.port import step
 from dibs.stores.sqlite import SqliteStore
 from dibs.testing import ManualClock
+from tests.connections import connection_to
 from tests.server.world import World
 
 
@@ -60,7 +61,7 @@ KEY = b"lock:a"
 
 def test_a_deleted_shared_memory_is_noticed(tmp_path: Path) -> None:
     clock = ManualClock()
-    backend = SqliteStore(f"sqlite:///{tmp_path}/leases.db", clock=clock).backend(blocking=True)
+    backend = connection_to(SqliteStore(f"sqlite:///{tmp_path}/leases.db", clock=clock), "blocking")
     step(backend.open())
     (granted,) = step(backend.apply([Acquire(KEY, "one", "me", 30.0)]))
     assert isinstance(granted, Granted)
@@ -86,7 +87,7 @@ def test_making_the_file_never_closes_it_under_another_thread(
         close(descriptor)
 
     monkeypatch.setattr(os, "close", watch)
-    backends = [SqliteStore(f"sqlite:///{path}").backend(blocking=True) for _ in range(4)]
+    backends = [connection_to(SqliteStore(f"sqlite:///{path}"), "blocking") for _ in range(4)]
     threads = [threading.Thread(target=lambda b=b: step(b.open(listen=False))) for b in backends]
     for thread in threads:
         thread.start()

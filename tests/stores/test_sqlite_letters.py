@@ -91,7 +91,7 @@ def test_a_socket_that_is_a_file_is_removed(
     run(holder.apply([acquire(b"lock:x", "a")]))
     run(waiter.apply([acquire(b"lock:x", "b", queue=True, inbox=waiter.inbox)]))
     run(holder.apply([Release(b"lock:x", "a")]))
-    [push] = run(waiter.wakeups(5))
+    [push] = run(waiter.notifications(5))
     assert push.event == "granted"
     run(holder.close())
     run(waiter.close())

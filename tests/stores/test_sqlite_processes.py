@@ -32,7 +32,7 @@ for n in range(cycles):
     lease = f"{os.getpid()}-{n}"
     reply = run(backend.apply([acquire(key, lease, queue=True, inbox=backend.inbox)]))[0]
     while isinstance(reply, Queued):
-        pushes = run(backend.wakeups(reply.recheck_in))
+        pushes = run(backend.notifications(reply.recheck_in))
         reply = run(backend.apply([Renew(key, lease, 30.0)]))[0]
     assert isinstance(reply, Granted), reply
     witness = path.with_suffix(f".{n % 3}.held")
@@ -65,7 +65,7 @@ number = int(sys.argv[2])
 print(reply.position, flush=True)
 pushes = []
 while not pushes:
-    pushes = [w for w in run(backend.wakeups(4)) if w.event == "granted"]
+    pushes = [w for w in run(backend.notifications(4)) if w.event == "granted"]
 [push] = pushes
 [granted] = run(backend.apply([Renew(b"lock:x", f"w{number}", 30.0)]))
 assert granted.token == push.token
@@ -137,7 +137,7 @@ def test_the_units_of_a_killed_holder_pass_on_at_its_expiry(path: Path) -> None:
     end = time.monotonic() + 10
     while isinstance(reply, Refused) and time.monotonic() < end:
         assert 0 < reply.recheck_in <= 0.3
-        run(backend.wakeups(reply.recheck_in))
+        run(backend.notifications(reply.recheck_in))
         [reply] = run(backend.apply([acquire(KEY, "next")]))
     assert isinstance(reply, Granted)
     run(backend.close())
@@ -269,7 +269,7 @@ from dibs.stores.sqlite import SqliteStore
 number, seconds, kind = int(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 
 async def load():
-    backend = SqliteStore(url_of(path)).backend(blocking=kind == "blocking")
+    backend = connection_to(SqliteStore(url_of(path)), "blocking" if kind == "blocking" else "async")
     await backend.open()
     end, n = time.monotonic() + seconds, 0
     while time.monotonic() < end:
@@ -279,8 +279,7 @@ async def load():
             [acquire(key, key.decode(), note="x" * 200) for key in keys],
             [Release(key, key.decode()) for key in keys],
         ):
-            if backend.apply_now(commands) is None:
-                await backend.apply(commands)
+            await backend.apply(commands)
     await backend.close()
     return n
 

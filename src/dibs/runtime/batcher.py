@@ -370,7 +370,7 @@ async def apply_over(connection: AsyncConnection, commands: Sequence[Command]) -
     give_up = connection.submit(commands, done)
     try:
         result = await found
-    except BaseException:
+    except asyncio.CancelledError:
         give_up()
         raise
     if isinstance(result, DibsError):

@@ -17,30 +17,22 @@ def submit_in_task(applying: Coroutine[Any, Any, Sequence[Reply]], done: Done) -
     """Apply a batch in a task of its own, and call `done` with its result; what is returned cancels it.
 
     The task starts at once: the batch leaves a turn earlier, and a loop that is closed now finds it begun.
+    It lives as long as somebody has what is returned: loops keep only weak references to their tasks.
     """
     task = asyncio.Task(_tell(applying, done), loop=asyncio.get_running_loop(), eager_start=True)
-    if task.done():
-        return task.cancel
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)
     return task.cancel
 
 
-_tasks: set[asyncio.Task[None]] = set()
-"""Loops keep only weak references to their tasks."""
-
-
 async def _tell(applying: Coroutine[Any, Any, Sequence[Reply]], done: Done) -> None:
-    result: Sequence[Reply] | DibsError = BackendUnavailable(
-        "the event loop shut down while the store was being asked"
-    )
     try:
-        result = await applying
+        result: Sequence[Reply] | DibsError = await applying
+    except asyncio.CancelledError:
+        done(BackendUnavailable("the event loop shut down while the store was being asked"))
+        raise
     except Exception as error:  # noqa: BLE001  # whatever it was, the callers are told
         result = as_dibs(error)
-    finally:
-        done(result)
+    done(result)
 
 
 def as_dibs(error: Exception) -> DibsError:

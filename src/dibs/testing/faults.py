@@ -33,6 +33,7 @@ from dibs.model import (
     Wakeup,
 )
 from dibs.runtime.batcher import apply_over
+from dibs.stores.aio import submit_in_task
 from dibs.stores.port import (
     AsyncConnection,
     BlockingConnection,
@@ -196,7 +197,7 @@ class FaultyAsyncConnection:
     def submit(self, commands: Sequence[Command], done: Done) -> GiveUp:
         """What may be delayed, or has late messages before it, takes a task; all else goes straight on."""
         if self._faults.delay or self._trip.under_way:
-            return asyncio.ensure_future(self._tell(commands, done)).cancel
+            return submit_in_task(self._apply(commands), done)
         try:
             self._trip.there(commands)
         except BackendUnavailable as error:
@@ -216,14 +217,6 @@ class FaultyAsyncConnection:
         except BackendUnavailable as error:
             return done(error)
         return done(replies)
-
-    async def _tell(self, commands: Sequence[Command], done: Done) -> None:
-        try:
-            replies = await self._apply(commands)
-        except DibsError as error:
-            done(error)
-        else:
-            done(replies)
 
     async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
         self._trip.there(commands)

@@ -16,6 +16,7 @@ from dibs.model import Failed, Granted, Refused, Revoke, Status
 from dibs.server.principal import Scope
 from dibs.stores.registry import store_for
 from dibs.testing.conformance.world import step
+from tests.connections import connection_to
 from tests.stores.http.serving import Served
 from tests.stores.redis.both_worlds import Side, acquire, granted, release
 
@@ -232,7 +233,7 @@ def test_a_backend_can_be_closed_and_opened_again(served: Served, side: Side, ke
 
 
 def test_making_a_store_connects_to_nothing(side: Side) -> None:
-    backend = store_for("https://nowhere.invalid").backend(blocking=side.mode == "blocking")
+    backend = connection_to(store_for("https://nowhere.invalid"), side.mode)
     assert backend.inbox == ""
     if side.mode == "blocking":
         step(backend.close())

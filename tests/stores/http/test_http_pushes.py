@@ -2,11 +2,12 @@
 
 import asyncio
 import time
+from contextlib import suppress
 
 import msgspec
 import pytest
 
-from dibs.errors import DibsError, Forbidden, NotConfigured
+from dibs.errors import BackendUnavailable, DibsError, Forbidden, NotConfigured
 from dibs.model import Wakeup
 from dibs.stores.http import wire
 from dibs.stores.http.following import MOST_SPREAD, SPREAD, Following, Spread
@@ -46,9 +47,11 @@ def test_a_loop_s_pushes_are_handed_over_at_once() -> None:
 
     async def case() -> None:
         with Peer(service()) as peer:
-            backend = store_for(peer.url).backend(blocking=False)
-            backend.deliver_to(taken.extend)  # type: ignore[attr-defined]
+            backend = store_for(peer.url).async_connection()
             await backend.open()
+            await backend.subscribe(
+                lambda news: None if isinstance(news, DibsError) else taken.extend(news)
+            )
             peer.links[-1].sendall(pushed())
             async with asyncio.timeout(10):
                 while not taken:
@@ -65,7 +68,7 @@ def test_who_may_have_missed_some_is_told(side: Side) -> None:
             backend = await side.open(store_for(peer.url))
             peer.links[-1].sendall(event("recheck"))
             assert "may have been missed" in str(await side.broken(backend))
-            assert list(await backend.wakeups(0.01)) == []
+            assert list(await backend.notifications(0.01)) == []
             assert backend.inbox == "s1.a"  # it goes on
 
     side.run(case)
@@ -94,7 +97,7 @@ def test_a_silent_stream_is_given_up(side: Side, monkeypatch: pytest.MonkeyPatch
             began = time.monotonic()
             for _ in range(4):  # so long it lives, longer than its silence may be
                 peer.links[-1].sendall(b": still here\n\n")
-                assert list(await backend.wakeups(0.15)) == []
+                assert list(await backend.notifications(0.15)) == []
             assert "did not answer in time" in str(await side.broken(backend))
             assert time.monotonic() - began >= 0.6
 
@@ -132,7 +135,8 @@ def test_without_a_stream_all_else_goes_on(
             assert backend.inbox.startswith(".")  # so that waiters don't ask every moment
             await backend.apply([acquire(inbox=backend.inbox)])
             for _ in range(3):
-                assert list(await backend.wakeups(0.1)) == []
+                with suppress(BackendUnavailable):  # there is none, still
+                    assert list(await backend.notifications(0.1)) == []
             assert len(peer.links) < 10
             peer.say = service(stream=stream(pushed(), inbox="s1.x"), batch=RELEASED)
             assert (await side.pushed(backend, "granted")).inbox == "s1.x"
@@ -159,7 +163,7 @@ def test_threads_that_wait_for_nothing_have_no_stream() -> None:
     async def case() -> None:
         with Peer(service()) as peer:
             backend = await side.open(store_for(peer.url), listen=False)
-            assert (backend.inbox, list(await backend.wakeups(0))) == ("", [])
+            assert (backend.inbox, list(await backend.notifications(0))) == ("", [])
             assert peer.asked == ["/v1/about"]
 
     side.run(case)

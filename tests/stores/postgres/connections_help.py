@@ -15,6 +15,7 @@ from dibs.model import Acquire, Command, Reply
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
 from dibs.stores.postgres.wire import Wire
+from tests.connections import connection_to
 
 type Mode = Literal["async", "blocking"]
 type Body = Callable[["Room"], Coroutine[Any, Any, None]]
@@ -34,7 +35,7 @@ class Room:
     async def connect(self, *, listen: bool = True, url: str | None = None) -> Any:
         """A backend, of this store or of another one."""
         store = self.store if url is None else PostgresStore(url)
-        backend: Any = store.backend(blocking=self.mode == "blocking")
+        backend = connection_to(store, self.mode)
         self._open.append(backend)
         await backend.open(listen=listen)
         return backend

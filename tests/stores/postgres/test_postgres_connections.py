@@ -26,6 +26,7 @@ from dibs.model import (
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
 from dibs.stores.postgres.statements import Statement
+from tests.connections import connection_to
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.connections_help import (
     KEY,
@@ -177,7 +178,7 @@ def test_a_thread_waits_no_longer_than_the_lease_allows(postgres_url: str) -> No
         with stalled(pid_of(backend)):
             began = time.monotonic()
             with pytest.raises(BackendUnavailable, match=r"did not answer within 0\.5 s"):
-                await say(backend, acquire("b", ttl=3.0))
+                backend.connection.apply([acquire("b")], 0.5)
             assert 0.4 < time.monotonic() - began < 2
         status = await say(backend, Inspect(b"lock:another"))
         assert isinstance(status, Status)
@@ -221,7 +222,7 @@ def test_a_server_that_stands_still_holds_up_nobody(mode: Mode, tmp_path: Path) 
                     async with asyncio.timeout(0.3):  # as the batcher does
                         await say(backend, acquire("a"))
                 else:
-                    await say(backend, acquire("a", ttl=1.8))
+                    backend.connection.apply([acquire("a")], 0.3)
             assert time.monotonic() - began < 3
         finally:
             server.resume()
@@ -242,15 +243,17 @@ def test_a_push_is_missed_by_nobody_after_the_listener_broke(mode: Mode, postgre
         threading.Timer(0.2, os.kill, (pid, signal.SIGTERM)).start()
         with pytest.raises(BackendUnavailable, match="pushes may have been missed"):
             while True:  # it returns with nothing first, where it notices the break
-                await waiter.wakeups(10)
+                await waiter.notifications(10)
         if mode == "blocking":  # the keeper makes another
             inbox = waiter.inbox
             await say(waiter, Inspect(KEY))
             assert waiter.inbox == inbox
             with pytest.raises(BackendUnavailable):
-                await waiter.wakeups(0)
+                await waiter.notifications(0)
+        else:  # so does the runtime
+            assert list(await waiter.notifications(0)) == []
         assert await say(holder, Release(KEY, "a")) == Released()
-        pushes = await waiter.wakeups(10)
+        pushes = await waiter.notifications(10)
         assert [(push.event, push.key) for push in pushes] == [("granted", KEY)]
 
     Room(mode, postgres_url).run(body)
@@ -362,7 +365,7 @@ def test_a_fork_takes_nothing_from_the_parent(mode: Mode, postgres_url: str) -> 
             try:
                 backend.after_fork()
                 is_closed = not os.path.exists(f"/proc/self/fd/{fd}")
-                other = PostgresStore(postgres_url).backend(blocking=True)
+                other = connection_to(PostgresStore(postgres_url), "blocking")
                 step(other.open())
                 refused = isinstance(step(other.apply([acquire("b")]))[0], Refused)
                 step(other.close())
@@ -385,12 +388,12 @@ def test_it_may_be_opened_again(mode: Mode, postgres_url: str) -> None:
         first = backend.inbox
         await backend.close()
         assert backend.inbox == ""
-        assert list(await backend.wakeups(0.01)) == []
+        assert list(await backend.notifications(0.01)) == []
         await backend.open()
         assert backend.inbox not in ("", first)
         await say(backend, acquire("b", queue=True, inbox=backend.inbox))
         assert await say(backend, Release(KEY, "a")) == Released()
-        assert [push.event for push in await backend.wakeups(10)] == ["granted"]
+        assert [push.event for push in await backend.notifications(10)] == ["granted"]
 
     Room(mode, postgres_url).run(body)
 
@@ -408,14 +411,14 @@ def test_closing_leaves_no_connection_on_the_server(mode: Mode, postgres_url: st
 
 def test_dropping_a_backend_closes_it_without_a_warning(postgres_url: str) -> None:
     async def drop() -> None:
-        backend: Any = PostgresStore(postgres_url).backend(blocking=False)
+        backend = connection_to(PostgresStore(postgres_url), "async")
         await backend.open()
         del backend
         gc.collect()
         await asyncio.sleep(0)
 
     asyncio.run(drop())
-    blocking = PostgresStore(postgres_url).backend(blocking=True)
+    blocking = connection_to(PostgresStore(postgres_url), "blocking")
     step(blocking.open(listen=False))
     del blocking
     gc.collect()

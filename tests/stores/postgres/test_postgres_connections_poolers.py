@@ -49,9 +49,10 @@ def test_behind_a_transaction_pooler_nobody_listens(
         for _ in range(2):
             backend = await room.connect()
             assert backend.inbox == ""
-            assert list(await backend.wakeups(0.01)) == []
-            backend.nudge()
-            assert list(await backend.wakeups(30)) == []
+            assert list(await backend.notifications(0.01)) == []
+            if mode == "blocking":
+                backend.wake()
+                assert list(await backend.notifications(30)) == []
 
     with caplog.at_level(logging.WARNING, "dibs"):
         Room(mode, pooled).run(body)
@@ -132,7 +133,7 @@ def test_a_session_pooler_lets_pushes_through(mode: Mode, by_session: str) -> No
         await say(holder, acquire("a"))
         await say(waiter, acquire("b", queue=True, inbox=waiter.inbox))
         await say(holder, Release(KEY, "a"))
-        pushes = await waiter.wakeups(10)
+        pushes = await waiter.notifications(10)
         assert [push.event for push in pushes] == ["granted"]
 
     Room(mode, by_session).run(body)

@@ -13,6 +13,7 @@ from dibs.model import Granted
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
 from dibs.stores.postgres.migrations import FORMAT, NEWEST
+from tests.connections import connection_to
 from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.connections_help import Mode, Room, acquire, admin, both, say
@@ -202,7 +203,7 @@ def test_all_who_start_at_once_find_one_schema(postgres_url: str) -> None:
     start = threading.Barrier(8)
 
     def use(number: int) -> None:
-        backend = PostgresStore(postgres_url).backend(blocking=True)
+        backend = connection_to(PostgresStore(postgres_url), "blocking")
         start.wait()
         try:
             step(backend.open(listen=False))

@@ -49,7 +49,7 @@ def test_tls(mode: Mode, tmp_path: Path) -> None:
         await say(backend, acquire("b", queue=True, inbox=backend.inbox))
         other = await room.connect(listen=False)
         assert await say(other, Release(KEY, "a")) == Released()
-        assert [push.event for push in await backend.wakeups(10)] == ["granted"]
+        assert [push.event for push in await backend.notifications(10)] == ["granted"]
 
     with PostgresServer(tmp_path / "server", options=options) as server:
         Room(mode, f"{server.url}?sslmode=verify-full&sslrootcert={copy}").run(body)
@@ -71,9 +71,10 @@ def test_a_socket_in_the_file_system(mode: Mode, tmp_path: Path) -> None:
 
 
 async def attempt(backend: Any, command: Command, mode: Mode, limit: float = 0.5) -> Reply:
-    """One call, with the limit that it has in use; of a thread that is a sixth of the ttl."""
+    """One call, with the limit that it has in use."""
     if mode == "blocking":
-        return await say(backend, command)
+        (reply,) = backend.connection.apply([command], limit)
+        return reply
     async with asyncio.timeout(limit):
         return await say(backend, command)
 

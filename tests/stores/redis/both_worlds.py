@@ -7,9 +7,11 @@ from typing import Any, Literal
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Command, Granted, Release, Reply, Wakeup
-from dibs.stores.port import Backend, Store
+from dibs.stores.port import Store
 from dibs.stores.redis import RedisStore
 from dibs.testing.conformance.world import step
+from dibs.testing.connections import Connection
+from tests.connections import connection_to
 
 type Case = Callable[[], Awaitable[None]]
 
@@ -17,11 +19,11 @@ KEY = b"lock:key"
 
 
 class Side:
-    """Backends of one world, closed when the case ends."""
+    """Connections of one world, closed when the case ends."""
 
     def __init__(self, mode: Literal["async", "blocking"]) -> None:
         self.mode = mode
-        self._open: list[Backend] = []
+        self._open: list[Connection] = []
 
     def run(self, case: Case) -> None:
         """Run a case to its end."""
@@ -40,7 +42,7 @@ class Side:
     async def open(self, where: str | Store, *, listen: bool = True) -> Any:
         """A backend that is connected."""
         store = RedisStore(where) if isinstance(where, str) else where
-        backend = store.backend(blocking=self.mode == "blocking")
+        backend = connection_to(store, self.mode)
         self._open.append(backend)
         await backend.open(listen=listen)
         return backend
@@ -53,7 +55,7 @@ class Side:
             time.sleep(seconds)
 
     async def again(
-        self, backend: Backend, *commands: Command, within: float = 10.0
+        self, backend: Connection, *commands: Command, within: float = 10.0
     ) -> list[Reply]:
         """The replies, as soon as the store is there."""
         end = time.monotonic() + within
@@ -65,13 +67,13 @@ class Side:
                     raise
                 await self.pause(0.02)
 
-    async def pushed(self, backend: Backend, event: str, within: float = 10.0) -> Wakeup:
+    async def pushed(self, backend: Connection, event: str, within: float = 10.0) -> Wakeup:
         """The first push of that kind; a subscription that broke is made again on the way."""
         end = time.monotonic() + within
         while True:
             assert time.monotonic() < end, f"no {event!r} was pushed"
             try:
-                found = await backend.wakeups(0.2)
+                found = await backend.notifications(0.2)
             except BackendUnavailable:
                 await self.pause(0.02)
                 continue
@@ -79,12 +81,24 @@ class Side:
                 if wakeup.event == event:
                     return wakeup
 
-    async def broken(self, backend: Backend, within: float = 10.0) -> BackendUnavailable:
-        """What `wakeups` raises when the subscription breaks."""
+    async def resumed(self, backend: Connection, within: float = 10.0) -> None:
+        """Wait until notifications come again, after they broke."""
+        end = time.monotonic() + within
+        while True:
+            assert time.monotonic() < end, "the subscription was not made again"
+            try:
+                await backend.notifications(0.2)
+            except BackendUnavailable:
+                await self.pause(0.02)
+            else:
+                return
+
+    async def broken(self, backend: Connection, within: float = 10.0) -> BackendUnavailable:
+        """What `notifications` raises when the subscription breaks."""
         end = time.monotonic() + within
         while time.monotonic() < end:
             try:
-                await backend.wakeups(0.2)
+                await backend.notifications(0.2)
             except BackendUnavailable as error:
                 return error
         raise AssertionError("the subscription did not break")

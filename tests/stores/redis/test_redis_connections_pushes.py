@@ -37,7 +37,7 @@ def test_a_push_to_oneself_takes_no_way_round(
         await backend.apply([acquire("a"), acquire("b", queue=True, inbox=backend.inbox)])
         reset(redis_server)
         await backend.apply([release("a")])
-        assert (await backend.wakeups(0))[0].event == "granted"
+        assert (await backend.notifications(0))[0].event == "granted"
         assert "publish" not in calls(redis_server)
 
     side.run(case)
@@ -77,7 +77,7 @@ def test_a_killed_subscription_is_told_and_made_again(
             for each in ours(redis_server, subscribed=True):
                 client.client_kill_filter(_id=each["id"])
         await side.broken(backend)
-        assert "resumed" in str(await side.broken(backend))
+        await side.resumed(backend)
         assert backend.inbox == inbox
         other = await side.open(redis_url)
         await other.apply([acquire("a")])
@@ -99,7 +99,7 @@ def test_a_subscription_ends_with_its_server_and_comes_again(side: Side, tmp_pat
             await side.again(backend, acquire("a"))
             await backend.apply([acquire("b", queue=True, inbox=backend.inbox)])
             other = await side.open(server.url)
-            await side.broken(backend)
+            await side.resumed(backend)
             await other.apply([release("a")])
             assert (await side.pushed(backend, "granted")).key == KEY
 
@@ -109,13 +109,13 @@ def test_a_subscription_ends_with_its_server_and_comes_again(side: Side, tmp_pat
 def test_a_subscription_that_has_gone_silent_is_found_out(
     side: Side, redis_server: RedisServer, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("looped", "blocking"):
+    for module in ("aio", "threads"):
         monkeypatch.setattr(f"dibs.stores.redis.{module}.PING_EVERY", 0.2)
 
     async def case() -> None:
         with FaultProxy("127.0.0.1", redis_server.port) as proxy:
             backend = await side.open(proxy.url_for(redis_url))
-            assert list(await backend.wakeups(1.0)) == []  # pings are answered
+            assert list(await backend.notifications(1.0)) == []  # pings are answered
             proxy.hang()
             await side.broken(backend, within=20.0)
 

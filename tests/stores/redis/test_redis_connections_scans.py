@@ -74,11 +74,11 @@ def test_nudges_from_a_signal_handler(redis_url: str) -> None:
 
     async def case() -> None:
         backend = await side.open(redis_url)
-        previous = signal.signal(signal.SIGALRM, lambda *_: backend.nudge())
+        previous = signal.signal(signal.SIGALRM, lambda *_: backend.wake())
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             began = time.monotonic()
-            assert list(await backend.wakeups(10)) == []
+            assert list(await backend.notifications(10)) == []
             assert time.monotonic() - began < 5
         finally:
             signal.signal(signal.SIGALRM, previous)

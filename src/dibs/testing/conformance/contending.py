@@ -5,9 +5,9 @@ import threading
 from collections.abc import Iterable
 
 from dibs.model import Acquire, Granted, Release
-from dibs.testing.conformance.connection import Connection, connection_of
 from dibs.testing.conformance.suite import Suite, case
 from dibs.testing.conformance.world import World, step
+from dibs.testing.connections import Connection, connection_of
 
 THREADS = 4
 ROUNDS = 40

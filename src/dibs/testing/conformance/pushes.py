@@ -8,9 +8,9 @@ import pytest
 from dibs.core.names import fingerprint
 from dibs.model import Release, Released, Revoke, Wakeup
 from dibs.stores.port import BlockingConnection
-from dibs.testing.conformance.connection import Connection, OfThread
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import PATIENCE, World
+from dibs.testing.connections import Connection, OfThread
 
 MOMENT = 0.05
 """Real seconds that show that nothing comes."""

@@ -12,9 +12,9 @@ from dibs.model import (
     Resize,
     Revoke,
 )
-from dibs.testing.conformance.connection import Connection
 from dibs.testing.conformance.suite import Suite, case, needing
 from dibs.testing.conformance.world import World
+from dibs.testing.connections import Connection
 
 
 class Sharing(Suite):

@@ -9,8 +9,8 @@ import pytest
 
 from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
-from dibs.testing.conformance.connection import Mode
 from dibs.testing.conformance.world import World
+from dibs.testing.connections import Mode
 
 
 class Suite:

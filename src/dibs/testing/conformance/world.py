@@ -23,7 +23,7 @@ from dibs.model import (
 )
 from dibs.stores.port import Store
 from dibs.testing.clock import ManualClock
-from dibs.testing.conformance.connection import Connection, Mode, connection_of
+from dibs.testing.connections import Connection, Mode, connection_of
 
 PATIENCE = 5.0
 """Real seconds within which what must happen happens; nothing waits so long when all is well."""

@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from typing import Literal
+from weakref import WeakMethod
 
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
@@ -63,11 +64,22 @@ class OfLoop(Connection):
         self.connection: AsyncConnection = connection
         self._news: deque[Sequence[Wakeup] | DibsError] = deque()
         self._come = asyncio.Event()
+        self._is_broken = False
 
     async def open(self, *, listen: bool = True) -> None:
         await self.connection.open()
         if listen:
-            await self.connection.subscribe(self._deliver)
+            await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        weakly = WeakMethod(self._deliver)  # a connection that nobody closes ends with its owner
+
+        def deliver(news: Sequence[Wakeup] | DibsError) -> None:
+            found = weakly()
+            if found is not None:
+                found(news)
+
+        await self.connection.subscribe(deliver)
 
     def _deliver(self, news: Sequence[Wakeup] | DibsError) -> None:
         self._news.append(news)
@@ -80,6 +92,9 @@ class OfLoop(Connection):
         return await apply_over(self.connection, commands)
 
     async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        if self._is_broken:
+            await self._subscribe()
+            self._is_broken = False
         try:
             async with asyncio.timeout(timeout):
                 while not self._news:
@@ -89,7 +104,7 @@ class OfLoop(Connection):
             return ()
         news = self._news.popleft()
         if isinstance(news, DibsError):
-            await self.connection.subscribe(self._deliver)
+            self._is_broken = True
             raise news
         return news
 
