@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dibs.core.names import fingerprint
 from dibs.model import MANY, MAX_SLOTS, Acquire, Command, Inspect, Release, Renew, Resize, Revoke
-from tests.stores.told_plans import DEAD_CROWDS
+from tests.stores.told_plans import DEAD_CROWDS, LINE, TOLD, leave, wish
+from tests.stores.told_plans import crowd as waiters
 
 OWN, OTHERS = "own", ("here", "there")
 """The inbox of whoever asks, and those of others."""
@@ -144,3 +145,27 @@ def crowd(capacity: int) -> st.SearchStrategy[list[Any]]:
 
 
 crowds = st.one_of(*map(crowd, [1, 1, 2, 3]), DEAD_CROWDS)
+
+
+# ---- plans for what is special about rows ---------------------------------------------------------------
+
+TOLD_ROWS: list[list[Any]] = [
+    *TOLD,
+    [  # a place that becomes a hold in its row, beside the one inside the key's row
+        [wish("a", capacity=2), wish("b", capacity=2), wish("c", capacity=2)],
+        [leave("b")],
+        [Renew(LINE, "c", 30.0)],
+        [Renew(LINE, "c", 60.0), Inspect(LINE)],
+        [leave("a")],
+        [Renew(LINE, "c", 60.0), Inspect(LINE), leave("c")],
+        [Inspect(LINE)],
+    ],
+    [[wish("a")], [leave("a", keep=4.0, bury=6.0)], 5.0, [Inspect(LINE)], 5.5, [wish("a")]],
+    [
+        waiters(80, patience=5.0),
+        12.0,
+        [wish("new", queue=False)],
+        [wish("new", queue=False)],
+    ],
+    [waiters(80), [wish("more", capacity=5000)], [Inspect(LINE)]],
+]

@@ -2,169 +2,184 @@
 
 MUTANTS: dict[str, tuple[str, str]] = {
     "a token may be used again": ("greatest(last + 1, floor + 1,", "greatest(last, floor + 1,"),
-    "a granted token is not remembered": ("t.book.last := t.granted;", "NULL;"),
-    "an easy grant forgets its token": (
-        "last = dibs.next_token(k.last, now_stamp, c.floor)",
-        "last = k.last",
+    "a notified token is not remembered": (
+        "book.last := dibs.next_token(book.last, stamp, e.floor);",
+        "NULL;",
     ),
-    "an easy release forgets the waiters": (
-        "AND k.due > now\n            AND k.waiting = 0 AND k.holds",
-        "AND k.due > now\n            AND k.holds",
+    "a notified grant overlooks the floor": (
+        "dibs.next_token(book.last, stamp, e.floor)",
+        "dibs.next_token(book.last, stamp, 0)",
     ),
-    "an easy grant revives a buried id": (
-        "AND k.waiting = 0 AND k.holds = 0\n            AND k.tombs = 0",
-        "AND k.waiting = 0 AND k.holds = 0",
+    "a granted token is not remembered": (
+        "book.last := dibs.next_token(book.last, stamp, wish.floor);",
+        "NULL;",
     ),
-    "an easy renewal revives what expired": (
-        "AND k.state = 'held' AND k.due > now",
-        "AND k.state = 'held'",
+    "growth keeps its token": ("book.last := dibs.next_token(book.last, stamp, 0);", "NULL;"),
+    "a token is not written": ("SET last = book.last, capacity = book.capacity,\n", "SET\n"),
+    "a renewal shortens": (
+        "new.ttl := greatest(c.ttl, least(own.expires - now, own.ttl));",
+        "new.ttl := c.ttl;",
     ),
-    "a renewal shortens": ("SELECT greatest(seconds, least(expires - now, ttl))", "SELECT seconds"),
-    "priority is upside down": ("place.urgency := -c.priority", "place.urgency := c.priority"),
-    "silence is overlooked": (
-        "OR now - (p.expires - p.ttl) > p.silence",
-        "",
+    "a renewal revives nothing that was revoked": (
+        "AND own.state IN ('held', 'unclaimed')",
+        "AND own.state IN ('held', 'unclaimed', 'revoked')",
     ),
+    "a heartbeat does not prolong": ("new.expires := now + own.ttl;", "NULL;"),
+    "priority is upside down": ("-c.priority, NULL, c.ttl", "c.priority, NULL, c.ttl"),
+    "silence is overlooked": ("OR now - (p.expires - p.ttl) > p.silence", ""),
     "doubt is overlooked": ("OR p.seen < doubt", ""),
     "doubt is not written": ("doubt = book.doubt, touched", "touched"),
-    "an unclaimed grant casts no doubt": ("greatest((t.book).doubt, e.token)", "0"),
-    "a heartbeat dispels no doubt": ("place.seen := (t.book).last", "place.seen := 0"),
-    "a try passes waiters in doubt": ("CASE WHEN is_try THEN 0 ELSE book.doubt END", "book.doubt"),
+    "an unclaimed grant casts no doubt": (
+        "book.doubt := greatest(book.doubt, e.token);",
+        "NULL;",
+    ),
+    "a heartbeat dispels no doubt": ("new.seen := book.last;", "new.seen := 0;"),
+    "a try passes waiters in doubt": (
+        "CASE WHEN c.queue THEN book.doubt ELSE 0 END",
+        "book.doubt",
+    ),
     "a resized grant is unclaimed": (
-        "hold.state := 'held';  -- its owner speaks",
+        "new.state := 'held';  -- its owner speaks",
         "-- its owner speaks",
     ),
     "the passed over are counted": (
-        "AND ahead - dibs.passed_over(t,",
-        "AND ahead - 0 * dibs.passed_over(t,",
+        "AND ahead - dibs.passed_over(book.key",
+        "AND ahead - 0 * dibs.passed_over(book.key",
     ),
     "more count than are in sight": ("least(ahead, dibs.sight())", "ahead"),
     "more are looked at than are in sight": (
-        "x.arrival LIMIT dibs.sight()\n    LOOP\n        IF p.units",
-        "x.arrival\n    LOOP\n        IF p.units",
+        "x.arrival LIMIT dibs.sight()\n                LOOP",
+        "x.arrival\n                LOOP",
     ),
-    "all are at the front": ("place.silence := 3 * place.silence", "NULL"),
+    "all are at the front": ("new.silence := 3 * new.silence", "NULL"),
     "nobody is granted from far behind": (
-        "IF NOT t.deferred AND dibs.fits(t, place.units, false)",
-        "IF false",
+        "ELSIF NOT deferred AND dibs.fits(book, own.units",
+        "ELSIF false AND dibs.fits(book, own.units",
     ),
-    "whoever is far behind looks too late": ("wait + least(wait, free_in)", "2 * wait"),
-    "whoever comes upon free units looks away": (
-        "t.free_in := least(t.free_in, hold.ttl);",
-        "",
+    "far behind, the next heartbeat is too late": (
+        "wait + least(wait, greatest(",
+        "wait + wait + 0 * least(wait, greatest(",
     ),
-    "whoever comes upon closed units looks away": (
-        "t.free_in := least(t.free_in, e.lock_delay - late);",
-        "",
+    "free units are not looked at again": ("free_in := least(free_in, new.ttl);", "NULL;"),
+    "closed units are not looked at again": (
+        "free_in := least(free_in, e.lock_delay - late);",
+        "NULL;",
     ),
-    "whoever speaks after that must look, too": ("    t.free_in := NULL;\n", ""),
-    "lock_delay counts from the discovery": ("e.lock_delay - late, bury", "e.lock_delay, bury"),
-    "an old resize undoes a newer one": ("IF c.seq > hold.seq THEN", "IF c.seq <> hold.seq THEN"),
-    "the head is not woken": ("(t.head).id IS DISTINCT FROM old_id", "false"),
-    "who is answered is also pushed": ("e.id IS NOT DISTINCT FROM t.caller OR", ""),
+    "later commands look again, too": ("        free_in := NULL;\n", ""),
+    "lock_delay counts from the discovery": (
+        "dibs.kept(e, now, e.lock_delay - late, bury)",
+        "dibs.kept(e, now, e.lock_delay, bury)",
+    ),
+    "a tombstone counts from the discovery": (
+        "dibs.tomb(e.id, now, e.bury - late, 'buried', e.detail)",
+        "dibs.tomb(e.id, now, e.bury, 'buried', e.detail)",
+    ),
+    "an unclaimed id is not remembered": ("ELSIF bury > late THEN", "ELSIF false THEN"),
+    "an old resize undoes a newer one": ("IF c.seq > own.seq THEN", "IF c.seq <> own.seq THEN"),
+    "growth is over capacity": (
+        "ELSIF book.used - own.units + c.units <= book.capacity THEN",
+        "ELSE",
+    ),
+    "the head is not notified": ("AND head.id IS DISTINCT FROM first AND", "AND false AND"),
+    "the head that is answered is also notified": (
+        "AND head.id IS DISTINCT FROM first AND head.id IS DISTINCT FROM c.id",
+        "AND head.id IS DISTINCT FROM first",
+    ),
+    "a grant that is answered is also notified": (
+        "IF e.id IS DISTINCT FROM c.id THEN",
+        "IF true THEN",
+    ),
+    "an old head is remembered": (
+        "                head := NULL;\n                steps",
+        "                steps",
+    ),
     "a capacity that grows lets nobody in": (
-        "(t.book).waiting > 0 THEN\n        t := dibs.settle",
-        "false THEN\n        t := dibs.settle",
+        "EXIT WHEN book.waiting = 0 OR steps = 0 OR deferred;",
+        "EXIT WHEN book.waiting = 0 OR steps = 0 OR deferred OR stage = 'room';",
+    ),
+    "who asks for too much waits on": (
+        "is_next := e.units > book.capacity;",
+        "is_next := false;",
     ),
     "slots are dealt twice": ("get_bit(book.taken, slot) = 0 AND", ""),
     "slots are never free again": (
         "set_bit(taken, slot, is_taken::integer)",
         "set_bit(taken, slot, 1)",
     ),
-    "a resize marks no slots": (
-        "t.book.taken := dibs.mark_slots((t.book).taken, hold.slots, true);",
-        "",
+    "new slots are not marked": (
+        "book.taken := dibs.mark_slots(book.taken, new.slots, true);",
+        "NULL;",
     ),
     "slots are marked once more": (
         "IF book.holds = 0 THEN\n        book.taken",
         "IF false THEN\n        book.taken",
     ),
     "those are listed that end last": (
-        "ORDER BY h.expires, h.id LIMIT amount",
-        "ORDER BY h.expires DESC, h.id LIMIT amount",
+        "ORDER BY x.expires, x.id LIMIT amount)",
+        "ORDER BY x.expires DESC, x.id LIMIT amount)",
     ),
-    "one key's order in a batch is lost": (
-        "ORDER BY x.key, x.n LOOP",
-        "ORDER BY x.key, x.n DESC LOOP",
+    "the order in a batch is lost": (
+        "ORDER BY (x.c).key, (x.c).n)",
+        "ORDER BY (x.c).key, (x.c).n DESC)",
     ),
-    "any command of a key may be easy": (
-        "PARTITION BY c.key ORDER BY c.n) = 1",
-        "PARTITION BY c.key ORDER BY c.n) > 0",
-    ),
-    "a kept hold is extended by a repeat": (
-        "IF e.what = 'hold' AND e.state = 'kept' THEN\n        IF c.bury",
-        "IF false THEN\n        IF c.bury",
-    ),
+    "a kept hold is extended by a repeat": ("IF own.state = 'kept' THEN", "IF false THEN"),
     "a flaw is let pass": ("WHEN c.units < 1 OR c.floor < 0", "WHEN c.units < 1"),
     "a swept key begins at nothing": ("SELECT x, begun FROM", "SELECT x, 0 FROM"),
+    "an entry keeps its old end": ("expires = new.expires, detail", "detail"),
+    "an entry keeps its old state": ("what = new.what, state = new.state,", "what = new.what,"),
+    "what moved inside leaves its row": ("ELSIF was_row THEN", "ELSIF false THEN"),
+    "tombstones never end": ("'{hold,place,tomb}'", "'{hold,place}'"),
+    "the hold inside never ends": ("WHERE ((book.hold).expires <= now) = is_over", "WHERE false"),
+    "an end is looked for too late": (
+        "book.due := least(book.due, new.expires);",
+        "NULL;",
+    ),
+    "what is left to end is forgotten": ("(over[steps + 1]).expires, 'Infinity')", "'Infinity')"),
+    "steps are not counted": ("steps := steps - cardinality(over);", "NULL;"),
+    "steps of grants are not counted": ("                steps := steps - 1;\n", ""),
+    "batches have any number of steps": (
+        "batch_steps := batch_steps - (allowed - steps);",
+        "NULL;",
+    ),
+    "an inbox is not renewed": ("new.inbox := c.inbox;  -- its owner", "-- its owner"),
+    "a proof for any key": ("float8send(length(key)) || key ||", "float8send(0) ||"),
 }
 """What it does: the text that is replaced, and by what."""
 
 LONE_MUTANTS: dict[str, tuple[str, str]] = {
     "a lone grant forgets its token": (
-        "last = new_token, id = c.id",
-        "last = was.last, id = c.id",
+        "SET last = book.last, capacity = book.capacity, used",
+        "SET capacity = book.capacity, used",
     ),
     "a lone release forgets the waiters": (
-        "IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
-        "IF was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
+        "IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 AND dibs.flaw",
+        "IF book.holds = 0 AND book.tombs = 0 AND dibs.flaw",
+    ),
+    "a lone grant passes other holds": (
+        "IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 AND dibs.flaw",
+        "IF book.waiting = 0 AND book.tombs = 0 AND dibs.flaw",
     ),
     "a lone grant revives a buried id": (
-        "IF was.waiting = 0 AND was.holds = 0 AND was.tombs = 0 THEN\n        IF c.kind",
-        "IF was.waiting = 0 AND was.holds = 0 THEN\n        IF c.kind",
+        "IF book.waiting = 0 AND book.holds = 0 AND book.tombs = 0 AND dibs.flaw",
+        "IF book.waiting = 0 AND book.holds = 0 AND dibs.flaw",
     ),
-    "a lone release is of what has ended": (
-        "was.id = c.id AND was.due > t.now\n            AND was.state IN",
-        "was.id = c.id\n            AND was.state IN",
+    "a lone grant takes what is held": ("AND (book.hold).id IS NULL AND book.used = 0", ""),
+    "a lone grant is of more than there is": (
+        "AND c.units <= c.capacity AND book.last < ",
+        "AND book.last < ",
     ),
-    "a flaw is let pass": (
-        "AND c.units <= c.capacity\n            AND dibs.flaw(c) IS NULL",
-        "AND c.units <= c.capacity",
+    "a lone grant forgets the capacity": (
+        "SET last = book.last, capacity = book.capacity, used = c.units",
+        "SET last = book.last, used = c.units",
     ),
-    "a silent head is handed to": (
-        "OR dibs.silent(head, t.now, was.doubt) OR was.waiting > 1",
-        "OR was.waiting > 1",
+    "a lone release is of what has ended": ("AND book.due > now AND c.keep", "AND c.keep"),
+    "a lone release is of anybody's": ("AND (book.hold).id = c.id AND", "AND"),
+    "a lone release keeps nothing": ("AND c.keep = 0 AND c.bury = 0", "AND c.bury = 0"),
+    "a lone release buries nothing": ("AND c.keep = 0 AND c.bury = 0", "AND c.keep = 0"),
+    "a lone flaw is let pass": (
+        "AND book.tombs = 0 AND dibs.flaw(c) IS NULL THEN",
+        "AND book.tombs = 0 THEN",
     ),
-    "who fits beside the head is not let in": (
-        "OR head.units + next.units <= was.capacity OR dibs",
-        "OR dibs",
-    ),
-    "the next head is told nothing": (
-        "IF was.waiting > 1 AND next.inbox <> ''",
-        "IF false",
-    ),
-    "what is kept is released": (
-        "AND was.state IN ('held', 'unclaimed', 'revoked') AND c.keep = 0 AND c.bury = 0\n        THEN",
-        "AND c.keep = 0 AND c.bury = 0\n        THEN",
-    ),
-    "what is kept is handed over": (
-        "AND was.state IN ('held', 'unclaimed', 'revoked') AND was.holds = 0",
-        "AND was.holds = 0",
-    ),
-    "what has ended is handed over": (
-        "AND c.kind = 'release' AND was.id = c.id AND was.due > t.now\n        AND was.state",
-        "AND c.kind = 'release' AND was.id = c.id\n        AND was.state",
-    ),
-    "who is next and asks for too much is not refused": (
-        "AND (next.units > was.capacity\n            OR head.units",
-        "AND (head.units",
-    ),
-    "who is next and silent keeps others out": (
-        "OR head.units + next.units <= was.capacity OR dibs.silent(next, t.now, was.doubt))",
-        "OR head.units + next.units <= was.capacity)",
-    ),
-    "a hand-over forgets the lock_delay": (
-        "lock_delay = head.lock_delay, bury = 0",
-        "lock_delay = 0, bury = 0",
-    ),
-    "a hand-over counts nobody out": (
-        "waiting = was.waiting - 1,\n        due",
-        "waiting = was.waiting,\n        due",
-    ),
-    "a hand-over forgets its token": (
-        "last = new_token, used = head.units",
-        "last = was.last, used = head.units",
-    ),
-    "a proof for any key": ("float8send(length(key)) || key ||", "float8send(0) ||"),
+    "what is kept is released": ("AND (book.hold).state <> 'kept'\n", "\n"),
 }
-"""The same, of commands that come alone."""
+"""The same, in the fast path of a command that comes alone."""

@@ -91,7 +91,7 @@ async def test_a_server_that_ends_the_session_is_noticed(postgres_url: str) -> N
     await backend.close()
 
 
-async def test_rows_that_make_no_sense_are_answered(postgres_url: str) -> None:
+async def test_an_error_of_the_database_is_that_command_s_reply(postgres_url: str) -> None:
     backend, runway = await opened(postgres_url), Runway()
     await backend.apply([acquire("a")])
     with psycopg.connect(postgres_url, autocommit=True) as admin:

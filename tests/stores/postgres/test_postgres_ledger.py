@@ -12,9 +12,8 @@ from dibs.core.names import fingerprint
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Release, Renew, Resize
 from dibs.stores.postgres.ledger import escaped
 from tests.servers.postgres import PostgresServer
-from tests.stores.postgres.ledger_commands import crowds, plans
+from tests.stores.postgres.ledger_commands import TOLD_ROWS, crowds, plans
 from tests.stores.postgres.ledger_subject import MANNERS, NOON, Database, Time, database, follow
-from tests.stores.told_plans import TOLD
 
 pytestmark = pytest.mark.once  # what the server does is the same for each version of Python
 
@@ -38,7 +37,7 @@ def test_rows_answer_as_memory_does(manner: str, subject: Database, plan: list[A
     follow(plan, subject, manner)
 
 
-@pytest.mark.parametrize("plan", TOLD)
+@pytest.mark.parametrize("plan", TOLD_ROWS)
 @pytest.mark.parametrize("manner", MANNERS)
 def test_a_told_plan_is_answered_alike(subject: Database, manner: str, plan: list[Any]) -> None:
     follow(plan, subject, manner)
