@@ -28,9 +28,9 @@ class TaskLeaseBase(LeaseBase):
         self._reported = False
         super().__init__(rt, key, terms, grant, me)
 
-    async def _leave(self, exc: BaseException | None) -> None:
+    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
         try:
-            await super()._leave(exc)
+            await super()._leave(exc, ours)
         finally:
             self._report_overrun()
 

@@ -155,13 +155,13 @@ class TermBase(LeaseBase):
         log.info("%s: the leader with token %d resigns", key_shown(self.key), self.token)
         return True
 
-    async def _leave(self, exc: BaseException | None) -> None:
+    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
         """The body has ended: nobody else leads before that was told."""
         ours = self._exit_block(exc)
         try:
             await self._stop()
         finally:
-            await self._end_hold(exc, ours)
+            await super()._leave(exc, ours)
 
     async def _hand_over(self) -> None:
         """It has ended here, and nothing is done by it any more: somebody else may lead at once."""
