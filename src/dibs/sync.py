@@ -24,11 +24,9 @@ from dibs.config import Duration as Duration
 from dibs.core.names import Kind
 from dibs.exports import public_names
 from dibs.lazy import imported
-from dibs.locks.allof import AllOfBase
-from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
-from dibs.locks.campaign import CampaignBase, GuardedBase
-from dibs.locks.election import ElectionBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
     ElectionOptions,
@@ -507,7 +505,7 @@ class AllOf(Enterable[Leases], AllOfBase[Leases]):
 
     _leases_type = Leases
     _takes = Acquirable
-    _world = SIDE
+    _side = SIDE
     _may_await = MAY_AWAIT
 
     def __init__(

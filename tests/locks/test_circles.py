@@ -9,7 +9,7 @@ import pytest
 
 from dibs import AcquireTimeout, BackendUnavailable, Deadlock
 from dibs.core.names import fingerprint, wait_key
-from dibs.locks.deadlock import Detective
+from dibs.locks.deadlock import DeadlockDetector
 from dibs.model import Inspect, Status
 from tests.locks.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
 from tests.locks.test_queue import FullStore
@@ -314,9 +314,9 @@ async def test_many_who_take_two_in_the_same_order_are_never_told_of_a_circle() 
     clients = [w.another() for _ in range(6)]
     names, chance = "abcdef", random.Random(4)
     store_reads = 0
-    original = Detective._read
+    original = DeadlockDetector._read
 
-    async def counting(self: Detective, key: bytes) -> Status:
+    async def counting(self: DeadlockDetector, key: bytes) -> Status:
         nonlocal store_reads
         store_reads += 1
         return await original(self, key)
@@ -330,7 +330,7 @@ async def test_many_who_take_two_in_the_same_order_are_never_told_of_a_circle() 
                 await until(w, lambda end=end: w.clock.now() >= end)  # type: ignore[misc]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Detective, "_read", counting)
+        patch.setattr(DeadlockDetector, "_read", counting)
         tasks = [asyncio.create_task(work(number)) for number in range(24)]
         await time_passes(w, lambda: all(task.done() for task in tasks), step=0.5)
         await asyncio.gather(*tasks)

@@ -7,7 +7,7 @@ import pytest
 
 from dibs import Deadlock
 from dibs.core.names import fingerprint, wait_key
-from dibs.locks.deadlock import Detective, Wait, _in_the_way
+from dibs.locks.deadlock import DeadlockDetector, Wait, _in_the_way
 from dibs.model import MANY, Holder, Inspect, Status, Waiter
 from tests.locks.circles import Crosser, all_done, ask, nothing_left, outcomes, ring
 from tests.locks.waits import Beside, pause, time_passes, until, until_queued
@@ -17,18 +17,18 @@ from tests.locks.worlds import World, in_both_worlds
 async def broken_between(w: World, monkeypatch: pytest.MonkeyPatch, act: Any) -> list[Crosser]:
     """A circle, in which `act` is done each time after the first reading has found it."""
     readings = 0
-    find = Detective._find
+    find = DeadlockDetector._find
 
-    async def reading(self: Detective, wait: Wait) -> Any:
+    async def reading(self: DeadlockDetector, wait: Wait) -> Any:
         nonlocal readings
         found = await find(self, wait)
-        if found is not None and found[-1].advert.began == max(s.advert.began for s in found):
+        if found is not None and found[-1].record.began == max(s.record.began for s in found):
             readings += 1
             if readings == 1:
                 await act()
         return found
 
-    monkeypatch.setattr(Detective, "_find", reading)
+    monkeypatch.setattr(DeadlockDetector, "_find", reading)
     one, two = w.client, w.another()
     return await ring(w, (one.lock("a"), one.lock("b")), (two.lock("b"), two.lock("a")))
 
@@ -57,12 +57,12 @@ async def test_one_of_other_leases_of_the_same_keys_is_another(
 ) -> None:
     """What is held was given up and taken again between the readings: it never stood at one time."""
     w = World("async")
-    readings, find = 0, Detective._find
+    readings, find = 0, DeadlockDetector._find
 
-    async def reading(self: Detective, wait: Wait) -> Any:
+    async def reading(self: DeadlockDetector, wait: Wait) -> Any:
         nonlocal readings
         found = await find(self, wait)
-        if found is None or max(step.advert.began for step in found) > found[-1].advert.began:
+        if found is None or max(step.record.began for step in found) > found[-1].record.began:
             return found
         readings += 1
         if readings % 2 or readings > 2:
@@ -71,10 +71,10 @@ async def test_one_of_other_leases_of_the_same_keys_is_another(
         if what == "hold":
             first = first._replace(hold=replace(first.hold, lease="another"))
         else:
-            first = first._replace(advert=first.advert._replace(lease="another"))
+            first = first._replace(record=first.record._replace(lease="another"))
         return (first, *rest)
 
-    monkeypatch.setattr(Detective, "_find", reading)
+    monkeypatch.setattr(DeadlockDetector, "_find", reading)
     one, two = w.client, w.another()
     crossers = await ring(w, (one.lock("a"), one.lock("b")), (two.lock("b"), two.lock("a")))
     await time_passes(w, lambda: readings == 2)

@@ -10,7 +10,7 @@ import pytest
 
 import dibs.sync
 from dibs import AcquireTimeout, Client, DibsError, Lock, Waiting, connect
-from dibs.locks.waiting import Pace
+from dibs.locks.waiting import WaitEstimator
 from dibs.model import Acquire, Inspect, Queued, Refused, Renew
 from dibs.session import StoreSession
 from dibs.stores.memory import MemoryStore
@@ -297,7 +297,7 @@ async def until_held(w: World) -> None:
 def test_an_estimate_is_no_more_than_what_was_seen(
     seen: list[tuple[float, int | None]], left: float | None
 ) -> None:
-    pace = Pace(0)
+    pace = WaitEstimator(0)
     for now, position in seen:
         pace.saw(position, now)
     assert pace.left(seen[-1][0]) == (left if left is None else pytest.approx(left))

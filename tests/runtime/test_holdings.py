@@ -6,7 +6,7 @@ import threading
 from typing import Any
 from weakref import ref
 
-from dibs.locks.deadlock import Detective, Lookout
+from dibs.locks.deadlock import DeadlockDetector
 from dibs.runtime.holdings import SPARE, Holdings
 from tests.locks.waits import pause
 from tests.locks.worlds import World
@@ -90,20 +90,20 @@ async def test_who_holds_nothing_looks_for_nothing_however_many_others_hold(
 ) -> None:
     """Counted: what the waiters do besides waiting, and what those see who do."""
     w = World("async")
-    lookouts, seen = 0, list[int]()
-    lookout, detective = Lookout.__init__, Detective.__init__
+    detectors, seen = 0, list[int]()
+    init, look = DeadlockDetector.__init__, DeadlockDetector.look
 
-    def counting(self: Lookout, *about: Any) -> None:
-        nonlocal lookouts
-        lookouts += 1
-        lookout(self, *about)
+    def counting(self: DeadlockDetector, *about: Any) -> None:
+        nonlocal detectors
+        detectors += 1
+        init(self, *about)
 
-    def telling(self: Detective, *about: Any) -> None:
-        detective(self, *about)
-        seen.append(len(self._held))
+    async def looking(self: DeadlockDetector, place: str) -> None:
+        await look(self, place)
+        seen.append(len(self._held or ()))
 
-    monkeypatch.setattr(Lookout, "__init__", counting)
-    monkeypatch.setattr(Detective, "__init__", telling)
+    monkeypatch.setattr(DeadlockDetector, "__init__", counting)
+    monkeypatch.setattr(DeadlockDetector, "look", looking)
     busy = await w.another().lock("busy", ttl=600).acquire()
     client, over = w.client, asyncio.Event()
 
@@ -128,7 +128,7 @@ async def test_who_holds_nothing_looks_for_nothing_however_many_others_hold(
         w.clock.advance(0.5)
         for _ in range(5):
             await pause(w)
-    assert (lookouts, seen) == (1, [1])
+    assert (detectors, set(seen)) == (1, {1})
     over.set()
     await busy.release()
     await asyncio.gather(*tasks)

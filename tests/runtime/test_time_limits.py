@@ -204,7 +204,7 @@ def test_so_does_who_waits_in_line(
     way: tuple[FaultProxy, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for who is in the way, which it asks, and its leave, which it takes."""
-    monkeypatch.setattr("dibs.locks.deadlock.ASIDE", 0.3)
+    monkeypatch.setattr("dibs.locks.waiting.ASIDE", 0.3)
     monkeypatch.setattr("dibs.locks.acquire.ASIDE", 0.3)
     proxy, url, around = way
     with connect(url) as client, connect(around) as other:

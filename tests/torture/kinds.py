@@ -3,11 +3,9 @@
 from typing import Any
 
 from dibs.locks.acquire import StopSignal
-from dibs.locks.allof import AllOfBase
-from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.allof import AllOfBase, LeasesBase
 from dibs.locks.base import PrimitiveBase
-from dibs.locks.campaign import CampaignBase, GuardedBase
-from dibs.locks.election import ElectionBase
+from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.rwlock import ReadSideBase, RWLeaseBase, RWLockBase, WriteSideBase
 from dibs.locks.semaphore import SemaphoreBase
@@ -111,7 +109,7 @@ class SimAllOf(AllOfBase[LeasesBase[SimLease]]):
 
     _leases_type = LeasesBase[SimLease]
     _takes = PrimitiveBase
-    _world = "here"
+    _side = "here"
 
 
 class SimTaskLock(Here, TaskLockBase[SimTaskLease]):

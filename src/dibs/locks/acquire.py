@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from dibs.core.names import Kind, fingerprint, key_of
 from dibs.core.proof import is_proven
-from dibs.core.timing import DRIFT, burial, trusted
+from dibs.core.timing import DRIFT, trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, DibsError, LeaseLost
 from dibs.locks import hooks
-from dibs.locks.deadlock import Lookout, first_due
+from dibs.locks.deadlock import DeadlockDetector, may_deadlock
+from dibs.locks.lease import give_up, tombstone
 from dibs.locks.messages import (
     ASIDE,
     key_shown,
@@ -26,7 +27,7 @@ from dibs.locks.messages import (
     upgrades_deadlocked,
 )
 from dibs.locks.requests import Ask, Grant, new_id
-from dibs.locks.waiting import OnWait
+from dibs.locks.waiting import OnWait, WaitReporter
 from dibs.model import (
     Failed,
     Gone,
@@ -111,9 +112,9 @@ class AcquireAttempt:
         """There is nothing to be given up."""
         self._inbox = ""
         """Where the store sends notifications, as of the last command."""
-        self._lookout: Lookout | None = None
-        self._since: float | None = None
-        """When the wait began: for the grant, or for a position in a full queue."""
+        self._waits = False
+        self._reporter: WaitReporter | None = None
+        self._detector: DeadlockDetector | None = None
         self._due_at = inf
         """When there is something to do besides waiting."""
         self._queued = False
@@ -136,8 +137,8 @@ class AcquireAttempt:
         finally:
             if self._queued:
                 self._rt.mail.forget(self._ask.key, fingerprint(self._id))
-            if self._lookout is not None:
-                self._lookout.end()
+            if self._detector is not None:
+                self._detector.end()
 
     async def _try_again(self, answer: Answer, until: float) -> Grant:
         """The one try was refused. Try again as long as the store is still removing expired leases."""
@@ -214,16 +215,13 @@ class AcquireAttempt:
 
     async def _leave_queue(self) -> None:
         """Leave at once, so that the store grants nothing to this id any more."""
-        await self._rt.call(Release(self._ask.key, self._id, bury=self._burial()), ASIDE)
+        bury = tombstone(self._rt, self._doubtful or self._in_flight)
+        await self._rt.call(Release(self._ask.key, self._id, bury=bury), ASIDE)
         self._over = True
 
     def _abandon(self) -> None:
         """Give up whatever this id may have, in the background."""
-        self._rt.keeper.abandon(self._ask.key, self._id, self._burial())
-
-    def _burial(self) -> float:
-        """Seconds that a tombstone of this id must stand; 0 if no copy of its Acquire is under way."""
-        return burial(self._rt.call_timeout) if self._doubtful or self._in_flight else 0.0
+        give_up(self._rt, self._ask.key, self._id, self._doubtful or self._in_flight)
 
     def _begin_anew(self) -> None:
         """The id has ended: its grant was not claimed while this process was paused. Take another."""
@@ -285,23 +283,38 @@ class AcquireAttempt:
         await self._wait(self._rt.signal(), max(pause, 0.0))
 
     def _begin_to_wait(self) -> None:
-        if self._since is None:
-            self._since = since = self._rt.now()
-            self._due_at = first_due(self._rt, self._ask, self._on_wait, since)
+        if self._waits:
+            return
+        self._waits = True
+        rt, since = self._rt, self._rt.now()
+        if self._on_wait is not None:
+            self._reporter = WaitReporter(rt, self._ask.key, self._on_wait, since)
+            self._due_at = since
+        # what it acquires in its own `on_wait` counts, too; otherwise it cannot come to hold anything
+        if may_deadlock(rt, self._ask) and (self._on_wait is not None or rt.holding.of(rt.me())):
+            self._detector = DeadlockDetector(rt, self._ask, since)
+            self._due_at = min(self._due_at, self._detector.due_at)
 
     async def _do_what_is_due(self, waiter: str) -> None:
-        """Call `on_wait` and look for a deadlock, if it is time. Raises `Deadlock`."""
-        if self._due_at > self._rt.now():
+        """Report the wait and look for a deadlock, if it is time. `waiter` is empty outside the queue.
+
+        Raises `Deadlock`.
+        """
+        rt, reporter, detector = self._rt, self._reporter, self._detector
+        if self._due_at > rt.now():
             return
-        if self._lookout is None:
-            since = self._since or 0.0
-            self._lookout = Lookout(self._rt, self._ask, self._on_wait, since)
         try:
-            self._due_at = await self._lookout.look(waiter, self._ahead)
+            if reporter is not None and reporter.due_at <= rt.now():
+                await reporter.report(waiter, self._ahead)
+            if detector is not None and waiter and detector.due_at <= rt.now():
+                await detector.look(waiter)
         except Deadlock:
             with suppress(DibsError):  # then it is given up in the background
                 await self._leave_queue()
             raise
+        except DibsError:
+            pass  # the store is away, which the wait itself finds out
+        self._due_at = min(each.due_at for each in (reporter, detector) if each is not None)
 
     # -- ends ---------------------------------------------------------------------------------------
 
@@ -405,7 +418,7 @@ class ManualLeases:
     def give_up(self) -> None:
         """Give up the id of the latest acquire in the background, whether or not it was granted."""
         if self._latest is not None:
-            self._rt.keeper.abandon(self.key, self._latest, 0.0)
+            give_up(self._rt, self.key, self._latest, doubtful=False)
 
     async def _claim(self, grant: Grant, ttl: float) -> float:
         """Have the store confirm a grant by notification for all of its ttl; return its deadline."""

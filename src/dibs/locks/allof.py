@@ -1,41 +1,305 @@
 """`AllOf`: several leases, all or nothing.
 
-All keys are tried in one round trip. If that fails, they are taken in their order, waiting for one at a
-time. A waiter holds only keys that come before the one it waits for, so two who want the same keys never
-deadlock, and the queue of each key keeps anybody from starving.
+The first try takes all keys in one round trip. If that fails, they are acquired in the order of the keys,
+waiting for one at a time. A waiter holds only keys that come before the one it waits for. So two who want the
+same keys never deadlock, and no waiter starves, because each key has its queue.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from math import inf
-from typing import Any, ClassVar, Unpack
+from typing import Any, ClassVar, NamedTuple, NoReturn, Unpack, overload
 
-from dibs.config import UNSET, Duration, Unset, optional_seconds, safe_ttl
-from dibs.core.timing import burial, trusted
+from dibs.config import UNSET, Duration, LockConfig, Unset, optional_seconds, safe_ttl
+from dibs.core.timing import trusted
 from dibs.errors import AcquireTimeout, BackendUnavailable, DibsError
 from dibs.locks import hooks
 from dibs.locks.acquire import BRIEFLY, AcquireAttempt, refused
-from dibs.locks.allof_leases import LeasesBase, Part, Wish, checked, in_order, release_together
 from dibs.locks.base import Entering, PrimitiveBase
-from dibs.locks.lease import LeaseBase
-from dibs.locks.messages import contention, key_shown, unexpected
-from dibs.locks.requests import Grant, NoOptions, Terms, new_id, refuse_options
+from dibs.locks.lease import LeaseBase, give_up, raise_loss
+from dibs.locks.messages import LossReason, contention, key_shown, span, unexpected
+from dibs.locks.requests import Ask, Grant, NoOptions, Terms, new_id, refuse_options
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import Granted, Refused
 from dibs.runtime.port import Answer, Runtime, Told
 
 
-class Gathering:
-    """One way to leases on several keys; `wishes` are in the order of the keys."""
+class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
+    """The leases of an `AllOf`, in the order of its arguments; made by it only."""
 
-    def __init__(self, rt: Runtime, wishes: Sequence[Wish], me: object) -> None:
+    __slots__ = ("__weakref__", "_each", "_me", "_once", "_rt")
+
+    def __init__(self, rt: Runtime, leases: Iterable[LeaseT], me: object) -> None:
+        self._each = tuple(leases)
+        self._once = tuple(dict.fromkeys(self._each))
         self._rt = rt
-        self._wishes = wishes
+        self._me = me
+
+    def __len__(self) -> int:
+        return len(self._each)
+
+    @overload
+    def __getitem__(self, index: int) -> LeaseT: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LeaseT]: ...
+    def __getitem__(self, index: int | slice) -> LeaseT | Sequence[LeaseT]:
+        return self._each[index]
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The fencing token of each."""
+        return tuple(lease.token for lease in self._each)
+
+    @property
+    def lost(self) -> bool:
+        """One of them ended before its holder gave it up."""
+        return any(lease.lost for lease in self._once)
+
+    @property
+    def reason(self) -> LossReason | None:
+        """Why one was lost: of several, the first in the order of the arguments; None unless one was."""
+        return next((lease.reason for lease in self._once if lease.lost), None)
+
+    @property
+    def remaining(self) -> float:
+        """The seconds until the first of their deadlines; 0 once one has ended."""
+        return min(lease.remaining for lease in self._once)
+
+    def ensure(self, needs: Duration = 0) -> None:
+        """Raise unless each has at least `needs` (seconds, or "2s") left before its deadline.
+
+        Raises `LeaseLost` that names the one that is lost or has too little left, `NotHeld` if one was
+        given up.
+        """
+        for lease in self._once:
+            lease.ensure(needs)
+
+    def __repr__(self) -> str:
+        names = ", ".join(key_shown(lease.key) for lease in self._once)
+        state = self.reason or (f"{span(self.remaining)} left" if self.remaining else "given up")
+        return f"<Leases on {names}, {state}>"
+
+    async def _release(self) -> bool:
+        """Release all in one round trip; return whether each was held until now."""
+        return await release_together(self._rt, self._once)
+
+    async def _wait_lost(self, timeout: float | None) -> bool:
+        """Wait until one is lost; False at the timeout, or once all were given up."""
+        rt = self._rt
+        until = None if timeout is None else rt.now() + timeout
+        while not self.lost:
+            held = [lease for lease in self._once if lease._end is None]
+            left = None if until is None else until - rt.now()
+            if not held or (left is not None and left <= 0):
+                break
+            signal = rt.signal()
+            try:
+                for lease in held:
+                    lease._watch(signal)
+                await signal.wait(left)
+            finally:
+                for lease in held:
+                    lease._unwatch(signal)
+        return self.lost
+
+    async def _begin(self) -> None:
+        """Begin a block. If one is lost already, give up the others and raise `LeaseLost`."""
+        entered: list[LeaseT] = []
+        try:
+            for lease in self._once:
+                lease._enter()
+                entered.append(lease)
+        except BaseException as error:
+            for lease in entered:
+                lease._exit_block(error)
+            failed = len(entered)  # it has been given up by `_enter`
+            for lease in (*entered, *self._once[failed + 1 :]):
+                lease._discard()
+            raise
+
+    async def _leave(self, exc: BaseException | None) -> None:
+        """The body has ended: release all. Raise `LeaseLost` if a loss ended it."""
+        # all of them, as each that was lost takes its own cancellation back
+        ends = [lease._exit_block(exc) for lease in self._once]
+        standing = [lease for lease in self._once if lease._stands]
+        ended = [lease._settle_loss() for lease in self._once if lease not in standing]
+        losses = [loss for loss in ended if loss is not None]
+        if standing:
+            await release_together(self._rt, standing)
+        if losses:
+            for other in losses[1:]:
+                losses[0].add_note(str(other))
+            raise_loss(losses[0], exc, any(ends))
+
+    def _discard(self) -> None:
+        """Give up those that were not, in silence."""
+        for lease in self._once:
+            lease._discard()
+
+
+async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
+    """Release them; return whether all were held until now. Never raises because the store is away."""
+    stood = all(lease._stands for lease in leases)
+    ended: list[LeaseBase] = []
+    try:
+        ended.extend(lease for lease in leases if lease._begin_release())
+        told = await rt.call_all([lease._release_command() for lease in ended]) if ended else ()
+    except BaseException:
+        for lease in ended:
+            lease._abandon()
+        raise
+    were_held = [lease._finish_release(each) for lease, each in zip(ended, told, strict=True)]
+    return stood and all(were_held)
+
+
+# -- the arguments ----------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """One of several primitives that are acquired together."""
+
+    primitive: PrimitiveBase[Any]
+    units: int = 1
+    ttl: float | None = None
+    """None: the primitive's own."""
+    wait: float | Unset | None = UNSET
+    """Unset: the primitive's own; None: no limit."""
+    on_wait: OnWait | None = None
+    """None: the primitive's own."""
+
+    @property
+    def key(self) -> bytes:
+        """The primitive's key."""
+        return self.primitive.key
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that it may be waited for; None: no limit."""
+        wait: Any = self.primitive.config.wait if isinstance(self.wait, Unset) else self.wait
+        patience: float | None = wait
+        return patience
+
+    def differences(self) -> dict[str, Any]:
+        """All options that make a difference to its lease."""
+        primitive = self.primitive
+        found = {field.name: getattr(primitive.config, field.name) for field in fields(LockConfig)}
+        found |= {"capacity": primitive._capacity, "on_lost": primitive._on_lost}
+        del found["wait"]  # of the acquire, not of the lease
+        return found if self.ttl is None else found | {"ttl": self.ttl}
+
+    def request(self, priority: int | None, note: str | None, on_wait: OnWait | None) -> "Request":
+        """What to ask the store for, and how to hold it."""
+        self.primitive._describe_here()
+        ask, terms = self.primitive._another_wish(self.units, priority, note)
+        if self.ttl is not None:
+            ask, terms = ask._replace(ttl=self.ttl), terms._replace(ttl=self.ttl)
+        on_wait = on_wait or self.on_wait or self.primitive._on_wait
+        return Request(self.primitive, ask, terms, on_wait)
+
+
+class Request(NamedTuple):
+    """What a part asks for from this process."""
+
+    primitive: PrimitiveBase[Any]
+    ask: Ask
+    terms: Terms
+    on_wait: OnWait | None
+
+    def hold(self, rt: Runtime, grant: Grant, me: object, *, standby: bool) -> Any:
+        """Make a lease of a grant. On standby it is renewed, and its loss is not reported."""
+        terms = self.terms
+        if standby:
+            terms = terms._replace(auto_renew=True, max_hold=None, on_lost=None)
+        return self.primitive._hold(rt, terms, grant, me)
+
+
+_INSTEAD = {
+    "tasklock": "a TaskLock never waits, and stays closed after it was given up: acquire it alone, "
+    "before the others",
+    "leader": "a LeaderElection is won once and led for long: lead first, and acquire the others "
+    "inside",
+    "rwlock": "say what for: lock.read() or lock.write()",
+}
+
+
+def part_of(member: object, takes: type[PrimitiveBase[Any]], side: str) -> Part:
+    """One argument, a primitive or a pair of one and its units. Raises `TypeError`, `ValueError`."""
+    primitive, units = member if isinstance(member, tuple) and len(member) == 2 else (member, 1)
+    if not isinstance(primitive, takes):
+        _refuse(primitive, side)
+    if isinstance(member, tuple):
+        _check_units(primitive, units)
+    return Part(primitive, units)
+
+
+def _refuse(member: Any, side: str) -> NoReturn:
+    why = _INSTEAD.get(getattr(member, "kind", ""))
+    if isinstance(member, PrimitiveBase) and (why is None or member.kind == "rwlock"):
+        why = f"it is of the other world: take it from {side}, as this AllOf is"
+    if why is None:
+        why = "give locks, semaphores, pairs such as (semaphore, 2), and sides of RWLocks"
+    raise TypeError(f"AllOf can't hold {member!r}: {why}")
+
+
+def _check_units(primitive: PrimitiveBase[Any], units: object) -> None:
+    if primitive.kind == "rwlock":
+        raise ValueError(f"{primitive!r} has no units to choose: a reader takes one, a writer all")
+    if type(units) is not int:
+        raise TypeError(f"({primitive!r}, {units!r}): the second is a number of units, an int")
+    if not 1 <= units <= primitive._capacity:
+        raise ValueError(
+            f"({primitive!r}, {units}): units must be at least 1, and {key_shown(primitive.key)} has a "
+            f"capacity of {primitive._capacity}"
+        )
+
+
+def in_order(named: Iterable[Part]) -> list[Part]:
+    """Each key once, in the order of the keys, which is the same for every `AllOf`.
+
+    Raises `ValueError` if one is named twice and differently.
+    """
+    once: dict[bytes, Part] = {}
+    for part in named:
+        known = once.setdefault(part.key, part)
+        if known is not part:
+            _check_same(known, part)
+            once[part.key] = known._replace(on_wait=known.on_wait or part.on_wait)
+    return [once[key] for key in sorted(once)]
+
+
+def _check_same(one: Part, other: Part) -> None:
+    name = key_shown(one.key)
+    if one.primitive.kind == "rwlock" and one.primitive._units != other.primitive._units:
+        raise ValueError(f"{name} is named for reading and for writing: write() is enough for both")
+    if one.units != other.units:
+        raise ValueError(
+            f"{name} is named twice, for {one.units} and for {other.units} units: name it once, "
+            "with as many as are wanted in all"
+        )
+    before, after = one.differences(), other.differences()
+    differing = [what for what in before if before[what] != after[what]]
+    if differing:
+        raise ValueError(
+            f"{name} is named twice, with another {' and '.join(differing)}: one lease can't be held "
+            "in two ways, so name it once"
+        )
+
+
+# -- acquiring --------------------------------------------------------------------------------------------
+
+
+class Gathering:
+    """One attempt to acquire several keys; `requests` are in the order of the keys."""
+
+    def __init__(self, rt: Runtime, requests: Sequence[Request], me: object) -> None:
+        self._rt = rt
+        self._requests = requests
         self._me = me
         self._held: list[Any] = []
-        """Leases on the first of the keys, as many as were to be had."""
+        """Leases on the first of the keys."""
 
     async def run(self, wait: float | None) -> list[Any]:
-        """All of them within `wait` seconds (None: for ever; 0: one try); else none is kept."""
+        """Acquire all within `wait` seconds (None: no limit; 0: one try), or keep none."""
         try:
             await self._gather(wait)
             return self._held
@@ -45,110 +309,145 @@ class Gathering:
                     await release_together(self._rt, self._held)
             finally:
                 for lease in self._held:
-                    lease._discard()  # unless that was done
+                    lease._discard()  # unless it was released
             raise
 
     async def _gather(self, wait: float | None) -> None:
         until = inf if wait is None else self._rt.now() + wait
         while True:
             before = len(self._held)
-            refused = await self._try_the_rest(wait, until)
-            if refused is None and await self._complete(before):
-                return
-            if refused is not None:
+            error = await self._try_the_rest(wait, until)
+            if error is not None:
                 await self._wait_for_the_next(wait, until)
-            await self._drop_from_the_first_lost()
-
-    # -- trying -------------------------------------------------------------------------------------
+            elif await self._complete(before):
+                return
+            standing = [lease._stands for lease in self._held]
+            if not all(standing):  # lost while we waited: acquire it and all later keys again
+                await self._release_from(standing.index(False))
 
     async def _try_the_rest(self, wait: float | None, until: float) -> DibsError | None:
-        """Try what is not held in one round trip; keep what comes before the first that was refused.
+        """Try the keys that are not held in one round trip; keep those before the first refusal.
 
-        Returns why that was refused. Raises that if there is no time to wait for it.
+        Returns the reason of that refusal. Raises it if there is no time to wait.
         """
-        rest = self._wishes[len(self._held) :]
+        rest = self._requests[len(self._held) :]
         if not rest:
             return None
-        patience = None if wait is None else max(until - self._rt.now(), BRIEFLY)
-        trial = Trial(self._rt, rest, self._me)
-        outcomes = await trial.run(patience, at_once=not self._held)
         first = len(self._held)
+        outcomes = await self._try_each(rest, max(until - self._rt.now(), BRIEFLY))
         self._held += [each for each in outcomes if isinstance(each, LeaseBase)]
-        problems = [each for each in outcomes if isinstance(each, DibsError)]
-        if not problems:
+        errors = [each for each in outcomes if isinstance(each, DibsError)]
+        if not errors:
             return None
-        for problem in problems:
-            if not isinstance(problem, AcquireTimeout | BackendUnavailable):
-                raise problem
+        for error in errors:
+            if not isinstance(error, AcquireTimeout | BackendUnavailable):
+                raise error
         if wait == 0:
-            raise problems[0]
+            raise errors[0]
         if self._rt.now() >= until:
-            raise self._gave_up(problems[0], wait)
-        await self._release_from(first + outcomes.index(problems[0]))
-        return problems[0]
+            raise self._timed_out(errors[0], wait)
+        await self._release_from(first + outcomes.index(errors[0]))
+        return errors[0]
+
+    async def _try_each(
+        self, requests: Sequence[Request], timeout: float
+    ) -> list[LeaseBase | DibsError]:
+        """Ask for each once, under an id of its own. Whatever ends this, no id is left with a grant."""
+        rt = self._rt
+        ids = [new_id() for _ in requests]
+        outcomes: list[LeaseBase | DibsError] = []
+        try:
+            commands = [
+                each.ask.command(lease_id, rt.inbox)
+                for each, lease_id in zip(requests, ids, strict=True)
+            ]
+            told: Sequence[Told]
+            limit = None if timeout == inf else timeout
+            try:
+                if not rt.is_ready:
+                    await rt.ready(limit)
+                told = await rt.call_all(commands, limit)
+            except BackendUnavailable as error:
+                told = [error] * len(commands)
+            standby = bool(self._held) or not all(map(_is_granted, told))
+            for each, lease_id, answer in zip(requests, ids, told, strict=True):
+                outcomes.append(self._outcome(each, lease_id, answer, standby))
+            return outcomes
+        except BaseException:
+            for outcome in outcomes:
+                if isinstance(outcome, LeaseBase):
+                    outcome._discard()
+            done = len(outcomes)
+            for each, lease_id in zip(requests[done:], ids[done:], strict=True):
+                give_up(rt, each.ask.key, lease_id, doubtful=True)
+            raise
+
+    def _outcome(
+        self, request: Request, lease_id: str, told: Told, standby: bool
+    ) -> LeaseBase | DibsError:
+        key = request.ask.key
+        if isinstance(told, Answer) and isinstance(told.reply, Granted):
+            granted, sent = told.reply, told.sent
+            deadline = sent + trusted(granted.ttl)
+            grant = Grant(lease_id, granted.token, granted.slots, sent, deadline, None, told.resent)
+            lease: LeaseBase = request.hold(self._rt, grant, self._me, standby=standby)
+            return lease
+        if not isinstance(told, Answer) or told.resent:
+            give_up(self._rt, key, lease_id, doubtful=True)
+        if not isinstance(told, Answer):
+            return told
+        reply = told.reply
+        return refused(request.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
 
     async def _release_from(self, place: int) -> None:
-        """Keep no lease on that key or a later one, in one round trip."""
+        """Keep no lease on that key or a later one."""
         beyond = self._held[place:]
         if beyond:
             await release_together(self._rt, beyond)
             del self._held[place:]
 
-    # -- waiting ------------------------------------------------------------------------------------
-
     async def _wait_for_the_next(self, wait: float | None, until: float) -> None:
         """Queue for the first key that is not held, and for no other."""
-        rt, wish = self._rt, self._wishes[len(self._held)]
+        rt, request = self._rt, self._requests[len(self._held)]
         left = None if wait is None else max(until - rt.now(), 0.0)
         try:
-            grant = await AcquireAttempt(rt, wish.ask, wish.on_wait).run(left)
+            grant = await AcquireAttempt(rt, request.ask, request.on_wait).run(left)
         except AcquireTimeout as error:
-            raise self._gave_up(error, wait) from None
-        self._held.append(wish.primitive._hold(rt, on_standby(wish.terms), grant, self._me))
-
-    async def _drop_from_the_first_lost(self) -> None:
-        """A lease that was lost while we waited, and all on later keys: they are to be had anew."""
-        standing = [lease._stands for lease in self._held]
-        if not all(standing):
-            await self._release_from(standing.index(False))
-
-    # -- ends ---------------------------------------------------------------------------------------
+            raise self._timed_out(error, wait) from None
+        self._held.append(request.hold(rt, grant, self._me, standby=True))
 
     async def _complete(self, before: int) -> bool:
-        """All are there: from now on they are held on their own terms, unless one was lost meanwhile.
+        """All are held: from now on on their own terms, unless one was lost meanwhile.
 
         The time of those that are not renewed counts from here.
         """
+        requests = self._requests
         due = [
             lease
-            for lease, wish in zip(self._held[:before], self._wishes, strict=False)
-            if not wish.terms.auto_renew
+            for lease, request in zip(self._held[:before], requests, strict=False)
+            if not request.terms.auto_renew
         ]
-        if due:
-            await self._renew(due)
-        if not all(lease._stands for lease in self._held[:before]):
-            return False
-        for lease, wish in zip(self._held, self._wishes, strict=True):
-            if lease._terms is not wish.terms:
-                lease._hold_on(wish.terms)
-        return True
-
-    async def _renew(self, leases: Sequence[LeaseBase]) -> None:
-        told = await self._rt.call_all([lease._renewal() for lease in leases])
-        for lease, each in zip(leases, told, strict=True):
+        told = await self._rt.call_all([lease._renewal() for lease in due]) if due else ()
+        for lease, each in zip(due, told, strict=True):
             if isinstance(each, Answer):
                 lease._renewed(each)
             else:
                 lease._not_renewed(each)
+        if not all(lease._stands for lease in self._held[:before]):
+            return False
+        for lease, request in zip(self._held, requests, strict=True):
+            if lease._terms is not request.terms:
+                lease._hold_on(request.terms)
+        return True
 
-    def _gave_up(self, error: DibsError, wait: float | None) -> DibsError:
-        """Why none is had, after all that time."""
+    def _timed_out(self, error: DibsError, wait: float | None) -> DibsError:
+        """The error after all that time; `error` is about one key."""
         if not isinstance(error, AcquireTimeout):
             return error
         assert error.key is not None
         return AcquireTimeout(
             f"{contention(error.key, error.holders, error.position)}; "
-            f"gave up on all {len(self._wishes)} after {wait:g} s",
+            f"gave up on all {len(self._requests)} after {wait:g} s",
             key=error.key,
             holders=error.holders,
             position=error.position,
@@ -156,90 +455,17 @@ class Gathering:
         )
 
 
-type Outcome = LeaseBase | DibsError
-
-
-def on_standby(terms: Terms) -> Terms:
-    """How a lease is kept until all are there: renewed, and nobody is told of its loss."""
-    return terms._replace(auto_renew=True, max_hold=None, on_lost=None)
-
-
-class Trial:
-    """Asks for each key once, under an id of its own; whatever ends it, no id is left with a grant."""
-
-    def __init__(self, rt: Runtime, wishes: Sequence[Wish], me: object) -> None:
-        self._rt = rt
-        self._wishes = wishes
-        self._me = me
-        self._ids = [new_id() for _ in wishes]
-        self._outcomes: list[Outcome] = []
-
-    async def run(self, patience: float | None, *, at_once: bool) -> list[Outcome]:
-        """A lease for each key, or why not. With `at_once` they are held on their own terms, if all are."""
-        try:
-            told = await self._ask(patience)
-            final = at_once and all(_is_granted(each) for each in told)
-            for wish, lease_id, each in zip(self._wishes, self._ids, told, strict=True):
-                terms = wish.terms if final else on_standby(wish.terms)
-                self._outcomes.append(self._outcome(wish, lease_id, each, terms))
-            return self._outcomes
-        except BaseException:
-            self._undo()
-            raise
-
-    async def _ask(self, patience: float | None) -> Sequence[Told]:
-        rt = self._rt
-        commands = [
-            wish.ask.command(lease_id, rt.inbox)
-            for wish, lease_id in zip(self._wishes, self._ids, strict=True)
-        ]
-        try:
-            if not rt.is_ready:
-                await rt.ready(patience)
-        except BackendUnavailable as error:
-            return [error] * len(commands)
-        return await rt.call_all(commands, patience)
-
-    def _outcome(self, wish: Wish, lease_id: str, told: Told, terms: Terms) -> Outcome:
-        key = wish.ask.key
-        if not isinstance(told, Answer):
-            self._bury(key, lease_id)
-            return told
-        reply = told.reply
-        if isinstance(reply, Granted):
-            deadline = told.sent + trusted(reply.ttl)
-            grant = Grant(
-                lease_id, reply.token, reply.slots, told.sent, deadline, None, told.resent
-            )
-            lease: LeaseBase = wish.primitive._hold(self._rt, terms, grant, self._me)
-            return lease
-        if told.resent:
-            self._bury(key, lease_id)
-        return refused(wish.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
-
-    def _bury(self, key: bytes, lease_id: str) -> None:
-        """A copy of what asked for it may still be under way."""
-        self._rt.keeper.abandon(key, lease_id, burial(self._rt.call_timeout))
-
-    def _undo(self) -> None:
-        for outcome in self._outcomes:
-            if isinstance(outcome, LeaseBase):
-                outcome._discard()
-        rest = len(self._outcomes)
-        for wish, lease_id in zip(self._wishes[rest:], self._ids[rest:], strict=True):
-            self._bury(wish.ask.key, lease_id)
-
-
-def _is_granted(told: Any) -> bool:
+def _is_granted(told: Told) -> bool:
     return isinstance(told, Answer) and isinstance(told.reply, Granted)
 
 
 class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
-    """Several resources that are acquired together; like every primitive, without state."""
+    """Several resources that are acquired together. Like every primitive it can be shared."""
 
     _leases_type: type[LeasesT]
     _takes: ClassVar[type[PrimitiveBase[Any]]]
-    _world: ClassVar[str]
+    _side: ClassVar[str]
+    """Where users import it from."""
     _may_await: ClassVar[bool] = True
     """Its callbacks may be coroutine functions."""
 
@@ -259,54 +485,34 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         if not isinstance(wait, Unset):
             given["wait"] = optional_seconds(wait, "wait")
         if on_wait is not None:
-            given["on_wait"] = self._checked(on_wait)
+            check_on_wait(on_wait, may_await=self._may_await)
+            given["on_wait"] = on_wait
         self._named = [part._replace(**given) for part in self._flat(members)]
         if not self._named:
             raise ValueError(
                 "AllOf is given nothing: name what is to be held, as AllOf(lock, other)"
             )
         self._parts = in_order(self._named)
-        self._wait = self._shortest()
+        waits = [part.patience for part in self._named]
+        self._wait = min((wait for wait in waits if wait is not None), default=None)
         by_client = {id(part.primitive._client): part.primitive for part in self._parts}
         self._of_each_client = list(by_client.values())
         self._entered = {}
 
     def _flat(self, members: tuple[Any, ...]) -> list[Part]:
-        """The parts as they were named, those of another AllOf among them, as that has them."""
+        """The parts in the order of the arguments, with those of other `AllOf`s among them."""
         parts: list[Part] = []
         for member in members:
             if isinstance(member, AllOfBase):
-                within: list[Part] = member._named
-                for part in within:
-                    checked(part.primitive, self._takes, self._world)
-                parts += within
+                for part in member._named:
+                    part_of(part.primitive, self._takes, self._side)
+                parts += member._named
             else:
-                parts.append(checked(member, self._takes, self._world))
+                parts.append(part_of(member, self._takes, self._side))
         return parts
-
-    def _checked(self, on_wait: OnWait | None) -> OnWait | None:
-        if on_wait is not None:
-            check_on_wait(on_wait, may_await=self._may_await)
-        return on_wait
-
-    def _shortest(self) -> float | None:
-        """How long those wait that would wait the shortest; None: for ever."""
-        waits = [part.patience for part in self._named]
-        return min((wait for wait in waits if wait is not None), default=None)
-
-    # -- where --------------------------------------------------------------------------------------
 
     def _runtime(self) -> Runtime:
         return self._of_each_client[0]._runtime()
-
-    def _only_runtime(self) -> Runtime:
-        rt = self._runtime()
-        if any(each._runtime() is not rt for each in self._of_each_client[1:]):
-            raise ValueError(
-                f"{self._called} are not all of one client, and only one store can give all or nothing: "
-                "make all of them by the same client"
-            )
-        return rt
 
     @property
     def _called(self) -> str:
@@ -315,8 +521,6 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
     def __repr__(self) -> str:
         return f"<AllOf {self._called}>"
 
-    # -- acquiring ----------------------------------------------------------------------------------
-
     async def _acquire(
         self,
         wait: Duration | Unset | None = UNSET,
@@ -324,57 +528,59 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         note: str | None = None,
         on_wait: OnWait | None = None,
     ) -> LeasesT:
-        rt = self._only_runtime()
+        rt = self._runtime()
+        if any(each._runtime() is not rt for each in self._of_each_client[1:]):
+            raise ValueError(
+                f"{self._called} are not all of one client, and only one store can give all or nothing: "
+                "make all of them by the same client"
+            )
         patience = self._wait if isinstance(wait, Unset) else optional_seconds(wait, "wait")
         for part in self._parts:
             await part.primitive._check_the_store(rt)
+        if on_wait is not None:
+            check_on_wait(on_wait, may_await=self._may_await)
         me = rt.me()
-        self._checked(on_wait)
         leases: dict[bytes, Any] = {}
         try:
-            await self._take_again(rt, me, patience, leases)
+            for (
+                part
+            ) in self._parts:  # one that we hold already is acquired again, if it is reentrant
+                again = await part.primitive._held_already(rt, me, patience)
+                if again is not None:
+                    leases[part.key] = again
             rest = [part for part in self._parts if part.key not in leases]
-            wishes = [part.wish(priority, note, on_wait) for part in rest]
-            if wishes:
-                leases |= await self._gathered(rt, wishes, me, patience)
+            if rest:
+                requests = [part.request(priority, note, on_wait) for part in rest]
+                leases |= await self._gathered(rt, requests, me, patience)
             return self._leases_type(rt, [leases[part.key] for part in self._named], me)
         except BaseException:
             for lease in leases.values():
                 lease._discard()
             raise
 
-    async def _take_again(
-        self, rt: Runtime, me: object, patience: float | None, leases: dict[bytes, Any]
-    ) -> None:
-        """What our task or thread holds already: another lease of it, where it may be held twice."""
-        for part in self._parts:
-            again = await part.primitive._held_already(rt, me, patience)
-            if again is not None:
-                leases[part.key] = again
-
     async def _gathered(
-        self, rt: Runtime, wishes: list[Wish], me: object, patience: float | None
+        self, rt: Runtime, requests: list[Request], me: object, patience: float | None
     ) -> dict[bytes, Any]:
-        """What nobody of us holds yet."""
+        """The leases on keys that this task or thread does not hold yet."""
         seen = None
         if hooks.observer is not None:
-            seen = hooks.observer.acquiring([each.ask for each in wishes], patience, me)
-            wishes = [each._replace(ask=seen.traced(each.ask)) for each in wishes]
+            seen = hooks.observer.acquiring([each.ask for each in requests], patience, me)
+            requests = [each._replace(ask=seen.traced(each.ask)) for each in requests]
         try:
-            holds = await Gathering(rt, wishes, me).run(patience)
+            leases = await Gathering(rt, requests, me).run(patience)
         except BaseException as error:
             if seen is not None:
                 seen.end(error)
             if isinstance(error, AcquireTimeout):
-                for wish in wishes:
-                    if wish.ask.key == error.key:
-                        wish.primitive._look_at(error)
+                for each in requests:
+                    if each.ask.key == error.key:
+                        each.primitive._look_at(error)
             raise
         if seen is not None:
             seen.end(None)
         return {
-            wish.ask.key: wish.primitive._given(hold)
-            for wish, hold in zip(wishes, holds, strict=True)
+            each.ask.key: each.primitive._given(lease)
+            for each, lease in zip(requests, leases, strict=True)
         }
 
     async def _try(self, priority: int | None = None, note: str | None = None) -> LeasesT | None:

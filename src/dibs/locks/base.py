@@ -82,9 +82,6 @@ class Held(Protocol):
     async def _begin(self) -> None:
         """Begin a block, once that is possible."""
 
-    def _enter(self) -> None:
-        """Begin a block."""
-
     async def _leave(self, exc: BaseException | None) -> None:
         """The body has ended, by an exception or without."""
 
@@ -110,7 +107,7 @@ class Entering[HeldT: Held]:
     async def _enter_block(self) -> HeldT:
         """Acquire, and begin a block."""
         lease = await self._acquire()
-        lease._enter()
+        await lease._begin()
         return self._remember(lease)
 
     def _remember(self, lease: HeldT) -> HeldT:

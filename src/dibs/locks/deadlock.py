@@ -1,271 +1,194 @@
-"""What a waiter does besides waiting: it tells how the wait goes, and looks for a circle it is in.
+"""Deadlock detection: a waiter that holds something else looks for a circle of waiters that it is in.
 
-A wait costs nothing more unless somebody asked to be told, or the waiter holds something else and has
-waited for a while.
+While it waits, it takes a small lease of the kind `wait` for each lease that its task or thread holds: a
+*wait record*. The key of a record is made of the fingerprint of the lease that is held, and its note says
+what is waited for. So every waiter can follow a chain: from the key it waits for to the holders, from each
+holder to its record, and on to the next key. If the chain leads back to a lease of its own, it is a circle.
+
+A circle is read twice, and counts if both readings are the same: ids are used once, so all of it existed
+between the two readings. The waiter that began last gives way (ADR 11). A wait costs nothing more unless the
+waiter holds something and has waited for a second.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
 from dibs.core.names import fingerprint, wait_key
-from dibs.core.timing import burial
-from dibs.errors import Deadlock, DibsError
-from dibs.locks.messages import ASIDE, key_shown
+from dibs.errors import Deadlock
+from dibs.locks.lease import give_up
+from dibs.locks.messages import key_shown
 from dibs.locks.requests import Ask, new_id
-from dibs.locks.waiting import EVERY, OnWait, Watcher
 from dibs.model import MANY, Acquire, Granted, Holder, Inspect, Status
 from dibs.runtime.port import Runtime
 
+FIRST_LOOK = 1.0
+"""Seconds from the beginning of a wait to the first look for a circle; the next pauses are longer."""
+
+MOST_READS = 200
+"""Keys that one search reads at most: a circle of a hundred, or a crowd of readers."""
+
+LEAST_TTL = 4.0
+"""Seconds that a wait record lives at least, so that it outlives the pause between two looks."""
+
 
 class Wait(NamedTuple):
-    """What somebody waits for."""
+    """What a holder waits for."""
 
     key: bytes
     units: int
     place: str
-    """The fingerprint of the place in the queue."""
+    """The fingerprint of its position in the queue."""
 
 
-def written(wait: Wait, began: int) -> str:
-    """A wait as an advert's note. `began` may be told by how long ago that was, in µs, as a negative."""
+class WaitRecord(NamedTuple):
+    """A wait, as it is written in the store."""
+
+    lease: str
+    """The fingerprint of the record's own id."""
+    began: int
+    """When the wait began, by the stamp that the store gave the record: the greatest is the last."""
+    wait: Wait
+
+
+def note_of(wait: Wait, began: int) -> str:
+    """The note of a wait record. `began` may be negative: how long ago that was, in µs."""
     key = urlsafe_b64encode(wait.key).decode()
     return f"{wait.place} {wait.units} {began} {key}"
 
 
-def read(note: str) -> tuple[Wait, int]:
-    """What `written` has written. Raises `ValueError` for anything else, as of another release than this."""
-    place, units, began, key = note.split(" ")
-    return Wait(urlsafe_b64decode(key), int(units), place), int(began)
-
-
-FIRST_LOOK = 1.0
-"""Who has waited for so many seconds looks for a circle; then after twice as long, and so on."""
-
-
-def first_due(rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> float:
-    """When somebody who has waited since then has something to look out for; `inf` if never.
-
-    Nobody waits for a task or thread that holds nothing. What it adopts or acquires in its own `on_wait`
-    counts if that is before the first look; it can't come to hold anything in another way while it waits.
-    """
-    if on_wait is not None:
-        return since
-    if _detects(rt, ask) and rt.holding.of(rt.me()):
-        return since + FIRST_LOOK
-    return inf
-
-
-def _detects(rt: Runtime, ask: Ask) -> bool:
-    return ask.detects and rt.capabilities.circles
-
-
-class Lookout:
-    """One wait's, made when something is due for the first time. The waiter calls `end` however it ends."""
-
-    __slots__ = (
-        "_ask",
-        "_detective",
-        "_interval",
-        "_look_at",
-        "_rt",
-        "_since",
-        "_tell_at",
-        "_watcher",
-    )
-
-    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, since: float) -> None:
-        self._rt = rt
-        self._ask = ask
-        self._since = since
-        self._watcher = None if on_wait is None else Watcher(ask.key, on_wait, since)
-        self._tell_at = inf if on_wait is None else since
-        self._look_at = since + FIRST_LOOK if _detects(rt, ask) else inf
-        self._interval = FIRST_LOOK
-        self._detective: Detective | None = None
-
-    async def look(self, place: str, ahead: int | None) -> float:
-        """Do what is due, from the place of that fingerprint; return when something will be due again.
-
-        Without a place (it is empty) no circle is looked for until there is one. `ahead` is how many were
-        before it when the store was last asked. Raises `Deadlock`, and nothing else.
-        """
+def record_in(status: Status) -> WaitRecord | None:
+    """The wait record under a key, the newest if there are several."""
+    for holder in reversed(status.holders):
         try:
-            if self._tell_at <= self._rt.now():
-                await self._tell(place, ahead)
-            if place and self._look_at <= self._rt.now():
-                await self._search(place)
-        except Deadlock:
-            raise
-        except DibsError:
-            pass  # the store is away: who waits will find that out, and say so
-        return min(self._tell_at, self._look_at)
-
-    def end(self) -> None:
-        """The wait is over."""
-        if self._detective is not None:
-            self._detective.withdraw()
-
-    async def _tell(self, place: str, ahead: int | None) -> None:
-        assert self._watcher is not None
-        try:
-            status = (await self._rt.call(Inspect(self._ask.key), ASIDE)).reply
-            if isinstance(status, Status):
-                named = [waiter.lease for waiter in status.waiters]
-                ahead = named.index(place) if place in named else ahead
-                await self._watcher.tell(status, ahead, self._rt.now())
-        finally:
-            self._tell_at = self._rt.now() + EVERY
-
-    async def _search(self, place: str) -> None:
-        if self._detective is None:
-            self._detective = Detective(self._rt, self._ask, self._since)
-        if not self._detective.holds_anything:
-            self._look_at = inf  # and who waits can't come to hold anything
-            return
-        self._interval = min(2 * self._interval, max(self._ask.ttl / 2, FIRST_LOOK))
-        try:
-            await self._detective.look(place)
-        finally:
-            self._look_at = self._rt.now() + self._interval
+            place, units, began, key = holder.note.split(" ")
+            wait, stamp = Wait(urlsafe_b64decode(key), int(units), place), int(began)
+        except ValueError:
+            continue  # of another release than this
+        return WaitRecord(holder.lease, stamp if stamp > 0 else holder.token + stamp, wait)
+    return None
 
 
-MOST_READS = 200
-"""A search gives up after so many: a circle of a hundred, or a crowd of readers."""
-
-LEAST_TTL = 4.0
-"""An advert outlasts the pause between two looks, also where leases are short."""
-
-
-class Advert(NamedTuple):
-    """What a holder tells of its wait."""
-
-    lease: str
-    """The fingerprint of the advert's own id."""
-    began: int
-    """When the wait began, by the stamp that the store gave the advert: the greatest is the last."""
-    wait: Wait
-
-
-class Step(NamedTuple):
-    """One link of a circle, and what the holder in the way waits for itself."""
+class Link(NamedTuple):
+    """One link of a chain: a holder of the key, and what it waits for itself."""
 
     key: bytes
     hold: Holder
-    advert: Advert
+    record: WaitRecord
 
     @property
-    def seen(self) -> tuple[str, Advert]:
-        """What has to be the same in both readings."""
-        return self.hold.lease, self.advert
+    def identity(self) -> tuple[str, WaitRecord]:
+        """What must be the same in both readings."""
+        return self.hold.lease, self.record
+
+    @property
+    def age(self) -> tuple[int, str]:
+        """The greatest in a circle gives way."""
+        return self.record.began, self.record.lease
 
 
-class Detective:
-    """Advertises one wait, and looks for a circle of waiters that it is in (ADR 11).
+def may_deadlock(rt: Runtime, ask: Ask) -> bool:
+    """Whether a waiter looks for circles, if it holds something."""
+    return ask.detects and rt.capabilities.circles
 
-    While it waits, each lease that its task or thread holds has a small lease of another kind, found by that
-    one's fingerprint, whose note says what is waited for. A circle is read twice and believed if it is the
-    same: ids are used once, so all of it stood between the two readings. The youngest of a circle gives way.
-    """
+
+class DeadlockDetector:
+    """The wait records of one wait, and its search for a circle. Call `look` at `due_at`, and `end`."""
 
     def __init__(self, rt: Runtime, ask: Ask, since: float) -> None:
         self._rt = rt
         self._ask = ask
         self._since = since
-        self._held = [ref(lease) for lease in rt.holding.of(rt.me())]
+        self.due_at = since + FIRST_LOOK
+        """When to look next; `inf` if never."""
+        self._pause = FIRST_LOOK
+        self._held: list[ref[Any]] | None = None
+        """What our task or thread holds. It cannot come to hold more while it waits."""
         self._ids: dict[str, str] = {}
-        """Of our adverts, by the fingerprint of what is held."""
-        self._mine: dict[str, Advert] = {}
+        """Ids of our records, by the fingerprint of the lease that is held."""
+        self._mine: dict[str, WaitRecord] = {}
         self._began: dict[str, int] = {}
-        self._in_doubt = False
+        self._in_flight = False
         self._reads = 0
 
-    @property
-    def holds_anything(self) -> bool:
-        """Whether anybody could wait for us."""
-        return any(self._standing())
-
     async def look(self, place: str) -> None:
-        """Raises `Deadlock` if this wait is in a circle, and began last of all that are."""
-        wait = Wait(self._ask.key, self._ask.units, place)
-        if any(advert.wait != wait for advert in self._mine.values()):
-            self._give_up_adverts()  # our place is another by now
-        await self._advertise(wait)
+        """Look for a circle, from the position with that fingerprint.
+
+        Raises `Deadlock` if this wait is in one and began last of all.
+        """
+        if self._held is None:
+            self._held = [ref(lease) for lease in self._rt.holding.of(self._rt.me())]
+        if not any(self._standing()):  # so nobody waits for us
+            self.due_at = inf
+            return
+        self._pause = min(2 * self._pause, max(self._ask.ttl / 2, FIRST_LOOK))
+        try:
+            await self._look(Wait(self._ask.key, self._ask.units, place))
+        finally:
+            self.due_at = self._rt.now() + self._pause
+
+    async def _look(self, wait: Wait) -> None:
+        if any(record.wait != wait for record in self._mine.values()):
+            self.end()  # our position is another by now
+        for lease in self._standing():
+            await self._write_record(lease, wait)
         circle = await self._find(wait)
-        if circle is None or max(circle, key=_age) is not circle[-1]:
+        if circle is None or max(circle, key=lambda link: link.age) is not circle[-1]:
             return
         again = await self._find(wait)
-        if again is not None and [step.seen for step in again] == [step.seen for step in circle]:
+        if again is not None and [x.identity for x in again] == [x.identity for x in circle]:
             raise _deadlock(self._rt, self._ask.key, again)
 
-    def withdraw(self) -> None:
-        """The wait is over."""
-        self._give_up_adverts()
-
-    # -- telling ------------------------------------------------------------------------------------
-
-    async def _advertise(self, wait: Wait) -> None:
-        """Take or renew an advert for each lease that is held here."""
-        for lease in self._standing():
-            await self._advertise_on(lease, wait)
-
-    async def _advertise_on(self, lease: str, wait: Wait) -> None:
-        own = self._ids.setdefault(lease, new_id())
-        waited = round((self._rt.now() - self._since) * 1e6)
-        began = self._began.get(lease, -waited)
-        advert = Acquire(
-            wait_key(lease),
-            own,
-            self._ask.owner,
-            max(self._ask.ttl, LEAST_TTL),
-            capacity=MANY,
-            note=written(wait, began),
-        )
-        self._in_doubt = True
-        reply = (await self._rt.call(advert)).reply
-        self._in_doubt = False
-        if isinstance(reply, Granted):
-            began = self._began.setdefault(lease, reply.token - waited)
-            self._mine[lease] = Advert(fingerprint(own), began, wait)
-
-    def _give_up_adverts(self) -> None:
-        bury = burial(self._rt.call_timeout) if self._in_doubt else 0.0
+    def end(self) -> None:
+        """Give up our wait records, in the background."""
         ids, self._ids, self._mine = self._ids, {}, {}
         for lease, own in ids.items():
-            self._rt.keeper.abandon(wait_key(lease), own, bury)
+            give_up(self._rt, wait_key(lease), own, self._in_flight)
+
+    async def _write_record(self, lease: str, wait: Wait) -> None:
+        """Take the record for a lease that is held, or renew it."""
+        own = self._ids.setdefault(lease, new_id())
+        waited = round((self._rt.now() - self._since) * 1e6)
+        note = note_of(wait, self._began.get(lease, -waited))
+        ttl = max(self._ask.ttl, LEAST_TTL)
+        record = Acquire(wait_key(lease), own, self._ask.owner, ttl, capacity=MANY, note=note)
+        self._in_flight = True
+        reply = (await self._rt.call(record)).reply
+        self._in_flight = False
+        if isinstance(reply, Granted):
+            began = self._began.setdefault(lease, reply.token - waited)
+            self._mine[lease] = WaitRecord(fingerprint(own), began, wait)
 
     def _standing(self) -> Iterator[str]:
         """The fingerprints of what our task or thread holds."""
-        for lease in self._held:
+        for lease in self._held or ():
             held = lease()
             if held is not None and held._stands:
                 yield fingerprint(held._id)
 
-    # -- looking ------------------------------------------------------------------------------------
-
-    async def _find(self, wait: Wait) -> tuple[Step, ...] | None:
+    async def _find(self, wait: Wait) -> tuple[Link, ...] | None:
         """A circle that leads from this wait to a lease of ours."""
         self._reads = 0
         return await self._follow(wait, (), {wait.place})
 
     async def _follow(
-        self, wait: Wait, path: tuple[Step, ...], seen: set[str]
-    ) -> tuple[Step, ...] | None:
+        self, wait: Wait, path: tuple[Link, ...], seen: set[str]
+    ) -> tuple[Link, ...] | None:
         status = await self._read(wait.key)
         for hold in _in_the_way(status, wait, is_ours=not path):
             own = self._mine.get(hold.lease)
             if own is not None and not path:
-                continue  # who waits to upgrade a lease is not in its own way
-            advert = own or _advert(await self._read(wait_key(hold.lease)))
-            if advert is None or (own is None and advert.wait.place in seen):
+                continue  # a waiter that upgrades a lease is not in its own way
+            record = own or record_in(await self._read(wait_key(hold.lease)))
+            if record is None or (own is None and record.wait.place in seen):
                 continue
-            steps = (*path, Step(wait.key, hold, advert))
+            links = (*path, Link(wait.key, hold, record))
             if own is not None:
-                return steps
-            seen.add(advert.wait.place)
-            found = await self._follow(advert.wait, steps, seen)
+                return links
+            seen.add(record.wait.place)
+            found = await self._follow(record.wait, links, seen)
             if found is not None:
                 return found
         return None
@@ -280,9 +203,9 @@ class Detective:
 
 
 def _in_the_way(status: Status, wait: Wait, *, is_ours: bool) -> list[Holder]:
-    """Those without whose leaving that place can't be granted, of those that the store lists.
+    """The listed holders without whose leaving that position can't be granted.
 
-    Of others' places only those that the store names are believed in: an advert may outlive its wait.
+    Others' positions count only if the store names them, because a record may outlive its wait.
     """
     all_named = status.waiting <= len(status.waiters)
     named = any(waiter.lease == wait.place for waiter in status.waiters)
@@ -295,30 +218,15 @@ def _in_the_way(status: Status, wait: Wait, *, is_ours: bool) -> list[Holder]:
     ]
 
 
-def _age(step: Step) -> tuple[int, str]:
-    return step.advert.began, step.advert.lease
-
-
-def _advert(status: Status) -> Advert | None:
-    """What the holder of a lease tells, the newest if it tells several things."""
-    for holder in reversed(status.holders):
-        try:
-            wait, stamp = read(holder.note)
-            return Advert(holder.lease, stamp if stamp > 0 else holder.token + stamp, wait)
-        except ValueError:
-            continue  # of another release than this
-    return None
-
-
-def _deadlock(rt: Runtime, key: bytes, circle: tuple[Step, ...]) -> Deadlock:
-    """What whoever gives way is told: who holds what, and waits for what."""
-    holds = [step.hold for step in circle]
+def _deadlock(rt: Runtime, key: bytes, circle: tuple[Link, ...]) -> Deadlock:
+    """The error for the waiter that gives way: who holds what, and waits for what."""
+    holds = [link.hold for link in circle]
     alike = len({hold.owner for hold in holds}) < len(holds)
     names = rt.holding.names() if alike else {}
     told = "; ".join(
-        f"{step.hold.owner}{names.get(step.hold.lease, '')} holds {key_shown(step.key)} and waits for "
-        f"{key_shown(step.advert.wait.key)}"
-        for step in (circle[-1], *circle[:-1])
+        f"{link.hold.owner}{names.get(link.hold.lease, '')} holds {key_shown(link.key)} and waits for "
+        f"{key_shown(link.record.wait.key)}"
+        for link in (circle[-1], *circle[:-1])
     )
     return Deadlock(
         f"{told}: none of these waits can end. Yours began last, so it was cancelled. Release what you hold "

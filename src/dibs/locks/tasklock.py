@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar, Never, NoReturn, Self, Unpack
 
 from dibs.config import UNSET, Duration, LockConfig, Unset, flag, safe_ttl, seconds
@@ -11,7 +12,7 @@ from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, LeaseRules
 from dibs.locks.messages import key_shown, span
-from dibs.locks.requests import Grant, NoOptions, Terms, refuse_options, shown_as
+from dibs.locks.requests import Grant, NoOptions, Terms, known_configs, refuse_options, shown_as
 from dibs.runtime.port import Runtime
 from dibs.settings import configured_together
 
@@ -119,6 +120,22 @@ def task_configured(
     )
 
 
+@lru_cache(maxsize=256)
+def _lock_config(config: TaskLockConfig) -> LockConfig:
+    """How the key of a task lock is acquired and held."""
+    longest: Any = config.max_hold
+    shortest: Any = config.min_hold
+    return LockConfig(
+        # `min_hold` counts from the answer, which takes a sixth of the ttl at most
+        ttl=max(longest, shortest * 6 / 5),
+        wait=0,
+        auto_renew=False,
+        max_hold=longest,
+        note=config.note,
+        label=config.label,
+    )
+
+
 class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     """One start at a time, and none too soon after the one before."""
 
@@ -146,14 +163,15 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
     ) -> None:
         if more or others:
             refuse_options(f"a {self.kind}", others, TaskLockBase.__init__, more and self._takes)
-        given = {
-            "min_hold": min_hold,
-            "max_hold": max_hold,
-            "cancel": cancel,
-            "note": note,
-            "label": label,
-        }
-        config = task_configured(name, given, env_prefix=env_prefix, env_load=env_load)
+        given = (min_hold, max_hold, cancel, note, label)
+        known = None
+        if env_load and env_prefix is None:
+            known = known_configs(client, self.kind, READERS, TaskLockConfig, for_all=False)
+        if known is not None:
+            config = known.config(given)
+        else:
+            options = dict(zip(READERS, given, strict=True))
+            config = task_configured(name, options, env_prefix=env_prefix, env_load=env_load)
         self._describe_task(name, config, on_lost, require, client)
 
     @classmethod
@@ -184,13 +202,4 @@ class TaskLockBase[LeaseT: TaskLeaseBase](PrimitiveBase[LeaseT]):
         self._more = LeaseRules(
             retain=self.min_hold, deadline_is="max_hold", overruns=not config.cancel
         )
-        hold = LockConfig(
-            # `min_hold` counts from the answer, which takes a sixth of the ttl at most
-            ttl=max(self.max_hold, self.min_hold * 6 / 5),
-            wait=0,
-            auto_renew=False,
-            max_hold=config.max_hold,
-            note=config.note,
-            label=config.label,
-        )
-        self._describe(name, hold, on_lost, require, client)
+        self._describe(name, _lock_config(config), on_lost, require, client)

@@ -1,4 +1,4 @@
-"""Telling whoever asked how a wait goes: who holds it, how many are ahead, how long it may take."""
+"""Reports about a wait, for `on_wait`: who holds it, how many are ahead, how long it may take."""
 
 import inspect
 import logging
@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dibs.locks.messages import contention, key_shown, span
-from dibs.model import Holder, Status
+from dibs.locks.messages import ASIDE, contention, key_shown, span
+from dibs.model import Holder, Inspect, Status
+from dibs.runtime.port import Runtime
 
 log = logging.getLogger("dibs")
 
@@ -40,10 +41,8 @@ type OnWait = Callable[[Waiting], Any]
 """Called with how a wait goes; in an event loop it may return something to await."""
 
 
-class Pace:
-    """How fast a place has moved, and so how long it will take to the front."""
-
-    __slots__ = ("_first", "_last", "_moved_at", "_since")
+class WaitEstimator:
+    """How fast a position has moved, and so how long it takes to the front."""
 
     def __init__(self, now: float) -> None:
         self._since = self._moved_at = now
@@ -51,7 +50,7 @@ class Pace:
         self._last = 0
 
     def saw(self, position: int | None, now: float) -> None:
-        """So many were ahead then. Who comes in by priority only makes it slower."""
+        """So many were ahead then. Later waiters of a higher priority only make it slower."""
         if position is None:
             return
         if self._first is None:
@@ -68,27 +67,40 @@ class Pace:
         return max(each * (self._last + 1) - (now - self._moved_at), 0.0)
 
 
-class Watcher:
-    """Tells one callback about one wait."""
+class WaitReporter:
+    """Calls `on_wait` of one wait. Call `report` at `due_at`."""
 
-    __slots__ = ("_key", "_on_wait", "_pace", "_since")
-
-    def __init__(self, key: bytes, on_wait: OnWait, now: float) -> None:
+    def __init__(self, rt: Runtime, key: bytes, on_wait: OnWait, since: float) -> None:
+        self._rt = rt
         self._key = key
         self._on_wait = on_wait
-        self._since = now
-        self._pace = Pace(now)
+        self._since = since
+        self._estimator = WaitEstimator(since)
+        self.due_at = since
 
-    async def tell(self, status: Status, position: int | None, now: float) -> None:
-        """Call it. What goes wrong there ends no wait."""
-        self._pace.saw(position, now)
+    async def report(self, place: str, ahead: int | None) -> None:
+        """Ask the store who is in the way, and call `on_wait`. Its exceptions end no wait.
+
+        `place` is the fingerprint of the position, `ahead` how many the store last said are before it.
+        """
+        try:
+            status = (await self._rt.call(Inspect(self._key), ASIDE)).reply
+            if isinstance(status, Status):
+                named = [waiter.lease for waiter in status.waiters]
+                await self._call(status, named.index(place) if place in named else ahead)
+        finally:
+            self.due_at = self._rt.now() + EVERY
+
+    async def _call(self, status: Status, position: int | None) -> None:
+        now = self._rt.now()
+        self._estimator.saw(position, now)
         waiting = Waiting(
             key=self._key,
             holders=status.holders,
             position=position,
             waiting=status.waiting,
             waited=now - self._since,
-            estimate=self._pace.left(now),
+            estimate=self._estimator.left(now),
         )
         try:
             told = self._on_wait(waiting)

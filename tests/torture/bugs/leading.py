@@ -42,7 +42,7 @@ BUGS = {
     "a term ends before its blocks": Bug(
         frozenset({"order"}),
         WHERE,
-        patches=patched("campaign.CampaignBase._until_unguarded", nobody_is_guarded),
+        patches=patched("election.CampaignBase._until_unguarded", nobody_is_guarded),
     ),
     "a term survives its resignation": Bug(
         frozenset({"order"}), WHERE, patches=patched("term.TermBase._resign", resigns_some_time)

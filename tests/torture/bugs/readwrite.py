@@ -91,7 +91,7 @@ BUGS = {
         WHERE,
         patches=(
             *patched("acquire.AcquireAttempt._refuse_upgrade", wherever_it_stands),
-            *patched("deadlock.Detective.look", nobody_looks),  # which would find them later
+            *patched("deadlock.DeadlockDetector.look", nobody_looks),  # which would find them later
         ),
     ),
 }

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from dibs.locks.allof import Gathering
-from dibs.locks.allof_leases import LeasesBase
+from dibs.locks.allof import Gathering, LeasesBase
 from dibs.model import Acquire, Command, Reply
 from tests.torture.bugs.bug import Apply, Bug, patched, twisted
 from tests.torture.bugs.readwrite import nobody_looks
@@ -56,7 +55,7 @@ BUGS = {
     "AllOf asks the first of its leases only": Bug(
         frozenset({"deadline", "overlap"}),
         ALLOF,
-        patches=patched("allof_leases.LeasesBase.ensure", of_the_first),
+        patches=patched("allof.LeasesBase.ensure", of_the_first),
     ),
     "the first release ends a reentrant hold": Bug(
         frozenset({"overlap", "error"}),
@@ -64,7 +63,9 @@ BUGS = {
         patches=patched("reentrant.Depth.leave", with_the_first),
     ),
     "circles are not looked for": Bug(
-        frozenset({"stuck"}), ("crossed",), patches=patched("deadlock.Detective.look", nobody_looks)
+        frozenset({"stuck"}),
+        ("crossed",),
+        patches=patched("deadlock.DeadlockDetector.look", nobody_looks),
     ),
     "no lock delay": Bug(frozenset({"early"}), ("delayed",), store=twisted(no_delay)),
 }

@@ -56,7 +56,7 @@ async def gather(hand: Hand, wanted: list[Any]) -> Any:
 
 async def within(hand: Hand, leases: Any) -> None:
     """As `async with AllOf(…) as leases` does."""
-    leases._enter()
+    await leases._begin()
     try:
         await use(hand, leases)
     except BaseException as error:
