@@ -101,7 +101,10 @@ class Lease(LeaseBase, HeldBlock):
         await self._renew(ttl)
 
     def release(self) -> Coroutine[Any, Any, bool]:
-        """Release the lease; True if it was held until now. Can be called again."""
+        """Release the lease; True if it was held until now. Can be called again.
+
+        With `reentrant=True` each call undoes one acquire, and the last one releases.
+        """
         return self._release()
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:

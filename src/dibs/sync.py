@@ -102,7 +102,10 @@ class Lease(LeaseBase, HeldBlock):
         step(self._renew(ttl))
 
     def release(self) -> bool:
-        """Release the lease; True if it was held until now. Can be called again."""
+        """Release the lease; True if it was held until now. Can be called again.
+
+        With `reentrant=True` each call undoes one acquire, and the last one releases.
+        """
         return step(self._release())
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:

@@ -75,12 +75,8 @@ class LeaseRules(NamedTuple):
 COMMON = LeaseRules()
 
 
-class Block(NamedTuple):
-    """A `with` block that relies on a lease."""
-
-    owner: object
-    """The task or thread that entered it."""
-    guard: Guard
+type Block = tuple[object, Guard]
+"""A `with` block that relies on a lease: the task or thread that entered it, and its guard."""
 
 
 class Watcher(Protocol):
@@ -178,12 +174,13 @@ class LeaseBase:
         if terms.max_hold is not None:
             self._hold_until = since + terms.max_hold
             self._deadline = min(self._deadline, self._hold_until)
+        lead = renew_after(terms.ttl)
         rules = self._rules
         if rules is not COMMON:
+            lead = self._lead
             self._deadline = min(self._deadline, since + rules.trust_for)
             if rules.retain:
                 self._retain_until = rt.now() + rules.retain
-        lead = self._lead
         renew_at = since + lead
         if claim_by is not None:  # soon, but no sooner: a short hold should not pay for it
             renew_at, lead = claim_by, round(claim_by - since, 3)
@@ -300,7 +297,8 @@ class LeaseBase:
         if self._terms.exclusive and self._end is None:
             self._rt.holding.put(self.key, me, self)
         if self._blocks:
-            self._blocks.pop().guard.leave(None)
+            _, guard = self._blocks.pop()
+            guard.leave(None)
             self._open_block()
         return self
 
@@ -352,13 +350,23 @@ class LeaseBase:
         rt = self._rt
         guard = rt.guard()
         guard.enter()
-        self._blocks.append(Block(rt.me(), guard))
+        self._blocks.append((rt.me(), guard))
         if self._end in LOSSES:
             guard.fire()
 
-    async def _leave(self, exc: BaseException | None) -> None:
-        """The body has ended: release. Raise `LeaseLost` where a loss ended it."""
-        await self._end_hold(exc, self._exit_block(exc))
+    async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
+        """The body has ended: release. Raise `LeaseLost` where a loss ended it.
+
+        `ours`: nothing but a loss has ended it, which `_exit_block` has found.
+        """
+        if ours is None:
+            ours = self._exit_block(exc)
+        if self._end is None and self._rt.now() < self._deadline:
+            await self._release()
+            return
+        loss = self._settle_loss()
+        if loss is not None and not (self._rules.overruns and loss.reason == "max_hold"):
+            raise_loss(loss, exc, ours)
 
     def _exit_block(self, exc: BaseException | None) -> bool:
         """Nothing interrupts the body any more; return whether nothing but a loss has ended it."""
@@ -366,21 +374,13 @@ class LeaseBase:
         if not blocks:
             return True
         block = blocks[-1]
-        if len({each.owner for each in blocks}) > 1:
+        if len(blocks) > 1 and len({owner for owner, _ in blocks}) > 1:
             me = self._rt.me()
-            block = next((each for each in reversed(blocks) if each.owner is me), block)
+            block = next((each for each in reversed(blocks) if each[0] is me), block)
         if self._depth is not None:
             self._depth.restore(len(blocks))
         blocks.remove(block)
-        return block.guard.leave(exc)
-
-    async def _end_hold(self, exc: BaseException | None, ours: bool) -> None:
-        if self._end is None and self._rt.now() < self._deadline:
-            await self._release()
-            return
-        loss = self._settle_loss()
-        if loss is not None and not (self._rules.overruns and loss.reason == "max_hold"):
-            raise_loss(loss, exc, ours)
+        return block[1].leave(exc)
 
     def _settle_loss(self) -> LeaseLost | None:
         """A block has ended: give up what is left of a lost lease; return the error, if it was lost."""
@@ -394,7 +394,7 @@ class LeaseBase:
 
     def _interrupt(self) -> None:
         """Interrupt each task in its innermost block. The loss passes on through those around it."""
-        innermost = {block.owner: block.guard for block in self._blocks}
+        innermost = dict(self._blocks)
         for guard in innermost.values():
             guard.fire()
 
@@ -404,7 +404,7 @@ class LeaseBase:
         blocks = self._blocks
         if not blocks or (self._depth is not None and len(blocks) < len(self._depth)):
             return False
-        return all(block.guard.is_orphaned for block in blocks)
+        return all(guard.is_orphaned for _, guard in blocks)
 
     # -- renewal --------------------------------------------------------------------------------------
 

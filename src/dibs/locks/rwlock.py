@@ -262,15 +262,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     def __init__(
         self, name: str | bytes, *more: Never, **options: Unpack[ClientLockOptions]
     ) -> None:
-        self._reading = reading = self._read_type(name, *more, **options)
-        self._writing = self._write_type.from_config(
-            name,
-            reading.config,
-            on_lost=reading._on_lost,
-            on_wait=reading._on_wait,
-            require=reading._require,
-            client=reading._client,
-        )
+        self._describe_sides(self._read_type(name, *more, **options))
 
     @classmethod
     def from_config(
@@ -285,18 +277,20 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     ) -> Self:
         """Describe it by a config; no environment is read."""
         self = cls.__new__(cls)
-        required = frozenset({require} if isinstance(require, str) else require)
-        for attribute, side in (("_reading", cls._read_type), ("_writing", cls._write_type)):
-            described = side.from_config(
-                name,
-                config,
-                on_lost=on_lost,
-                on_wait=on_wait,
-                require=required,
-                client=client,
-            )
-            setattr(self, attribute, described)
+        more: dict[str, Any] = {"on_lost": on_lost, "on_wait": on_wait, "require": require}
+        self._describe_sides(cls._read_type.from_config(name, config, client=client, **more))
         return self
+
+    def _describe_sides(self, reading: ReadT) -> None:
+        self._reading = reading
+        self._writing = self._write_type.from_config(
+            reading.name,
+            reading.config,
+            on_lost=reading._on_lost,
+            on_wait=reading._on_wait,
+            require=reading._require,
+            client=reading._client,
+        )
 
     @property
     def name(self) -> str | bytes:
