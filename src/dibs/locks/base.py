@@ -285,29 +285,17 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def _describe_here(self) -> tuple[AcquireRequest, HoldOptions]:
         """What is asked for by default, and how it is held, from this process on."""
         config: Any = self.config  # whose durations are in seconds
-        process = this_process()
+        process, ttl, units, capacity = this_process(), config.ttl, self._units, self._capacity
         owner = f"{process}/{config.label}" if config.label else process
+        priority, note = config.priority, config.note
+        delay, detects = config.lock_delay, config.detect_deadlocks
         request = AcquireRequest(
-            self.key,
-            owner,
-            config.ttl,
-            self._units,
-            self._capacity,
-            config.priority,
-            config.note,
-            lock_delay=config.lock_delay,
-            detects=config.detect_deadlocks,
+            self.key, owner, ttl, units, capacity, priority, note, 0, delay, detects
         )
+        exclusive = capacity == 1 or self._for_one
+        renews, most, on_lost = config.auto_renew, config.max_hold, self._on_lost
         options = HoldOptions(
-            config.ttl,
-            owner,
-            self._units,
-            self._capacity == 1 or self._for_one,
-            config.auto_renew,
-            config.max_hold,
-            self._on_lost,
-            self._more,
-            config.detect_deadlocks,
+            ttl, owner, units, exclusive, renews, most, on_lost, self._more, detects
         )
         self._prepared = request, options
         self._here = process  # last: from here on other threads use the wish
