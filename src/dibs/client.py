@@ -15,7 +15,7 @@ from dibs.core.names import KINDS, PROBE, Kind, key_of
 from dibs.core.timing import MIN_TTL
 from dibs.errors import ImplicitStoreWarning, NotConfigured
 from dibs.locks.base import status_of
-from dibs.locks.messages import span
+from dibs.locks.messages import format_duration
 from dibs.model import Finding, Inspect, Status
 from dibs.process import FreshLock
 from dibs.runtime.port import Runtime
@@ -318,7 +318,7 @@ async def examine(rt: Runtime) -> list[Finding]:
 
 
 def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
-    """What the store promises, and what its backend found that its settings make of it."""
+    """The store's promises, and the finding about those that its settings break."""
     told = f"{', '.join(sorted(words))} (allowed in `require=`)"
     for finding in broken:
         return replace(finding, told=f"{told}; {finding.told}")
@@ -338,7 +338,7 @@ def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
     """
     told = (
         f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
-        f"use no ttl below {span(max(20 * worst, MIN_TTL, least_ttl))}"
+        f"use no ttl below {format_duration(max(20 * worst, MIN_TTL, least_ttl))}"
     )
     if worst > 0.5:
         return Finding(
