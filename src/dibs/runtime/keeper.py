@@ -396,7 +396,7 @@ class StoreKeeper:
             return connection.apply(some, self._time_limit(some))
 
         try:
-            outcomes = step(apply_in_halves(apply, commands)).each
+            outcomes = step(apply_in_halves(apply, commands))
         except Exception as error:  # a connection's own fault costs nobody a lease
             log.exception("the keeper's connection to %s failed", self.store.url)
             self._disconnect()

@@ -10,8 +10,8 @@ from typing import Any
 
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
-from dibs.stores.aio import as_dibs, submit_in_task
-from dibs.stores.port import Deliver, Done, GiveUp
+from dibs.stores.aio import submit_in_task
+from dibs.stores.port import Deliver, Done, GiveUp, as_dibs
 from dibs.stores.sqlite import examining, scanning, upkeep
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.poll import PACE, Watch, begin_to_listen, sender
