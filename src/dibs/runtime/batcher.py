@@ -12,13 +12,14 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextvars import Context, copy_context
+from functools import partial
 
 from dibs.clock import Clock
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Acquire, Command, Reply, Revoke
 from dibs.runtime.calls import Outcome, apply_in_halves, halves
 from dibs.runtime.port import Answer
-from dibs.stores.port import MAX_BATCH, AsyncConnection, GiveUp, time_limit
+from dibs.stores.port import MAX_BATCH, AsyncConnection, GiveUp, as_dibs, time_limit
 
 ALONE = 0.002
 """Seconds for which a task goes on in place before it lets the loop turn to see who else is there."""
@@ -126,7 +127,6 @@ class Batcher:
         self._closed = False
         self._turn_began: float | None = None
         self._under_way: set[Batch] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._watched: set[Call | Batch] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -251,7 +251,7 @@ class Batcher:
         try:
             batch.give_up = self._connection.submit(batch.commands, batch.done)
         except Exception as error:  # noqa: BLE001  # a store's own fault: every caller is told
-            batch.done(_as_dibs(error))
+            batch.done(as_dibs(error))
 
     def _begin(self, batch: Batch, calls: Sequence[Call]) -> None:
         """It is under way, unless it has ended in place."""
@@ -269,7 +269,6 @@ class Batcher:
 
     def _end(self, batch: Batch) -> None:
         """It has ended: tell its callers, or try again what may be well without the others."""
-        self._watched.discard(batch)
         outcome, calls = batch.outcome, batch.calls
         assert outcome is not None
         assert calls is not None
@@ -282,6 +281,7 @@ class Batcher:
 
     def _land(self, batch: Batch, outcomes: Sequence[Outcome], *, resent: bool = False) -> None:
         self._under_way.discard(batch)
+        self._watched.discard(batch)
         if self._loop.is_closed():
             return  # nobody can be told any more
         for call, outcome in zip(batch.calls or (), outcomes, strict=True):
@@ -297,34 +297,31 @@ class Batcher:
         self._plan()
 
     def _retry(self, batch: Batch) -> None:
-        """Send it again by a task of its own. It stays under way, as copies of it may be in the store."""
+        """Send it again, by a task of its own: as it is if it is innocent, else in halves."""
         self._under_way.add(batch)
         context = None if self._context is None else self._context.copy()
         task = asyncio.Task(
-            self._sent_again(batch), loop=self._loop, eager_start=True, context=context
+            self._send_again(batch), loop=self._loop, eager_start=True, context=context
         )
         task._log_destroy_pending = False  # type: ignore[attr-defined]  # loops get closed
         if not task.done():
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            batch.give_up = task.cancel
+            self._watch(batch)
 
-    async def _sent_again(self, batch: Batch) -> None:
-        assert batch.calls is not None
-        failure = BackendUnavailable("the event loop shut down while the store was being asked")
-        outcomes: Sequence[Outcome] = [failure] * len(batch.calls)
+    async def _send_again(self, batch: Batch) -> None:
+        batch.until = self._loop.time() + self._limit(batch.calls or ())
+        apply = partial(apply_over, self._connection)
+        again = apply_in_halves if batch.is_innocent else halves
+        outcomes: Sequence[Outcome]
         try:
-            async with asyncio.timeout(self._limit(batch.calls)):
-                if batch.is_innocent:
-                    outcomes = (await apply_in_halves(self._apply, batch.commands)).each
-                else:
-                    outcomes = await halves(self._apply, batch.commands)
+            outcomes = await again(apply, batch.commands)
         except Exception as error:  # noqa: BLE001  # whatever it was, every caller is told
-            outcomes = [_as_dibs(error)] * len(batch.calls)
-        finally:
-            self._land(batch, outcomes, resent=True)
-
-    async def _apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return await apply_over(self._connection, commands)
+            outcomes = [as_dibs(error)] * len(batch.commands)
+        except asyncio.CancelledError:
+            shut = BackendUnavailable("the event loop shut down while the store was being asked")
+            self._land(batch, [shut] * len(batch.commands))
+            raise
+        self._land(batch, outcomes, resent=True)
 
     # -- time limits --------------------------------------------------------------------------------
 
@@ -380,13 +377,3 @@ async def apply_over(connection: AsyncConnection, commands: Sequence[Command]) -
 
 def _is_revoke(batch: Batch) -> bool:
     return type(batch.commands[0]) is Revoke
-
-
-def _as_dibs(error: Exception) -> DibsError:
-    if isinstance(error, DibsError):
-        return error
-    if isinstance(error, TimeoutError):
-        return BackendUnavailable("the store did not answer in time")
-    failure = BackendUnavailable(f"the store failed: {error!r}")
-    failure.__cause__ = error
-    return failure

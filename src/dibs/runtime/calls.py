@@ -1,7 +1,6 @@
 """What is tried again when a batch fails as a whole."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Reply
@@ -12,20 +11,12 @@ type Outcome = Reply | DibsError
 type Apply = Callable[[Sequence[Command]], Awaitable[Sequence[Reply]]]
 
 
-class Outcomes(NamedTuple):
-    """Results of all commands of a batch."""
-
-    each: Sequence[Outcome]
-    resent: bool
-    """Some may have reached the store more than once."""
-
-
-async def apply_in_halves(apply: Apply, commands: Sequence[Command]) -> Outcomes:
+async def apply_in_halves(apply: Apply, commands: Sequence[Command]) -> Sequence[Outcome]:
     """Apply a batch. If it fails as a whole, try its halves: a bad command costs the others nothing."""
     first = await _whole(apply, commands)
     if not _failed(first) or len(commands) == 1:
-        return Outcomes(first, resent=False)
-    return Outcomes(await halves(apply, commands), resent=True)
+        return first
+    return await halves(apply, commands)
 
 
 async def halves(apply: Apply, commands: Sequence[Command]) -> Sequence[Outcome]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Reply
-from dibs.stores.port import Done, GiveUp
+from dibs.stores.port import Done, GiveUp, as_dibs
 
 BUFFER = 65536
 """Bytes that are read at a time, at most."""
@@ -33,15 +33,6 @@ async def _tell(applying: Coroutine[Any, Any, Sequence[Reply]], done: Done) -> N
     except Exception as error:  # noqa: BLE001  # whatever it was, the callers are told
         result = as_dibs(error)
     done(result)
-
-
-def as_dibs(error: Exception) -> DibsError:
-    """What callers are told of an error in a store."""
-    if isinstance(error, DibsError):
-        return error
-    failure = BackendUnavailable(f"the store failed: {error!r}")
-    failure.__cause__ = error
-    return failure
 
 
 class LoopEnd:

@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Protocol
 
 from dibs.clock import Clock
-from dibs.errors import DibsError, NotConfigured
+from dibs.errors import BackendUnavailable, DibsError, NotConfigured
 from dibs.model import Capabilities, Command, Finding, Page, Reply, Wakeup
 
 MAX_BATCH = 512
@@ -177,6 +177,15 @@ class Store(Protocol):
             f"{self.url} can't be part of a transaction: within= is for leases in the database that "
             "the transaction is in, and of the stores here postgresql:// can do that"
         )
+
+
+def as_dibs(error: Exception) -> DibsError:
+    """What callers are told of an error in a store."""
+    if isinstance(error, DibsError):
+        return error
+    failure = BackendUnavailable(f"the store failed: {error!r}")
+    failure.__cause__ = error
+    return failure
 
 
 def step[T](coroutine: Coroutine[Any, Any, T]) -> T:

@@ -11,8 +11,8 @@ from queue import SimpleQueue
 
 from dibs.errors import DibsError
 from dibs.model import Command, Finding, Page, Reply, Wakeup
-from dibs.stores.aio import as_dibs, resolve
-from dibs.stores.port import Deliver, Done, GiveUp
+from dibs.stores.aio import resolve
+from dibs.stores.port import Deliver, Done, GiveUp, as_dibs
 from dibs.stores.sqlite import maintenance
 from dibs.stores.sqlite.connection import Connection
 from dibs.stores.sqlite.errors import Busy
