@@ -12,7 +12,7 @@ from dibs.errors import (
 from dibs.stores.redis.url import Endpoint
 
 RIGHTS = (
-    "~dibs:* &dibs:inbox:NAME:* +fcall +function|load +time +get +set +del +pexpire +hmget +hset +hdel"
+    "~dibs:* &dibs:inbox:NAME:* +fcall +function|load +time +get +set +mget +del +pexpire +hmget +hset +hdel"
     " +zadd +zrem +zrange +zrank +zcount +publish +subscribe +ping +scan"
 )
 """All that the user NAME needs in an ACL; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`.
