@@ -8,7 +8,7 @@ from typing import Any, cast
 from weakref import WeakSet
 
 from dibs.errors import BackendUnavailable, DibsError
-from dibs.model import Command, Finding, Page, Reply
+from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.process import on_fork
 from dibs.stores.aio import BufferedLink, LoopEnd, resolve, submit_in_task
 from dibs.stores.port import Deliver, Done, GiveUp
