@@ -14,7 +14,14 @@ from dibs.core.proof import is_proven
 from dibs.model import Acquire, Command, Inspect, Refused, Reply, Wakeup
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP, Scripted
-from tests.stores.told_plans import LINE, TOLD, beat, crowd, wish
+from tests.stores.told_plans import LINE, TOLD, beat, crowd, leave, wish
+
+ALONE: list[list[Any]] = [
+    [[wish("a")], [leave("a")], [Inspect(LINE)], [wish("b", units=2, capacity=2)], [Inspect(LINE)]],
+    [[wish("a", lock_delay=4.0)], [Inspect(LINE)], 31.0, [wish("b", queue=False)], [leave("a")]],
+    [[wish("a", ttl=3.0)], 3.5, [leave("a")], [wish("b")], [leave("b"), Inspect(LINE)]],
+]
+"""A mutex that nobody else holds or wants, which is granted and released without a book."""
 
 CROWDS: list[list[Any]] = [
     [crowd(150, patience=5.0), 6.0, [beat(149)], [Inspect(LINE)], [Inspect(LINE)], [Inspect(LINE)]],
@@ -109,7 +116,7 @@ _SETTINGS: dict[str, Any] = {
 
 def hold_equal(subject: Scripted, examples: int, **more: Any) -> None:
     """Raises where an answer differs, with the smallest plan that shows it."""
-    for plan in [*TOLD, *CROWDS]:
+    for plan in [*TOLD, *ALONE, *CROWDS]:
         follow(plan, subject)
 
     @settings(max_examples=examples, **_SETTINGS, **more)
@@ -138,7 +145,7 @@ def some_plans(count: int) -> Sequence[list[Any]]:
 
 def first_difference(subject: Scripted, examples: int) -> int | None:
     """The number of the first plan after which an answer differs."""
-    for number, plan in enumerate([*TOLD, *CROWDS, *some_plans(examples)]):
+    for number, plan in enumerate([*TOLD, *ALONE, *CROWDS, *some_plans(examples)]):
         try:
             follow(plan, subject)
         except AssertionError:

@@ -2,38 +2,49 @@
 
 MUTANTS = {
     "a plain lease in anybody's hands": (
-        "if string.sub(hold, 1, #begins) == begins then",
+        "if string.sub(raw, from, from + #begins - 1) == begins then",
         "if true then",
     ),
-    "a plain release after the end": ("used == 1 and turn.now < due then", "used == 1 then"),
-    "a plain release of what is told to end": (
-        "HELD_BY .. cmsgpack.pack(id, 'held')",
-        "HELD_BY .. cmsgpack.pack(id)",
+    "a plain release after the end": (
+        "and list[4] == 0 and turn.now < due then",
+        "and list[4] == 0 then",
     ),
     "a plain release that keeps nothing": ("and list[3] == 0 and list[4]", "and list[4]"),
-    "a plain release that buries nothing": ("and list[4] == 0 and used", "and used"),
+    "a plain release that buries nothing": ("and list[4] == 0 and turn", "and turn"),
     "a plain grant of what is held": (
-        "name == 'acquire' and used == 0 and",
+        "name == 'acquire' and inside == 0 and",
         "name == 'acquire' and",
     ),
     "a plain grant beside the queue": ("or outside > 0 or", "or"),
     "a plain grant of many units": ("and units == 1 and capacity", "and capacity"),
-    "a plain grant of many": ("and capacity == 1 and lock_delay", "and lock_delay"),
-    "a plain grant without lock_delay": (
-        "and capacity == 1 and lock_delay == 0 then",
-        "and capacity == 1 then",
-    ),
+    "a plain grant of many": ("and capacity == 1 then\n    local ends", "then\n    local ends"),
     "a plain grant below the floor": (
         "last = next_token(last, turn.stamp, floor)\n    local row",
         "last = next_token(last, turn.stamp, 0)\n    local row",
     ),
-    "a plain grant that forgets arrivals": (
-        "1, last, 1, arrivals, 1, 0, 0, 0, ends, ends, 0, 1,",
-        "1, last, 1, 0, 1, 0, 0, 0, 1e300, ends, 0, 1,",
+    "a plain grant that never ends": (
+        "arrivals, 1, 0, 0, 0, ends,",
+        "arrivals, 1, 0, 0, 0, 1e300,",
+    ),
+    "a plain grant that is taken by nobody": (
+        "arrivals, 1, 0, 0, 0, ends,",
+        "arrivals, 0, 0, 0, 0, ends,",
+    ),
+    "a plain release that frees nothing": (
+        "arrivals, 0, 0, 0, 0, INFINITY,",
+        "arrivals, 1, 0, 0, 0, INFINITY,",
     ),
     "a plain release that forgets the token": (
         "FORMAT, 0, last, 1, arrivals,",
         "FORMAT, 0, 0, 1, arrivals,",
+    ),
+    "a plain hold that is younger": (
+        "struct.pack(PLAIN, last, ends, turn.stamp)",
+        "struct.pack(PLAIN, last, ends, 0)",
+    ),
+    "a plain hold that stays as it was": (
+        "    self.inner_raw = nil -- it has changed\n",
+        "    local _ = 0\n",
     ),
     "the token not raised": ("math.max(last + 1, floor + 1", "math.max(last, floor + 1"),
     "the floor ignored": ("floor + 1, believable", "believable"),
@@ -111,8 +122,8 @@ MUTANTS = {
     "the hold inside not listed": ("  found[#found + 1] = self.inner\n", ""),
     "the hold inside never ends": ("  looked_at[#looked_at + 1] = self.inner\n", ""),
     "a change that is not written": (
-        "  if entry ~= self.inner then\n    self:write",
-        "  if old ~= entry then\n    self:write",
+        "-- it has changed\n  else",
+        "-- it has changed\n  elseif old ~= entry then",
     ),
     "newcomers not counted": (
         "elseif self.place > 0 then\n    ahead =",

@@ -53,7 +53,9 @@ def test_every_server_applies_batches(side: Side, tmp_path: Path, program: Any) 
     side.run(case)
 
 
-@pytest.mark.parametrize("lacking", [FUNCTIONS, {"+fcall"}, {"+function|load"}], ids=str)
+@pytest.mark.parametrize(
+    "lacking", [FUNCTIONS, {"+fcall"}, {"+function|load"}], ids=["both", "fcall", "load"]
+)
 def test_without_the_rights_the_same_text_runs_as_a_script(
     side: Side, tmp_path: Path, lacking: set[str]
 ) -> None:

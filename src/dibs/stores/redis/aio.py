@@ -228,12 +228,7 @@ class AsyncRedisConnection:
         )
 
     async def examine(self) -> Sequence[Finding]:
-        """Look at the server, or at one of the Cluster's."""
-        link = await self._router.dial()
-        try:
-            return await health.examine(link, self._settings.holdoff)
-        finally:
-            link.close()
+        return await health.examine(await self._router.dial(), self._settings.holdoff)
 
     # -- notifications ------------------------------------------------------------------------------
 
@@ -253,7 +248,7 @@ class AsyncRedisConnection:
         self.inbox = self._context.inbox = inbox
 
     def _hand_on(self, news: Sequence[Wakeup] | DibsError) -> None:
-        self._deliver(news)
+        self._deliver(news)  # which may be another one by now
 
     def _unsubscribe(self) -> None:
         subscription, self._subscription = self._subscription, None

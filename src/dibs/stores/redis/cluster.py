@@ -265,11 +265,7 @@ class Cluster:
         await self._learn()
         found: set[bytes] = set()
         for endpoint in self._nodes():
-            link = await connect(self._settings, self._dial, endpoint)
-            try:
-                found |= await scanning.names_on(link)
-            finally:
-                link.close()
+            found |= await scanning.names_on(await connect(self._settings, self._dial, endpoint))
         return found
 
     def close(self) -> None:

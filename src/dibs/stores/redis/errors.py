@@ -12,7 +12,7 @@ from dibs.errors import (
 from dibs.stores.redis.url import Endpoint
 
 RIGHTS = (
-    "~dibs:* &dibs:inbox:NAME:* +fcall +function|load +time +get +set +del +pexpire +hmget +hset +hdel"
+    "~dibs:* &dibs:inbox:NAME:* +fcall +function|load +time +get +set +mget +del +pexpire +hmget +hset +hdel"
     " +zadd +zrem +zrange +zrank +zcount +publish +subscribe +ping +scan"
 )
 """All that the user NAME needs in an ACL; on a Cluster also `+cluster|slots +asking`, by Sentinel `+role`.
@@ -22,78 +22,51 @@ Redis 6 has no Functions: there `+evalsha +script|load` replace `+fcall +functio
 
 type Kind = Callable[[str], DibsError]
 
-_MEANINGS: dict[str, tuple[Kind, str]] = {
-    "NOAUTH": (
-        Forbidden,
-        (
-            "Redis requires a password. Add it to the URL: redis://:PASSWORD@host "
-            "(or redis://USER:PASSWORD@host with ACLs)"
-        ),
-    ),
-    "WRONGPASS": (
-        Forbidden,
-        (
-            "it does not accept this user name and password: check the URL; "
-            "an administrator can run `ACL LIST`"
-        ),
-    ),
-    "NOPERM": (
-        Forbidden,
-        f"this user's ACL does not allow it; a user NAME needs: {RIGHTS}",
-    ),
-    "DENIED": (
-        Forbidden,
-        "protected mode is on: set a password, or bind it to an address that only you reach",
-    ),
-    "READONLY": (
-        BackendUnavailable,
-        "it is a replica, as after a failover: name its master, or let Sentinels find it",
-    ),
-    "LOADING": (BackendUnavailable, "it is still loading its data: it will be there soon"),
-    "MASTERDOWN": (BackendUnavailable, "it is a replica that has lost its master"),
-    "CLUSTERDOWN": (
-        BackendUnavailable,
-        "the Cluster is down: see `CLUSTER INFO` for slots that nobody serves",
-    ),
-    "TRYAGAIN": (BackendUnavailable, "a slot is moving to another node: it will be there soon"),
-    "OOM": (
-        BackendUnavailable,
-        "it is out of memory: raise `maxmemory`, and keep `maxmemory-policy noeviction`",
-    ),
-    "BUSY": (
-        BackendUnavailable,
-        "a script has been running for long: see `SCRIPT KILL` and `FUNCTION KILL`",
-    ),
-    "MISCONF": (
-        BackendUnavailable,
-        "it can't write its data to disk and refuses to change any: see its log",
-    ),
-    "NOREPLICAS": (
-        BackendUnavailable,
-        "too few replicas are in touch for `min-replicas-to-write`",
-    ),
-    "MOVED": (NotConfigured, "it is a node of a Cluster: add ?cluster=true to the URL"),
-    "CROSSSLOT": (NotConfigured, "it is a node of a Cluster: add ?cluster=true to the URL"),
-    "NOPROTO": (NotConfigured, "it does not speak RESP3: leave out protocol=3"),
+_CODES: dict[Kind, dict[str, str]] = {
+    Forbidden: {
+        "NOAUTH": "Redis requires a password. Add it to the URL: redis://:PASSWORD@host "
+        "(or redis://USER:PASSWORD@host with ACLs)",
+        "WRONGPASS": "it does not accept this user name and password: check the URL; "
+        "an administrator can run `ACL LIST`",
+        "NOPERM": f"this user's ACL does not allow it; a user NAME needs: {RIGHTS}",
+        "DENIED": "protected mode is on: set a password, or bind it to an address that only you reach",
+    },
+    BackendUnavailable: {
+        "READONLY": "it is a replica, as after a failover: name its master, or let Sentinels find it",
+        "LOADING": "it is still loading its data: it will be there soon",
+        "MASTERDOWN": "it is a replica that has lost its master",
+        "CLUSTERDOWN": "the Cluster is down: see `CLUSTER INFO` for slots that nobody serves",
+        "TRYAGAIN": "a slot is moving to another node: it will be there soon",
+        "OOM": "it is out of memory: raise `maxmemory`, and keep `maxmemory-policy noeviction`",
+        "BUSY": "a script has been running for long: see `SCRIPT KILL` and `FUNCTION KILL`",
+        "MISCONF": "it can't write its data to disk and refuses to change any: see its log",
+        "NOREPLICAS": "too few replicas are in touch for `min-replicas-to-write`",
+    },
+    NotConfigured: {
+        "MOVED": "it is a node of a Cluster: add ?cluster=true to the URL",
+        "CROSSSLOT": "it is a node of a Cluster: add ?cluster=true to the URL",
+        "NOPROTO": "it does not speak RESP3: leave out protocol=3",
+    },
 }
+"""By the first word of what the server said."""
 
-_PHRASES: tuple[tuple[str, Kind, str], ...] = (
-    (
-        "without any password configured",
-        Forbidden,
-        "a password was given, and it has none: leave it out, or set one there",
-    ),
-    ("invalid password", Forbidden, "it does not accept this password"),
-    ("cluster support disabled", NotConfigured, "it is no Cluster: leave out cluster=true"),
-    ("DB index", NotConfigured, "it has no such database"),
-    (
-        "'SENTINEL'",
-        NotConfigured,
-        "it is no Sentinel: name the Sentinels' addresses, or leave out sentinel=",
-    ),
-    ("unknown command", IncompatibleVersion, "Redis 6.2, Valkey 7.2 or newer is needed"),
-    ("compiling script", IncompatibleVersion, "it can't run our script; Redis 6.2 or newer can"),
-)
+_PHRASES: dict[Kind, dict[str, str]] = {
+    Forbidden: {
+        "without any password configured": "a password was given, and it has none: leave it out, "
+        "or set one there",
+        "invalid password": "it does not accept this password",
+    },
+    NotConfigured: {
+        "cluster support disabled": "it is no Cluster: leave out cluster=true",
+        "DB index": "it has no such database",
+        "'SENTINEL'": "it is no Sentinel: name the Sentinels' addresses, or leave out sentinel=",
+    },
+    IncompatibleVersion: {
+        "unknown command": "Redis 6.2, Valkey 7.2 or newer is needed",
+        "compiling script": "it can't run our script; Redis 6.2 or newer can",
+    },
+}
+"""By a part of it, where the first word tells nothing."""
 
 
 def code_of(answer: BaseException) -> str:
@@ -107,13 +80,14 @@ def explain(answer: BaseException, endpoint: Endpoint) -> DibsError:
     code, _, rest = said.partition(" ")
     if code == "DIBSFORMAT":  # our own
         return IncompatibleVersion(f"{endpoint}: {rest}")
-    kind, meaning = _MEANINGS.get(code, (None, ""))
-    for phrase, of_phrase, told in _PHRASES:
-        if kind is None and phrase in said:
-            kind, meaning = of_phrase, told
-    if kind is None:
-        return BackendUnavailable(f"{endpoint} answered: {said}")
-    return kind(f"{endpoint}: {meaning} ({said})")
+    for kind, meanings in _CODES.items():
+        if code in meanings:
+            return kind(f"{endpoint}: {meanings[code]} ({said})")
+    for kind, meanings in _PHRASES.items():
+        for phrase, meaning in meanings.items():
+            if phrase in said:
+                return kind(f"{endpoint}: {meaning} ({said})")
+    return BackendUnavailable(f"{endpoint} answered: {said}")
 
 
 def unreachable(error: Exception, endpoint: Endpoint, *, encrypted: bool) -> DibsError:

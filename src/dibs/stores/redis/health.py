@@ -20,10 +20,16 @@ NEARLY = 0.8
 
 
 async def examine(link: Link, holdoff: float) -> list[Finding]:
-    """One round trip; what this user may not ask is said so. `holdoff` is what the URL asks for."""
-    before = time.time()
-    answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
-    after = time.time()
+    """What a server, or one of a Cluster's, says of itself in one round trip; then `link` is closed.
+
+    What this user may not ask is said so. `holdoff` is what the URL asks for.
+    """
+    try:
+        before = time.time()
+        answers = await link.ask(b"".join(map(pack, QUESTIONS)), len(QUESTIONS))
+        after = time.time()
+    finally:
+        link.close()
     clock, info, policy, fsync, replicas = answers
     facts = facts_of(info)
     found = [] if isinstance(clock, ReplyError) else [_clock(clock, before, after)]

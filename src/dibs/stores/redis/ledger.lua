@@ -81,7 +81,6 @@ local FIELDS = {
   },
   tomb = {'id', 'expires', 'ttl', 'reason', 'detail'},
 }
-local HELD_BY = '\220\0\19\164hold' -- how a hold begins, before its id: a list of 19, and its name
 
 local function named(list)
   local fields, found = FIELDS[list[1]], {kind = list[1]}
@@ -120,10 +119,13 @@ local function changed(original, changes)
   return copy
 end
 
--- A row: a mark and the format; how many holds are inside (0 or 1); last token, capacity, arrivals; used units;
--- how many holds, places and tombs the hash has; when the first of all ends, or earlier; until when the keys with
--- a suffix are kept; the newest token that nobody claimed; the slots that are taken. Then the hold inside.
+-- A row: a mark and the format; what is inside (0: nothing, 1: a hold, 2: a plain one); last token, capacity,
+-- arrivals; used units; how many holds, places and tombs the hash has; when the first of all ends, or earlier;
+-- until when the keys with a suffix are kept; the newest token that nobody claimed; the slots that are taken. Then
+-- the hold inside. A plain one is three numbers, and its Acquire as it came, which spares packing it.
 local ROW = '<c2BBddddddddddIc0'
+local PLAIN = '<ddd' -- token, when it ends, since
+local ACQUIRED_BY = '\220\0\16\167acquire' -- how an Acquire begins, before its id: a list of 16, and its name
 
 -- Milliseconds that Redis keeps a row of which something matters for so many seconds: a day longer, and
 -- until the clock that seeds tokens has passed its last one.
@@ -136,6 +138,15 @@ end
 -- for BURIAL is within the day.
 local function over(entry)
   return entry.expires + (entry.lock_delay or 0) + (entry.bury or 0)
+end
+
+-- The plain hold behind a row, which is the end of this text.
+local function plain_hold(raw)
+  local token, expires, since, at = struct.unpack(PLAIN, raw)
+  return changed(named(cmsgpack.unpack(string.sub(raw, at))), {
+    kind = 'hold', state = 'held', expires = expires, token = token, slots = {0}, seq = 0, bury = 0, since = since,
+    detail = '',
+  })
 end
 
 -- ---- slots: a string with a bit for each unit that is taken, the lowest first -------------------------
@@ -170,10 +181,12 @@ local function open_book(key, raw)
     local sign, format, inside, at
     sign, format, inside, book.last, book.capacity, book.arrivals, book.used, book.hold, book.place, book.tomb,
       book.due, book.horizon, book.doubt, book.taken, at = struct.unpack(ROW, raw)
-    if sign ~= 'DI' or format ~= FORMAT or (inside == 1) ~= (at <= #raw) then
+    if sign ~= 'DI' or format ~= FORMAT or inside > 2 or (inside > 0) ~= (at <= #raw) then
       corrupt('this is no row of a book')
+    elseif inside > 0 then
+      book.inside, book.inner_raw = inside, string.sub(raw, at)
+      book.inner = (inside == 1 and unpacked or plain_hold)(book.inner_raw)
     end
-    book.inner = inside == 1 and unpacked(string.sub(raw, at)) or nil
   end
   return book
 end
@@ -418,7 +431,7 @@ function Book:put(entry)
       self.used = self.used + entry.units
       self.taken = mark(self.taken, entry.slots, true)
       if not self.inner then
-        self.inner = entry
+        self.inner, self.inner_raw = entry, nil
         return is_outside and self:write(id, false)
       end
     end
@@ -428,7 +441,9 @@ function Book:put(entry)
     self.is_further = self.is_further or self[entry.kind] == 0 -- it may begin a key
     self[entry.kind] = self[entry.kind] + 1
   end
-  if entry ~= self.inner then
+  if entry == self.inner then
+    self.inner_raw = nil -- it has changed
+  else
     self:write(id, entry)
   end
 end
@@ -444,9 +459,12 @@ function Book:flush(turn)
       redis.call('PEXPIRE', self.key .. suffix, milliseconds)
     end
   end
-  local row = struct.pack(ROW, 'DI', FORMAT, self.inner and 1 or 0, self.last, self.capacity, self.arrivals,
+  if self.inner and not self.inner_raw then
+    self.inside, self.inner_raw = 1, packed(self.inner)
+  end
+  local row = struct.pack(ROW, 'DI', FORMAT, self.inner and self.inside or 0, self.last, self.capacity, self.arrivals,
     self.used, self.hold, self.place, self.tomb, self.due, self.horizon, self.doubt, #self.taken, self.taken)
-  row = row .. (self.inner and packed(self.inner) or '')
+  row = row .. (self.inner and self.inner_raw or '')
   if row ~= self.raw and (self.raw or self.capacity > 0 or not self:is_short()) then -- a look writes nothing
     redis.call('SET', self.key, row, 'PX', milliseconds)
     self.raw = row
@@ -871,30 +889,27 @@ end
 -- A mutex that nobody else holds or wants is granted and released here, without a book, which costs more than
 -- all the rest. The reply is a number: the token of the grant, or 0 for the release. Nothing is done, and
 -- nothing returned, where anything is unusual.
-local function apply_alone(turn, list, key, raw)
-  local name, id, owner, ttl, units, capacity, _, _, _, note, floor, lock_delay, inbox, trace, address, lease =
-    unpack(list, 1, 16)
-  local sign, format, last, arrivals, used, outside, due, hold = 'DI', FORMAT, 0, 0, 0, 0, 0, ''
+local function apply_alone(turn, list, key, raw, argument)
+  local name, id, ttl, units, capacity, floor, lock_delay =
+    list[1], list[2], list[4], list[5], list[6], list[11], list[12]
+  local sign, format, inside, last, arrivals, outside, due, hold_at = 'DI', FORMAT, 0, 0, 0, 0, 0, 0
   if raw then
-    local holds, places, tombs, at, _
-    sign, format, _, last, _, arrivals, used, holds, places, tombs, due, _, _, _, at = struct.unpack(ROW, raw)
-    outside, hold = holds + places + tombs, string.sub(raw, at)
+    local holds, places, tombs, _
+    sign, format, inside, last, _, arrivals, _, holds, places, tombs, due, _, _, _, hold_at = struct.unpack(ROW, raw)
+    outside = holds + places + tombs
   end
   if sign ~= 'DI' or format ~= FORMAT or outside > 0 or turn.closed_for > 0 then
     return nil
-  elseif name == 'acquire' and used == 0 and units == 1 and capacity == 1 and lock_delay == 0 then
+  elseif name == 'acquire' and inside == 0 and units == 1 and capacity == 1 then
     local ends = turn.now + ttl
     last = next_token(last, turn.stamp, floor)
-    local row = struct.pack(ROW, 'DI', FORMAT, 1, last, 1, arrivals, 1, 0, 0, 0, ends, ends, 0, 1, '\1')
-      .. cmsgpack.pack({
-        'hold', id, 'held', ends, ttl, last, 1, {0}, 0, 0, 0, turn.stamp, lease, owner, note, '', inbox, address,
-        trace,
-      })
-    redis.call('SET', key, row, 'PX', lifetime(ttl, last, turn.stamp))
+    local row = struct.pack(ROW, 'DI', FORMAT, 2, last, 1, arrivals, 1, 0, 0, 0, ends, ends + lock_delay, 0, 1, '\1')
+      .. struct.pack(PLAIN, last, ends, turn.stamp) .. argument
+    redis.call('SET', key, row, 'PX', lifetime(ttl + lock_delay, last, turn.stamp))
     return last, row
-  elseif name == 'release' and list[3] == 0 and list[4] == 0 and used == 1 and turn.now < due then
-    local begins = HELD_BY .. cmsgpack.pack(id, 'held')
-    if string.sub(hold, 1, #begins) == begins then
+  elseif name == 'release' and inside == 2 and list[3] == 0 and list[4] == 0 and turn.now < due then
+    local begins, from = ACQUIRED_BY .. cmsgpack.pack(id), hold_at + struct.size(PLAIN)
+    if string.sub(raw, from, from + #begins - 1) == begins then
       local row = struct.pack(ROW, 'DI', FORMAT, 0, last, 1, arrivals, 0, 0, 0, 0, INFINITY, 0, 0, 0, '')
       redis.call('SET', key, row, 'PX', lifetime(0, last, turn.stamp))
       return 0, row
@@ -911,7 +926,7 @@ local function apply(turn, key, argument)
     error(raw) -- what GET has answered
   end
   if not turn.books[key] then
-    local reply, row = apply_alone(turn, list, key, raw)
+    local reply, row = apply_alone(turn, list, key, raw, argument)
     if reply then
       turn.rows[key] = row
       return reply
@@ -1008,8 +1023,9 @@ local function apply_batch(keys, arguments)
     turn.stamp = time[1] * 1000000 + time[2]
     turn.now = turn.stamp / 1000000
   end
-  for _, key in ipairs(keys) do
-    local raw = redis.pcall('GET', key)
+  for i, raw in ipairs(redis.call('MGET', unpack(keys))) do
+    local key = keys[i]
+    raw = raw or redis.pcall('GET', key) -- which tells a missing key from one of another type
     turn.rows[key] = raw
     if type(raw) == 'string' and string.sub(raw, 1, 2) == 'DI' and (string.byte(raw, 3) or 0) > FORMAT then
       return redis.error_reply('DIBSFORMAT this server has leases of format ' .. string.byte(raw, 3)

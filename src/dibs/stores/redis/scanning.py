@@ -22,21 +22,23 @@ FRESH = 30.0
 
 
 async def names_on(link: Link) -> set[bytes]:
-    """The names of all books on one server."""
+    """The names of all books on one server; the connection was made for this, and is closed."""
     found: set[bytes] = set()
     cursor = b"0"
-    while True:
-        question = pack((b"SCAN", cursor, b"MATCH", MATCH_ALL, b"COUNT", COUNT))
-        try:
+    try:
+        while True:
+            question = pack((b"SCAN", cursor, b"MATCH", MATCH_ALL, b"COUNT", COUNT))
             (answer,) = await link.ask(question)
-        except (OSError, HiredisError) as error:
-            raise broken(error, link.endpoint) from error
-        if isinstance(answer, ReplyError):
-            raise explain(answer, link.endpoint)
-        cursor, names = answer
-        found.update(names)
-        if cursor == b"0":
-            return found
+            if isinstance(answer, ReplyError):
+                raise explain(answer, link.endpoint)
+            cursor, names = answer
+            found.update(names)
+            if cursor == b"0":
+                return found
+    except (OSError, HiredisError) as error:
+        raise broken(error, link.endpoint) from error
+    finally:
+        link.close()
 
 
 class Listings:

@@ -103,12 +103,8 @@ class Server:
     # -- the rest -----------------------------------------------------------------------------------
 
     async def names(self) -> set[bytes]:
-        """The names of all keys of ours, over a connection for this only."""
-        link = await self.dial()
-        try:
-            return await scanning.names_on(link)
-        finally:
-            link.close()
+        """The names of all keys of ours."""
+        return await scanning.names_on(await self.dial())
 
     def close(self) -> None:
         """Hang up."""

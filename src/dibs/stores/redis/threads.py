@@ -62,20 +62,16 @@ class SocketSubscription:
     def receive(self) -> list[Wakeup]:
         """What has come, without waiting. Raises `BackendUnavailable` if nothing can come any more."""
         try:
-            self._read_all()
-            self._ask_if_silent()
+            try:
+                while True:  # TLS may have read more than the socket shows
+                    self._take(self._link.read())
+                    self._heard, self._asked = time.monotonic(), False
+            except _NOTHING:
+                self._ask_if_silent()
         except (OSError, HiredisError) as error:
             raise broken(error, self._link.endpoint) from error
         found, self._channelly = self._channelly, []
         return found
-
-    def _read_all(self) -> None:
-        try:
-            while True:  # TLS may have read more than the socket shows
-                self._take(self._link.read())
-                self._heard, self._asked = time.monotonic(), False
-        except _NOTHING:
-            pass
 
     def _ask_if_silent(self) -> None:
         silent = time.monotonic() - self._heard
@@ -151,12 +147,7 @@ class BlockingRedisConnection:
         return step(self._examine())
 
     async def _examine(self) -> Sequence[Finding]:
-        """Look at the server, or at one of the Cluster's."""
-        link = await self._router.dial()
-        try:
-            return await health.examine(link, self._settings.holdoff)
-        finally:
-            link.close()
+        return await health.examine(await self._router.dial(), self._settings.holdoff)
 
     # -- notifications ------------------------------------------------------------------------------------
 
