@@ -14,7 +14,7 @@ from dibs.core.names import KINDS, PROBE, Kind, key_of
 from dibs.core.timing import MIN_TTL
 from dibs.errors import ImplicitStoreWarning, NotConfigured
 from dibs.locks.base import status_of
-from dibs.locks.messages import span
+from dibs.locks.messages import format_duration
 from dibs.model import Finding, Inspect, Status
 from dibs.named_stores import configured_store, session_by_settings, session_named
 from dibs.process import FreshLock
@@ -243,7 +243,7 @@ def _latency(usual: float, worst: float, least_ttl: float) -> Finding:
     """
     told = (
         f"a round trip takes {usual * 1e3:.2f} ms, {worst * 1e3:.1f} ms at worst of {PROBES}: "
-        f"use no ttl below {span(max(20 * worst, MIN_TTL, least_ttl))}"
+        f"use no ttl below {format_duration(max(20 * worst, MIN_TTL, least_ttl))}"
     )
     if worst > 0.5:
         return Finding(

@@ -16,7 +16,7 @@ class Thing:
     """A lease, or a holder, as far as it matters here."""
 
     _id = "id"
-    _terms = None
+    _options = None
     _stands = True
 
     async def _still_stands(self) -> bool:

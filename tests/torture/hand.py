@@ -85,7 +85,7 @@ class Hand:
                     self.record("gave_up", key, invoked=invoked)
                 self.world.look_for(self.process, primitive.key, note, primitive.config.ttl)
             raise
-        held = MANY if lease._terms.units == MANY else units
+        held = MANY if lease._options.units == MANY else units
         capacity = more.get("most", primitive._capacity)
         self.granted(lease, invoked, units=held, capacity=capacity)
         return lease
@@ -171,7 +171,7 @@ class Hand:
     def allowed(self, lease: Any) -> float:
         """Until when a lease may be relied on, as the messages tell that its process has got."""
         sent, until = self.runtime.word[lease._id]
-        more = lease._terms.more
+        more = lease._options.more
         if more is not None:
             until = min(until, sent + more.trust_for)
         return self.process.real(until)

@@ -10,7 +10,7 @@ from dibs.contrib import needs
 from dibs.core.names import split_key
 from dibs.errors import AcquireTimeout
 from dibs.locks.hooks import TracedLease, observe
-from dibs.locks.requests import Ask
+from dibs.locks.requests import AcquireRequest
 from dibs.model import MANY, Holder
 
 try:
@@ -62,16 +62,18 @@ class _Tracing:
             found["dibs.name"] = ", ".join(shown)
         return found
 
-    def acquiring(self, asks: Sequence[Ask], wait: float | None, me: object) -> "_Attempt":
+    def acquiring(
+        self, requests: Sequence[AcquireRequest], wait: float | None, me: object
+    ) -> "_Attempt":
         """Somebody begins to acquire."""
         self.end_forgotten()
-        about = self.about(*(ask.key for ask in asks))
+        about = self.about(*(request.key for request in requests))
         if wait is not None:
             about["dibs.wait"] = wait
-        if len(asks) > 1:
-            about["dibs.keys"] = len(asks)
-        elif 1 < asks[0].units < MANY:
-            about["dibs.units"] = asks[0].units
+        if len(requests) > 1:
+            about["dibs.keys"] = len(requests)
+        elif 1 < requests[0].units < MANY:
+            about["dibs.units"] = requests[0].units
         return _Attempt(self, about, me)
 
     def in_the_way(self, holders: Iterable[Holder]) -> None:
@@ -111,9 +113,9 @@ class _Attempt:
         _attempt.set(self)
         self._trace = trace_of(self._span)
 
-    def traced(self, ask: Ask) -> Ask:
+    def traced(self, request: AcquireRequest) -> AcquireRequest:
         """The request with this span's trace, if the span is sampled."""
-        return ask._replace(trace=self._trace) if self._trace else ask
+        return request._replace(trace=self._trace) if self._trace else request
 
     def end(self, error: BaseException | None) -> None:
         """It has ended."""

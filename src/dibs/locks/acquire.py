@@ -18,7 +18,7 @@ from dibs.locks.deadlock import DeadlockDetector, may_deadlock
 from dibs.locks.lease import give_up, tombstone
 from dibs.locks.messages import (
     ASIDE,
-    key_shown,
+    format_key,
     not_busy,
     nothing_held,
     refusal,
@@ -26,7 +26,7 @@ from dibs.locks.messages import (
     unexpected,
     upgrades_deadlocked,
 )
-from dibs.locks.requests import Ask, Grant, new_id
+from dibs.locks.requests import AcquireRequest, Grant, new_id
 from dibs.locks.waiting import OnWait, WaitReporter
 from dibs.model import (
     Failed,
@@ -95,13 +95,13 @@ class AcquireAttempt:
     def __init__(
         self,
         rt: Runtime,
-        ask: Ask,
+        request: AcquireRequest,
         on_wait: OnWait | None = None,
         lease_id: str | None = None,
         stop: StopSignal | None = None,
     ) -> None:
         self._rt = rt
-        self._ask = ask
+        self._request = request
         self._on_wait = on_wait
         self._id = lease_id or new_id()
         self._stop = stop
@@ -136,7 +136,7 @@ class AcquireAttempt:
             raise
         finally:
             if self._queued:
-                self._rt.mail.forget(self._ask.key, fingerprint(self._id))
+                self._rt.mail.forget(self._request.key, fingerprint(self._id))
             if self._detector is not None:
                 self._detector.end()
 
@@ -152,8 +152,8 @@ class AcquireAttempt:
             return self._granted(reply, answer.sent)
         self._over = not self._doubtful and isinstance(reply, Refused | Failed)
         if isinstance(reply, Refused):
-            raise refused(self._ask, reply)
-        raise unexpected(reply, self._ask.key)
+            raise refused(self._request, reply)
+        raise unexpected(reply, self._request.key)
 
     async def _in_turn(self, wait: float | None, until: float, answer: Answer) -> Grant:
         """Wait, and ask again as often as there is reason to."""
@@ -169,7 +169,7 @@ class AcquireAttempt:
             elif isinstance(reply, Gone):
                 self._begin_anew()
             else:
-                raise unexpected(reply, self._ask.key)
+                raise unexpected(reply, self._request.key)
             if grant is not None:
                 return grant
             if self._rt.now() >= until:
@@ -194,11 +194,11 @@ class AcquireAttempt:
                     await rt.ready(max(limit - now, BRIEFLY))
                     now = rt.now()
                 self._inbox = rt.inbox
-                command = self._ask.command(self._id, self._inbox, queue=queue)
+                command = self._request.command(self._id, self._inbox, queue=queue)
                 self._in_flight, self._over = True, False
                 answer = await rt.call(command, max(limit - now, BRIEFLY))
                 if queue:
-                    not_busy(answer, self._ask.key)
+                    not_busy(answer, self._request.key)
                 self._in_flight = False
                 if answer.resent:
                     self._doubtful = True
@@ -216,16 +216,16 @@ class AcquireAttempt:
     async def _leave_queue(self) -> None:
         """Leave at once, so that the store grants nothing to this id any more."""
         bury = tombstone(self._rt, self._doubtful or self._in_flight)
-        await self._rt.call(Release(self._ask.key, self._id, bury=bury), ASIDE)
+        await self._rt.call(Release(self._request.key, self._id, bury=bury), ASIDE)
         self._over = True
 
     def _abandon(self) -> None:
         """Give up whatever this id may have, in the background."""
-        give_up(self._rt, self._ask.key, self._id, self._doubtful or self._in_flight)
+        give_up(self._rt, self._request.key, self._id, self._doubtful or self._in_flight)
 
     def _begin_anew(self) -> None:
         """The id has ended: its grant was not claimed while this process was paused. Take another."""
-        self._rt.mail.forget(self._ask.key, fingerprint(self._id))
+        self._rt.mail.forget(self._request.key, fingerprint(self._id))
         self._id = new_id()
         self._doubtful = False
 
@@ -241,7 +241,7 @@ class AcquireAttempt:
         rt = self._rt
         self._begin_to_wait()
         self._queued, self._ahead = True, reply.position
-        if self._ask.held and reply.position:
+        if self._request.held and reply.position:
             await self._refuse_upgrade(reply.position)
         pause = reply.recheck_in + CLOCKS_DIFFER
         if not rt.inbox:
@@ -251,7 +251,7 @@ class AcquireAttempt:
         if not self._inbox:
             pause = min(pause, WITHOUT_INBOX)
         end = min(rt.now() + pause, until)
-        key, waiter = self._ask.key, fingerprint(self._id)
+        key, waiter = self._request.key, fingerprint(self._id)
         while True:
             await self._do_what_is_due(waiter)
             signal = rt.signal()
@@ -268,13 +268,13 @@ class AcquireAttempt:
         """Another reader waits to upgrade, and each would wait for the other to leave."""
         with suppress(DibsError):  # then it is given up in the background
             await self._leave_queue()
-        raise upgrades_deadlocked(self._ask.key, position)
+        raise upgrades_deadlocked(self._request.key, position)
 
     async def _wait_outside(self, reply: Refused, until: float) -> None:
         """The queue is full: try again when time may have changed that."""
         if reply.reason == "too_large":
             self._over = True
-            raise refused(self._ask, reply)
+            raise refused(self._request, reply)
         self._begin_to_wait()
         if self._due_at <= self._rt.now():
             self._ahead = None
@@ -288,11 +288,13 @@ class AcquireAttempt:
         self._waits = True
         rt, since = self._rt, self._rt.now()
         if self._on_wait is not None:
-            self._reporter = WaitReporter(rt, self._ask.key, self._on_wait, since)
+            self._reporter = WaitReporter(rt, self._request.key, self._on_wait, since)
             self._due_at = since
         # what it acquires in its own `on_wait` counts, too; otherwise it cannot come to hold anything
-        if may_deadlock(rt, self._ask) and (self._on_wait is not None or rt.holding.of(rt.me())):
-            self._detector = DeadlockDetector(rt, self._ask, since)
+        if may_deadlock(rt, self._request) and (
+            self._on_wait is not None or rt.holding.of(rt.me())
+        ):
+            self._detector = DeadlockDetector(rt, self._request, since)
             self._due_at = min(self._due_at, self._detector.due_at)
 
     async def _do_what_is_due(self, waiter: str) -> None:
@@ -345,19 +347,19 @@ class AcquireAttempt:
     async def _timed_out(self, wait: float | None) -> AcquireTimeout:
         holders: tuple[Holder, ...] = ()
         with suppress(DibsError):
-            status = (await self._rt.call(Inspect(self._ask.key), ASIDE)).reply
+            status = (await self._rt.call(Inspect(self._request.key), ASIDE)).reply
             if isinstance(status, Status):
                 holders = status.holders
         if hooks.observer is not None:
             hooks.observer.in_the_way(holders)
-        return timed_out(self._ask.key, holders, wait, self._ahead)
+        return timed_out(self._request.key, holders, wait, self._ahead)
 
 
-def refused(ask: Ask, reply: Refused) -> DibsError:
+def refused(request: AcquireRequest, reply: Refused) -> DibsError:
     """The error for a refused request."""
     if hooks.observer is not None:
         hooks.observer.in_the_way(reply.holders)
-    return refusal(ask.key, ask.units, reply)
+    return refusal(request.key, request.units, reply)
 
 
 # -- by id ------------------------------------------------------------------------------------------------
@@ -406,8 +408,10 @@ class ManualLeases:
         after an interrupt just afterwards call `give_up`. Raises `AcquireTimeout`, `BackendUnavailable`.
         """
         rt, self._latest = self._rt, lease_id or new_id()
-        ask = Ask(self.key, owner, ttl, units, capacity, priority, note, detects=False)
-        grant = await AcquireAttempt(rt, ask, on_wait, self._latest).run(wait)
+        request = AcquireRequest(
+            self.key, owner, ttl, units, capacity, priority, note, detects=False
+        )
+        grant = await AcquireAttempt(rt, request, on_wait, self._latest).run(wait)
         self._latest = grant.id
         deadline = grant.deadline
         if grant.claim_by is not None:
@@ -425,7 +429,7 @@ class ManualLeases:
         try:
             return await self._renewed(grant.id, ttl, grant.token)
         except LeaseLost:
-            told = f"its turn for {key_shown(self.key)} came, and passed before it could be taken"
+            told = f"its turn for {format_key(self.key)} came, and passed before it could be taken"
             raise AcquireTimeout(told, key=self.key) from None
         except BaseException:
             self.give_up()

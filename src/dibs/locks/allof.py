@@ -17,8 +17,21 @@ from dibs.locks import hooks
 from dibs.locks.acquire import BRIEFLY, AcquireAttempt, refused
 from dibs.locks.base import Entering, PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, raise_loss
-from dibs.locks.messages import LossReason, contention, key_shown, span, unexpected
-from dibs.locks.requests import Ask, Grant, NoOptions, Terms, new_id, refuse_options
+from dibs.locks.messages import (
+    LossReason,
+    describe_holders,
+    format_duration,
+    format_key,
+    unexpected,
+)
+from dibs.locks.requests import (
+    AcquireRequest,
+    Grant,
+    HoldOptions,
+    NoOptions,
+    new_id,
+    refuse_options,
+)
 from dibs.locks.waiting import OnWait, check_on_wait
 from dibs.model import Granted, Refused
 from dibs.runtime.port import Answer, Runtime, Told
@@ -75,8 +88,10 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
             lease.ensure(needs)
 
     def __repr__(self) -> str:
-        names = ", ".join(key_shown(lease.key) for lease in self._once)
-        state = self.reason or (f"{span(self.remaining)} left" if self.remaining else "given up")
+        names = ", ".join(format_key(lease.key) for lease in self._once)
+        state = self.reason or (
+            f"{format_duration(self.remaining)} left" if self.remaining else "given up"
+        )
         return f"<Leases on {names}, {state}>"
 
     async def _release(self) -> bool:
@@ -187,30 +202,32 @@ class Part(NamedTuple):
         del found["wait"]  # of the acquire, not of the lease
         return found if self.ttl is None else found | {"ttl": self.ttl}
 
-    def request(self, priority: int | None, note: str | None, on_wait: OnWait | None) -> "Request":
+    def request(
+        self, priority: int | None, note: str | None, on_wait: OnWait | None
+    ) -> "PartRequest":
         """What to ask the store for, and how to hold it."""
         self.primitive._describe_here()
-        ask, terms = self.primitive._another_wish(self.units, priority, note)
+        request, options = self.primitive._changed_request(self.units, priority, note)
         if self.ttl is not None:
-            ask, terms = ask._replace(ttl=self.ttl), terms._replace(ttl=self.ttl)
+            request, options = request._replace(ttl=self.ttl), options._replace(ttl=self.ttl)
         on_wait = on_wait or self.on_wait or self.primitive._on_wait
-        return Request(self.primitive, ask, terms, on_wait)
+        return PartRequest(self.primitive, request, options, on_wait)
 
 
-class Request(NamedTuple):
+class PartRequest(NamedTuple):
     """What a part asks for from this process."""
 
     primitive: PrimitiveBase[Any]
-    ask: Ask
-    terms: Terms
+    request: AcquireRequest
+    options: HoldOptions
     on_wait: OnWait | None
 
     def hold(self, rt: Runtime, grant: Grant, me: object, *, standby: bool) -> Any:
         """Make a lease of a grant. On standby it is renewed, and its loss is not reported."""
-        terms = self.terms
+        options = self.options
         if standby:
-            terms = terms._replace(auto_renew=True, max_hold=None, on_lost=None)
-        return self.primitive._hold(rt, terms, grant, me)
+            options = options._replace(auto_renew=True, max_hold=None, on_lost=None)
+        return self.primitive._hold(rt, options, grant, me)
 
 
 _INSTEAD = {
@@ -248,7 +265,7 @@ def _check_units(primitive: PrimitiveBase[Any], units: object) -> None:
         raise TypeError(f"({primitive!r}, {units!r}): the second is a number of units, an int")
     if not 1 <= units <= primitive._capacity:
         raise ValueError(
-            f"({primitive!r}, {units}): units must be at least 1, and {key_shown(primitive.key)} has a "
+            f"({primitive!r}, {units}): units must be at least 1, and {format_key(primitive.key)} has a "
             f"capacity of {primitive._capacity}"
         )
 
@@ -268,7 +285,7 @@ def in_order(named: Iterable[Part]) -> list[Part]:
 
 
 def _check_same(one: Part, other: Part) -> None:
-    name = key_shown(one.key)
+    name = format_key(one.key)
     if one.primitive.kind == "rwlock" and one.primitive._units != other.primitive._units:
         raise ValueError(f"{name} is named for reading and for writing: write() is enough for both")
     if one.units != other.units:
@@ -291,7 +308,7 @@ def _check_same(one: Part, other: Part) -> None:
 class Gathering:
     """One attempt to acquire several keys; `requests` are in the order of the keys."""
 
-    def __init__(self, rt: Runtime, requests: Sequence[Request], me: object) -> None:
+    def __init__(self, rt: Runtime, requests: Sequence[PartRequest], me: object) -> None:
         self._rt = rt
         self._requests = requests
         self._me = me
@@ -350,7 +367,7 @@ class Gathering:
         return errors[0]
 
     async def _try_each(
-        self, requests: Sequence[Request], timeout: float
+        self, requests: Sequence[PartRequest], timeout: float
     ) -> list[LeaseBase | DibsError]:
         """Ask for each once, under an id of its own. Whatever ends this, no id is left with a grant."""
         rt = self._rt
@@ -358,7 +375,7 @@ class Gathering:
         outcomes: list[LeaseBase | DibsError] = []
         try:
             commands = [
-                each.ask.command(lease_id, rt.inbox)
+                each.request.command(lease_id, rt.inbox)
                 for each, lease_id in zip(requests, ids, strict=True)
             ]
             told: Sequence[Told]
@@ -379,13 +396,13 @@ class Gathering:
                     outcome._discard()
             done = len(outcomes)
             for each, lease_id in zip(requests[done:], ids[done:], strict=True):
-                give_up(rt, each.ask.key, lease_id, doubtful=True)
+                give_up(rt, each.request.key, lease_id, doubtful=True)
             raise
 
     def _outcome(
-        self, request: Request, lease_id: str, told: Told, standby: bool
+        self, request: PartRequest, lease_id: str, told: Told, standby: bool
     ) -> LeaseBase | DibsError:
-        key = request.ask.key
+        key = request.request.key
         if isinstance(told, Answer) and isinstance(told.reply, Granted):
             granted, sent = told.reply, told.sent
             deadline = sent + trusted(granted.ttl)
@@ -397,7 +414,11 @@ class Gathering:
         if not isinstance(told, Answer):
             return told
         reply = told.reply
-        return refused(request.ask, reply) if isinstance(reply, Refused) else unexpected(reply, key)
+        return (
+            refused(request.request, reply)
+            if isinstance(reply, Refused)
+            else unexpected(reply, key)
+        )
 
     async def _release_from(self, place: int) -> None:
         """Keep no lease on that key or a later one."""
@@ -411,7 +432,7 @@ class Gathering:
         rt, request = self._rt, self._requests[len(self._held)]
         left = None if wait is None else max(until - rt.now(), 0.0)
         try:
-            grant = await AcquireAttempt(rt, request.ask, request.on_wait).run(left)
+            grant = await AcquireAttempt(rt, request.request, request.on_wait).run(left)
         except AcquireTimeout as error:
             raise self._timed_out(error, wait) from None
         self._held.append(request.hold(rt, grant, self._me, standby=True))
@@ -425,7 +446,7 @@ class Gathering:
         due = [
             lease
             for lease, request in zip(self._held[:before], requests, strict=False)
-            if not request.terms.auto_renew
+            if not request.options.auto_renew
         ]
         told = await self._rt.call_all([lease._renewal() for lease in due]) if due else ()
         for lease, each in zip(due, told, strict=True):
@@ -436,8 +457,8 @@ class Gathering:
         if not all(lease._stands for lease in self._held[:before]):
             return False
         for lease, request in zip(self._held, requests, strict=True):
-            if lease._terms is not request.terms:
-                lease._hold_on(request.terms)
+            if lease._options is not request.options:
+                lease._hold_on(request.options)
         return True
 
     def _timed_out(self, error: DibsError, wait: float | None) -> DibsError:
@@ -446,7 +467,7 @@ class Gathering:
             return error
         assert error.key is not None
         return AcquireTimeout(
-            f"{contention(error.key, error.holders, error.position)}; "
+            f"{describe_holders(error.key, error.holders, error.position)}; "
             f"gave up on all {len(self._requests)} after {wait:g} s",
             key=error.key,
             holders=error.holders,
@@ -516,7 +537,7 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
 
     @property
     def _called(self) -> str:
-        return ", ".join(key_shown(part.key) for part in self._parts)
+        return ", ".join(format_key(part.key) for part in self._parts)
 
     def __repr__(self) -> str:
         return f"<AllOf {self._called}>"
@@ -559,13 +580,13 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
             raise
 
     async def _gathered(
-        self, rt: Runtime, requests: list[Request], me: object, patience: float | None
+        self, rt: Runtime, requests: list[PartRequest], me: object, patience: float | None
     ) -> dict[bytes, Any]:
         """The leases on keys that this task or thread does not hold yet."""
         seen = None
         if hooks.observer is not None:
-            seen = hooks.observer.acquiring([each.ask for each in requests], patience, me)
-            requests = [each._replace(ask=seen.traced(each.ask)) for each in requests]
+            seen = hooks.observer.acquiring([each.request for each in requests], patience, me)
+            requests = [each._replace(request=seen.traced(each.request)) for each in requests]
         try:
             leases = await Gathering(rt, requests, me).run(patience)
         except BaseException as error:
@@ -573,13 +594,13 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
                 seen.end(error)
             if isinstance(error, AcquireTimeout):
                 for each in requests:
-                    if each.ask.key == error.key:
+                    if each.request.key == error.key:
                         each.primitive._look_at(error)
             raise
         if seen is not None:
             seen.end(None)
         return {
-            each.ask.key: each.primitive._given(lease)
+            each.request.key: each.primitive._given(lease)
             for each, lease in zip(requests, leases, strict=True)
         }
 

@@ -21,13 +21,13 @@ from dibs.errors import AcquireTimeout, LeaseLost, MissingCapability, Reentrant
 from dibs.locks import hooks
 from dibs.locks.acquire import AcquireAttempt
 from dibs.locks.lease import LeaseBase, give_up, unpack_handle
-from dibs.locks.messages import key_shown, unexpected
+from dibs.locks.messages import format_key, unexpected
 from dibs.locks.reentrant import another_of, first_of
 from dibs.locks.requests import (
-    Ask,
+    AcquireRequest,
     Grant,
+    HoldOptions,
     NoOptions,
-    Terms,
     known_configs,
     refuse_options,
     shown_as,
@@ -257,7 +257,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         self._entered = {}
         self._here = ""
         """The process for which `_wish` was made."""
-        self._wish: tuple[Ask, Terms]
+        self._prepared: tuple[AcquireRequest, HoldOptions]
 
     @staticmethod
     def _checked_client(given: Any, require: frozenset[str]) -> Any:
@@ -275,19 +275,19 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
 
     @property
     def _called(self) -> str:
-        return key_shown(self.key)
+        return format_key(self.key)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {key_shown(self.key)}>"
+        return f"<{type(self).__name__} {format_key(self.key)}>"
 
     # -- what is asked for --------------------------------------------------------------------------
 
-    def _describe_here(self) -> tuple[Ask, Terms]:
+    def _describe_here(self) -> tuple[AcquireRequest, HoldOptions]:
         """What is asked for by default, and how it is held, from this process on."""
         config: Any = self.config  # whose durations are in seconds
         process = this_process()
         owner = f"{process}/{config.label}" if config.label else process
-        ask = Ask(
+        request = AcquireRequest(
             self.key,
             owner,
             config.ttl,
@@ -298,7 +298,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             lock_delay=config.lock_delay,
             detects=config.detect_deadlocks,
         )
-        terms = Terms(
+        options = HoldOptions(
             config.ttl,
             owner,
             self._units,
@@ -309,24 +309,26 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             self._more,
             config.detect_deadlocks,
         )
-        self._wish = ask, terms
+        self._prepared = request, options
         self._here = process  # last: from here on other threads use the wish
-        return ask, terms
+        return request, options
 
-    def _asked(self, units: int, priority: int | None, note: str | None) -> tuple[Ask, Terms]:
-        """What is asked for this time. Raises `ValueError`, `TypeError` for what can't be."""
-        wish = self._wish if self._here is this_process() else self._describe_here()
-        if units == 1 and priority is None and note is None:
-            return wish
-        wish = self._another_wish(units, priority, note)
-        if not 1 <= units <= self._capacity:
-            told = f"{key_shown(self.key)} has a capacity of {self._capacity}"
-            raise ValueError(f"units is {units}: it must be at least 1, and {told}")
-        return wish
-
-    def _another_wish(
+    def _request_for(
         self, units: int, priority: int | None, note: str | None
-    ) -> tuple[Ask, Terms]:
+    ) -> tuple[AcquireRequest, HoldOptions]:
+        """What is asked for this time. Raises `ValueError`, `TypeError` for what can't be."""
+        prepared = self._prepared if self._here is this_process() else self._describe_here()
+        if units == 1 and priority is None and note is None:
+            return prepared
+        prepared = self._changed_request(units, priority, note)
+        if not 1 <= units <= self._capacity:
+            told = f"{format_key(self.key)} has a capacity of {self._capacity}"
+            raise ValueError(f"units is {units}: it must be at least 1, and {told}")
+        return prepared
+
+    def _changed_request(
+        self, units: int, priority: int | None, note: str | None
+    ) -> tuple[AcquireRequest, HoldOptions]:
         for what, value in (("units", units), ("priority", priority)):
             if value is not None and type(value) is not int:
                 raise TypeError(f"{what} is {value!r}: give an int")
@@ -334,13 +336,13 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             check_priority(priority)
         if not isinstance(note, str | None):
             raise TypeError(f"note is {note!r}: give a text")
-        ask, terms = self._wish
-        ask = ask._replace(
+        request, options = self._prepared
+        request = request._replace(
             units=units,
-            priority=ask.priority if priority is None else priority,
-            note=ask.note if note is None else note,
+            priority=request.priority if priority is None else priority,
+            note=request.note if note is None else note,
         )
-        return ask, terms._replace(units=units)
+        return request, options._replace(units=units)
 
     # -- acquiring ----------------------------------------------------------------------------------
 
@@ -363,38 +365,38 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         me = rt.me()
         own = rt.holding.get(self.key, me)
         # a lease of ours that is not renewed ends by itself, so it can be waited for
-        waits_for_own = own is not None and not own._terms.auto_renew and patience != 0
+        waits_for_own = own is not None and not own._options.auto_renew and patience != 0
         if own is not None and (self.config.reentrant or not waits_for_own):
             again = await self._held_already(rt, me, patience)
             if again is not None:
                 return again
         if self._require:
             await self._check_the_store(rt)
-        ask, terms = self._asked(units, priority, note)
+        request, options = self._request_for(units, priority, note)
         if waits_for_own:
-            ask = ask._replace(detects=False)
+            request = request._replace(detects=False)
         if on_wait is None:
             on_wait = self._on_wait
         else:
             check_on_wait(on_wait, may_await=self._may_await)
-        span = None
+        traced = None
         if hooks.observer is not None:
-            span = hooks.observer.acquiring((ask,), patience, me)
-            ask = span.traced(ask)
+            traced = hooks.observer.acquiring((request,), patience, me)
+            request = traced.traced(request)
         try:
             if within is None:
-                grant = await self._attempt(rt, ask, on_wait).run(patience)
+                grant = await self._attempt(rt, request, on_wait).run(patience)
             else:
-                grant = await acquire_within(rt, self._join(rt, within), ask)
-            lease = self._hold(rt, terms, grant, me)
+                grant = await acquire_within(rt, self._join(rt, within), request)
+            lease = self._hold(rt, options, grant, me)
         except BaseException as error:
-            if span is not None:
-                span.end(error)
+            if traced is not None:
+                traced.end(error)
             if isinstance(error, AcquireTimeout):
                 self._look_at(error)
             raise
-        if span is not None:
-            span.end(None)
+        if traced is not None:
+            traced.end(None)
         return self._given(lease)
 
     async def _try(
@@ -405,8 +407,10 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         except AcquireTimeout:
             return None
 
-    def _attempt(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
-        return AcquireAttempt(rt, ask, on_wait)
+    def _attempt(
+        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
+    ) -> AcquireAttempt:
+        return AcquireAttempt(rt, request, on_wait)
 
     async def _check_the_store(self, rt: Runtime) -> None:
         """Raises `MissingCapability` if the store can't promise what is required."""
@@ -416,10 +420,10 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
                 await rt.call(Inspect(self.key))  # threads connect when they call
         check_promises(self._require, rt.capabilities.names(), "the store")
 
-    def _hold(self, rt: Runtime, terms: Terms, grant: Grant, me: object) -> LeaseT:
+    def _hold(self, rt: Runtime, options: HoldOptions, grant: Grant, me: object) -> LeaseT:
         """Make a lease of a grant. If that is interrupted, give the grant up."""
         try:
-            return self._lease_type(rt, self.key, terms, grant, me)
+            return self._lease_type(rt, self.key, options, grant, me)
         except BaseException:
             give_up(rt, self.key, grant.id, grant.doubtful)
             raise
@@ -444,7 +448,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         return again
 
     def _refuse_reentry(self, patience: object) -> None:
-        name = key_shown(self.key)
+        name = format_key(self.key)
         if patience == 0:
             raise AcquireTimeout(f"{name} is held by this task or thread", key=self.key)
         raise Reentrant(
@@ -529,15 +533,15 @@ async def attach[LeaseT: LeaseBase](
     rt: Runtime, handle: str, lease_type: Callable[[str], type[LeaseT]]
 ) -> LeaseT:
     """Take over a detached lease, if the store still has it; its type follows from its kind."""
-    key, terms, grant = unpack_handle(handle)
-    answer = await rt.call(Renew(key, grant.id, terms.ttl))
+    key, options, grant = unpack_handle(handle)
+    answer = await rt.call(Renew(key, grant.id, options.ttl))
     reply = answer.reply
     if isinstance(reply, Failed):
         raise unexpected(reply, key)
     if not isinstance(reply, Renewed | Granted):
         raise LeaseLost(
-            f"the detached lease on {key_shown(key)} (token {grant.token}) has ended", key=key
+            f"the detached lease on {format_key(key)} (token {grant.token}) has ended", key=key
         )
     grant = grant._replace(since=answer.sent, deadline=answer.sent + trusted(reply.ttl))
     kind, _ = split_key(key)
-    return lease_type(kind)(rt, key, terms, grant, rt.me())
+    return lease_type(kind)(rt, key, options, grant, rt.me())

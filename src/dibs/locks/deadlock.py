@@ -19,8 +19,8 @@ from weakref import ref
 from dibs.core.names import fingerprint, wait_key
 from dibs.errors import Deadlock
 from dibs.locks.lease import give_up
-from dibs.locks.messages import key_shown
-from dibs.locks.requests import Ask, new_id
+from dibs.locks.messages import format_key
+from dibs.locks.requests import AcquireRequest, new_id
 from dibs.model import MANY, Acquire, Granted, Holder, Inspect, Status
 from dibs.runtime.port import Runtime
 
@@ -89,17 +89,17 @@ class Link(NamedTuple):
         return self.record.began, self.record.lease
 
 
-def may_deadlock(rt: Runtime, ask: Ask) -> bool:
+def may_deadlock(rt: Runtime, request: AcquireRequest) -> bool:
     """Whether a waiter looks for circles, if it holds something."""
-    return ask.detects and rt.capabilities.circles
+    return request.detects and rt.capabilities.circles
 
 
 class DeadlockDetector:
     """The wait records of one wait, and its search for a circle. Call `look` at `due_at`, and `end`."""
 
-    def __init__(self, rt: Runtime, ask: Ask, since: float) -> None:
+    def __init__(self, rt: Runtime, request: AcquireRequest, since: float) -> None:
         self._rt = rt
-        self._ask = ask
+        self._request = request
         self._since = since
         self.due_at = since + FIRST_LOOK
         """When to look next; `inf` if never."""
@@ -123,9 +123,9 @@ class DeadlockDetector:
         if not any(self._standing()):  # so nobody waits for us
             self.due_at = inf
             return
-        self._pause = min(2 * self._pause, max(self._ask.ttl / 2, FIRST_LOOK))
+        self._pause = min(2 * self._pause, max(self._request.ttl / 2, FIRST_LOOK))
         try:
-            await self._look(Wait(self._ask.key, self._ask.units, place))
+            await self._look(Wait(self._request.key, self._request.units, place))
         finally:
             self.due_at = self._rt.now() + self._pause
 
@@ -139,7 +139,7 @@ class DeadlockDetector:
             return
         again = await self._find(wait)
         if again is not None and [x.identity for x in again] == [x.identity for x in circle]:
-            raise _deadlock(self._rt, self._ask.key, again)
+            raise _deadlock(self._rt, self._request.key, again)
 
     def end(self) -> None:
         """Give up our wait records, in the background."""
@@ -152,8 +152,8 @@ class DeadlockDetector:
         own = self._ids.setdefault(lease, new_id())
         waited = round((self._rt.now() - self._since) * 1e6)
         note = note_of(wait, self._began.get(lease, -waited))
-        ttl = max(self._ask.ttl, LEAST_TTL)
-        record = Acquire(wait_key(lease), own, self._ask.owner, ttl, capacity=MANY, note=note)
+        ttl = max(self._request.ttl, LEAST_TTL)
+        record = Acquire(wait_key(lease), own, self._request.owner, ttl, capacity=MANY, note=note)
         self._in_flight = True
         reply = (await self._rt.call(record)).reply
         self._in_flight = False
@@ -224,8 +224,8 @@ def _deadlock(rt: Runtime, key: bytes, circle: tuple[Link, ...]) -> Deadlock:
     alike = len({hold.owner for hold in holds}) < len(holds)
     names = rt.holding.names() if alike else {}
     told = "; ".join(
-        f"{link.hold.owner}{names.get(link.hold.lease, '')} holds {key_shown(link.key)} and waits for "
-        f"{key_shown(link.record.wait.key)}"
+        f"{link.hold.owner}{names.get(link.hold.lease, '')} holds {format_key(link.key)} and waits for "
+        f"{format_key(link.record.wait.key)}"
         for link in (circle[-1], *circle[:-1])
     )
     return Deadlock(

@@ -18,7 +18,7 @@ from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
 from dibs.locks.acquire import AcquireAttempt, Stopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import raise_loss
-from dibs.locks.messages import key_shown
+from dibs.locks.messages import format_key
 from dibs.locks.requests import NoOptions, known_configs, refuse_options, shown_as
 from dibs.locks.term import (
     JITTER,
@@ -187,9 +187,9 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
     async def _win(self, stop: StopSignal) -> TermT:
         """Win in the background, unless that is stopped."""
         rt = self._runtime()
-        ask, terms = self._describe_here()
-        grant = await AcquireAttempt(rt, ask, stop=stop).run(None)
-        return self._register(self._hold(rt, terms, grant, rt.me()))
+        request, options = self._describe_here()
+        grant = await AcquireAttempt(rt, request, stop=stop).run(None)
+        return self._register(self._hold(rt, options, grant, rt.me()))
 
     def _terms_here(self) -> list[TermT]:
         """The terms of this very object that are not over: one, unless a store fails."""
@@ -221,7 +221,7 @@ class ElectionBase[TermT: TermBase](PrimitiveBase[TermT]):
     async def _run(self, body: Callable[[TermT], Awaitable[Any]], ready: object) -> Any:
         """Lead, again after each loss, until the body has ended by itself."""
         rt = self._runtime()
-        failures = LogThrottle(key_shown(self.key), rt.now)
+        failures = LogThrottle(format_key(self.key), rt.now)
         announce(ready)
         while True:
             leads = False
@@ -373,7 +373,7 @@ class CampaignBase[TermT: TermBase]:
     async def _start(self) -> None:
         if self._rt is not None:
             raise RuntimeError("this campaign was begun before: make another with campaign()")
-        rt, name = self.election._runtime(), key_shown(self.election.key)
+        rt, name = self.election._runtime(), format_key(self.election.key)
         self._failures = LogThrottle(name, rt.now)
         self._rt = rt
         self._job = rt.spawn(self._stand(), f"dibs-{name}")
@@ -465,7 +465,7 @@ class GuardedBase[TermT: TermBase]:
         term = campaign.term
         if term is None:
             key = campaign.election.key
-            raise NotHeld(f"this process does not lead {key_shown(key)}", key=key)
+            raise NotHeld(f"this process does not lead {format_key(key)}", key=key)
         self._term = campaign._guarded[self] = term
         term._watch(self)
         return term

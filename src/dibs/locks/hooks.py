@@ -1,61 +1,62 @@
-"""Whoever is told of each acquire and each hold of this process, if anybody is.
+"""An observer of each acquire and each hold of this process, for tracing.
 
-Nobody is unless a program asks for it (`dibs.contrib.otel`); till then an acquire pays for one look at
-`observer`, and a lease for one more attribute.
+There is none unless a program sets it (`dibs.contrib.otel`). Until then an acquire costs one look at
+`observer` more, and a lease one attribute more.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from dibs.locks.requests import Ask
-    from dibs.model import Holder
+from dibs.locks.requests import AcquireRequest
+from dibs.model import Holder
 
 
 class TracedLease(Protocol):
-    """What may be shown of a lease."""
+    """What an observer sees of a lease."""
 
     key: bytes
     token: int
 
 
-class Attempt(Protocol):
-    """One acquire, from its beginning to its end."""
+class AcquireHook(Protocol):
+    """Follows one acquire."""
 
-    def traced(self, ask: "Ask") -> "Ask":
+    def traced(self, request: AcquireRequest) -> AcquireRequest:
         """The request with this acquire's trace."""
 
     def end(self, error: BaseException | None) -> None:
-        """It has ended: by a lease, or by that."""
+        """It has ended with a lease, or with that error."""
 
 
-class Witness(Protocol):
-    """One hold. Called from any thread, also from within the garbage collector if it was forgotten."""
+class LeaseHook(Protocol):
+    """Follows one hold. Called from any thread, also within the garbage collector for a forgotten lease."""
 
     def renewed(self) -> None:
         """The store keeps it for longer."""
 
     def ended(self, how: str) -> None:
-        """It was `released`, `detached`, `forgotten`, or it was lost by this reason."""
+        """It was `released`, `detached`, `forgotten`, or lost by this reason."""
 
 
 class Observer(Protocol):
-    """Is told of them all."""
+    """Follows all acquires and holds."""
 
-    def acquiring(self, asks: "Sequence[Ask]", wait: float | None, me: object) -> Attempt:
-        """That task or thread begins to acquire all of these within so many seconds; None: for ever."""
+    def acquiring(
+        self, requests: Sequence[AcquireRequest], wait: float | None, me: object
+    ) -> AcquireHook:
+        """A task or thread begins to acquire all of these within `wait` seconds (None: no limit)."""
 
-    def in_the_way(self, holders: "Iterable[Holder]") -> None:
-        """Whoever is acquiring here is refused because of these."""
+    def in_the_way(self, holders: Iterable[Holder]) -> None:
+        """The acquire of the caller was refused because of these."""
 
-    def holding(self, lease: TracedLease, me: object, *, here: bool) -> Witness:
-        """That task or thread has a lease; `here`: it is the one who runs this."""
+    def holding(self, lease: TracedLease, me: object, *, here: bool) -> LeaseHook:
+        """A task or thread has a lease; `here`: it is the caller."""
 
 
 observer: Observer | None = None
 
 
 def observe(by: Observer | None) -> None:
-    """From now on that one is told; None: nobody."""
+    """Set the observer; None: no observer."""
     global observer
     observer = by

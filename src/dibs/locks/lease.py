@@ -1,6 +1,6 @@
 """A lease: its deadline, renewal, loss and release, and what its holder can do with it.
 
-There is one class. What the leases of a kind do differently is data: `Terms`, and `LeaseRules` in them.
+There is one class. What the leases of a kind do differently is data: `HoldOptions`, and `LeaseRules` in them.
 """
 
 import logging
@@ -20,13 +20,13 @@ from dibs.locks.messages import (
     LOSSES,
     NEVER_WAS,
     LossReason,
-    key_shown,
+    format_duration,
+    format_key,
     loss_of,
-    span,
     unexpected,
 )
 from dibs.locks.reentrant import Depth, check_single
-from dibs.locks.requests import Grant, Terms
+from dibs.locks.requests import Grant, HoldOptions
 from dibs.model import (
     Command,
     Failed,
@@ -56,7 +56,7 @@ SOON = 0.001
 
 
 class LeaseRules(NamedTuple):
-    """What the leases of a kind do differently from those of a `Lock`; `Terms.more`."""
+    """What the leases of a kind do differently from those of a `Lock`; `HoldOptions.more`."""
 
     renew_every: float | None = None
     """Seconds between two renewals; None: a third of the ttl."""
@@ -110,6 +110,7 @@ class LeaseBase:
         "_hold_until",
         "_id",
         "_me",
+        "_options",
         "_outgrown",
         "_renew_at",
         "_renewing",
@@ -119,7 +120,6 @@ class LeaseBase:
         "_seen",
         "_seq",
         "_settling",
-        "_terms",
         "_trouble",
         "_uncommitted_at",
         "_watchers",
@@ -128,12 +128,14 @@ class LeaseBase:
         "token",
     )
 
-    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+    def __init__(
+        self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
+    ) -> None:
         self._bucket: Any = None
         self._end: str | None = "unborn"
         self._rt = rt
-        self._terms = terms
-        self._rules: LeaseRules = terms.more or COMMON
+        self._options = options
+        self._rules: LeaseRules = options.more or COMMON
         self.key = key
         (
             self._id,
@@ -167,14 +169,14 @@ class LeaseBase:
         self._detail = ""
         self._trouble: str | None = None
         self._watchers: list[Watcher] | None = None
-        self._seen: hooks.Witness | None = None
+        self._seen: hooks.LeaseHook | None = None
         self._generation = generation.number
         self._alive = [True]
         self._me = me
-        if terms.max_hold is not None:
-            self._hold_until = since + terms.max_hold
+        if options.max_hold is not None:
+            self._hold_until = since + options.max_hold
             self._deadline = min(self._deadline, self._hold_until)
-        lead = renew_after(terms.ttl)
+        lead = renew_after(options.ttl)
         rules = self._rules
         if rules is not COMMON:
             lead = self._lead
@@ -188,9 +190,9 @@ class LeaseBase:
             renew_at = min(renew_at, since + INBOX_AFTER)
         self._renew_at = renew_at
         self._end = None  # from here on `__del__` gives it up after any interrupt
-        if terms.exclusive:
+        if options.exclusive:
             rt.holding.put(key, me, self)
-        if terms.auto_renew and renew_at <= self._deadline:
+        if options.auto_renew and renew_at <= self._deadline:
             rt.keeper.watch(self, renew_at, lead)
         else:
             self._watch_from(since, lead)
@@ -202,12 +204,12 @@ class LeaseBase:
     @property
     def owner(self) -> str:
         """Who holds it, for people: `host/pid/label`."""
-        return self._terms.owner
+        return self._options.owner
 
     @property
     def ttl(self) -> float:
         """How long the store keeps it without a renewal, in seconds."""
-        return self._terms.ttl
+        return self._options.ttl
 
     @property
     def slot(self) -> int:
@@ -253,25 +255,25 @@ class LeaseBase:
         was given up.
         """
         if self._end is not None and self._end not in LOSSES:
-            raise NotHeld(f"the lease on {key_shown(self.key)} was {self._end}", key=self.key)
+            raise NotHeld(f"the lease on {format_key(self.key)} was {self._end}", key=self.key)
         if self.lost:
             raise self._loss()
         needed = seconds(needs, "needs")
         if self.remaining < needed:
             raise LeaseLost(
-                f"the lease on {key_shown(self.key)} has {span(self.remaining)} left, "
-                f"and {span(needed)} are needed: renew it first, or take a longer ttl",
+                f"the lease on {format_key(self.key)} has {format_duration(self.remaining)} left, "
+                f"and {format_duration(needed)} are needed: renew it first, or take a longer ttl",
                 key=self.key,
             )
 
     def __repr__(self) -> str:
-        state = self.reason or self._end or f"{span(self.remaining)} left"
-        return f"<Lease on {key_shown(self.key)}, token {self.token}, {state}>"
+        state = self.reason or self._end or f"{format_duration(self.remaining)} left"
+        return f"<Lease on {format_key(self.key)}, token {self.token}, {state}>"
 
     def _loss(self, reason: LossReason | None = None) -> LeaseLost:
         why = reason or self.reason or "expired"
         detail = self._detail or (self._trouble or "" if why == "expired" else "")
-        return loss_of(self.key, self.token, why, detail, renews=self._terms.auto_renew)
+        return loss_of(self.key, self.token, why, detail, renews=self._options.auto_renew)
 
     @property
     def _stands(self) -> bool:
@@ -294,7 +296,7 @@ class LeaseBase:
         self.ensure()
         self._forget_holder()
         self._me = me = self._rt.me()
-        if self._terms.exclusive and self._end is None:
+        if self._options.exclusive and self._end is None:
             self._rt.holding.put(self.key, me, self)
         if self._blocks:
             _, guard = self._blocks.pop()
@@ -304,7 +306,7 @@ class LeaseBase:
 
     def _forget_holder(self) -> None:
         """Its task or thread no longer holds the key."""
-        if self._terms.exclusive:
+        if self._options.exclusive:
             self._rt.holding.drop(self.key, self._me, self)
 
     def detach(self) -> str:
@@ -321,7 +323,7 @@ class LeaseBase:
         return self._handle()
 
     def _handle(self) -> str:
-        return pack_handle(self, self._terms)
+        return pack_handle(self, self._options)
 
     def __reduce__(self) -> Any:
         """Never works: two copies would not know of each other. Raises `TypeError`."""
@@ -410,11 +412,11 @@ class LeaseBase:
 
     async def _renew(self, ttl: Duration | None) -> None:
         self.ensure()
-        wanted = self._terms.ttl if ttl is None else safe_ttl(ttl)
+        wanted = self._options.ttl if ttl is None else safe_ttl(ttl)
         answer = await self._rt.call(Renew(self.key, self._id, wanted))
         self.ensure()  # past its deadline it stays lost, whatever the store says
         if ttl is not None and isinstance(answer.reply, Renewed | Granted):
-            self._terms = self._terms._replace(ttl=wanted)
+            self._options = self._options._replace(ttl=wanted)
         if not self._follow(answer):
             raise unexpected(answer.reply, self.key)
         self.ensure()
@@ -428,7 +430,7 @@ class LeaseBase:
             await self._renew(None)
         except BackendUnavailable as error:
             raise NotHeld(
-                f"the lease on {key_shown(self.key)} can't be entered before the transaction that it was "
+                f"the lease on {format_key(self.key)} can't be entered before the transaction that it was "
                 f"acquired in has committed: put the `with` behind it ({error})",
                 key=self.key,
             ) from error
@@ -437,13 +439,13 @@ class LeaseBase:
     def _lead(self) -> float:
         """Seconds from one renewal to the next."""
         every = self._rules.renew_every
-        return renew_after(self._terms.ttl) if every is None else every
+        return renew_after(self._options.ttl) if every is None else every
 
     @property
     def _wants_renewal(self) -> bool:
         """The keeper renews it, or has one thing to ask the store."""
         return (
-            self._terms.auto_renew
+            self._options.auto_renew
             or self._claim_by is not None
             or self._uncommitted_at is not None
             or self._doubted is not None
@@ -463,14 +465,14 @@ class LeaseBase:
             return NO_CARE
         if not self._wants_renewal or self._renewing:
             return Care(renew=False, again_at=self._deadline)
-        early = EARLY * renew_after(self._terms.ttl)
+        early = EARLY * renew_after(self._options.ttl)
         if now < self._renew_at - early and self._settling is None:
             return Care(renew=False, again_at=min(self._renew_at, self._deadline))
         if self._is_orphaned:
             log.warning(
                 "%s is not renewed any more: the task or thread that entered its block has ended "
                 "without leaving it",
-                key_shown(self.key),
+                format_key(self.key),
             )
             self._renew_at, self._settling = inf, None
             return Care(renew=False, again_at=self._deadline)
@@ -482,8 +484,8 @@ class LeaseBase:
         self._asked = self._settling
         if self._asked is not None:
             return self._asked
-        ttl = self._terms.ttl
-        if self._doubted is not None and not self._terms.auto_renew:
+        ttl = self._options.ttl
+        if self._doubted is not None and not self._options.auto_renew:
             ttl = max(self._deadline - self._rt.now(), MIN_TTL)
         return Renew(self.key, self._id, ttl, self._rt.inbox)
 
@@ -553,8 +555,8 @@ class LeaseBase:
         if self._end is None:
             now = self._rt.now()
             self._trouble = str(error) or type(error).__name__
-            log.info("a renewal of %s failed, trying again: %s", key_shown(self.key), error)
-            ttl = self._terms.ttl
+            log.info("a renewal of %s failed, trying again: %s", format_key(self.key), error)
+            ttl = self._options.ttl
             # while its transaction is open the question keeps others waiting, and tells nothing new
             pause = min(ttl / 20, 1.0) if self._uncommitted_at is None else ttl / 10
             self._renew_at = now + pause
@@ -570,12 +572,12 @@ class LeaseBase:
         self._renewing = True
         return True
 
-    def _hold_on(self, terms: Terms) -> None:
+    def _hold_on(self, options: HoldOptions) -> None:
         """Hold it on these terms from now on; until now it was kept for an `AllOf`."""
         now = self._rt.now()
-        self._terms = terms
-        if terms.max_hold is not None:
-            self._hold_until = now + terms.max_hold
+        self._options = options
+        if options.max_hold is not None:
+            self._hold_until = now + options.max_hold
             self._deadline = min(self._deadline, self._hold_until)
         if self._end is None:
             self._watch_from(now, 0.0)
@@ -649,10 +651,10 @@ class LeaseBase:
 
     def _call_on_lost(self) -> None:
         try:
-            assert self._terms.on_lost is not None
-            self._terms.on_lost(self)
+            assert self._options.on_lost is not None
+            self._options.on_lost(self)
         except Exception:
-            log.exception("on_lost of %s failed", key_shown(self.key))
+            log.exception("on_lost of %s failed", format_key(self.key))
 
     async def _wait_lost(self, timeout: float | None = None) -> bool:
         """Wait until it is lost; False at the timeout, or once it was given up."""
@@ -715,9 +717,9 @@ class LeaseBase:
         if isinstance(told, Answer):
             if not isinstance(told.reply, Failed):
                 return isinstance(told.reply, Released)
-            log.warning("%s could not be given up: %s", key_shown(self.key), told.reply.detail)
+            log.warning("%s could not be given up: %s", format_key(self.key), told.reply.detail)
         else:
-            log.warning("%s will be given up in the background: %s", key_shown(self.key), told)
+            log.warning("%s will be given up in the background: %s", format_key(self.key), told)
         self._abandon()
         return False
 
@@ -729,7 +731,7 @@ class LeaseBase:
             return False
         self._end = how
         here = generation.number == self._generation
-        if how in LOSSES and here and self._terms.on_lost is not None:
+        if how in LOSSES and here and self._options.on_lost is not None:
             self._rt.call_soon(self._call_on_lost)  # first: the program may end with the block
         self._rt.keeper.unwatch(self)
         self._forget_holder()
@@ -767,7 +769,7 @@ class LeaseBase:
             if self._uncommitted_at is not None:
                 return  # after a transaction that failed there is nothing to release
             told = (
-                f"a lease on {key_shown(self.key)} was dropped without release(): "
+                f"a lease on {format_key(self.key)} was dropped without release(): "
                 "it is given up now; use `with`, or keep the lease and call release()"
             )
             log.warning("%s", told)  # Python hides a ResourceWarning unless it is asked for
@@ -802,25 +804,25 @@ HANDED_ON = ("ttl", "owner", "units", "exclusive", "auto_renew", "max_hold")
 """The terms that go along with a lease."""
 
 
-def pack_handle(lease: LeaseBase, terms: Terms) -> str:
+def pack_handle(lease: LeaseBase, options: HoldOptions) -> str:
     """Make a text of a detached lease, as secret as its id."""
-    fields: dict[str, object] = {name: getattr(terms, name) for name in HANDED_ON}
+    fields: dict[str, object] = {name: getattr(options, name) for name in HANDED_ON}
     fields["key"] = urlsafe_b64encode(lease.key).decode()
     fields["grant"] = lease._id, lease.token, lease.slots, lease._doubtful, lease._seq
     return f"{FORMAT}.{urlsafe_b64encode(dumps(fields).encode()).decode()}"
 
 
-def unpack_handle(text: str) -> tuple[bytes, Terms, Grant]:
+def unpack_handle(text: str) -> tuple[bytes, HoldOptions, Grant]:
     """Return the key, the terms, and the grant without its times. Raises `ValueError` for anything else."""
     try:
         version, _, packed = text.partition(".")
         if version != FORMAT:
             raise ValueError(f"its format is {version!r}, and this release reads {FORMAT!r}")
         fields = loads(urlsafe_b64decode(packed))
-        terms = Terms(**{name: fields[name] for name in HANDED_ON})
-        ttl, max_hold = safe_ttl(terms.ttl), optional_seconds(terms.max_hold, "max_hold")
+        options = HoldOptions(**{name: fields[name] for name in HANDED_ON})
+        ttl, max_hold = safe_ttl(options.ttl), optional_seconds(options.max_hold, "max_hold")
         lease_id, token, slots, doubtful, seq = fields["grant"]
         grant = Grant(str(lease_id), int(token), tuple(slots), 0.0, 0.0, None, doubtful, seq=seq)
-        return urlsafe_b64decode(fields["key"]), terms._replace(ttl=ttl, max_hold=max_hold), grant
+        return urlsafe_b64decode(fields["key"]), options._replace(ttl=ttl, max_hold=max_hold), grant
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"this is no handle of a detached lease: {error}") from error

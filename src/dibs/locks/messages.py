@@ -17,13 +17,13 @@ from dibs.model import Failed, Holder, Refused, Reply
 from dibs.runtime.port import Answer
 
 
-def key_shown(key: bytes) -> str:
+def format_key(key: bytes) -> str:
     """A key as people know it: its name, and its kind where it isn't a lock."""
     kind, name = split_key(key)
     return shown(name) if kind == "lock" else f"{kind} {shown(name)}"
 
 
-def span(duration: float) -> str:
+def format_duration(duration: float) -> str:
     """A duration, no more exact than helps."""
     if duration < 1:
         return f"{duration * 1000:.0f} ms"
@@ -34,27 +34,27 @@ def span(duration: float) -> str:
     return f"{duration / 3600:.0f} h"
 
 
-def holder_shown(holder: Holder) -> str:
+def describe_holder(holder: Holder) -> str:
     """One holder, in a sentence's middle."""
     if holder.state == "kept":
-        return f"retained after its last hold, free in {span(holder.expires_in)}"
+        return f"retained after its last hold, free in {format_duration(holder.expires_in)}"
     note = f" ({printable(holder.note)})" if holder.note else ""
     return (
-        f"held by {printable(holder.owner)}{note} for {span(holder.held_for)} "
-        f"(token {holder.token}, expires in {span(max(holder.expires_in, 0.0))})"
+        f"held by {printable(holder.owner)}{note} for {format_duration(holder.held_for)} "
+        f"(token {holder.token}, expires in {format_duration(max(holder.expires_in, 0.0))})"
     )
 
 
-def contention(key: bytes, holders: tuple[Holder, ...], ahead: int | None) -> str:
+def describe_holders(key: bytes, holders: tuple[Holder, ...], ahead: int | None) -> str:
     """Who is in the way of a key."""
-    name = key_shown(key)
+    name = format_key(key)
     if not holders:
         told = f"{name} is not free"
     elif len(holders) == 1:
-        told = f"{name} is {holder_shown(holders[0])}"
+        told = f"{name} is {describe_holder(holders[0])}"
     else:
         told = f"{name} is taken by {len(holders)} holders: " + "; ".join(
-            holder_shown(holder) for holder in holders
+            describe_holder(holder) for holder in holders
         )
     if ahead:
         told += f"; {ahead} {'is' if ahead == 1 else 'are'} ahead of you"
@@ -96,7 +96,7 @@ _TOLD = frozenset({FORGOTTEN, NEVER_WAS})
 def loss_of(key: bytes, token: int, reason: LossReason, detail: str, *, renews: bool) -> LeaseLost:
     """The error for a lease that was lost; `detail` is what is known besides, or empty."""
     return LeaseLost(
-        f"the lease on {key_shown(key)} (token {token}) was lost: "
+        f"the lease on {format_key(key)} (token {token}) was lost: "
         f"{_cause(reason, detail, renews)}{_SINCE[reason]}",
         reason=reason,
         key=key,
@@ -118,10 +118,10 @@ ASIDE = 3.0
 def refusal(key: bytes, units: int, reply: Refused) -> DibsError:
     """The error for units that others hold, or that are more than the capacity."""
     if reply.reason == "too_large":
-        told = f"cannot acquire {units} units of {key_shown(key)}: its last declared capacity is smaller"
+        told = f"cannot acquire {units} units of {format_key(key)}: its last declared capacity is smaller"
         return DibsError(told, key=key)
     return AcquireTimeout(
-        contention(key, reply.holders, None),
+        describe_holders(key, reply.holders, None),
         key=key,
         holders=reply.holders,
         retry_after=reply.recheck_in,
@@ -133,7 +133,7 @@ def timed_out(
 ) -> AcquireTimeout:
     """The error after a wait of so many seconds, with so many ahead at the end."""
     return AcquireTimeout(
-        f"{contention(key, holders, ahead)}; gave up after {_rounded(wait)} s",
+        f"{describe_holders(key, holders, ahead)}; gave up after {_rounded(wait)} s",
         key=key,
         holders=holders[:8],
         position=ahead,
@@ -144,7 +144,7 @@ def timed_out(
 def upgrades_deadlocked(key: bytes, position: int) -> Deadlock:
     """The error for the later one of two readers that wait to upgrade."""
     return Deadlock(
-        f"{key_shown(key)}: another reader waits to upgrade already, and each would wait for the other to "
+        f"{format_key(key)}: another reader waits to upgrade already, and each would wait for the other to "
         "leave: release this lease, and acquire for writing",
         key=key,
         position=position,
@@ -154,7 +154,7 @@ def upgrades_deadlocked(key: bytes, position: int) -> Deadlock:
 def nothing_held(key: bytes, detail: str = "") -> LeaseLost:
     """The error for an id under which nothing is held; `detail` is the store's reason, if it gave one."""
     why = detail or "it has ended, or the id, the name or the store is another"
-    return LeaseLost(f"nothing of {key_shown(key)} is held under this id: {why}", key=key)
+    return LeaseLost(f"nothing of {format_key(key)} is held under this id: {why}", key=key)
 
 
 def _rounded(wait: float | None) -> str:
@@ -174,7 +174,7 @@ def unexpected(reply: Reply, key: bytes) -> DibsError:
     """The error for a reply that is none of those that a command should get."""
     if not isinstance(reply, Failed):
         return DibsError(f"the store answered with {reply!r}", key=key)
-    message = f"{key_shown(key)}: {reply.detail}"
+    message = f"{format_key(key)}: {reply.detail}"
     if reply.reason in ("busy", "away"):
         error = BackendUnavailable(message, key=key)
         error.busy = reply.reason == "busy"

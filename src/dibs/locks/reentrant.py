@@ -7,7 +7,7 @@ lease, one level deeper. The last release gives the lease up. A loss ends all le
 from typing import Any
 
 from dibs.errors import Reentrant
-from dibs.locks.messages import key_shown
+from dibs.locks.messages import format_key
 
 _FIRST, _MORE = object(), object()
 
@@ -64,9 +64,9 @@ def another_of(lease: Any, on_lost: object) -> Any:
     depth: Depth | None = getattr(lease, "_depth", None)
     if depth is None:
         return None
-    if on_lost is not None and on_lost != lease._terms.on_lost:
+    if on_lost is not None and on_lost != lease._options.on_lost:
         raise Reentrant(
-            f"{key_shown(lease.key)} is already held by this task or thread, and on_lost= is called once, "
+            f"{format_key(lease.key)} is already held by this task or thread, and on_lost= is called once, "
             "for the outermost lease: give it there, or leave it out here",
             key=lease.key,
         )
@@ -77,7 +77,7 @@ def check_single(lease: Any, what: str) -> None:
     """Raise `Reentrant` while the holder of a lease has acquired it more than once."""
     if lease._depth is not None and len(lease._depth) > 1:
         raise Reentrant(
-            f"{key_shown(lease.key)} is held {len(lease._depth)} times over by the task or thread that "
+            f"{format_key(lease.key)} is held {len(lease._depth)} times over by the task or thread that "
             f"holds it, so it can't be {what}: release the other leases first",
             key=lease.key,
         )

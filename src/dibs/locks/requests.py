@@ -40,7 +40,7 @@ LEAST_PATIENCE = 30.0
 """Seconds that the store keeps a silent waiter in the queue, also if its ttl is shorter."""
 
 
-class Ask(NamedTuple):
+class AcquireRequest(NamedTuple):
     """What is wanted."""
 
     key: bytes
@@ -99,7 +99,7 @@ class Grant(NamedTuple):
     """Number of the newest Resize, of a lease that was attached."""
 
 
-class Terms(NamedTuple):
+class HoldOptions(NamedTuple):
     """How a lease is to be held."""
 
     ttl: float

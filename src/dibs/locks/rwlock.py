@@ -15,9 +15,16 @@ from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
 from dibs.locks.acquire import AcquireAttempt, Stopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
-from dibs.locks.messages import contention, key_shown, not_busy
+from dibs.locks.messages import describe_holders, format_key, not_busy
 from dibs.locks.reentrant import check_single
-from dibs.locks.requests import Ask, ClientLockOptions, Grant, Terms, new_id, shown_as
+from dibs.locks.requests import (
+    AcquireRequest,
+    ClientLockOptions,
+    Grant,
+    HoldOptions,
+    new_id,
+    shown_as,
+)
 from dibs.locks.waiting import OnWait
 from dibs.model import MANY, Holder, Refused, Release
 from dibs.runtime.port import Runtime
@@ -48,10 +55,12 @@ class RWLeaseBase(LeaseBase):
 
     __slots__ = ("_writing",)
 
-    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
-        self._writing = grant.seq if terms.units == MANY else NEVER
+    def __init__(
+        self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
+    ) -> None:
+        self._writing = grant.seq if options.units == MANY else NEVER
         """Number of the Resize that gave it all units; 0: it was acquired so."""
-        super().__init__(rt, key, terms, grant, me)
+        super().__init__(rt, key, options, grant, me)
 
     @property
     def mode(self) -> Literal["read", "write"]:
@@ -60,7 +69,7 @@ class RWLeaseBase(LeaseBase):
 
     def _handle(self) -> str:
         units = MANY if self.mode == "write" else 1
-        return pack_handle(self, self._terms._replace(units=units))
+        return pack_handle(self, self._options._replace(units=units))
 
     async def _upgrade(self, wait: Any) -> None:
         wait = optional_seconds(wait, "wait")
@@ -77,7 +86,7 @@ class RWLeaseBase(LeaseBase):
             await self._resize(1)  # from here on nobody believes that it writes
         except BackendUnavailable as error:  # or the key is busy
             told = "the store did not confirm the downgrade of %s; retrying in the background: %s"
-            log.warning(told, key_shown(self.key), error)
+            log.warning(told, format_key(self.key), error)
 
     def _check_may_change(self, what: str) -> None:
         self.ensure()
@@ -131,7 +140,7 @@ async def _others_gone(
     """Wait for all other readers to leave; return the grant of their units. The lease's loss is `stop`."""
     try:
         left = None if wait is None else max(until - rt.now(), SHORTEST_WAIT)
-        return await AcquireAttempt(rt, _ask(lease), stop=stop).run(left)
+        return await AcquireAttempt(rt, _request(lease), stop=stop).run(left)
     except AcquireTimeout as error:
         raise _timed_out(lease, error.holders, error.retry_after, wait) from None
     except Stopped:
@@ -142,7 +151,7 @@ async def _others_gone(
 async def _grow_alone(rt: Runtime, lease: RWLeaseBase, others: Grant, until: float) -> bool:
     """Exchange the grant of the others' units for all units; return whether the store has agreed."""
     key, place = lease.key, new_id()
-    command = _ask(lease)._replace(held=0).command(place, "", queue=True)
+    command = _request(lease)._replace(held=0).command(place, "", queue=True)
     until = min(until, rt.now() + rt.connect_timeout)
     doubtful = others.doubtful
     try:
@@ -168,17 +177,17 @@ async def _grow_alone(rt: Runtime, lease: RWLeaseBase, others: Grant, until: flo
         raise
 
 
-def _ask(lease: RWLeaseBase) -> Ask:
-    terms = lease._terms
-    return Ask(
+def _request(lease: RWLeaseBase) -> AcquireRequest:
+    options = lease._options
+    return AcquireRequest(
         lease.key,
-        terms.owner,
-        terms.ttl,
+        options.owner,
+        options.ttl,
         MANY,
         MANY,
         FIRST_IN_LINE,
         "waits to upgrade the lease that it reads under",
-        detects=terms.detects,
+        detects=options.detects,
         held=1,
     )
 
@@ -190,7 +199,7 @@ def _timed_out(
     others = tuple(holder for holder in holders if holder.lease != own)
     waited = f"; gave up upgrading after {wait:g} s" if wait else ""
     return AcquireTimeout(
-        f"{contention(lease.key, others, None)}{waited}",
+        f"{describe_holders(lease.key, others, None)}{waited}",
         key=lease.key,
         holders=others,
         retry_after=retry_after,
@@ -210,15 +219,15 @@ class SideBase[LeaseT: RWLeaseBase](PrimitiveBase[LeaseT]):
     def _capacity(self) -> int:
         return MANY
 
-    def _another_wish(
+    def _changed_request(
         self, units: int, priority: int | None, note: str | None
-    ) -> tuple[Ask, Terms]:
+    ) -> tuple[AcquireRequest, HoldOptions]:
         if units != 1:
             raise ValueError(f"units is {units!r}: a reader takes one, a writer all; leave it out")
-        return super()._another_wish(self._units, priority, note)
+        return super()._changed_request(self._units, priority, note)
 
     def _refuse_reentry(self, patience: object) -> None:
-        told = f"{key_shown(self.key)} is already held by this task or thread"
+        told = f"{format_key(self.key)} is already held by this task or thread"
         if patience == 0:
             raise AcquireTimeout(told, key=self.key)
         raise Reentrant(f"{told}, so waiting for it may never end: {self._advice}", key=self.key)
@@ -322,7 +331,7 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
         return self._writing
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {key_shown(self.key)}>"
+        return f"<{type(self).__name__} {format_key(self.key)}>"
 
     if not TYPE_CHECKING:  # it is an error to type checkers, and help at run time
 

@@ -9,7 +9,7 @@ from dibs.core.names import Kind, shown, split_key
 from dibs.errors import AcquireTimeout, CapacityWarning
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase
-from dibs.locks.messages import key_shown
+from dibs.locks.messages import format_key
 from dibs.locks.requests import ClientLockOptions, shown_as
 from dibs.locks.waiting import OnWait
 from dibs.model import MAX_CAPACITY, Status
@@ -76,7 +76,7 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
 
     def _warn_of(self, found: str) -> None:
         warnings.warn(
-            f"{key_shown(self.key)} has a capacity of {self.capacity} here, and {found}: the newest "
+            f"{format_key(self.key)} has a capacity of {self.capacity} here, and {found}: the newest "
             "counts for all, so let them agree",
             CapacityWarning,
             stacklevel=2,

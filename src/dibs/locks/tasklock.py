@@ -11,8 +11,15 @@ from dibs.core.names import Kind
 from dibs.errors import UnsafeTiming
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, LeaseRules
-from dibs.locks.messages import key_shown, span
-from dibs.locks.requests import Grant, NoOptions, Terms, known_configs, refuse_options, shown_as
+from dibs.locks.messages import format_duration, format_key
+from dibs.locks.requests import (
+    Grant,
+    HoldOptions,
+    NoOptions,
+    known_configs,
+    refuse_options,
+    shown_as,
+)
 from dibs.runtime.port import Runtime
 from dibs.settings import configured_together
 
@@ -24,10 +31,12 @@ class TaskLeaseBase(LeaseBase):
 
     __slots__ = ("_asked_at", "_reported")
 
-    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+    def __init__(
+        self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
+    ) -> None:
         self._asked_at = grant.since
         self._reported = False
-        super().__init__(rt, key, terms, grant, me)
+        super().__init__(rt, key, options, grant, me)
 
     async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
         try:
@@ -42,16 +51,16 @@ class TaskLeaseBase(LeaseBase):
     def _report_overrun(self) -> None:
         """Log once that the store let go before the task was done."""
         ran = self._rt.now() - self._asked_at
-        most: float = self._terms.max_hold or self.ttl
+        most: float = self._options.max_hold or self.ttl
         if ran > most and not self._reported:
             self._reported = True
             log.warning(
                 "%s was held for %s, %s longer than its max_hold of %s, so it may have been started "
                 "elsewhere meanwhile: give it a longer max_hold, or cancel=True",
-                key_shown(self.key),
-                span(ran),
-                span(ran - most),
-                span(most),
+                format_key(self.key),
+                format_duration(ran),
+                format_duration(ran - most),
+                format_duration(most),
             )
 
     # -- what it does not support -------------------------------------------------------------------

@@ -10,8 +10,8 @@ from dibs.config import Duration, safe_lock_delay, safe_ttl, seconds, whole
 from dibs.core.timing import trusted
 from dibs.errors import BackendUnavailable, UnsafeTiming
 from dibs.locks.lease import LeaseBase, LeaseRules
-from dibs.locks.messages import key_shown
-from dibs.locks.requests import Grant, Terms
+from dibs.locks.messages import format_key
+from dibs.locks.requests import Grant, HoldOptions
 from dibs.model import Failed
 from dibs.process import generation
 from dibs.runtime.port import Runtime
@@ -117,11 +117,13 @@ class TermBase(LeaseBase):
     number: int
     """Which of this candidate's terms it is, from 1; over all candidates, terms rise by `token`."""
 
-    def __init__(self, rt: Runtime, key: bytes, terms: Terms, grant: Grant, me: object) -> None:
+    def __init__(
+        self, rt: Runtime, key: bytes, options: HoldOptions, grant: Grant, me: object
+    ) -> None:
         self.number = 0
         self._begun = False
         """`on_started` was called, and `on_stopped` was not."""
-        super().__init__(rt, key, terms, grant, me)
+        super().__init__(rt, key, options, grant, me)
 
     # -- its beginning and its end ------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ class TermBase(LeaseBase):
             if isawaitable(told):
                 await told
         except Exception:
-            log.exception("%s of %s failed", name, key_shown(self.key))
+            log.exception("%s of %s failed", name, format_key(self.key))
 
     def _resign(self) -> bool:
         """End it by the leader's own will. Its body is interrupted, and hands it over at its end."""
@@ -152,7 +154,7 @@ class TermBase(LeaseBase):
             return False
         self._interrupt()
         self._set_watchers()
-        log.info("%s: the leader with token %d resigns", key_shown(self.key), self.token)
+        log.info("%s: the leader with token %d resigns", format_key(self.key), self.token)
         return True
 
     async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:

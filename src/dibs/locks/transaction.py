@@ -9,7 +9,7 @@ from dibs.errors import BackendUnavailable
 from dibs.locks.acquire import refused
 from dibs.locks.lease import give_up
 from dibs.locks.messages import unexpected
-from dibs.locks.requests import Ask, Grant, new_id
+from dibs.locks.requests import AcquireRequest, Grant, new_id
 from dibs.model import Command, Granted, Refused, Reply
 from dibs.runtime.port import Runtime
 
@@ -34,18 +34,18 @@ def one_try(wait: Duration | Unset | None) -> float:
     )
 
 
-async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
+async def acquire_within(rt: Runtime, way: Way, request: AcquireRequest) -> Grant:
     """Try once. Raises as any try, and `BackendUnavailable` if another transaction has the key."""
     if not rt.is_ready:
         await rt.ready()
     await way.open()
     lease_id, sent = new_id(), rt.now()
     try:
-        (reply,) = await way.apply((ask.command(lease_id, rt.inbox),))
+        (reply,) = await way.apply((request.command(lease_id, rt.inbox),))
     except BaseException as error:
         # after an error of the database it is undone; after a broken connection or an interrupt, nobody knows
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
-            give_up(rt, ask.key, lease_id, doubtful=True)
+            give_up(rt, request.key, lease_id, doubtful=True)
         raise
     if isinstance(reply, Granted):
         return Grant(
@@ -59,5 +59,5 @@ async def acquire_within(rt: Runtime, way: Way, ask: Ask) -> Grant:
             uncommitted_at=sent,
         )
     if isinstance(reply, Refused):
-        raise refused(ask, reply)
-    raise unexpected(reply, ask.key)
+        raise refused(request, reply)
+    raise unexpected(reply, request.key)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dibs.locks.messages import ASIDE, contention, key_shown, span
+from dibs.locks.messages import ASIDE, describe_holders, format_duration, format_key
 from dibs.model import Holder, Inspect, Status
 from dibs.runtime.port import Runtime
 
@@ -33,8 +33,8 @@ class Waiting:
     """The seconds that are left at the pace at which the place has moved so far; None if it hasn't."""
 
     def __str__(self) -> str:
-        left = "" if self.estimate is None else f"; about {span(self.estimate)} left"
-        return f"{contention(self.key, self.holders, self.position)}{left}"
+        left = "" if self.estimate is None else f"; about {format_duration(self.estimate)} left"
+        return f"{describe_holders(self.key, self.holders, self.position)}{left}"
 
 
 type OnWait = Callable[[Waiting], Any]
@@ -107,7 +107,7 @@ class WaitReporter:
             if inspect.isawaitable(told):
                 await told
         except Exception:
-            log.exception("on_wait of %s failed", key_shown(self._key))
+            log.exception("on_wait of %s failed", format_key(self._key))
 
 
 def check_on_wait(on_wait: object, *, may_await: bool) -> None:

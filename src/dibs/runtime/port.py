@@ -104,7 +104,7 @@ class Nesting(Protocol):
     """A lease that stands, or has ended; it may have to ask which."""
 
     _id: str
-    _terms: Any
+    _options: Any
 
     @property
     def _stands(self) -> bool:

@@ -93,7 +93,7 @@ def counted_from_the_push(
 
 def never_too_late(self: LeaseBase, now: float) -> Care:
     """Ask for more time, also when it is over."""
-    return Care(renew=self._end is None, again_at=now + self._terms.ttl / 3)
+    return Care(renew=self._end is None, again_at=now + self._options.ttl / 3)
 
 
 def whenever_it_comes(self: LeaseBase, answer: Answer) -> None:

@@ -49,7 +49,7 @@ async def gather(hand: Hand, wanted: list[Any]) -> Any:
                 hand.world.look_for(hand.process, primitive.key, note, primitive.config.ttl)
         raise
     for lease, primitive in zip(leases, primitives, strict=True):
-        units, capacity = lease._terms.units, primitive._capacity
+        units, capacity = lease._options.units, primitive._capacity
         hand.granted(lease, invoked, MANY if units == MANY else units, capacity)
     return leases
 
@@ -95,5 +95,5 @@ async def use(hand: Hand, leases: Any) -> None:
             hand.believed(lease)
         if await hand.check(leases[0]):
             for lease in leases:
-                if lease._terms.units == MANY or not lease.key.startswith(b"rwlock"):
+                if lease._options.units == MANY or not lease.key.startswith(b"rwlock"):
                     hand.write(lease)

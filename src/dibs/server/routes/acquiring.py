@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from dibs.errors import AcquireTimeout, BackendUnavailable
 from dibs.locks.acquire import AcquireAttempt
-from dibs.locks.messages import contention
-from dibs.locks.requests import Ask, Grant
+from dibs.locks.messages import describe_holders
+from dibs.locks.requests import AcquireRequest, Grant
 from dibs.model import MANY, Acquire, Gone, Granted, Queued, Refused, Renew, Renewed, Reply
 from dibs.runtime.port import Answer as Answered
 from dibs.runtime.port import Runtime
@@ -37,7 +37,13 @@ class _Line(AcquireAttempt):
     __slots__ = ("_brought", "_turn")
 
     def __init__(
-        self, runtime: Runtime, ask: Ask, lease_id: str, turn: AsyncExitStack, *, brought: bool
+        self,
+        runtime: Runtime,
+        ask: AcquireRequest,
+        lease_id: str,
+        turn: AsyncExitStack,
+        *,
+        brought: bool,
     ) -> None:
         super().__init__(runtime, ask, lease_id=lease_id)
         self._brought = brought
@@ -64,7 +70,7 @@ class _Line(AcquireAttempt):
         self._over = True
         if not self._brought:
             raise AcquireTimeout(
-                "the server was paused and missed its turn in the queue", key=self._ask.key
+                "the server was paused and missed its turn in the queue", key=self._request.key
             )
         raise Problem("lost", "this lease id has ended: acquire with a new id")
 
@@ -76,7 +82,7 @@ class _Line(AcquireAttempt):
 
 
 async def acquire_in_line(
-    call: Call, ask: Ask, lease_id: str, wait: float, *, brought: bool
+    call: Call, ask: AcquireRequest, lease_id: str, wait: float, *, brought: bool
 ) -> Had:
     """Acquire within `wait` seconds. `brought`: the id is the caller's own.
 
@@ -123,7 +129,7 @@ def _is_too_late(place: asyncio.Task[Grant]) -> bool:
     return place.cancelling() > 0
 
 
-async def _until_any(call: Call, ask: Ask, place: asyncio.Task[Grant]) -> None:
+async def _until_any(call: Call, ask: AcquireRequest, place: asyncio.Task[Grant]) -> None:
     """Wait until there is a grant, or until it is wanted no more; then the place is given up."""
     service = call.service
     ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
@@ -160,7 +166,7 @@ def _said(why: End) -> Exception:
             return HungUp()
 
 
-async def _claimed(call: Call, ask: Ask, grant: Grant) -> float:
+async def _claimed(call: Call, ask: AcquireRequest, grant: Grant) -> float:
     """A pushed grant stands for a short while: have the store confirm it for all of its ttl."""
     service = call.service
     answer = await service.runtime.call(Renew(ask.key, grant.id, ask.ttl))
@@ -240,7 +246,7 @@ def _wanted(asked: AcquireQuery, most: int) -> tuple[str, int, int]:
 
 async def _in_line(call: Call, command: Acquire, wait: float, *, brought: bool) -> Had:
     """Wait until it is free, and tell those who watch."""
-    ask = Ask(
+    ask = AcquireRequest(
         command.key,
         command.owner,
         command.ttl,
@@ -300,7 +306,7 @@ def not_acquired(reply: Reply, key: bytes) -> Problem:
         case Refused():
             return Problem(
                 "held",
-                contention(key, reply.holders, None),
+                describe_holders(key, reply.holders, None),
                 retry_after=reply.recheck_in,
                 holders=holders_to_wire(reply.holders),
             )

@@ -15,7 +15,7 @@ from dibs.config import UNSET, seconds
 from dibs.core.names import shown
 from dibs.core.timing import DRIFT, margin
 from dibs.locks.acquire import AcquireAttempt
-from dibs.locks.requests import Ask
+from dibs.locks.requests import AcquireRequest
 from dibs.locks.waiting import OnWait
 from dibs.runtime.port import Runtime
 from dibs.settings import configured
@@ -83,8 +83,10 @@ class KeptAcquiring(AcquireAttempt):
 
     __slots__ = ("_position",)
 
-    def __init__(self, rt: Runtime, ask: Ask, on_wait: OnWait | None, position: Position) -> None:
-        super().__init__(rt, ask, on_wait, position.lease_id)
+    def __init__(
+        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None, position: Position
+    ) -> None:
+        super().__init__(rt, request, on_wait, position.lease_id)
         self._position = position
 
     def keep_position(self) -> None:
@@ -171,8 +173,10 @@ class Slots(dibs.Semaphore):
     position: Position
     _pending: KeptAcquiring | None = None
 
-    def _attempt(self, rt: Runtime, ask: Ask, on_wait: OnWait | None) -> AcquireAttempt:
-        self._pending = KeptAcquiring(rt, ask, on_wait, self.position)
+    def _attempt(
+        self, rt: Runtime, request: AcquireRequest, on_wait: OnWait | None
+    ) -> AcquireAttempt:
+        self._pending = KeptAcquiring(rt, request, on_wait, self.position)
         return self._pending
 
     def keep_position(self) -> None:
@@ -181,9 +185,12 @@ class Slots(dibs.Semaphore):
             self._pending.keep_position()
 
     def _describe_here(self) -> Any:
-        ask, terms = super()._describe_here()
-        self._wish = ask._replace(owner=self.called_by), terms._replace(owner=self.called_by)
-        return self._wish
+        request, options = super()._describe_here()
+        self._prepared = (
+            request._replace(owner=self.called_by),
+            options._replace(owner=self.called_by),
+        )
+        return self._prepared
 
 
 class Stores:

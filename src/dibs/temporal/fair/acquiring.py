@@ -12,7 +12,7 @@ from temporalio import workflow
 from dibs.core.names import key_of
 from dibs.core.timing import BURIAL
 from dibs.errors import DibsError
-from dibs.locks.messages import contention, key_shown, span
+from dibs.locks.messages import describe_holders, format_duration, format_key
 from dibs.model import (
     Acquire,
     Failed,
@@ -331,14 +331,14 @@ def refusal(broker: Broker, units: int, reply: Refused | Failed) -> DibsError:
     """The error for units that are not to be had now, or ever."""
     if isinstance(reply, Failed):
         kind = Misused if reply.reason == "invalid" else NotServed
-        return kind(f"{key_shown(broker.key)}: {reply.detail}", key=broker.key)
+        return kind(f"{format_key(broker.key)}: {reply.detail}", key=broker.key)
     if reply.reason == "too_large":
         return Misused(
-            f"cannot acquire {units} units of {key_shown(broker.key)}: its last declared capacity "
+            f"cannot acquire {units} units of {format_key(broker.key)}: its last declared capacity "
             "is smaller",
             key=broker.key,
         )
-    told = contention(broker.key, reply.holders, None)
+    told = describe_holders(broker.key, reply.holders, None)
     if reply.reason == "queue_full":
         told += "; and no more can wait for it"
     return AcquireTimedOut(
@@ -351,7 +351,7 @@ def timed_out(broker: Broker, lease: str, waited: float, status: Status | None) 
     holders = tuple(each for each in _holders(status) if each.lease != lease)
     ahead = _ahead(lease, status)
     return AcquireTimedOut(
-        f"{contention(broker.key, holders[:8], ahead)}; gave up after {span(waited)}",
+        f"{describe_holders(broker.key, holders[:8], ahead)}; gave up after {format_duration(waited)}",
         key=broker.key,
         holders=holders[:8],
         position=ahead,
@@ -371,9 +371,8 @@ def _ahead(lease: str, status: Status | None) -> int | None:
 
 def unanswered(broker: Broker, waited: float, *, was_there: bool) -> NotServed:
     """The error for a broker that has not said a word. Only the one who starts it knows its queue."""
-    told = (
-        f"{broker.id}, which keeps {key_shown(broker.key)}, has not answered for {span(waited)}: "
-    )
+    silent = format_duration(waited)
+    told = f"{broker.id}, which keeps {format_key(broker.key)}, has not answered for {silent}: "
     end = terminate(broker.id)
     if was_there:
         told += (
@@ -393,14 +392,14 @@ def unanswered(broker: Broker, waited: float, *, was_there: bool) -> NotServed:
 def unreachable(broker: Broker, trouble: Exception) -> NotServed:
     """The error for a broker that the server lets nobody speak to."""
     return NotServed(
-        f"the broker of {key_shown(broker.key)} can't be asked: {trouble}", key=broker.key
+        f"the broker of {format_key(broker.key)} can't be asked: {trouble}", key=broker.key
     )
 
 
 def would_wait_for_itself(broker: Broker, held: int, capacity: int) -> AlreadyHeld:
     """The error for a task that holds what it asks for."""
     return AlreadyHeld(
-        f"this task holds {held} of {capacity} units of {key_shown(broker.key)} itself, so it would wait "
+        f"this task holds {held} of {capacity} units of {format_key(broker.key)} itself, so it would wait "
         "for ever: pass the permit on to what needs it, or leave its block before",
         key=broker.key,
     )

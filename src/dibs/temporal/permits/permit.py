@@ -12,7 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import is_cancelled_exception
 
 from dibs.config import Duration, seconds
-from dibs.locks.messages import span
+from dibs.locks.messages import format_duration
 from dibs.stores.temporal.protocol.wire import too_new
 from dibs.temporal.failures import Misused, NotHolding, PermitLost
 
@@ -187,8 +187,8 @@ class Permit(str, ABC):
         needed = seconds(needs, "needs")
         if self.remaining < needed:
             raise PermitLost(
-                f"the permit on {self._named()} has {span(self.remaining)} left, and {span(needed)} are "
-                "needed: renew it first, or take a longer ttl",
+                f"the permit on {self._named()} has {format_duration(self.remaining)} left, and "
+                f"{format_duration(needed)} are needed: renew it first, or take a longer ttl",
                 reason="expired",
             )
 
@@ -244,7 +244,8 @@ class Permit(str, ABC):
         held = workflow.time() - self._acquired_at
         token = "" if self._token is None else f" (token {self._token})"
         return PermitLost(
-            f"the permit on {self._named()}{token}, held for {span(held)}, was lost: {self._why()}",
+            f"the permit on {self._named()}{token}, held for {format_duration(held)}, was lost: "
+            f"{self._why()}",
             reason=self.reason or "expired",
         )
 

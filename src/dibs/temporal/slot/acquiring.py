@@ -9,7 +9,7 @@ from random import Random
 from temporalio import workflow
 from temporalio.workflow import ParentClosePolicy
 
-from dibs.locks.messages import span
+from dibs.locks.messages import format_duration
 from dibs.stores.temporal.protocol import ids
 from dibs.stores.temporal.protocol.permits import PermitSlotInput
 from dibs.stores.temporal.workflows.permit_runs import Child, start_permit
@@ -193,7 +193,7 @@ class _Attempt:
         tries = "1 try" if self._probes == 1 else f"{self._probes} tries"
         return AcquireTimedOut(
             f"no slot of {self._resource} (capacity {len(self._slots)}) was free within "
-            f"{span(self._terms.wait or 0.0)}, in {tries}: `dibs show --kind semaphore "
+            f"{format_duration(self._terms.wait or 0.0)}, in {tries}: `dibs show --kind semaphore "
             f"{self._resource}` tells which workflows hold {where}{here}",
             retry_after=self._terms.backoff,
         )

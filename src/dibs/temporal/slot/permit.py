@@ -18,7 +18,7 @@ from temporalio.exceptions import (
 from temporalio.exceptions import TimeoutError as TimedOut
 
 from dibs.config import Duration, safe_ttl
-from dibs.locks.messages import span
+from dibs.locks.messages import format_duration
 from dibs.stores.temporal.protocol import permits as said
 from dibs.stores.temporal.protocol.ids import permit_workflow_id
 from dibs.stores.temporal.protocol.permits import PermitNews
@@ -314,9 +314,9 @@ async def wait_until_armed(permit: SlotPermit, bound: float, pool: Pool, *, unti
             mend = "register PermitSlotWorkflow with this worker, as DibsPlugin does"
         raise NotServed(
             f"{unserved(queue, ' for permits')}: {taken} was started there and no worker took it up within "
-            f"{span(bound)}: {mend}; or name the queue that has one by task_queue= or TEMPORAL_TASK_QUEUE. "
-            f"Slot {permit.slot} stays taken until a worker of {queue!r} has come, at the latest until "
-            f"{_moment(until)}; {terminate(taken)} frees it now. "
+            f"{format_duration(bound)}: {mend}; or name the queue that has one by task_queue= or "
+            f"TEMPORAL_TASK_QUEUE. Slot {permit.slot} stays taken until a worker of {queue!r} has come, "
+            f"at the latest until {_moment(until)}; {terminate(taken)} frees it now. "
             "(A worker with another PermitSlotWorkflow than ours needs armed=False.)"
         ) from None
 
