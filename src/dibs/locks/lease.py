@@ -735,7 +735,7 @@ class LeaseBase:
             self._rt.call_soon(self._call_on_lost)  # first: the program may end with the block
         self._rt.keeper.unwatch(self)
         self._forget_holder()
-        if how not in LOSSES:
+        if self._watchers and how not in LOSSES:
             self._set_watchers()
         if self._seen is not None and here:
             self._seen.ended(how)
