@@ -1,6 +1,6 @@
 """A lease: its deadline, renewal, loss and release, and what its holder can do with it.
 
-There is one class. What the leases of a kind do differently is data: `Terms`, and `LeaseRules` in them.
+There is one class. What the leases of a kind do differently is data: `HoldOptions`, and `LeaseRules` in them.
 """
 
 import logging
@@ -56,7 +56,7 @@ SOON = 0.001
 
 
 class LeaseRules(NamedTuple):
-    """What the leases of a kind do differently from those of a `Lock`; `Terms.more`."""
+    """What the leases of a kind do differently from those of a `Lock`; `HoldOptions.more`."""
 
     renew_every: float | None = None
     """Seconds between two renewals; None: a third of the ttl."""

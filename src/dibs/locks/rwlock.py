@@ -286,8 +286,8 @@ class RWLockBase[ReadT: PrimitiveBase[Any], WriteT: PrimitiveBase[Any]]:
     ) -> Self:
         """Describe it by a config; no environment is read."""
         self = cls.__new__(cls)
-        more = {"on_lost": on_lost, "on_wait": on_wait, "require": require, "client": client}
-        self._describe_sides(cls._read_type.from_config(name, config, **more))
+        more: dict[str, Any] = {"on_lost": on_lost, "on_wait": on_wait, "require": require}
+        self._describe_sides(cls._read_type.from_config(name, config, client=client, **more))
         return self
 
     def _describe_sides(self, reading: ReadT) -> None:

@@ -1,4 +1,4 @@
-"""A semaphore: capacity N, take k units, each a slot that no other holder has."""
+"""A semaphore: capacity N; a holder takes k units, each a slot that no other holder has."""
 
 import warnings
 from collections.abc import Callable, Iterable
@@ -60,8 +60,8 @@ class SemaphoreBase[LeaseT: LeaseBase](PrimitiveBase[LeaseT]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {shown(split_key(self.key)[1])}, capacity {self.capacity}>"
 
-    # Who declares what is in the store, but no grant tells: it is seen where there is reason to look,
-    # and costs nobody a round trip.
+    # Grants do not return the capacity that others declared, to save a round trip. It is compared only
+    # where a status or a refusal is at hand.
 
     def _look_at(self, refusal: AcquireTimeout) -> None:
         highest = max((slot for each in refusal.holders for slot in each.slots), default=-1)

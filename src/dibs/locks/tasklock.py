@@ -1,4 +1,4 @@
-"""`TaskLock`: one try, no renewal, and closed for a while after the task, so that it is not run twice."""
+"""`TaskLock`: one try, no renewal, and units retained after the task, so that it is not run twice."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ log = logging.getLogger("dibs")
 
 
 class TaskLeaseBase(LeaseBase):
-    """What task leases of both worlds share; made by task locks only."""
+    """What task leases of asyncio and threads share; made by task locks only."""
 
     __slots__ = ("_asked_at", "_reported")
 
@@ -63,13 +63,13 @@ class TaskLeaseBase(LeaseBase):
                 format_duration(most),
             )
 
-    # -- what it is not for -------------------------------------------------------------------------
+    # -- what it does not support -------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
         self._refuse("renewed", "it ends after max_hold")
 
     def detach(self) -> str:
-        """Never works: whoever took it over would not know how long it must stay closed. `TypeError`."""
+        """Never works: another process would not know how long to retain its units. Raises `TypeError`."""
         self._refuse("detached", "it is for one task, from its start to its end")
 
     def _refuse(self, what: str, why: str) -> NoReturn:
@@ -81,11 +81,11 @@ class TaskLockConfig:
     """How a task lock is held; give it to `TaskLock.from_config`."""
 
     min_hold: Duration = 1.0
-    """Nobody else starts before so long has passed since the start, however it went."""
+    """Time from a start until the next one is possible, however the task went."""
     max_hold: Duration = 60.0
-    """Nobody is kept out for longer, even if the process that runs the task dies."""
+    """Time after which another start is possible, even if the process of the task died."""
     cancel: bool = False
-    """Cancel the body in time before `max_hold` is over, instead of only saying so."""
+    """Cancel the body before `max_hold` is over, instead of logging a warning at its end."""
     note: str = ""
     """Why; for people."""
     label: str = ""
@@ -122,7 +122,7 @@ def task_configured(
 ) -> TaskLockConfig:
     """Settings by keyword, `DIBS_TASKLOCK__<NAME>__<SETTING>`, `[tasklock.<name>]` of the file.
 
-    What is set for all locks is not for task locks, whose durations go together.
+    Settings for all locks do not apply to task locks, whose durations depend on each other.
     """
     return configured_together(
         TaskLockConfig, READERS, "tasklock", name, given, env_prefix=env_prefix, env_load=env_load

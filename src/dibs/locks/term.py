@@ -1,4 +1,4 @@
-"""A term of leadership: a lease that is renewed often, and trusted no longer than it was confirmed."""
+"""A term of leadership: a lease that is renewed often, and trusted until the election's own deadline."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from dibs.runtime.port import Runtime
 from dibs.settings import configured_together
 
 JITTER = 1.2
-"""A pause between two tries is `retry` times 1 to this, so that candidates don't come all at once."""
+"""A pause between two tries is `retry` times 1 to this, so that candidates do not try all at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,19 +26,19 @@ class LeaderConfig:
     """How a leader is elected and stays one; give it to `LeaderElection.from_config`."""
 
     ttl: Duration = 15.0
-    """How long the store keeps a leader that is not heard of: what its crash costs."""
+    """How long the store keeps a leader that does not renew: the time that its crash costs."""
     renew_deadline: Duration | None = None
-    """A leader that could not renew for so long steps down, before the store lets go; None: 2/3 of `ttl`."""
+    """How long a leader goes on without a renewal, less than `ttl`; None: 2/3 of `ttl`."""
     retry: Duration | None = None
-    """How often a leader renews, and how long a candidate pauses; None: 1/5 of `renew_deadline`."""
+    """Time between two renewals, and of a candidate's pause; None: 1/5 of `renew_deadline`."""
     priority: int = 0
-    """Among candidates that wait, higher comes first."""
+    """Among waiting candidates, the highest comes first."""
     note: str = ""
     """Why; for people."""
     label: str = ""
     """What to add to the owner's name; for people."""
     lock_delay: Duration = 0.0
-    """After a leader that was not heard of any more nobody leads for so long."""
+    """How long nobody leads after the lease of a leader has expired."""
 
     def __post_init__(self) -> None:
         ttl = safe_ttl(self.ttl)
@@ -83,7 +83,7 @@ def leader_configured(
 ) -> LeaderConfig:
     """Settings by keyword, `DIBS_LEADER__<NAME>__<SETTING>`, `[leader.<name>]` of the file, default.
 
-    What is set for all locks (`DIBS_TTL`) is not for leaders, whose durations go together.
+    Settings for all locks (`DIBS_TTL`) do not apply to leaders, whose durations depend on each other.
     """
     return configured_together(
         LeaderConfig, READERS, "leader", name, given, env_prefix=env_prefix, env_load=env_load
@@ -110,7 +110,7 @@ def leader_rules(
 
 
 class TermBase(LeaseBase):
-    """What terms of both worlds share; made by elections only."""
+    """What terms of asyncio and threads share; made by elections only."""
 
     __slots__ = ("_begun", "number")
 
@@ -122,18 +122,18 @@ class TermBase(LeaseBase):
     ) -> None:
         self.number = 0
         self._begun = False
-        """`on_started` was called, and `on_stopped` wasn't."""
+        """`on_started` was called, and `on_stopped` was not."""
         super().__init__(rt, key, options, grant, me)
 
     # -- its beginning and its end ------------------------------------------------------------------
 
     async def _tell_started(self) -> None:
-        """Tell that it has started."""
+        """Call `on_started`."""
         self._begun = True
         await self._tell(self._rules.on_started, "on_started")
 
     async def _stop(self) -> None:
-        """Tell once that it is over, if it was told that it had started."""
+        """Call `on_stopped`, once, if `on_started` was called."""
         if self._begun and generation.number == self._generation:
             self._begun = False
             await self._tell(self._rules.on_stopped, "on_stopped")
@@ -149,7 +149,7 @@ class TermBase(LeaseBase):
             log.exception("%s of %s failed", name, format_key(self.key))
 
     def _resign(self) -> bool:
-        """End it by its own will; whoever leads by it is interrupted, and hands it over after that."""
+        """End it by the leader's own will. Its body is interrupted, and hands it over at its end."""
         if not self._finish("resigned"):
             return False
         self._interrupt()
@@ -158,7 +158,7 @@ class TermBase(LeaseBase):
         return True
 
     async def _leave(self, exc: BaseException | None, ours: bool | None = None) -> None:
-        """The body has ended: nobody else leads before that was told."""
+        """The body has ended. Nobody else leads before `on_stopped` has returned."""
         ours = self._exit_block(exc)
         try:
             await self._stop()
@@ -166,7 +166,7 @@ class TermBase(LeaseBase):
             await super()._leave(exc, ours)
 
     async def _hand_over(self) -> None:
-        """It has ended here, and nothing is done by it any more: somebody else may lead at once."""
+        """Release it after its end here, so that another candidate can lead at once."""
         if self._given_up or generation.number != self._generation:
             return
         self._given_up = True
@@ -181,7 +181,7 @@ class TermBase(LeaseBase):
             if isinstance(answer.reply, Failed):
                 self._abandon()
 
-    # -- what it is not for -------------------------------------------------------------------------
+    # -- what it does not support -------------------------------------------------------------------
 
     async def _renew(self, ttl: Duration | None) -> None:
         if ttl is not None:

@@ -18,14 +18,14 @@ class Way(Protocol):
     """The user's connection, as a connection to the store."""
 
     async def open(self) -> None:
-        """Raises `NotConfigured` where it leads elsewhere."""
+        """Raises `NotConfigured` if it is a connection to another database."""
 
     async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """A reply for each command, which is part of the transaction from now on."""
+        """Return a reply for each command. From now on the commands are part of the transaction."""
 
 
 def one_try(wait: Duration | Unset | None) -> float:
-    """How long to wait within a transaction: not at all. Raises `ValueError` for anything else."""
+    """Seconds to wait within a transaction: 0. Raises `ValueError` for any other wait."""
     if isinstance(wait, Unset) or optional_seconds(wait, "wait") == 0:
         return 0
     raise ValueError(
@@ -35,7 +35,7 @@ def one_try(wait: Duration | Unset | None) -> float:
 
 
 async def acquire_within(rt: Runtime, way: Way, request: AcquireRequest) -> Grant:
-    """One try. Raises as a try does, and `BackendUnavailable` where another transaction has the key."""
+    """Try once. Raises as any try, and `BackendUnavailable` if another transaction has the key."""
     if not rt.is_ready:
         await rt.ready()
     await way.open()
@@ -43,7 +43,7 @@ async def acquire_within(rt: Runtime, way: Way, request: AcquireRequest) -> Gran
     try:
         (reply,) = await way.apply((request.command(lease_id, rt.inbox),))
     except BaseException as error:
-        # an error of the database's has undone it; a connection that broke, or an interrupt, leaves a doubt
+        # after an error of the database it is undone; after a broken connection or an interrupt, nobody knows
         if isinstance(error, BackendUnavailable) or not isinstance(error, Exception):
             give_up(rt, request.key, lease_id, doubtful=True)
         raise
