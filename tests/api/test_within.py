@@ -440,9 +440,7 @@ async def test_others_who_wait_are_not_passed_at_an_old_snapshot(
     await database.acquire(semaphore)
     others = database.another()
     waiter = Acquire(b"semaphore:s", "w", "somebody", 30.0, 2, 2, queue=True)
-    assert isinstance(
-        (await others.session.store.backend(blocking=True).apply([waiter]))[0], Queued
-    )
+    assert isinstance(others.session.store.blocking_connection().apply([waiter], 10)[0], Queued)
     connection = await database.connect()
     await world.get(connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ))
     with pytest.raises(BackendUnavailable, match="READ COMMITTED"):

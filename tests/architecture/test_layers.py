@@ -106,7 +106,7 @@ def test_catches(name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("stores.redis", "import redis.asyncio\nfrom dibs.stores.port import Backend"),
+        ("stores.redis", "import redis.asyncio\nfrom dibs.stores.port import Store"),
         ("stores.redis.lua", "from dibs.stores.redis import scripts"),
         ("stores.redis.lua", "from . import scripts\nfrom .scripts import ACQUIRE"),
         ("locks.lock", "from dibs.runtime.port import Runtime\nfrom .lease import Lease"),

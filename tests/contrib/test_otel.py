@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from dibs import AcquireTimeout, BackendUnavailable
 from dibs.contrib import otel
 from dibs.errors import LeaseLost
 from dibs.locks import hooks as observing
+from dibs.model import Command, Reply
+from tests.changed_store import ChangedStore
 from tests.locks.worlds import World, in_both_worlds
 from tests.traced import Traces, about, ids, links, parent
 
@@ -114,22 +116,11 @@ async def test_a_store_that_is_away(w: World, traces: Traces) -> None:
     assert "payroll" not in traces.text
 
 
-class _Away:
+class _Away(ChangedStore):
     """A store whose connections are cut."""
 
-    def __init__(self, store: Any) -> None:
-        self._store = store
-        self.url = store.url
-        self.capabilities = store.capabilities
-
-    def backend(self, *, blocking: bool) -> Any:
-        backend = self._store.backend(blocking=blocking)
-
-        async def apply(_: object) -> None:
-            raise BackendUnavailable("it is away, said payroll/x")
-
-        backend.apply, backend.apply_now = apply, lambda _: None
-        return backend
+    def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
+        raise BackendUnavailable("it is away, said payroll/x")
 
 
 async def test_a_wait_that_is_cancelled(traces: Traces) -> None:

@@ -9,11 +9,11 @@ import pytest
 from dibs import AllOf, BackendUnavailable, Client, Forbidden, LeaseLost
 from dibs.model import Acquire, Command, Failed, Release, Reply
 from dibs.session import StoreSession
-from dibs.stores.port import Backend
+from tests.changed_store import ChangedStore
 from tests.locks.crews import Hand, site, until
 from tests.locks.waits import cancelling
 from tests.locks.worlds import World, in_both_worlds
-from tests.runtime.stores import TappedBackend, TappedStore
+from tests.runtime.stores import TappedStore
 
 FOR_EVER = 3600
 
@@ -236,43 +236,36 @@ async def test_an_answer_that_is_lost_is_waited_for_and_leaves_nothing(w: World)
 @in_both_worlds
 async def test_a_lost_answer_to_one_try_is_an_error_and_leaves_nothing(w: World) -> None:
     store, client = site(w)
-    failures = iter([True])
 
     def lose(commands: Sequence[Command]) -> None:
-        if any(isinstance(command, Acquire) for command in commands) and next(failures, False):
+        if any(isinstance(command, Acquire) for command in commands):
             raise BackendUnavailable("the answer is lost")
 
     store.after = lose
     both = w.module.AllOf(client.lock("a"), client.lock("b"), wait=0)
     with pytest.raises(BackendUnavailable, match="the answer is lost"):
         await w.get(both.acquire())
+    store.after = lambda _: None
     client.session.keeper.flush(10)
     leases = await w.get(both.acquire())
     await w.get(leases.release())
     await w.get(client.close())
 
 
-class ForbiddingBackend(TappedBackend):
+class ForbiddingStore(ChangedStore):
     """Refuses to touch one key, and does the rest."""
 
-    async def apply(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        replies = list(await super().apply(commands))
-        for place, command in enumerate(commands):
-            if isinstance(command, Acquire) and command.key == b"lock:b":
-                replies[place] = Failed("forbidden", "no rights on this key")
-        return replies
-
-
-class ForbiddingStore(TappedStore):
-    """See `ForbiddingBackend`."""
-
-    def backend(self, *, blocking: bool) -> Backend:
-        return ForbiddingBackend(self, self.inner.backend(blocking=blocking), blocking=blocking)
+    def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
+        refused = Failed("forbidden", "no rights on this key")
+        return [
+            refused if isinstance(command, Acquire) and command.key == b"lock:b" else reply
+            for command, reply in zip(commands, replies, strict=True)
+        ]
 
 
 @in_both_worlds
 async def test_an_error_of_one_is_raised_and_the_others_given_up(w: World) -> None:
-    store: Any = ForbiddingStore(store=w.store, turns=1)
+    store: Any = ForbiddingStore(TappedStore(store=w.store, turns=1))
     client = w.module.Client(StoreSession(store, clock=w.clock))
     three = w.module.AllOf(*(client.lock(name) for name in "abc"))
     for acquire in (three.acquire, three.try_acquire):

@@ -10,7 +10,6 @@ import pytest
 
 from dibs import AcquireTimeout, BackendUnavailable, LeaseLost
 from dibs.model import Acquire, Command, Release
-from dibs.runtime.port import step
 from tests.locks.elections import away, outage, site
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -177,8 +176,7 @@ async def test_a_grant_whose_reply_was_lost_is_found_again(w: World) -> None:
     assert {c.id for c in commands if isinstance(c, Acquire)} == {lease._id}
     release = next(c for c in commands if isinstance(c, Release))
     assert release.bury >= 60
-    backend: Any = w.store.backend(blocking=True)
-    step(backend.apply(lost[0]))
+    w.store.blocking_connection().apply(lost[0], 10)
     assert not await w.get(w.client.lock("a").locked()), "its late copy is refused"
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -11,10 +11,10 @@ import pytest
 import dibs.sync
 from dibs import AcquireTimeout, Client, DibsError, Lock, Waiting, connect
 from dibs.locks.waiting import Pace
-from dibs.model import Acquire, Inspect, Queued, Refused, Renew
+from dibs.model import Acquire, Command, Inspect, Queued, Refused, Renew, Reply
 from dibs.session import StoreSession
-from dibs.stores.memory import MemoryStore
 from dibs.testing import ManualClock
+from tests.changed_store import ChangedStore
 from tests.locks.waits import Beside, pause, time_passes, until, until_queued
 from tests.locks.worlds import World, in_both_worlds
 from tests.runtime.stores import TappedStore
@@ -427,42 +427,25 @@ async def test_who_comes_in_from_outside_goes_on_with_its_wait() -> None:
     await (await task).release()
 
 
-class FullStore:
+class FullStore(ChangedStore):
     """A store whose queues are full."""
 
     def __init__(self, w: World) -> None:
-        self._store: MemoryStore = w.store
-        self.url = w.store.url
-        self.capabilities = w.store.capabilities
+        super().__init__(w.store)
         self.full = True
         self.recheck_in = 1.0
         self.refused = 0
 
-    def backend(self, *, blocking: bool) -> Any:
-        backend = self._store.backend(blocking=blocking)
-        return FullBackend(self, backend)
-
-
-class FullBackend:
-    def __init__(self, store: FullStore, backend: Any) -> None:
-        self._store = store
-        self._backend = backend
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def apply_now(self, commands: Any) -> Any:
-        replies = self._backend.apply_now(commands)
-        if not self._store.full:
+    def replies(self, replies: Sequence[Reply], commands: Sequence[Command]) -> Sequence[Reply]:
+        if not self.full:
             return replies
         for command, reply in zip(commands, replies, strict=True):
             if isinstance(command, Acquire) and isinstance(reply, Queued):
-                self._backend.apply_now([dibs.model.Release(command.key, command.id)])
-                self._store.refused += 1
+                behind = self.inner.blocking_connection()
+                behind.apply([dibs.model.Release(command.key, command.id)], 10)
+                self.refused += 1
         return [
-            Refused("queue_full", (), self._store.recheck_in)
-            if isinstance(reply, Queued)
-            else reply
+            Refused("queue_full", (), self.recheck_in) if isinstance(reply, Queued) else reply
             for reply in replies
         ]
 

@@ -343,7 +343,7 @@ async def test_an_upgrade_whose_place_has_ended_takes_another(
     """
     store = TappedStore(clock=clock)
     client: Any = Client(StoreSession(store, clock=clock))
-    backend: Any = store.inner.backend(blocking=True)
+    connection = store.inner.blocking_connection()
     late: list[Command] = []
 
     def end_the_first(commands: Sequence[Command]) -> None:
@@ -351,7 +351,7 @@ async def test_an_upgrade_whose_place_has_ended_takes_another(
             if isinstance(each, Acquire) and each.note.startswith("waits to upgrade") and not late:
                 late.append(each)
                 if ends:
-                    backend.apply_now([Release(each.key, each.id, bury=60)])
+                    connection.apply([Release(each.key, each.id, bury=60)], 10)
                 raise BackendUnavailable("planted")
 
     lock = client.rwlock("a")
@@ -368,7 +368,7 @@ async def test_an_upgrade_whose_place_has_ended_takes_another(
             await asyncio.sleep(0)
         await upgrade
         assert lease.mode == "write"
-        backend.apply_now(late)
+        connection.apply(late, 10)
         assert (await lock.status()).waiting == 0
     await client.close()
 

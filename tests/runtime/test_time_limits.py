@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import pytest
@@ -22,7 +23,6 @@ from dibs.testing.proxy import FaultProxy
 from tests.runtime.real_stores import SHARED, url_of
 from tests.runtime.stores import TappedStore
 from tests.server.world import World
-from tests.servers.redis import RedisServer
 
 AWAY = 0.05
 """Seconds that an answer is on its way: more than a sixth of the short ttl."""
@@ -143,6 +143,8 @@ def _is_read(command: Command) -> bool:
     return isinstance(command, Inspect)
 
 
+NO_ANSWER = "in time|did not answer within|locked for|timeout expired"
+
 LATE = 4.0
 """Seconds: less than a sixth of the ttl, which a call would have otherwise; a second is meant."""
 
@@ -154,12 +156,48 @@ def service(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
-@pytest.fixture(params=["redis", "service"])
-def way(request: pytest.FixtureRequest) -> Iterator[tuple[FaultProxy, str, str]]:
+class Hanging(Protocol):
+    """What stands between us and a store."""
+
+    def hang(self) -> None:
+        """Nobody gets an answer any more."""
+
+    def heal(self) -> None:
+        """All is well again."""
+
+
+class LockedFile:
+    """Another program that keeps a file locked."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._other: sqlite3.Connection | None = None
+
+    def hang(self) -> None:
+        self._other = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        self._other.execute("PRAGMA journal_mode=WAL")
+        self._other.execute("BEGIN IMMEDIATE")
+
+    def heal(self) -> None:
+        if self._other is not None:
+            self._other.execute("ROLLBACK")
+            self._other.close()
+            self._other = None
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgres", "service"])
+def way(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Hanging, str, str]]:
     """What stands between us and a store, the URL that leads through it, and the one around it."""
-    if request.param == "redis":
-        server: RedisServer = request.getfixturevalue("redis_server")
-        port, url = server.port, request.getfixturevalue("redis_url")
+    if request.param == "sqlite":
+        url = url_of("sqlite", request, tmp_path)
+        file = LockedFile(tmp_path / "leases.db")
+        yield file, url, url
+        file.heal()
+        return
+    if request.param in SHARED:
+        url = url_of(request.param, request, tmp_path)
+        port = urlsplit(url).port
+        assert port is not None
     else:
         world: World = request.getfixturevalue("service")
         port = int(world.url.rpartition(":")[2])
@@ -170,14 +208,14 @@ def way(request: pytest.FixtureRequest) -> Iterator[tuple[FaultProxy, str, str]]
 
 @pytest.mark.once
 @pytest.mark.parametrize("when", ["before it is connected", "in the middle"])
-def test_a_caller_waits_as_long_as_he_said(way: tuple[FaultProxy, str, str], when: str) -> None:
+def test_a_caller_waits_as_long_as_he_said(way: tuple[Hanging, str, str], when: str) -> None:
     proxy, url, _ = way
     with connect(url) as client:
         if when == "in the middle":
             client.lock("patient").acquire().release()
         proxy.hang()
         began = time.monotonic()
-        with pytest.raises(BackendUnavailable, match="in time"):
+        with pytest.raises(BackendUnavailable, match=NO_ANSWER):
             client.lock("patient", ttl=60).acquire(wait=0.2)
         assert time.monotonic() - began < LATE
         proxy.heal()
@@ -185,12 +223,12 @@ def test_a_caller_waits_as_long_as_he_said(way: tuple[FaultProxy, str, str], whe
 
 
 @pytest.mark.once
-async def test_so_does_a_task_that_has_to_connect(way: tuple[FaultProxy, str, str]) -> None:
+async def test_so_does_a_task_that_has_to_connect(way: tuple[Hanging, str, str]) -> None:
     proxy, url, _ = way
     proxy.hang()
     client = dibs.connect(url)
     began = time.monotonic()
-    with pytest.raises(BackendUnavailable, match="in time"):
+    with pytest.raises(BackendUnavailable, match=NO_ANSWER):
         await client.lock("patient", ttl=60).acquire(wait=0.2)
     assert time.monotonic() - began < LATE
     proxy.heal()
@@ -201,7 +239,7 @@ async def test_so_does_a_task_that_has_to_connect(way: tuple[FaultProxy, str, st
 
 @pytest.mark.once
 def test_so_does_who_waits_in_line(
-    way: tuple[FaultProxy, str, str], monkeypatch: pytest.MonkeyPatch
+    way: tuple[Hanging, str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """But for who is in the way, which it asks, and its leave, which it takes."""
     monkeypatch.setattr("dibs.locks.deadlock.ASIDE", 0.3)

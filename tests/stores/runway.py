@@ -1,4 +1,4 @@
-"""Where launched batches land, in tests of stores that launch them."""
+"""Where batches land, in tests of `submit`."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dibs.errors import DibsError
 from dibs.model import Reply
 
-type Landed = Sequence[Reply] | DibsError | None
+type Landed = Sequence[Reply] | DibsError
 
 
 class Runway:

@@ -21,6 +21,7 @@ from dibs.stores.temporal.client.updating import Update
 from dibs.stores.temporal.client.url import read_url
 from dibs.stores.temporal.store import TemporalStore
 from dibs.testing.proxy import FaultProxy
+from tests.connections import connection_to
 from tests.servers.temporal import TemporalServer
 from tests.temporal.brokers import Waiter, serving
 from tests.temporal.workers import unique
@@ -77,7 +78,7 @@ async def test_a_call_that_is_cancelled_while_there_is_no_mailbox(
     assert at.port is not None
     with FaultProxy(at.hostname, at.port) as proxy:
         async with without_complaints():
-            backend = TemporalStore(proxy.url_for(temporal_server.url)).backend(blocking=False)
+            backend = connection_to(TemporalStore(proxy.url_for(temporal_server.url)), "async")
             await backend.open()
             proxy.hang()
             with pytest.raises(TimeoutError):

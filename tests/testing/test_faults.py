@@ -1,7 +1,6 @@
 """Each fault does what it says, to the store and to the caller, in both worlds."""
 
 import asyncio
-import threading
 from collections.abc import Coroutine
 from typing import Any
 
@@ -9,9 +8,10 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Acquire, Granted, Inspect, Release, Released, Renew, Status, Unknown
-from dibs.stores.port import Backend
 from dibs.stores.registry import store_for
 from dibs.testing import Faults, FaultyStore, ManualClock
+from dibs.testing.connections import Mode
+from tests.connections import connection_to
 
 KEY = b"lock:a"
 TAKE = Acquire(KEY, "a", "me", ttl=10)
@@ -23,8 +23,9 @@ class Rig:
     def __init__(self, faults: Faults, *, blocking: bool) -> None:
         store = store_for("memory://", clock=ManualClock())
         self.faults = faults
-        self.faulty: Backend = FaultyStore.around(store, faults).backend(blocking=blocking)
-        self.sound = store.backend(blocking=blocking)
+        mode: Mode = "blocking" if blocking else "async"
+        self.faulty = connection_to(FaultyStore.around(store, faults), mode)
+        self.sound = connection_to(store, mode)
         self.blocking = blocking
 
     def run[T](self, coro: Coroutine[Any, Any, T]) -> T:
@@ -59,7 +60,6 @@ both = pytest.mark.parametrize("mode", ["async", "blocking"])
 def test_no_faults_by_default(mode: str) -> None:
     rig = world(Faults(), mode)
     assert isinstance(rig.run(rig.faulty.apply([TAKE]))[0], Granted)
-    assert isinstance(next(iter(rig.faulty.apply_now([TAKE]) or ())), Granted)
     assert not rig.faults.hits
 
 
@@ -69,10 +69,8 @@ def test_a_lost_request_changes_nothing(mode: str, fault: str) -> None:
     rig = world(faulty(fault), mode)
     with pytest.raises(BackendUnavailable, match="injected"):
         rig.run(rig.faulty.apply([TAKE]))
-    with pytest.raises(BackendUnavailable, match="injected"):
-        rig.faulty.apply_now([TAKE])
     assert rig.holders() == 0
-    assert rig.faults.hits == {fault: 2}
+    assert rig.faults.hits == {fault: 1}
 
 
 @both
@@ -90,7 +88,6 @@ def test_a_late_request_comes_before_the_next(mode: str) -> None:
         rig.run(rig.faulty.apply([TAKE]))
     assert rig.holders() == 0
     rig.faults.late_request = 0.0
-    assert rig.faulty.apply_now([Inspect(KEY)]) is None
     (status,) = rig.run(rig.faulty.apply([Inspect(KEY)]))
     assert isinstance(status, Status)
     assert len(status.holders) == 1
@@ -117,20 +114,19 @@ def test_an_echo_comes_again_later(mode: str) -> None:
 @both
 def test_delays_take_no_longer_than_they_may(mode: str) -> None:
     rig = world(Faults(delay=1.0, longest_delay=0.02), mode)
-    assert rig.faulty.apply_now([TAKE]) is None
     assert isinstance(rig.run(rig.faulty.apply([TAKE]))[0], Granted)
     assert rig.faults.hits["delay"] == 1
 
 
-def pushed(rig: Rig) -> int:
+def pushed(rig: Rig, key: bytes = KEY) -> int:
     """How many pushes arrive of one grant."""
-    first = Acquire(KEY, "first", "me", ttl=10)
-    second = Acquire(KEY, "second", "me", ttl=10, queue=True, inbox=rig.faulty.inbox)
+    first = Acquire(key, "first", "me", ttl=10)
 
     async def go() -> int:
         await rig.faulty.open()
-        await rig.sound.apply([first, second, Release(KEY, "first")])
-        found = await rig.faulty.wakeups(5)
+        second = Acquire(key, "second", "me", ttl=10, queue=True, inbox=rig.faulty.inbox)
+        await rig.sound.apply([first, second, Release(key, "first")])
+        found = await rig.faulty.notifications(0.2)
         await rig.faulty.close()
         return len(found)
 
@@ -151,14 +147,12 @@ def test_a_late_push_comes_with_a_later_call(mode: str) -> None:
     rig = world(Faults(late_wakeup=1.0), mode)
     assert pushed(rig) == 0
 
-    async def go() -> int:
-        return len(await rig.faulty.wakeups(0.001))
-
-    assert rig.run(go()) == 1
+    rig.faults.late_wakeup = 0.0
+    assert pushed(rig, b"lock:b") == 2
 
 
 @both
-def test_scan_suffers_too_and_nudge_passes(mode: str) -> None:
+def test_scan_and_open_suffer_too(mode: str) -> None:
     rig = world(Faults(down=True), mode)
     with pytest.raises(BackendUnavailable):
         rig.run(rig.faulty.scan(b"", None, 10))
@@ -166,15 +160,7 @@ def test_scan_suffers_too_and_nudge_passes(mode: str) -> None:
         rig.run(rig.faulty.open())
     rig.faults.down = False
 
-    async def go() -> int:
-        await rig.faulty.open()
-        nudge = threading.Thread(target=rig.faulty.nudge)
-        nudge.start()
-        found = await rig.faulty.wakeups(5)
-        nudge.join()
-        return len(found)
-
-    assert rig.run(go()) == 0
+    rig.run(rig.faulty.open())
     assert not rig.run(rig.faulty.scan(b"", None, 10)).items
 
 
@@ -191,4 +177,4 @@ def test_a_store_by_url_can_be_made_faulty() -> None:
     store.faults.down = True
     assert store.capabilities.scope == "process"
     with pytest.raises(BackendUnavailable):
-        store.backend(blocking=True).apply_now([TAKE])
+        store.blocking_connection().apply([TAKE], 10)

@@ -192,15 +192,15 @@ class Trial:
 
     async def _ask(self, patience: float | None) -> Sequence[Told]:
         rt = self._rt
-        commands = [
-            ask_once(wish.ask, lease_id, rt.inbox)
-            for wish, lease_id in zip(self._wishes, self._ids, strict=True)
-        ]
         try:
             if not rt.is_ready:
                 await rt.ready(patience)
         except BackendUnavailable as error:
-            return [error] * len(commands)
+            return [error] * len(self._wishes)
+        commands = [
+            ask_once(wish.ask, lease_id, rt.inbox)
+            for wish, lease_id in zip(self._wishes, self._ids, strict=True)
+        ]
         return await rt.call_all(commands, patience)
 
     def _outcome(self, wish: Wish, lease_id: str, told: Told, terms: Terms) -> Outcome:

@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from dibs.clock import Clock, SystemClock
 from dibs.core.names import fingerprint
+from dibs.core.timing import burial
 from dibs.errors import BackendUnavailable, DibsError
 from dibs.model import Command, Failed, Release, Reply, Resize, Wakeup
 from dibs.process import Gate, on_fork
@@ -109,12 +110,17 @@ class StoreKeeper:
         return frozenset(fingerprint(ls._id) for ls in self.leases() if ls.key == key)
 
     def abandon(
-        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+        self,
+        key: bytes,
+        lease_id: str,
+        bury: float | None = None,
+        keep_until: float | None = None,
+        *,
+        maybe_in_flight: bool = False,
     ) -> None:
-        """Give up whatever that id has, in the background; never blocks.
-
-        Its units stay taken until `keep_until`, by nobody.
-        """
+        """See `runtime.port.Keeper`."""
+        if bury is None:
+            bury = burial(self._call_timeout) if maybe_in_flight else 0.0
         self._post(_Abandoned(Release(key, lease_id, bury=bury), 0, keep_until))
 
     @property

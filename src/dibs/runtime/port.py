@@ -205,11 +205,19 @@ class Keeper(Protocol):
         """The fingerprints of this client's leases on a key."""
 
     def abandon(
-        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+        self,
+        key: bytes,
+        lease_id: str,
+        bury: float | None = None,
+        keep_until: float | None = None,
+        *,
+        maybe_in_flight: bool = False,
     ) -> None:
         """Give up whatever that id has, in the background; never blocks.
 
-        Its units stay taken until `keep_until`, by nobody.
+        `maybe_in_flight`: a copy of its Acquire may still be under way, so the store remembers the id for
+        as long as that may take (or for `bury` seconds, if given). Its units stay taken until
+        `keep_until`, by nobody.
         """
 
 

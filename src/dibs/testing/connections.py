@@ -64,8 +64,10 @@ class OfLoop(Connection):
         self.connection: AsyncConnection = connection
         self._news: deque[Sequence[Wakeup] | DibsError] = deque()
         self._come = asyncio.Event()
+        self._is_broken = False
 
     async def open(self, *, listen: bool = True) -> None:
+        self._come = asyncio.Event()  # cases may use several loops, one after the other
         await self.connection.open()
         if listen:
             await self._subscribe()
@@ -91,6 +93,9 @@ class OfLoop(Connection):
         return await apply_over(self.connection, commands)
 
     async def notifications(self, timeout: float | None) -> Sequence[Wakeup]:
+        if self._is_broken:
+            await self._subscribe()
+            self._is_broken = False
         try:
             async with asyncio.timeout(timeout):
                 while not self._news:
@@ -100,7 +105,7 @@ class OfLoop(Connection):
             return ()
         news = self._news.popleft()
         if isinstance(news, DibsError):
-            await self._subscribe()
+            self._is_broken = True
             raise news
         return news
 

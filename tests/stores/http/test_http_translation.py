@@ -408,7 +408,7 @@ def test_a_call_is_given_up_in_time(side: Side) -> None:
                 if side.mode == "async":
                     async with asyncio.timeout(0.1):
                         await backend.apply([acquire(ttl=0.6)])
-                await backend.apply([acquire(ttl=0.6)])
+                backend.connection.apply([acquire(ttl=0.6)], 0.1)
             assert time.monotonic() - began < 5
             over.set()
 

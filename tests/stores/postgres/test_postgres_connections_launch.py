@@ -1,4 +1,4 @@
-"""Batches that are launched: sent in line, and landed by a call in the loop."""
+"""Batches that are submitted: sent in line, and answered by a call in the loop."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,12 +11,13 @@ from dibs.errors import BackendUnavailable
 from dibs.model import Failed, Granted, Inspect, Refused, Release, Released, Status
 from dibs.stores.postgres import PostgresStore
 from dibs.stores.postgres.trouble import SqlError
+from tests.connections import connection_to
 from tests.stores.postgres.connections_help import KEY, acquire, wire_of
 from tests.stores.runway import Landed, Runway
 
 
 async def opened(url: str) -> Any:
-    backend = PostgresStore(url).backend(blocking=False)
+    backend = connection_to(PostgresStore(url), "async")
     await backend.open(listen=False)
     return backend
 
@@ -24,9 +25,9 @@ async def opened(url: str) -> Any:
 async def test_they_land_in_their_order_and_without_a_task(postgres_url: str) -> None:
     backend, runway = await opened(postgres_url), Runway()
     tasks = asyncio.all_tasks()
-    assert backend.launch([acquire("a"), acquire("b")], runway.land)
-    assert backend.launch([Release(KEY, "a")], runway.land)
-    assert backend.launch([acquire("b")], runway.land)
+    assert backend.submit([acquire("a"), acquire("b")], runway.land)
+    assert backend.submit([Release(KEY, "a")], runway.land)
+    assert backend.submit([acquire("b")], runway.land)
     assert asyncio.all_tasks() == tasks
     assert runway.landed == [], "they are under way"
     first, second, third = await runway.wait(3)
@@ -40,7 +41,7 @@ async def test_they_land_in_their_order_and_without_a_task(postgres_url: str) ->
 
 async def test_what_is_asked_besides_takes_its_turn(postgres_url: str) -> None:
     backend, runway = await opened(postgres_url), Runway()
-    backend.launch([acquire("a")], runway.land)
+    backend.submit([acquire("a")], runway.land)
     [status] = await backend.apply([Inspect(KEY)])
     assert len(runway.landed) == 1
     assert isinstance(status, Status)
@@ -48,10 +49,14 @@ async def test_what_is_asked_besides_takes_its_turn(postgres_url: str) -> None:
     await backend.close()
 
 
-async def test_without_a_connection_it_must_go_the_other_way(postgres_url: str) -> None:
-    backend = await opened(postgres_url)
+async def test_without_a_connection_it_connects(postgres_url: str) -> None:
+    backend, runway = await opened(postgres_url), Runway()
     await backend.close()
-    assert backend.launch([acquire("a")], lambda _: None) is None
+    backend.submit([acquire("a")], runway.land)
+    assert runway.landed == []
+    ((reply,),) = await runway.wait(1)  # type: ignore[misc]
+    assert isinstance(reply, Granted)
+    await backend.close()
 
 
 async def test_what_breaks_under_way_lands_as_an_error_and_can_be_asked_again(
@@ -66,8 +71,8 @@ async def test_what_breaks_under_way_lands_as_an_error_and_can_be_asked_again(
 
     with psycopg.connect(postgres_url) as blocker:
         blocker.execute("LOCK TABLE dibs.keys IN ACCESS EXCLUSIVE MODE")
-        give_up = backend.launch([acquire("a")], land)
-        backend.launch([acquire("b"), acquire("c")], land)
+        give_up = backend.submit([acquire("a")], land)
+        backend.submit([acquire("b"), acquire("c")], land)
         give_up()
         assert [type(each) for each in await runway.wait(2)] == [BackendUnavailable] * 2
     for task in again:
@@ -79,21 +84,20 @@ async def test_a_server_that_ends_the_session_is_noticed(postgres_url: str) -> N
     backend, runway = await opened(postgres_url), Runway()
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("SELECT pg_terminate_backend(%s)", [wire_of(backend).pgconn.backend_pid])
-    backend.launch([acquire("a")], runway.land)
+    backend.submit([acquire("a")], runway.land)
     (outcome,) = await runway.wait(1)
-    assert outcome is None or isinstance(outcome, BackendUnavailable)
+    assert isinstance(outcome, (BackendUnavailable, Sequence))
     assert isinstance((await backend.apply([acquire("a")]))[0], Granted)
     await backend.close()
 
 
-async def test_an_error_of_the_database_has_to_be_applied(postgres_url: str) -> None:
+async def test_an_error_of_the_database_is_that_command_s_reply(postgres_url: str) -> None:
     backend, runway = await opened(postgres_url), Runway()
     await backend.apply([acquire("a")])
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("UPDATE dibs.keys SET used = 7")
-    backend.launch([acquire("b")], runway.land)
-    assert await runway.wait(1) == [None]
-    [reply] = await backend.apply([acquire("b")])
+    backend.submit([acquire("b")], runway.land)
+    ((reply,),) = await runway.wait(1)  # type: ignore[misc]
     assert isinstance(reply, Failed)
     assert reply.reason == "corrupt"
     await backend.close()
@@ -106,8 +110,8 @@ async def test_what_can_not_be_read_lands_as_an_error(
         raise KeyError("what is this")
 
     backend, runway = await opened(postgres_url), Runway()
-    monkeypatch.setattr("dibs.stores.postgres.looped.rows_of", stumble)
-    backend.launch([acquire("a")], runway.land)
+    monkeypatch.setattr("dibs.stores.postgres.aio.rows_of", stumble)
+    backend.submit([acquire("a")], runway.land)
     (outcome,) = await runway.wait(1)
     assert isinstance(outcome, BackendUnavailable)
     await backend.close()
@@ -123,9 +127,9 @@ async def test_what_may_have_been_done_is_not_asked_again(
 
     backend, runway = await opened(postgres_url), Runway()
     wire = wire_of(backend)
-    monkeypatch.setattr("dibs.stores.postgres.looped.rows_of", lose)
-    backend.launch([acquire("a")], runway.land)
-    backend.launch([acquire("b"), acquire("c")], runway.land)
+    monkeypatch.setattr("dibs.stores.postgres.aio.rows_of", lose)
+    backend.submit([acquire("a")], runway.land)
+    backend.submit([acquire("b"), acquire("c")], runway.land)
     assert [type(each) for each in await runway.wait(2)] == [BackendUnavailable] * 2
     assert wire.is_cut
     [status] = await backend.apply([Inspect(KEY)])

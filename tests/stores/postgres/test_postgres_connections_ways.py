@@ -71,9 +71,10 @@ def test_a_socket_in_the_file_system(mode: Mode, tmp_path: Path) -> None:
 
 
 async def attempt(backend: Any, command: Command, mode: Mode, limit: float = 0.5) -> Reply:
-    """One call, with the limit that it has in use; of a thread that is a sixth of the ttl."""
+    """One call, with the limit that it has in use."""
     if mode == "blocking":
-        return await say(backend, command)
+        (reply,) = backend.connection.apply([command], limit)
+        return reply
     async with asyncio.timeout(limit):
         return await say(backend, command)
 

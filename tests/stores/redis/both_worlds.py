@@ -81,8 +81,20 @@ class Side:
                 if wakeup.event == event:
                     return wakeup
 
+    async def resumed(self, backend: Connection, within: float = 10.0) -> None:
+        """Wait until notifications come again, after they broke."""
+        end = time.monotonic() + within
+        while True:
+            assert time.monotonic() < end, "the subscription was not made again"
+            try:
+                await backend.notifications(0.2)
+            except BackendUnavailable:
+                await self.pause(0.02)
+            else:
+                return
+
     async def broken(self, backend: Connection, within: float = 10.0) -> BackendUnavailable:
-        """What `wakeups` raises when the subscription breaks."""
+        """What `notifications` raises when the subscription breaks."""
         end = time.monotonic() + within
         while time.monotonic() < end:
             try:

@@ -6,7 +6,7 @@ import pytest
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Refused, Released, Renew, Renewed
-from dibs.stores.port import Backend
+from dibs.testing.connections import Connection
 from tests.servers.redis import RedisServer
 from tests.stores.redis.both_worlds import KEY, Side, acquire, granted, release
 from tests.stores.redis.counting import calls, ours, reset
@@ -145,7 +145,7 @@ def test_nothing_is_granted_for_a_while_after_it_came_back_empty(
             await side.pause(reply.recheck_in + 0.01)
             granted((await backend.apply([acquire("b")]))[0])
 
-    async def closed_for(backend: Backend) -> float:
+    async def closed_for(backend: Connection) -> float:
         (reply,) = await backend.apply([acquire("a")])
         assert isinstance(reply, Refused)
         assert 0 < reply.recheck_in <= 0.6

@@ -21,6 +21,7 @@ from dibs.stores.registry import store_for, store_of
 from dibs.stores.temporal.client.pollers import polled
 from dibs.stores.temporal.protocol import ids, wire
 from tests.cli.processes import Cli, end
+from tests.connections import connection_to
 from tests.servers.temporal import TemporalServer
 from tests.servers.waiting import wait_until
 from tests.stores.redis.both_worlds import acquire
@@ -111,7 +112,7 @@ async def test_a_call_that_was_taken_and_is_not_answered_has_an_end(
     queue = f"mute-{uuid4().hex}"
     client = await Client.connect(temporal_server.address)
     runner = UnsandboxedWorkflowRunner()
-    backend = store_for(f"{temporal_server.url}?task_queue={queue}").backend(blocking=False)
+    backend = connection_to(store_for(f"{temporal_server.url}?task_queue={queue}"), "async")
     async with Worker(client, task_queue=queue, workflows=[Mute], workflow_runner=runner):
         while not await polled(client, queue):
             await asyncio.sleep(0.02)
@@ -140,8 +141,8 @@ async def test_what_can_not_be_sent_is_told(
     monkeypatch.setenv("TEMPORAL_TASK_QUEUE", url.rpartition("=")[2])
     converter = DataConverter(payload_codec=Broken())
     client = await Client.connect(temporal_server.address, data_converter=converter)
-    backend = store_of(client).backend(blocking=False)
+    backend = connection_to(store_of(client), "async")
     async with asyncio.timeout(LONG):
-        with pytest.raises(ValueError, match="no key to encrypt with"):
+        with pytest.raises(BackendUnavailable, match="no key to encrypt with"):
             await backend.apply([acquire("a", new_key())])
     await backend.close()

@@ -20,6 +20,7 @@ from dibs.stores.temporal.client.pollers import last_heard
 from dibs.stores.temporal.client.settings import Target
 from dibs.stores.temporal.client.trouble import explain
 from dibs.stores.temporal.protocol import ids, wire
+from tests.connections import connection_to
 from tests.servers.ports import free_port
 from tests.servers.temporal import TemporalServer
 from tests.stores.redis.both_worlds import Side, acquire, granted, release
@@ -119,7 +120,7 @@ async def test_a_worker_that_has_just_come_is_not_yet_known(
 
     monkeypatch.setattr(attendance, "GRACE", 60.0)
     monkeypatch.setattr(attendance, "last_heard", look)
-    backend = store_for(f"{temporal_server.url}?task_queue={queue}").backend(blocking=False)
+    backend = connection_to(store_for(f"{temporal_server.url}?task_queue={queue}"), "async")
     asked = asyncio.ensure_future(backend.apply([Inspect(key)]))
     await looked.wait()
     worker = ThreadedWorker(temporal_server.address, queue)

@@ -259,12 +259,18 @@ class PlacedKeeper:
         self._atlas = atlas
 
     def abandon(
-        self, key: bytes, lease_id: str, bury: float, keep_until: float | None = None
+        self,
+        key: bytes,
+        lease_id: str,
+        bury: float | None = None,
+        keep_until: float | None = None,
+        *,
+        maybe_in_flight: bool = False,
     ) -> None:
         """See `runtime.port.Keeper`."""
         found = self._ways.named.get(self._atlas.table.home_of(key).place)
         if found is not None:
-            found.keeper.abandon(key, lease_id, bury, keep_until)
+            found.keeper.abandon(key, lease_id, bury, keep_until, maybe_in_flight=maybe_in_flight)
 
 
 class PlaceMail:
