@@ -99,7 +99,7 @@ WAITERS = "bcdefghijklmnopqrstuvwxyz"
 """So many that the last nine are not at the front, while the others live."""
 
 
-def queue_up(story: Story, holder_ttl: float, **wishes: Any) -> None:
+def enqueue(story: Story, holder_ttl: float, **wishes: Any) -> None:
     story.acquire("a", ttl=holder_ttl, **wishes)
     for id_ in WAITERS:
         story.wait(id_, patience=90, **wishes)
@@ -114,7 +114,7 @@ def test_the_front_sends_heartbeats_often_and_others_every_two_windows(story: St
 
 
 def test_the_passed_over_do_not_count_for_the_front(story: Story) -> None:
-    queue_up(story, 1000)
+    enqueue(story, 1000)
     assert story.at(4).renew("z") == Queued(24, 2 * WINDOW, 4)
     assert story.at(6).renew("z") == Queued(24, WINDOW / 3, 6)
     assert story.renew("b") == Queued(0, WINDOW / 3, 6)
@@ -122,7 +122,7 @@ def test_the_passed_over_do_not_count_for_the_front(story: Story) -> None:
 
 
 def test_an_unclaimed_grant_casts_doubt_on_all_not_heard_of_since(story: Story) -> None:
-    queue_up(story, 1000)
+    enqueue(story, 1000)
     story.at(1).release("a")
     assert story.pushed() == [("b", "granted"), ("c", "head")]
     story.at(2).renew("y")
@@ -143,7 +143,7 @@ def test_a_try_passes_no_waiter_that_is_only_in_doubt(story: Story) -> None:
 
 
 def test_a_claimed_grant_casts_no_doubt(story: Story) -> None:
-    queue_up(story, 1000)
+    enqueue(story, 1000)
     story.at(1).release("a")
     story.at(2).renew("b", 1)
     story.at(4).release("b")
@@ -151,7 +151,7 @@ def test_a_claimed_grant_casts_no_doubt(story: Story) -> None:
 
 
 def test_any_number_of_dead_waiters_costs_one_grant(story: Story) -> None:
-    queue_up(story, 10)
+    enqueue(story, 10)
     assert story.at(11).renew("z") == Queued(23, WINDOW / 3, 11)
     assert story.pushed() == [("r", "granted")], "b to q were told to send heartbeats, and did not"
     assert isinstance(story.at(11 + WINDOW).renew("z"), Granted)
@@ -168,7 +168,7 @@ def test_behind_all_that_are_looked_at_whoever_asks_is_granted(story: Story) -> 
 
 
 def test_a_lock_delay_is_waited_for_before_the_next_is_granted(story: Story) -> None:
-    queue_up(story, 10, lock_delay=2)
+    enqueue(story, 10, lock_delay=2)
     assert isinstance(story.at(11).renew("z"), Queued), "a's units are closed until 12"
     assert story.pushed() == []
     assert isinstance(story.at(12).renew("z"), Queued)
@@ -180,12 +180,12 @@ def test_a_lock_delay_is_waited_for_before_the_next_is_granted(story: Story) -> 
 def test_whoever_comes_upon_free_units_from_far_behind_looks_when_the_grant_lapses(
     story: Story,
 ) -> None:
-    queue_up(story, 4)
+    enqueue(story, 4)
     assert story.at(4.5).renew("z") == Queued(23, WINDOW, 4.5), "b may be dead"
 
 
 def test_whoever_finds_a_grant_unclaimed_looks_again_a_window_after_its_end(story: Story) -> None:
-    queue_up(story, 1000)
+    enqueue(story, 1000)
     story.at(1).release("a")
     assert story.at(4).renew("z") == Queued(23, WINDOW + 2, 4)
 
@@ -203,7 +203,7 @@ def test_a_place_silent_for_a_window_is_passed_over_at_grant(story: Story) -> No
 
 
 def test_one_that_is_not_at_the_front_may_be_silent_for_three_windows(story: Story) -> None:
-    queue_up(story, 1000)
+    enqueue(story, 1000)
     for id_ in WAITERS[:FRONT]:
         story.at(3 * WINDOW).release(id_)
     story.release("a")

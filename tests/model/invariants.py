@@ -102,7 +102,7 @@ def _overtaken(
     mine = _rank(old) if old is not None else (-call[4] if call[0] == "acquire" else 0, FOREVER)
     for place in before.values():
         stays = place[0] == "place" and after.get(part(place, "id"), ("",))[0] == "place"
-        if stays and _rank(place) < mine and not _silent(place, doubt):
+        if stays and _rank(place) < mine and not _is_passed_over(place, doubt):
             yield f"{part(hold, 'id')} overtook {part(place, 'id')}"
 
 
@@ -110,7 +110,7 @@ def _rank(place: FrozenEntry) -> tuple[float, float]:
     return (-part(place, "priority"), part(place, "arrival"))
 
 
-def _silent(place: FrozenEntry, doubt: int) -> bool:
+def _is_passed_over(place: FrozenEntry, doubt: int) -> bool:
     heard_ago: Any = part(place, "ttl") - part(place, "expires")
     return bool(heard_ago > part(place, "silence") or part(place, "seen") < doubt)
 

@@ -151,12 +151,12 @@ def _fits_whoever_waits(turn: Turn, units: int, *, queue: bool = True) -> bool:
 def _grant_whatever_fits(turn: Turn) -> bool:
     for place in turn.book.queue():
         if turn.book.used + place.units <= turn.book.capacity:
-            turn._push_grant(place)
+            turn._grant_waiter(place)
             return True
     return False
 
 
-_END = Turn._end
+_END = Turn._expire
 
 
 def _unclaimed_for_ever(turn: Turn, entry: Any) -> None:
@@ -178,7 +178,7 @@ def _grant_only_who_speaks(turn: Turn) -> bool:
         or not _fits_whoever_waits(turn, head.units)
     ):
         return False
-    turn._push_grant(head)
+    turn._grant_waiter(head)
     return True
 
 
@@ -224,7 +224,7 @@ MUTANTS = [
         "a lease that lives until somebody else wants it",
         worlds.CONTENTION,
         "outlives its expiry",
-        _method("_end", _expired_until_somebody_wants_it),
+        _method("_expire", _expired_until_somebody_wants_it),
     ),
     Mutant(
         "a repeated Acquire that doesn't renew",
@@ -265,7 +265,7 @@ MUTANTS = [
         "a place that is passed over though it speaks",
         worlds.DEAD_WAITERS,
         "overtook",
-        _method("_silent", lambda turn, place: turn.book.ahead_of(place) == 0),
+        _method("_is_passed_over", lambda turn, place: turn.book.ahead_of(place) == 0),
     ),
     Mutant(
         "a token that repeats",
@@ -283,13 +283,13 @@ MUTANTS = [
         "a pushed grant without a claim window",
         worlds.DEAD_WAITERS,
         "outlives its expiry",
-        _method("_end", _unclaimed_for_ever),
+        _method("_expire", _unclaimed_for_ever),
     ),
     Mutant(
         "a queue that waits for its dead head",
         worlds.DEAD_WAITERS,
         "waits for ever",
-        lambda: patch.multiple(Turn, _end=_places_for_ever, _grant_next=_grant_only_who_speaks),
+        lambda: patch.multiple(Turn, _expire=_places_for_ever, _grant_next=_grant_only_who_speaks),
     ),
     Mutant(
         "a repeated keep that extends",

@@ -14,7 +14,7 @@ from tests.model.dead_waiters import flaw_of, lines, tuned
 
 pytestmark = pytest.mark.once
 
-_END, _HEAR = Turn._end, Turn._hear
+_END, _HEAR = Turn._expire, Turn._record_heartbeat
 
 
 def _end_without_doubt(turn: Turn, entry: Any) -> None:
@@ -53,16 +53,16 @@ def _two_windows_for_all_others(turn: Turn, place: Place, ahead: int) -> float:
 
 
 MUTANTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "an unclaimed grant casts no doubt": lambda: patch.object(Turn, "_end", _end_without_doubt),
-    "doubt is overlooked": lambda: patch.object(Turn, "_silent", _only_silence),
-    "nobody is passed over": lambda: patch.object(Turn, "_silent", _never_silent),
-    "every end casts doubt": lambda: patch.object(Turn, "_end", _doubt_of_every_end),
-    "a heartbeat dispels no doubt": lambda: patch.object(Turn, "_hear", _hear_nothing),
+    "an unclaimed grant casts no doubt": lambda: patch.object(Turn, "_expire", _end_without_doubt),
+    "doubt is overlooked": lambda: patch.object(Turn, "_is_passed_over", _only_silence),
+    "nobody is passed over": lambda: patch.object(Turn, "_is_passed_over", _never_silent),
+    "every end casts doubt": lambda: patch.object(Turn, "_expire", _doubt_of_every_end),
+    "a heartbeat dispels no doubt": lambda: patch.object(Turn, "_record_heartbeat", _hear_nothing),
     "those behind the front are heard too seldom": lambda: patch.object(
-        Turn, "_recheck_in", _often_for_the_front_alone
+        Turn, "_next_heartbeat_in", _often_for_the_front_alone
     ),
     "those behind the front look too late": lambda: patch.object(
-        Turn, "_recheck_in", _two_windows_for_all_others
+        Turn, "_next_heartbeat_in", _two_windows_for_all_others
     ),
     "whoever asks from beyond sight is not granted": lambda: patch.object(
         turn.Turn, "fits", lambda turn, units, **_: False

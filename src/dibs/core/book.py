@@ -1,7 +1,7 @@
-"""The book of one key: who holds it, who waits for it, which ids have ended.
+"""The book of one key: its holds, its waiters and its tombstones.
 
-`Book` is what the ledger needs of it; a store keeps the same in rows. `MemoryBook` keeps it in dicts
-and heaps, and serves every store that loads a book as one value.
+`Book` is the interface that the ledger uses. `MemoryBook` keeps the entries in dicts and heaps, for every
+store that loads a book as one value. A store with rows implements `Book` over its rows.
 """
 
 from bisect import bisect_left, insort
@@ -13,12 +13,12 @@ from typing import Literal, Protocol
 
 from dibs.core.timing import POSITIONS
 
-# An id has at most one entry: it holds, or it waits, or it has ended and is remembered.
+# An id has at most one entry: a hold, a waiter or a tombstone.
 
 
 @dataclass(slots=True)
 class Hold:
-    """Units that are taken, by the owner of `id` or, once `kept`, by nobody."""
+    """Units that are taken: by the owner of `id` or, if `kept`, by nobody."""
 
     id: str
     owner: str
@@ -26,19 +26,19 @@ class Hold:
     units: int
     slots: tuple[int, ...]
     ttl: float
-    """From its last beat to its expiry."""
+    """Seconds from its last beat to its expiry."""
     expires: float
-    """The store time at which it ends, where the store has a clock; ask the book's view instead."""
+    """Store time of its expiry, if the store has a clock. Use `Book.expires_at` instead."""
     beat: int = 0
-    """Raised with every sign of life, for observers without the store's clock."""
+    """Rises with every renewal or heartbeat, for observers without a store clock."""
     state: Literal["held", "unclaimed", "revoked", "kept"] = "held"
     seq: int = 0
-    """The newest Resize heard of."""
+    """Number of the newest Resize."""
     lock_delay: float = 0.0
     bury: float = 0.0
-    """How long the id is remembered when a kept hold ends."""
+    """Seconds for which the id is remembered after a kept hold has ended."""
     since: int = 0
-    """The stamp of its grant."""
+    """Stamp of its grant."""
     note: str = ""
     detail: str = ""
     """Why it was revoked."""
@@ -49,7 +49,7 @@ class Hold:
 
 @dataclass(slots=True)
 class Place:
-    """A place in the queue: by priority, then by arrival."""
+    """A waiter. The queue is in the order of priority, then of arrival."""
 
     id: str
     owner: str
@@ -57,15 +57,15 @@ class Place:
     priority: int
     arrival: int
     grant_ttl: float
-    """The ttl that was asked for."""
+    """The ttl of the lease that it asks for."""
     ttl: float
-    """The patience: how long it lives without a sign of life."""
+    """Waiter ttl: seconds without a heartbeat until it leaves the queue."""
     expires: float
     beat: int = 0
     silence: float = inf
     """Seconds without a heartbeat after which it is passed over."""
     seen: int = 0
-    """The newest token of the key at its last heartbeat."""
+    """The newest token of the key when it sent its last heartbeat."""
     floor: int = 0
     lock_delay: float = 0.0
     since: int = 0
@@ -76,13 +76,13 @@ class Place:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Smaller comes first."""
+        """Position in the queue: the smaller one comes first."""
         return (-self.priority, self.arrival)
 
 
 @dataclass(slots=True)
 class Tomb:
-    """An id that has ended and must not be granted anything again while it is remembered."""
+    """A remembered id that has ended. It is never granted anything again."""
 
     id: str
     ttl: float
@@ -96,28 +96,28 @@ type Entry = Hold | Place | Tomb
 
 
 class Book(Protocol):
-    """One key's state, as the ledger sees it.
+    """The state of one key.
 
-    Entries are the book's own: after changing one, `put` it again. `units` and `slots` must only
-    be changed between `remove` and `put`.
+    Entries belong to the book: `put` an entry again after you change it. Change `units` and `slots` only
+    between `remove` and `put`.
     """
 
     last: int
-    """The newest token that was granted or reserved."""
+    """The newest fencing token."""
     capacity: int
-    """The newest capacity that a new id declared; 0 before the first."""
+    """The newest capacity that a new id declared. 0 before the first one."""
     arrivals: int
-    """How many waiters and tombstones there ever were."""
+    """How many waiters and tombstones this key ever had."""
     doubt: int
-    """The newest token that nobody claimed: waiters not heard of since it was granted are passed over."""
+    """The newest token that nobody claimed. Waiters without a heartbeat since then are passed over."""
 
     @property
     def used(self) -> int:
-        """The units that are taken, kept ones included."""
+        """How many units are taken, including kept ones."""
 
     @property
     def taken(self) -> int:
-        """The slots that holds have, as bits: bit 0 is slot 0."""
+        """Bitmap of the slots in use: bit 0 is slot 0."""
 
     @property
     def holding(self) -> int:
@@ -125,53 +125,52 @@ class Book(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many places there are."""
+        """How many waiters there are."""
 
     @property
     def queue_limit(self) -> int | None:
-        """How many places there may be."""
+        """How many waiters there can be. None: no limit."""
 
     def expires_at(self, entry: Entry) -> float:
-        """When an entry ends, on the clock by which the ledger is told the time."""
+        """When an entry expires, on the clock of `now` in `ledger.apply`."""
 
     def ended(self, now: float, most: int) -> Collection[Entry]:
-        """The first entries whose time is over, in the order of their ends and ids."""
+        """At most `most` expired entries, in the order of expiry, then of id."""
 
     def get(self, entry_id: str) -> Entry | None:
-        """Whatever an id has."""
+        """The entry of an id."""
 
     def holds(self) -> Iterable[Hold]:
-        """All holds, in any order. Only a revocation reads them."""
+        """All holds, in any order. Only Revoke reads them all."""
 
     def first_to_end(self, count: int) -> Sequence[Hold]:
-        """The holds that time ends first; those that end at the same time, in the order of their ids."""
+        """The holds that expire first, then by id. At most `count`."""
 
     def first(self) -> Place | None:
-        """The place that comes first in the queue."""
+        """The head of the queue."""
 
     def queue(self) -> Iterable[Place]:
-        """The places, first come first; read no further than you must."""
+        """The waiters in order. Lazy: read no further than you must."""
 
     def ahead_of(self, place: Place) -> int:
-        """How many places come before this one, counted up to `POSITIONS`."""
+        """How many waiters are ahead of this one, up to `POSITIONS`."""
 
     def put(self, entry: Entry) -> None:
-        """Write an entry, in the stead of whatever its id had."""
+        """Write an entry. It replaces the entry that its id had."""
 
     def remove(self, entry: Entry) -> None:
-        """Strike an entry out."""
+        """Remove an entry."""
 
 
 def stored_expiry(entry: Entry) -> float:
-    """The view of a store that has a clock."""
+    """Expiry in a store that has a clock."""
     return entry.expires
 
 
 class MemoryBook:
-    """A book in this process's memory.
+    """A book in memory.
 
-    `view` tells when an entry ends: the stored time where the store has a clock, else whatever its
-    observer goes by.
+    `view` returns when an entry expires: the stored time if the store has a clock, else the observer's.
     """
 
     __slots__ = (
@@ -220,11 +219,11 @@ class MemoryBook:
 
     @property
     def idle(self) -> bool:
-        """Nothing but the last token would be lost with this book."""
+        """True if the book holds nothing but the last token."""
         return not self._entries
 
     def entries(self) -> Collection[Entry]:
-        """Everything in it, in any order."""
+        """All entries, in any order."""
         return self._entries.values()
 
     def get(self, entry_id: str) -> Entry | None:
@@ -298,7 +297,7 @@ class MemoryBook:
         return list(ended.values())
 
     def rebuild(self) -> None:
-        """Make everything anew that follows from the entries, after an interrupt amid a change."""
+        """Rebuild all indexes from the entries, after an interrupt during a change."""
         entries = self._entries.values()
         self._holds = {entry.id: entry for entry in entries if isinstance(entry, Hold)}
         self.used = sum(hold.units for hold in self._holds.values())
@@ -307,13 +306,13 @@ class MemoryBook:
         self._sweep()
 
     def _sweep_if_due(self) -> None:
-        """One pass over what there is pays for as many cheap changes."""
+        """Sweep once there are as many stale alarms as entries, so that each change stays cheap."""
         entries, holds = len(self._entries), len(self._holds)
         if len(self._alarms) > 2 * entries + 4 or len(self._releases) > 2 * holds + 4:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Drop the alarms of what has gone or lives longer."""
+        """Drop the alarms of entries that are gone or were extended."""
         self._alarms = [(self.expires_at(entry), entry.id) for entry in self._entries.values()]
         self._releases = [(self.expires_at(hold), hold.id) for hold in self._holds.values()]
         heapify(self._alarms)
@@ -321,7 +320,7 @@ class MemoryBook:
 
 
 def bits_of(slots: Iterable[int]) -> int:
-    """A number with these bits set."""
+    """Bitmap of these slots."""
     bits = 0
     for slot in slots:
         bits |= 1 << slot
@@ -329,5 +328,5 @@ def bits_of(slots: Iterable[int]) -> int:
 
 
 def first_release(book: Book) -> float:
-    """When time alone frees units for the first time; infinity where it never does."""
+    """When time first frees units. Infinity if nothing is held."""
     return min((book.expires_at(hold) for hold in book.first_to_end(1)), default=inf)

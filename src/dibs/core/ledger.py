@@ -6,14 +6,14 @@ seeds fencing tokens and ages. Nothing here waits, reads a clock, draws a random
 
 The rules, which the model check in `tests/model` explores exhaustively:
 
-* At most `capacity` units are taken, where capacity is the newest that a *new* id declared. Holds that
-  were granted under another capacity run on.
-* An id is used once. It has at most one entry (a hold, a place, or a tomb), and an id whose hold has
-  ended is never silently granted again by a renewal.
-* Nothing is shortened, except by `Revoke(now=True)`: whoever was told a ttl may count on it from the
-  moment the command was *sent*.
-* Tokens of a key strictly increase.
-* The queue is strict: nobody passes a place that speaks up, however much fits behind it.
+* At most `capacity` units are taken. The newest capacity that a *new* id declared counts. Holds that were
+  granted under another capacity stay.
+* An id is used once. It has at most one entry: a hold, a waiter or a tombstone. A renewal never revives an
+  id whose hold has ended.
+* No lease is shortened, except by `Revoke(now=True)`. A holder can rely on the ttl it was given, from the
+  moment it *sent* the command.
+* The tokens of a key strictly increase.
+* The queue is strict: nobody overtakes a waiter that sends its heartbeats, whatever would fit behind it.
 """
 
 from collections.abc import Callable, Iterable
@@ -52,7 +52,7 @@ from dibs.model import (
 )
 
 LAST_TOKEN = 2**53
-"""Tokens stay below, so that every language's numbers hold them."""
+"""Every token is smaller, so that a double holds it exactly."""
 
 _TOO_MANY = f"units and capacity must be at most {MANY}"
 
@@ -64,7 +64,7 @@ WAITERS_SHOWN = 100
 
 
 class Batch:
-    """Bounds what the commands of one batch settle, by `BATCH_STEPS`; make a new one for each batch."""
+    """The steps that the commands of one batch have left. Make a new one for each batch."""
 
     __slots__ = ("steps",)
 
@@ -75,7 +75,7 @@ class Batch:
 def apply(
     book: Book, command: Command, now: float, stamp: int, batch: Batch | None = None
 ) -> tuple[Reply, list[Wakeup]]:
-    """Apply one command to the book of its key; return the reply, and who should be notified."""
+    """Apply one command to the book of its key. Returns the reply and the notifications to send."""
     flaw = _flaw(command)
     if flaw is not None:
         return Failed("invalid", flaw), []
@@ -86,14 +86,14 @@ def apply(
     turn.settle()
     reply = _RULES[type(command)](turn, command)
     turn.settle()
-    turn.wake_new_head(first)
+    turn.notify_new_head(first)
     if batch is not None:
         batch.steps -= allowed - turn.steps
     return reply, turn.wakeups
 
 
 def _flaw(command: Command) -> str | None:
-    """What is wrong with a command that no client of ours would send."""
+    """Return what is wrong with a command, or None. Our own clients send no such command."""
     if isinstance(command, Acquire):
         if type(command.units) is not int or type(command.priority) is not int:
             return "units and priority must be whole numbers"
@@ -129,7 +129,7 @@ def _acquire(turn: Turn, command: Acquire) -> Reply:
         return Refused("too_large")
     turn.book.capacity = command.capacity
     if turn.book.waiting:
-        turn.settle()  # a greater capacity lets the queue in first
+        turn.settle()  # a larger capacity may grant waiters first
     if turn.fits(command.units, queue=command.queue):
         return _grant(turn, command)
     if not command.queue:
@@ -137,18 +137,18 @@ def _acquire(turn: Turn, command: Acquire) -> Reply:
     limit = turn.book.queue_limit
     if limit is not None and turn.book.waiting >= limit:
         return _refuse(turn, "queue_full")
-    return turn.queue_up(_new_place(turn, command))
+    return turn.enqueue(_new_place(turn, command))
 
 
 def _acquire_again(turn: Turn, command: Acquire, entry: Entry) -> Reply:
-    """A repeat: it renews a living hold, keeps a place alive, and never revives what has ended."""
+    """A repeated Acquire renews a hold, counts as a waiter's heartbeat, and never revives an ended id."""
     if isinstance(entry, Tomb):
         return Refused("too_large") if entry.reason == "too_large" else Gone()
     if isinstance(entry, Hold) and entry.state in ("kept", "revoked"):
         return Gone()
     entry.inbox = command.inbox  # its owner may have reconnected
     if isinstance(entry, Place):
-        return turn.speak_up(entry, command.ttl)
+        return turn.heartbeat(entry, command.ttl)
     return turn.claim(entry, command.ttl)
 
 
@@ -197,9 +197,9 @@ def _new_place(turn: Turn, command: Acquire) -> Place:
 
 
 def _refuse(turn: Turn, reason: Literal["held", "queue_full"] = "held") -> Refused:
-    """Not now: who is in the way, and when time alone could change that: at once where steps ran out.
+    """Refuse, with the holders and the seconds until time can free units (0 if the steps ran out).
 
-    `closed`: all holders that are listed are units kept by nobody.
+    The reason is `closed` if the units of all listed holders are retained by nobody.
     """
     holds = turn.book.first_to_end(HOLDERS_NAMED)
     closed = reason == "held" and holds and all(hold.state == "kept" for hold in holds)
@@ -224,7 +224,7 @@ def _renew(turn: Turn, command: Renew) -> Reply:
         case Hold(state="unclaimed"):
             return turn.claim(entry, command.ttl)
         case Place():
-            reply = turn.speak_up(entry, command.ttl)
+            reply = turn.heartbeat(entry, command.ttl)
             return reply if isinstance(reply, Granted | Queued) else Lost("expired", "too large")
         case Hold(state="revoked") | Tomb(reason="revoked"):
             return Lost("revoked", entry.detail)
@@ -266,12 +266,12 @@ def _resize(turn: Turn, command: Resize) -> Reply:
         return Lost()
     if hold.state == "revoked":
         return Lost("revoked", hold.detail)
-    # It lives as long as it would anyway. Without the store's clock that is this observer's guess,
-    # and holds good only if all others start to watch afresh.
-    hold.state = "held"  # its owner speaks, so it is claimed
+    # Its expiry stays. Without a store clock that is this observer's estimate, so the beat must rise and all
+    # other observers start again.
+    hold.state = "held"  # a command from its owner claims it
     left = turn.extend(hold, 0.0)
     if command.seq > hold.seq:
-        hold.seq = command.seq  # also of what is refused: its late copy must not succeed
+        hold.seq = command.seq  # also if refused: a late copy must not succeed
         _set_units(turn, hold, command.units)
     if command.seq == hold.seq and command.units != hold.units:
         return _refuse_growth(turn, hold, command.units)
@@ -279,7 +279,7 @@ def _resize(turn: Turn, command: Resize) -> Reply:
 
 
 def _set_units(turn: Turn, hold: Hold, units: int) -> None:
-    """Growing ignores the queue: who holds on would otherwise wait for those who wait for it."""
+    """Growing ignores the queue. Otherwise a holder could wait for waiters that wait for it."""
     book = turn.book
     grows = units > hold.units
     if grows and book.used - hold.units + units > book.capacity:
@@ -313,7 +313,7 @@ def _revoke(turn: Turn, command: Revoke) -> Revoked:
     ]
     ends_in = 0.0
     for hold in hit:
-        turn.wake_revoked(hold, command.reason)
+        turn.notify_revoked(hold, command.reason)
         if command.now:
             turn.bury(hold.id, BURIAL, "revoked", command.reason)
         else:
@@ -349,7 +349,7 @@ _RULES: dict[type, Callable[[Turn, Any], Reply]] = {
 
 
 def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
-    """Holds, as others may see them."""
+    """Holds as other clients see them, without ids."""
     return tuple(
         Holder(
             lease="" if hold.state == "kept" else fingerprint(hold.id),
@@ -369,7 +369,7 @@ def holders_of(turn: Turn, holds: Iterable[Hold]) -> tuple[Holder, ...]:
 
 
 def waiter_of(turn: Turn, place: Place) -> Waiter:
-    """A place, as others may see it."""
+    """A waiter as other clients see it, without its id."""
     return Waiter(
         lease=fingerprint(place.id),
         owner=place.owner,

@@ -1,4 +1,4 @@
-"""Names, keys, and what may be shown of a lease's secret id."""
+"""Names, keys, and the fingerprint of a lease id."""
 
 from collections.abc import Callable
 from functools import cache, lru_cache
@@ -13,10 +13,10 @@ KINDS: tuple[str, ...] = get_args(Kind.__value__)
 MAX_NAME = 512
 
 WAIT = b"wait:"
-"""What keys begin with that name no resource: those of `wait_key`."""
+"""Prefix of the keys that `wait_key` makes, which name no resource."""
 
 PROBE = b"lock:dibs/probe"
-"""A key that nobody holds; looking at it takes a round trip and nothing else."""
+"""A key that nobody holds. Inspecting it costs one round trip and nothing else."""
 
 
 def key_of(kind: Kind, name: str | bytes) -> bytes:
@@ -39,15 +39,15 @@ def key_of(kind: Kind, name: str | bytes) -> bytes:
 
 
 def wait_key(lease: str) -> bytes:
-    """Where the holder of a lease, named by its fingerprint, tells that it waits for something else.
+    """Key under which the holder of a lease records what it waits for (`locks/deadlock.py`).
 
-    Of a kind of its own that is in no list: see `locks/deadlock.py`.
+    `lease` is a fingerprint. Keys of this kind are not listed.
     """
     return WAIT + lease.encode()
 
 
 def utf8(text: str) -> bytes:
-    """A text's bytes. Raises `InvalidName` for one that is no Unicode."""
+    """Encode a text as UTF-8. Raises `InvalidName` if it is not valid Unicode."""
     try:
         return text.encode()
     except UnicodeEncodeError as error:
@@ -57,31 +57,31 @@ def utf8(text: str) -> bytes:
 
 
 def split_key(key: bytes) -> tuple[str, bytes]:
-    """The kind and the name that make up a key."""
+    """Split a key into its kind and its name."""
     kind, _, name = key.partition(b":")
     return kind.decode("ascii", "replace"), name
 
 
 def shown(name: bytes) -> str:
-    """A name as people may see it: UTF-8, with what is unprintable or no UTF-8 escaped."""
+    """Format a name for people. Bytes that are unprintable or not UTF-8 are escaped."""
     return printable(name.decode("utf-8", "backslashreplace"))
 
 
 def printable(text: str) -> str:
-    """A text that can't move a terminal's cursor or hide anything: what is unprintable is escaped."""
+    """Escape everything unprintable, so that a text cannot control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-@lru_cache(maxsize=4096)  # whoever waits asks several times
+@lru_cache(maxsize=4096)  # a waiter asks several times
 def fingerprint(lease_id: str) -> str:
-    """What a lease is called in public; its id can't be told from it."""
+    """The public name of a lease. Nobody can compute the id from it."""
     digest: str = _sha256()(lease_id.encode()).hexdigest()
     return digest[:24]
 
 
 @cache
 def _sha256() -> Callable[[bytes], Any]:
-    """Loads OpenSSL, which an uncontended shell command never needs."""
+    """Import late: this loads OpenSSL, which an uncontended shell command does not need."""
     from hashlib import sha256
 
     return sha256

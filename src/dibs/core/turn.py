@@ -1,4 +1,4 @@
-"""One command's turn at a book: what time has changed, and the steps that several rules share."""
+"""What one command does to a key: expiry and grants first, and the steps that several rules share."""
 
 from itertools import islice, takewhile
 from math import inf
@@ -21,13 +21,13 @@ from dibs.model import MAX_HOLDERS, MAX_SLOTS, Event, Granted, Queued, Refused, 
 type Reason = Literal["buried", "unclaimed", "too_large", "revoked"]
 
 _ENDS_ITS_ID: dict[str, Reason] = {"unclaimed": "unclaimed", "revoked": "revoked"}
-"""A hold that expires in one of these states ends its id: its owner may not know, and ask again."""
+"""A hold that expires in one of these states leaves a tombstone: its owner may not know, and ask again."""
 
 
 class Turn:
-    """A book, the time, and the wakeups that come of it."""
+    """One command applied to one key: its book, the time, and the notifications to send."""
 
-    __slots__ = ("book", "caller", "free_in", "key", "now", "stamp", "steps", "wakeups")
+    __slots__ = ("book", "caller", "key", "now", "stamp", "steps", "units_free_in", "wakeups")
 
     def __init__(
         self, book: Book, key: bytes, now: float, stamp: int, caller: str | None = None
@@ -37,41 +37,41 @@ class Turn:
         self.now = now
         self.stamp = stamp
         self.caller = caller
-        """The id that is answered: it needs no push."""
-        self.free_in = inf
-        """When units that this turn has granted (perhaps to the dead) or closed are free again by time."""
+        """The id of the command. It gets a reply, so it needs no notification."""
+        self.units_free_in = inf
+        """Seconds until time frees units that this command granted, perhaps to a dead waiter, or retained."""
         self.steps = STEPS
-        """How many entries this turn may still end, and waiters grant or refuse."""
+        """How many entries this command may still expire, and waiters grant or refuse."""
         self.wakeups: list[Wakeup] = []
 
-    # -- settling: what time alone has changed ------------------------------------------------------
+    # -- settling: what has expired, and who is next ------------------------------------------------------
 
     def settle(self) -> None:
-        """End what time has ended, then grant the head of the queue while it fits: as far as `STEPS` go.
+        """Expire entries, then grant the head of the queue while it fits, within `STEPS`.
 
-        The rest is for later commands. Until then a hold that is over keeps its units taken, and a waiter
-        that is over is passed over. What the caller itself has ends in any case.
+        Later commands do the rest. Until then an expired hold keeps its units taken, and an expired waiter
+        is passed over. The caller's own entry always expires in time.
         """
         book = self.book
         if self.steps:
             for entry in book.ended(self.now, self.steps):
-                self._end(entry)
+                self._expire(entry)
                 self.steps -= 1
         if not self.steps and self.caller is not None:
             own = book.get(self.caller)
             if own is not None and book.expires_at(own) <= self.now:
-                self._end(own)
+                self._expire(own)
         while self.steps and book.waiting and self._grant_next():
             self.steps -= 1
 
-    def _end(self, entry: Entry) -> None:
-        """An entry's time is over; what follows counts from then, however late we look."""
+    def _expire(self, entry: Entry) -> None:
+        """Expire an entry. What follows counts from its expiry, not from now."""
         late = self.now - self.book.expires_at(entry)
         if isinstance(entry, Hold):
             if entry.state == "unclaimed":
                 self.book.doubt = max(self.book.doubt, entry.token)
             if entry.state != "kept" and entry.lock_delay > late:
-                self.free_in = min(self.free_in, entry.lock_delay - late)
+                self.units_free_in = min(self.units_free_in, entry.lock_delay - late)
                 bury = BURIAL if entry.state in _ENDS_ITS_ID else 0.0
                 return self.keep(entry, entry.lock_delay - late, bury)
             bury = BURIAL if entry.state in _ENDS_ITS_ID else entry.bury
@@ -81,7 +81,7 @@ class Turn:
         self.book.remove(entry)
 
     def _grant_next(self) -> bool:
-        """Grant the first waiter that is not passed over, if it fits; tell whether to look again."""
+        """Grant the first waiter that is not passed over, if it fits. True: look again for the next."""
         book = self.book
         for place in islice(book.queue(), SIGHT):
             if place.units > book.capacity:
@@ -89,30 +89,30 @@ class Turn:
                 return True
             if self._is_full(1):
                 return False
-            if self._silent(place):
+            if self._is_passed_over(place):
                 continue
             if book.used + place.units > book.capacity:
                 return False
-            self._push_grant(place)
+            self._grant_waiter(place)
             return True
         return False
 
-    def _silent(self, place: Place) -> bool:
-        """It missed its heartbeats, or was not heard of since a grant that nobody claimed."""
-        return self._missed(place) or place.seen < self.book.doubt
+    def _is_passed_over(self, place: Place) -> bool:
+        """True if it missed a heartbeat, or sent none since a grant that nobody claimed."""
+        return self._missed_heartbeat(place) or place.seen < self.book.doubt
 
-    def _missed(self, place: Place) -> bool:
-        """Its heartbeat is overdue, or its time is over."""
+    def _missed_heartbeat(self, place: Place) -> bool:
+        """True if its heartbeat is overdue, or it has expired."""
         expires = self.book.expires_at(place)
         return expires <= self.now or self.now - (expires - place.ttl) > place.silence
 
     def _refuse_for_good(self, place: Place) -> None:
-        """The capacity has shrunk below what this place asks for."""
+        """Refuse a waiter that asks for more units than the capacity is now."""
         self.bury(place.id, BURIAL, "too_large")
-        self._wake(place, "refused")
+        self._notify(place, "refused")
 
-    def _push_grant(self, place: Place) -> None:
-        """The place becomes a hold that stands for a claim window until its owner speaks."""
+    def _grant_waiter(self, place: Place) -> None:
+        """Turn a waiter into a hold, which its owner must claim within the claim timeout."""
         window = claim_window(place.grant_ttl)
         hold = Hold(
             id=place.id,
@@ -132,23 +132,23 @@ class Turn:
             trace=place.trace,
         )
         self.book.put(hold)
-        self.free_in = min(self.free_in, window)
-        self._wake(hold, "granted", hold)
+        self.units_free_in = min(self.units_free_in, window)
+        self._notify(hold, "granted", hold)
 
     # -- units, tokens, slots -----------------------------------------------------------------------
 
     def fits(self, units: int, *, queue: bool = True) -> bool:
-        """There is room, and all waiters in sight are passed over.
+        """True if there is room, and every waiter that is looked at is passed over.
 
-        A try (`queue=False`) passes only those that missed a heartbeat. Others that are in doubt may live.
+        A try (`queue=False`) passes only waiters that missed a heartbeat: the others may be alive.
         """
         if self._is_full(units):
             return False
-        is_passed = self._silent if queue else self._missed
+        is_passed = self._is_passed_over if queue else self._missed_heartbeat
         return not self.book.waiting or all(map(is_passed, islice(self.book.queue(), SIGHT)))
 
     def _is_full(self, units: int) -> bool:
-        """There is no room for so many units more, or for one more lease."""
+        """True if there is no room for so many units, or for one more lease."""
         book = self.book
         return book.used + units > book.capacity or book.holding >= MAX_HOLDERS
 
@@ -158,7 +158,7 @@ class Turn:
         return self.book.last
 
     def free_slots(self, units: int, own: tuple[int, ...] = ()) -> tuple[int, ...]:
-        """`own` and the lowest free slots, `units` of them; none where units aren't numbered."""
+        """Return `units` slots: `own`, then the lowest free ones. Empty if units are not numbered."""
         capacity = self.book.capacity
         if capacity > MAX_SLOTS:
             return ()
@@ -171,14 +171,14 @@ class Turn:
             slots.append(lowest.bit_length() - 1)
         return tuple(sorted(slots))
 
-    # -- lives --------------------------------------------------------------------------------------
+    # -- expiry and heartbeats ----------------------------------------------------------------------
 
     def left(self, entry: Entry, ttl: float) -> float:
-        """How long an entry lives that shall live `ttl` from now: never shorter than it would anyway."""
+        """Seconds until an entry expires if it is extended by `ttl`. Nothing is ever shortened."""
         return max(ttl, min(self.book.expires_at(entry) - self.now, entry.ttl))
 
     def extend(self, entry: Hold | Place, ttl: float) -> float:
-        """Let an entry live `ttl` longer from now, or as long as it would anyway; return how long."""
+        """Extend an entry to `ttl` from now, unless it already lasts longer. Returns the seconds left."""
         left = self.left(entry, ttl)
         entry.ttl = left
         entry.expires = self.now + left
@@ -187,59 +187,59 @@ class Turn:
         return left
 
     def claim(self, hold: Hold, ttl: float) -> Granted:
-        """The hold is its owner's for `ttl` from now."""
+        """Confirm a hold for its owner, for `ttl` from now."""
         hold.state = "held"
         return Granted(hold.token, hold.slots, self.extend(hold, ttl))
 
-    def speak_up(self, place: Place, ttl: float) -> Granted | Queued | Refused:
-        """The owner of a place is heard: it may be its turn already, and no push is needed then."""
+    def heartbeat(self, place: Place, ttl: float) -> Granted | Queued | Refused:
+        """Answer a waiter's heartbeat: it may be granted at once, and needs no notification then."""
         if place.units > self.book.capacity:
             self.bury(place.id, BURIAL, "too_large")
             return Refused("too_large")
         ahead = self.book.ahead_of(place)
-        self._hear(place, ahead)
+        self._record_heartbeat(place, ahead)
         self.extend(place, place.ttl)
-        return self._in_line(place, ahead, ttl)
+        return self._answer_waiter(place, ahead, ttl)
 
-    def queue_up(self, place: Place) -> Granted | Queued:
-        """A new place joins the queue, unless it is its turn at once."""
+    def enqueue(self, place: Place) -> Granted | Queued:
+        """Add a waiter to the queue, or grant it at once if it is its turn."""
         ahead = self.book.ahead_of(place)
-        self._hear(place, ahead)
+        self._record_heartbeat(place, ahead)
         self.book.put(place)
-        return self._in_line(place, ahead, place.grant_ttl)
+        return self._answer_waiter(place, ahead, place.grant_ttl)
 
-    def _in_line(self, place: Place, ahead: int, ttl: float) -> Granted | Queued:
-        """Where a place stands whose owner has just been heard."""
+    def _answer_waiter(self, place: Place, ahead: int, ttl: float) -> Granted | Queued:
+        """Settle, then answer a waiter that has just sent a command."""
         waiting = self.book.waiting
         self.settle()
         entry = self.book.get(place.id)
-        if entry is place and self.fits(place.units):  # from beyond what `settle` looks at
-            self._push_grant(place)
+        if entry is place and self.fits(place.units):  # it is behind those that `settle` looks at
+            self._grant_waiter(place)
             entry = self.book.get(place.id)
         if isinstance(entry, Hold):
             return self.claim(entry, ttl)
         if self.book.waiting != waiting:
             ahead = self.book.ahead_of(place)
-        return Queued(ahead, self._recheck_in(place, ahead), self.now)
+        return Queued(ahead, self._next_heartbeat_in(place, ahead), self.now)
 
-    def _hear(self, place: Place, ahead: int) -> None:
-        """A heartbeat: its owner lives, and the next one is due by `_recheck_in`."""
+    def _record_heartbeat(self, place: Place, ahead: int) -> None:
+        """Note that the owner is alive. The next heartbeat is due by `_next_heartbeat_in`."""
         window = claim_window(place.grant_ttl)
-        is_front = ahead < FRONT or ahead - self._passed_over(ahead) < FRONT
+        is_front = ahead < FRONT or ahead - self._count_passed_over(ahead) < FRONT
         place.silence = window if is_front else 3 * window
         place.seen = self.book.last
 
-    def _passed_over(self, ahead: int) -> int:
-        """How many of the first waiters are passed over, all before the first one that is not."""
+    def _count_passed_over(self, ahead: int) -> int:
+        """Count the waiters at the front that are passed over, up to the first one that is not."""
         first = islice(self.book.queue(), min(ahead, SIGHT))
-        return sum(1 for _ in takewhile(self._silent, first))
+        return sum(1 for _ in takewhile(self._is_passed_over, first))
 
-    def _recheck_in(self, place: Place, ahead: int) -> float:
-        """When its owner should send its next heartbeat.
+    def _next_heartbeat_in(self, place: Place, ahead: int) -> float:
+        """Seconds after which its owner should send its next heartbeat.
 
-        The first one also looks when units come free by time. One from farther back looks a claim timeout
-        after that, and when this turn's own grants end: then all before it may be dead, and those that were
-        granted may be, too. Where `STEPS` ran out, there is more to do at once.
+        The first waiter also asks when time frees units. A waiter farther back asks one claim timeout later,
+        and when the grants of this command lapse: everybody before it may be dead, and so may be those who
+        were granted. If `STEPS` ran out, there is more to do at once.
         """
         if not self.steps:
             return 0.0
@@ -248,13 +248,13 @@ class Turn:
         is_front = place.silence == window
         if is_front and ahead:
             return often
-        free_in = max(first_release(self.book) - self.now, 0.0)
+        units_free_in = max(first_release(self.book) - self.now, 0.0)
         if is_front:
-            return min(often, free_in)
-        return min(place.ttl / 3, self.free_in, window + min(window, free_in))
+            return min(often, units_free_in)
+        return min(place.ttl / 3, self.units_free_in, window + min(window, units_free_in))
 
     def keep(self, hold: Hold, seconds: float, bury: float) -> None:
-        """The units of a hold that is over stay taken, by nobody."""
+        """Keep the units of an ended hold taken, by nobody."""
         self.book.put(
             Hold(
                 id=hold.id,
@@ -281,25 +281,25 @@ class Turn:
     ) -> None:
         """Remember that an id has ended.
 
-        Its first beat is a number that the key never used: an observer without the store's clock may have
-        seen an earlier tombstone of this id, and would take this one for as old.
+        The beat is a number that this key has never used. An observer without the store's clock may have
+        seen an earlier tombstone of this id, and must not take this one for the same.
         """
         self.book.arrivals = beat = self.book.arrivals + 1
         self.book.put(Tomb(entry_id, seconds, self.now + seconds, beat, reason, detail))
 
-    # -- wakeups ------------------------------------------------------------------------------------
+    # -- notifications ------------------------------------------------------------------------------
 
-    def wake_new_head(self, old: Place | None) -> None:
-        """Whoever has become the head must learn when time alone could change its answer."""
+    def notify_new_head(self, old: Place | None) -> None:
+        """Notify the head of the queue if it is a new one: it must ask when time alone can free units."""
         first = self.book.first()
         if first is not None and (old is None or first.id != old.id):
-            self._wake(first, "head")
+            self._notify(first, "head")
 
-    def wake_revoked(self, hold: Hold, reason: str) -> None:
-        """The holder should stop."""
-        self._wake(hold, "revoked", detail=reason)
+    def notify_revoked(self, hold: Hold, reason: str) -> None:
+        """Tell a holder to stop."""
+        self._notify(hold, "revoked", detail=reason)
 
-    def _wake(
+    def _notify(
         self,
         entry: Hold | Place,
         event: Event,

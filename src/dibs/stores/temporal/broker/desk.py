@@ -87,7 +87,7 @@ class Desk:
         first = self.book.first()
         turn.settle()
         self._unfinished = not turn.steps
-        turn.wake_new_head(first)
+        turn.notify_new_head(first)
         return turn.wakeups
 
     def status(self, now: float, stamp: int) -> Status:
