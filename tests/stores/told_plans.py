@@ -76,6 +76,12 @@ SLOTS: list[Any] = [
 TOLD: list[list[Any]] = [
     [[wish(each) for each in "abcd"], [leave("a")], [leave("b")], [Renew(LINE, "b", 30.0)]],
     [[wish("a", inbox="here")], [Renew(LINE, "a", 30.0, "there")], [Revoke(LINE, None, "so")]],
+    [
+        [wish(lease, capacity=3, queue=False) for lease in "abc"],
+        [Revoke(LINE, None, "so")],
+        [Renew(LINE, lease, 30.0, "here") for lease in "abc"],
+        [Revoke(LINE, None, "again")],
+    ],
     [[wish("a", ttl=1.5), wish("b")], 1.7, [leave("a")]],
     [[wish("a"), wish("b", patience=1.0), wish("c")], 1.7, [leave("a")]],
     [[wish("a"), wish("b", ttl=3.0), wish("c")], 5.0, [leave("a")]],

@@ -226,7 +226,10 @@ def _renew(turn: Turn, command: Renew) -> Reply:
         case Place():
             reply = turn.heartbeat(entry, command.ttl)
             return reply if isinstance(reply, Granted | Queued) else Lost("expired", "too large")
-        case Hold(state="revoked") | Tomb(reason="revoked"):
+        case Hold(state="revoked"):
+            turn.book.put(entry)  # its inbox may be a new one
+            return Lost("revoked", entry.detail)
+        case Tomb(reason="revoked"):
             return Lost("revoked", entry.detail)
         case _:
             return Lost()
