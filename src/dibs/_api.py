@@ -19,7 +19,7 @@ from dibs.config import UNSET, Duration, Unset, optional_seconds
 from dibs.core.names import Kind
 from dibs.lazy import imported
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
+from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
@@ -66,12 +66,12 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    async def __aenter__[HeldT: Held](self: HeldT) -> HeldT:
+    async def __aenter__[HeldT: Entered](self: HeldT) -> HeldT:
         await self._begin()
         return self
 
     async def __aexit__(
-        self: Held,
+        self: Entered,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
@@ -145,7 +145,7 @@ class Awaited[T](Coroutine[Any, Any, T]):
             raise AttributeError(f"a coroutine has no {name}: write `await` before this call")
 
 
-class Acquisition[LeaseT: Held](Awaited[LeaseT]):
+class Acquisition[LeaseT: Entered](Awaited[LeaseT]):
     """The result of `acquire()`: await it to get a lease, or use it with `async with`."""
 
     __slots__ = ("_lease",)
@@ -175,7 +175,7 @@ class Acquisition[LeaseT: Held](Awaited[LeaseT]):
 # -- what all primitives have -------------------------------------------------------------------------
 
 
-class Enterable[HeldT: Held](Entering[HeldT]):
+class Enterable[HeldT: Entered](Entering[HeldT]):
     """An object for `async with`."""
 
     def __aenter__(self) -> Coroutine[Any, Any, HeldT]:

@@ -223,7 +223,7 @@ async def examine(rt: Runtime) -> list[Finding]:
 
 
 def _promises(words: frozenset[str], broken: list[Finding]) -> Finding:
-    """What the store promises, and what its backend found that its settings make of it."""
+    """The store's promises, and the finding about those that its settings break."""
     told = f"{', '.join(sorted(words))} (allowed in `require=`)"
     for finding in broken:
         return replace(finding, told=f"{told}; {finding.told}")

@@ -30,12 +30,12 @@ _ESCAPES = ((b"%", b"%25"), (b":", b"%3A"), (b"/", b"%2F"))  # the escape itself
 
 
 class NameTemplate:
-    """A name with fields that are a function's parameters, or whatever else has names and values.
+    """A name with fields, which are the parameters of a function or other named values.
 
-    A field's value may be a `str`, `bytes`, `int`, `UUID`, `date` or `Enum`, and nothing else, since
-    others have no text of their own that is the same in every process. `%`, `:` and `/` in a value are
-    escaped, so that no value can make the name of another resource. As in every name, a `str` is its
-    UTF-8; bytes that are none make the whole name bytes.
+    A field's value can be a `str`, `bytes`, `int`, `UUID`, `date` or `Enum`. Other types have no text that is
+    the same in every process. `%`, `:` and `/` in a value are escaped, so that no value can make the name of
+    another resource. As in every name, a `str` is its UTF-8; bytes that are not UTF-8 make the whole name
+    bytes.
     """
 
     def __init__(self, template: str, function: Callable[..., Any] | None = None) -> None:
@@ -88,7 +88,7 @@ class NameTemplate:
 
 
 def called(function: Callable[..., Any]) -> str:
-    """What to call a callable in a message; a partial, or an object with `__call__`, has no name."""
+    """A callable's name in a message; a partial, or an object with `__call__`, has none."""
     return getattr(function, "__qualname__", None) or repr(function)
 
 
@@ -123,10 +123,10 @@ _SETTINGS = frozenset(LockConfig.__dataclass_fields__)
 
 
 def current_lease() -> LeaseBase:
-    """The lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
+    """Return the lease that the innermost wrapped function around us holds. Raises `NotHeld` outside of one.
 
-    In a coroutine function it is one of `dibs`, in a plain function one of `dibs.sync`; what
-    is a plain call in both (`token`, `remaining`, `ensure()`, …) needs no telling apart.
+    In a coroutine function it is a lease of `dibs`, in a plain function one of `dibs.sync`. What is a plain
+    call in both (`token`, `remaining`, `ensure()`, …) works the same way.
     """
     try:
         return _current.get()
@@ -136,7 +136,7 @@ def current_lease() -> LeaseBase:
 
 @contextmanager
 def as_current[LeaseT: LeaseBase](lease: LeaseT) -> Generator[LeaseT]:
-    """In this block `current_lease()` is that one: for what acquires by itself and then runs a function."""
+    """Let `current_lease()` return that lease in this block, for code that acquires by itself."""
     token = _current.set(lease)
     try:
         yield lease
@@ -152,7 +152,7 @@ def wraps[F: Callable[..., Any]](
     client: Any = None,
     **options: Any,
 ) -> Callable[[F], F]:
-    """What `Lock.wraps` of both worlds does; see there."""
+    """`Lock.wraps` of both sides; see there."""
     _check(template, on_busy)
     if on_busy == "skip":
         options.setdefault("wait", 0)
@@ -179,7 +179,7 @@ def wraps_task[F: Callable[..., Any]](
     client: Any,
     options: dict[str, Any],
 ) -> Callable[[F], F]:
-    """What `TaskLock.wraps` of both worlds does; see there."""
+    """`TaskLock.wraps` of both sides; see there."""
     _check(template, on_busy)
     extra: dict[str, Any] = {"client": client}
     for key in {"on_lost", "require"} & options.keys():
@@ -210,7 +210,7 @@ def _wrapped[F: Callable[..., Any]](
     skip = AcquireTimeout if on_busy == "skip" else ()
     asynchronous = is_async(function)
     make = _wrap_async if asynchronous else _wrap_plain
-    about = _in_world(extra, asynchronous)
+    about = _for_side(extra, asynchronous)
     described = partial(getattr(_side(asynchronous), primitive).from_config, config=config, **about)
     wrapped: Any = make(function, name, described, skip, default)
     made: F = wrapped
@@ -289,8 +289,8 @@ def _wrap_plain(
     return wrapped
 
 
-def _in_world(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
-    """A client of either world serves a function of either, and so does a name."""
+def _for_side(extra: dict[str, Any], asynchronous: bool) -> dict[str, Any]:
+    """The options, with a client of the function's side: a client of either side serves both."""
     client = checked_client(extra.get("client"))
     if isinstance(client, NamedStore | None):
         return {**extra, "client": client}
@@ -308,7 +308,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def refuse_generator(function: Callable[..., Any]) -> None:
-    """Raises `TypeError` for what is no function, and for one whose body no lock could be around."""
+    """Raises `TypeError` for anything but a function, and for a generator, whose body runs later."""
     if isinstance(function, staticmethod | classmethod):
         kind = type(function).__name__
         raise TypeError(f"write @{kind} above @Lock.wraps(...), not below it")
@@ -323,14 +323,14 @@ def refuse_generator(function: Callable[..., Any]) -> None:
 
 
 def refuse_late_body(function: Callable[..., Any], result: object) -> None:
-    """Raises `TypeError` if what a plain call returned has its body still to run, without the lock."""
+    """Raises `TypeError` if a plain call returned something whose body has yet to run, without the lock."""
     if inspect.isgenerator(result) or inspect.isasyncgen(result):
         advice = "iterate inside the function, or lock inside the generator"
     elif inspect.isawaitable(result):
         advice = "decorate the `async def` itself, or await it inside the function"
     else:
         return
-    # an asynchronous generator that hasn't begun holds nothing that would need closing
+    # an async generator that has not begun holds nothing to close
     if isinstance(result, Coroutine | Generator):
         result.close()
     elif callable(cancel := getattr(result, "cancel", None)):
@@ -342,7 +342,7 @@ def refuse_late_body(function: Callable[..., Any], result: object) -> None:
 
 
 def _bodies(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """What a call runs: the callable, and the `__call__` of an object's type."""
+    """The functions that a call can run: the callable, and the `__call__` of its type."""
     while isinstance(function, functools.partial):
         function = function.func
     return function, getattr(type(function), "__call__", None)  # noqa: B004  # not whether it has one

@@ -15,13 +15,13 @@ from dibs.runtime.port import Runtime, step
 from dibs.session import StoreSession
 
 IN_WORKFLOWS = frozenset({"Lock", "Semaphore"})
-"""What `dibs.temporal` has for workflow code."""
+"""Primitives that `dibs.temporal` has for workflow code."""
 
 
 def refuse_in_loop(of: object) -> None:
-    """Waiting here would stop every task of the loop, the one that should release included.
+    """Raise `RuntimeError` in a running loop: a blocking wait would stop all its tasks.
 
-    Who has a loop has imported asyncio; threads needn't.
+    The task that should release may be one of them. asyncio is not imported for this.
     """
     loops = sys.modules.get("asyncio")
     if loops is not None and loops._get_running_loop() is not None:
@@ -30,10 +30,9 @@ def refuse_in_loop(of: object) -> None:
 
 
 def refuse_in_workflow(of: object = None, name: str = "") -> None:
-    """A store is I/O, and workflow code is replayed: what it is to do it has to ask Temporal for.
+    """Raise `ApplicationError` in a Temporal workflow: a store is I/O, and workflow code is replayed.
 
-    Who runs a workflow has imported it. The error is Temporal's own, so that it fails the workflow, and
-    doesn't try its task again for ever.
+    This error fails the workflow. With any other, Temporal would retry the workflow task for ever.
     """
     workflow = sys.modules.get("temporalio.workflow")
     if workflow is not None and workflow.in_workflow():
@@ -42,32 +41,32 @@ def refuse_in_workflow(of: object = None, name: str = "") -> None:
 
 
 def enter_as_primitive_of_tasks(name: str) -> str:
-    """What to say to whoever writes `with` where `async with` belongs."""
+    """The text for `with` where `async with` belongs, about a primitive."""
     return f"{name} of dibs is for asyncio: write `async with`, or import {name} from dibs.sync for `with`"
 
 
 def enter_as_primitive_of_threads(name: str) -> str:
-    """What to say to whoever writes `async with` where `with` belongs."""
+    """The text for `async with` where `with` belongs, about a primitive."""
     return f"{name} of dibs.sync blocks: write `with`, or import {name} from dibs for `async with`"
 
 
 def enter_as_held_by_task(these_are: str) -> str:
-    """Likewise, for leases."""
+    """The text for `with` where `async with` belongs, about leases."""
     return f"{these_are} held by a task: write `async with`, not `with`"
 
 
 def enter_as_held_by_thread(these_are: str) -> str:
-    """Likewise, for leases."""
+    """The text for `async with` where `with` belongs, about leases."""
     return f"{these_are} held by a thread: write `with`, not `async with`"
 
 
 def body_of_task(func: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What a leader does in a task."""
+    """The body of a leader in a task."""
     return until_lost if func is None else func
 
 
 def body_of_thread(func: Callable[..., Any] | None) -> Callable[..., Any]:
-    """What a leader does in a thread. Raises `TypeError` for a coroutine function."""
+    """The body of a leader in a thread. Raises `TypeError` for a coroutine function."""
     if inspect.iscoroutinefunction(func):
         raise TypeError(f"{func!r} is a coroutine function: use LeaderElection of dibs")
 
@@ -78,8 +77,8 @@ def body_of_thread(func: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 async def until_sigterm(leading: Coroutine[Any, Any, Any]) -> Any:
-    """Await it in this task. SIGTERM cancels it, and None is returned then."""
-    import asyncio  # only who has a loop pays for it
+    """Await it in this task. SIGTERM cancels it; then return None."""
+    import asyncio  # threads need not import it
 
     task, terminated = asyncio.current_task(), False
     assert task is not None
@@ -98,7 +97,7 @@ async def until_sigterm(leading: Coroutine[Any, Any, Any]) -> Any:
 
 
 def step_until_sigterm(leading: Coroutine[Any, Any, Any]) -> Any:
-    """Step it in this thread. SIGTERM ends it, and None is returned then."""
+    """Step it in this thread. SIGTERM ends it; then return None."""
     try:
         with raising_on_sigterm():
             return step(leading)
@@ -150,7 +149,7 @@ def checked_client(given: Any, require: Collection[str] = ()) -> Any:
 
 
 def by_task(rt: Runtime, connection: Any) -> Way:
-    """By an async connection, for the event loop's tasks."""
+    """The way to the store over an async connection of the user's."""
     return _way(
         rt,
         connection,
@@ -161,7 +160,7 @@ def by_task(rt: Runtime, connection: Any) -> Way:
 
 
 def by_thread(rt: Runtime, connection: Any) -> Way:
-    """By a blocking connection, for threads."""
+    """The way to the store over a blocking connection of the user's."""
     return _way(
         rt,
         connection,

@@ -25,7 +25,7 @@ from dibs.core.names import Kind
 from dibs.exports import public_names
 from dibs.lazy import imported
 from dibs.locks.allof import AllOfBase, LeasesBase
-from dibs.locks.base import Entering, Held, PrimitiveBase, attach, revoke, status_of
+from dibs.locks.base import Entered, Entering, PrimitiveBase, attach, revoke, status_of
 from dibs.locks.election import CampaignBase, ElectionBase, GuardedBase
 from dibs.locks.lease import LeaseBase
 from dibs.locks.requests import (
@@ -71,12 +71,12 @@ class HeldBlock:
     __slots__ = ()
     _are: ClassVar[str] = "this lease is"
 
-    def __enter__[HeldT: Held](self: HeldT) -> HeldT:
+    def __enter__[HeldT: Entered](self: HeldT) -> HeldT:
         step(self._begin())
         return self
 
     def __exit__(
-        self: Held,
+        self: Entered,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
@@ -120,7 +120,7 @@ class Lease(LeaseBase, HeldBlock):
         return step(self._wait_lost(optional_seconds(timeout, "timeout")))
 
 
-class Enterable[HeldT: Held](Entering[HeldT]):
+class Enterable[HeldT: Entered](Entering[HeldT]):
     """An object for `with`."""
 
     def __enter__(self) -> HeldT:

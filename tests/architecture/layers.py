@@ -124,9 +124,7 @@ RULES: Mapping[str, Rule] = {
     ),
     "session": Rule(BELOW | names("stores.registry stores.port runtime.*")),
     "named_stores": Rule(BELOW | names("session settings")),
-    "client": Rule(
-        BELOW | names("session named_stores settings sides locks.* runtime.port")
-    ),
+    "client": Rule(BELOW | names("session named_stores settings sides locks.* runtime.port")),
     "sides": Rule(BELOW | names("session named_stores locks.* runtime.*")),
     "decorator": Rule(
         BELOW | names("client lazy settings named_stores session sides locks.* runtime.*")

@@ -1,1 +1,1 @@
-"""What is leased and how, written once for tasks and threads, over `runtime.port`."""
+"""Leases and the primitives that make them, written once for asyncio and threads over `runtime.port`."""

@@ -59,7 +59,7 @@ WITHOUT_INBOX = 0.05
 """Seconds between two questions of a waiter that has no inbox for notifications."""
 
 
-class Stopped(Exception):
+class AttemptStopped(Exception):
     """The `StopSignal` of this attempt was set."""
 
 
@@ -77,7 +77,7 @@ class StopSignal:
             signal.set()
 
     async def wait(self, signal: Signal, timeout: float | None) -> bool:
-        """Wait for `signal`; return whether it is set. Raises `Stopped` once this was set."""
+        """Wait for `signal`; return whether it is set. Raises `AttemptStopped` once this was set."""
         number = id(signal)
         self._waiting[number] = signal  # first, so that `set` finds it from now on
         try:
@@ -85,12 +85,12 @@ class StopSignal:
         finally:
             self._waiting.pop(number, None)
         if self.is_set:
-            raise Stopped
+            raise AttemptStopped
         return was_set
 
 
 class AcquireAttempt:
-    """One attempt to acquire one key. Setting `stop` ends its waits with `Stopped`."""
+    """An attempt to acquire one key. Setting `stop` ends its waits with `AttemptStopped`."""
 
     def __init__(
         self,

@@ -65,7 +65,7 @@ class LeasesBase[LeaseT: LeaseBase](Sequence[LeaseT]):
 
     @property
     def lost(self) -> bool:
-        """One of them ended before its holder gave it up."""
+        """Whether one of them ended before its holder gave it up."""
         return any(lease.lost for lease in self._once)
 
     @property
@@ -170,8 +170,8 @@ async def release_together(rt: Runtime, leases: Sequence[LeaseBase]) -> bool:
 # -- the arguments ----------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """One of several primitives that are acquired together."""
+class AllOfPart(NamedTuple):
+    """A primitive that is acquired together with others, and the options for that."""
 
     primitive: PrimitiveBase[Any]
     units: int = 1
@@ -205,7 +205,7 @@ class Part(NamedTuple):
     def request(
         self, priority: int | None, note: str | None, on_wait: OnWait | None
     ) -> "PartRequest":
-        """What to ask the store for, and how to hold it."""
+        """Make the request, from this process."""
         self.primitive._describe_here()
         request, options = self.primitive._changed_request(self.units, priority, note)
         if self.ttl is not None:
@@ -215,7 +215,7 @@ class Part(NamedTuple):
 
 
 class PartRequest(NamedTuple):
-    """What a part asks for from this process."""
+    """The request of a part, and how to hold its lease."""
 
     primitive: PrimitiveBase[Any]
     request: AcquireRequest
@@ -239,14 +239,14 @@ _INSTEAD = {
 }
 
 
-def part_of(member: object, takes: type[PrimitiveBase[Any]], side: str) -> Part:
-    """One argument, a primitive or a pair of one and its units. Raises `TypeError`, `ValueError`."""
+def part_of(member: object, takes: type[PrimitiveBase[Any]], side: str) -> AllOfPart:
+    """Check an argument, a primitive or a pair of one and its units. Raises `TypeError`, `ValueError`."""
     primitive, units = member if isinstance(member, tuple) and len(member) == 2 else (member, 1)
     if not isinstance(primitive, takes):
         _refuse(primitive, side)
     if isinstance(member, tuple):
         _check_units(primitive, units)
-    return Part(primitive, units)
+    return AllOfPart(primitive, units)
 
 
 def _refuse(member: Any, side: str) -> NoReturn:
@@ -270,12 +270,12 @@ def _check_units(primitive: PrimitiveBase[Any], units: object) -> None:
         )
 
 
-def in_order(named: Iterable[Part]) -> list[Part]:
+def in_order(named: Iterable[AllOfPart]) -> list[AllOfPart]:
     """Each key once, in the order of the keys, which is the same for every `AllOf`.
 
     Raises `ValueError` if one is named twice and differently.
     """
-    once: dict[bytes, Part] = {}
+    once: dict[bytes, AllOfPart] = {}
     for part in named:
         known = once.setdefault(part.key, part)
         if known is not part:
@@ -284,7 +284,7 @@ def in_order(named: Iterable[Part]) -> list[Part]:
     return [once[key] for key in sorted(once)]
 
 
-def _check_same(one: Part, other: Part) -> None:
+def _check_same(one: AllOfPart, other: AllOfPart) -> None:
     name = format_key(one.key)
     if one.primitive.kind == "rwlock" and one.primitive._units != other.primitive._units:
         raise ValueError(f"{name} is named for reading and for writing: write() is enough for both")
@@ -306,7 +306,7 @@ def _check_same(one: Part, other: Part) -> None:
 
 
 class Gathering:
-    """One attempt to acquire several keys; `requests` are in the order of the keys."""
+    """An attempt to acquire several keys; `requests` are in the order of the keys."""
 
     def __init__(self, rt: Runtime, requests: Sequence[PartRequest], me: object) -> None:
         self._rt = rt
@@ -520,9 +520,9 @@ class AllOfBase[LeasesT: LeasesBase[Any]](Entering[LeasesT]):
         self._of_each_client = list(by_client.values())
         self._entered = {}
 
-    def _flat(self, members: tuple[Any, ...]) -> list[Part]:
+    def _flat(self, members: tuple[Any, ...]) -> list[AllOfPart]:
         """The parts in the order of the arguments, with those of other `AllOf`s among them."""
-        parts: list[Part] = []
+        parts: list[AllOfPart] = []
         for member in members:
             if isinstance(member, AllOfBase):
                 for part in member._named:

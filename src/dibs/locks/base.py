@@ -73,8 +73,8 @@ def this_process() -> str:
 # -- blocks -----------------------------------------------------------------------------------------------
 
 
-class Held(Protocol):
-    """What a block is entered with: a lease, or several."""
+class Entered(Protocol):
+    """The lease of a block, or several."""
 
     _me: object
     """The task or thread that acquired it."""
@@ -86,8 +86,8 @@ class Held(Protocol):
         """The body has ended, by an exception or without."""
 
 
-class Entering[HeldT: Held]:
-    """What can be the subject of a `with` or an `async with`: it remembers the lease of each block."""
+class Entering[HeldT: Entered]:
+    """A subject of `with` or `async with`; it remembers the lease of each block."""
 
     _entered: dict[object, list[HeldT]]
 
@@ -101,7 +101,7 @@ class Entering[HeldT: Held]:
 
     @property
     def _called(self) -> str:
-        """What to call it in a message."""
+        """Its name in a message."""
         raise NotImplementedError
 
     async def _enter_block(self) -> HeldT:
@@ -283,31 +283,19 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     # -- what is asked for --------------------------------------------------------------------------
 
     def _describe_here(self) -> tuple[AcquireRequest, HoldOptions]:
-        """What is asked for by default, and how it is held, from this process on."""
+        """Prepare the default request and the options of its hold, for this process."""
         config: Any = self.config  # whose durations are in seconds
-        process = this_process()
+        process, ttl, units, capacity = this_process(), config.ttl, self._units, self._capacity
         owner = f"{process}/{config.label}" if config.label else process
+        priority, note = config.priority, config.note
+        delay, detects = config.lock_delay, config.detect_deadlocks
         request = AcquireRequest(
-            self.key,
-            owner,
-            config.ttl,
-            self._units,
-            self._capacity,
-            config.priority,
-            config.note,
-            lock_delay=config.lock_delay,
-            detects=config.detect_deadlocks,
+            self.key, owner, ttl, units, capacity, priority, note, 0, delay, detects
         )
+        exclusive = capacity == 1 or self._for_one
+        renews, most, on_lost = config.auto_renew, config.max_hold, self._on_lost
         options = HoldOptions(
-            config.ttl,
-            owner,
-            self._units,
-            self._capacity == 1 or self._for_one,
-            config.auto_renew,
-            config.max_hold,
-            self._on_lost,
-            self._more,
-            config.detect_deadlocks,
+            ttl, owner, units, exclusive, renews, most, on_lost, self._more, detects
         )
         self._prepared = request, options
         self._here = process  # last: from here on other threads use the wish
@@ -316,7 +304,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
     def _request_for(
         self, units: int, priority: int | None, note: str | None
     ) -> tuple[AcquireRequest, HoldOptions]:
-        """What is asked for this time. Raises `ValueError`, `TypeError` for what can't be."""
+        """The request for this acquire. Raises `ValueError`, `TypeError` for wrong arguments."""
         prepared = self._prepared if self._here is this_process() else self._describe_here()
         if units == 1 and priority is None and note is None:
             return prepared
@@ -429,7 +417,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
             raise
 
     def _given(self, lease: LeaseT) -> LeaseT:
-        """What the holder of a new lease gets."""
+        """Prepare a new lease for its holder."""
         return first_of(lease) if self.config.reentrant else lease
 
     async def _held_already(self, rt: Runtime, me: object, patience: float | None) -> LeaseT | None:
@@ -443,7 +431,7 @@ class PrimitiveBase[LeaseT: LeaseBase](Entering[LeaseT]):
         return again
 
     def _again(self, held: Any) -> LeaseT | None:
-        """One more level of what our task or thread holds; None if that can't be had."""
+        """Acquire once more what our task or thread holds; None if it cannot be shared."""
         again: LeaseT | None = another_of(held, self._on_lost)
         return again
 
@@ -513,7 +501,7 @@ def check_promises(required: Collection[str], promised: Collection[str], where: 
 
 
 async def status_of(rt: Runtime, key: bytes) -> Status:
-    """Who holds a key and who waits for it."""
+    """Return the holders and waiters of a key."""
     reply = (await rt.call(Inspect(key))).reply
     if isinstance(reply, Status):
         own, found = rt.keeper.held(key), reply

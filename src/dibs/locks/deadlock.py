@@ -35,7 +35,7 @@ LEAST_TTL = 4.0
 
 
 class Wait(NamedTuple):
-    """What a holder waits for."""
+    """The wait of a holder: for a key, at a position in its queue."""
 
     key: bytes
     units: int
@@ -71,8 +71,8 @@ def record_in(status: Status) -> WaitRecord | None:
     return None
 
 
-class Link(NamedTuple):
-    """One link of a chain: a holder of the key, and what it waits for itself."""
+class ChainLink(NamedTuple):
+    """A link of a chain: a holder of the key, and its own wait."""
 
     key: bytes
     hold: Holder
@@ -80,7 +80,7 @@ class Link(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, WaitRecord]:
-        """What must be the same in both readings."""
+        """Fingerprints that must be the same in both readings."""
         return self.hold.lease, self.record
 
     @property
@@ -168,14 +168,14 @@ class DeadlockDetector:
             if held is not None and held._stands:
                 yield fingerprint(held._id)
 
-    async def _find(self, wait: Wait) -> tuple[Link, ...] | None:
+    async def _find(self, wait: Wait) -> tuple[ChainLink, ...] | None:
         """A circle that leads from this wait to a lease of ours."""
         self._reads = 0
         return await self._follow(wait, (), {wait.place})
 
     async def _follow(
-        self, wait: Wait, path: tuple[Link, ...], seen: set[str]
-    ) -> tuple[Link, ...] | None:
+        self, wait: Wait, path: tuple[ChainLink, ...], seen: set[str]
+    ) -> tuple[ChainLink, ...] | None:
         status = await self._read(wait.key)
         for hold in _in_the_way(status, wait, is_ours=not path):
             own = self._mine.get(hold.lease)
@@ -184,7 +184,7 @@ class DeadlockDetector:
             record = own or record_in(await self._read(wait_key(hold.lease)))
             if record is None or (own is None and record.wait.place in seen):
                 continue
-            links = (*path, Link(wait.key, hold, record))
+            links = (*path, ChainLink(wait.key, hold, record))
             if own is not None:
                 return links
             seen.add(record.wait.place)
@@ -218,7 +218,7 @@ def _in_the_way(status: Status, wait: Wait, *, is_ours: bool) -> list[Holder]:
     ]
 
 
-def _deadlock(rt: Runtime, key: bytes, circle: tuple[Link, ...]) -> Deadlock:
+def _deadlock(rt: Runtime, key: bytes, circle: tuple[ChainLink, ...]) -> Deadlock:
     """The error for the waiter that gives way: who holds what, and waits for what."""
     holds = [link.hold for link in circle]
     alike = len({hold.owner for hold in holds}) < len(holds)

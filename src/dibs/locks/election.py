@@ -15,7 +15,7 @@ from weakref import ref
 from dibs.config import UNSET, Duration, LockConfig, Unset
 from dibs.core.names import Kind
 from dibs.errors import BackendUnavailable, DibsError, LeaseLost, NotHeld
-from dibs.locks.acquire import AcquireAttempt, Stopped, StopSignal
+from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import raise_loss
 from dibs.locks.messages import format_key
@@ -53,7 +53,7 @@ class LogThrottle:
         """The latest failure; None once it works again."""
 
     def report(self, error: Exception) -> None:
-        """It has failed, and will be tried again."""
+        """Log a failure, unless the last one was logged recently."""
         self.latest = error
         now = self._now()
         if self._logged_at is None or now - self._logged_at >= LOG_EVERY:
@@ -61,7 +61,7 @@ class LogThrottle:
             log.warning("the campaign for %s failed and will retry: %s", self._of, error)
 
     def clear(self) -> None:
-        """It works."""
+        """Log the next failure again."""
         self.latest = self._logged_at = None
 
 
@@ -401,14 +401,14 @@ class CampaignBase[TermT: TermBase]:
                         self._give_up()
                     if term._end != "resigned":
                         continue
-                except Stopped:
+                except AttemptStopped:
                     raise
                 except Exception as error:
                     if not isinstance(error, DibsError):
                         log.debug("the campaign stumbled", exc_info=True)
                     self._failures.report(error)
                 await self._stop.wait(self._running().signal(), self.election._pause())
-        except Stopped:
+        except AttemptStopped:
             pass
 
     def _give_up(self) -> None:

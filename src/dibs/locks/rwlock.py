@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Never, Self, Unpack
 from dibs.config import LockConfig, optional_seconds
 from dibs.core.names import Kind, fingerprint
 from dibs.errors import AcquireTimeout, BackendUnavailable, Deadlock, Reentrant
-from dibs.locks.acquire import AcquireAttempt, Stopped, StopSignal
+from dibs.locks.acquire import AcquireAttempt, AttemptStopped, StopSignal
 from dibs.locks.base import PrimitiveBase
 from dibs.locks.lease import LeaseBase, give_up, pack_handle, tombstone
 from dibs.locks.messages import describe_holders, format_key, not_busy
@@ -143,7 +143,7 @@ async def _others_gone(
         return await AcquireAttempt(rt, _request(lease), stop=stop).run(left)
     except AcquireTimeout as error:
         raise _timed_out(lease, error.holders, error.retry_after, wait) from None
-    except Stopped:
+    except AttemptStopped:
         lease.ensure()
         raise
 
