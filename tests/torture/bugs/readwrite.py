@@ -68,7 +68,7 @@ async def wherever_it_stands(self: Any, position: int) -> None:
     """Each waits for the other to leave."""
 
 
-async def nobody_looks(self: Any, place: str) -> None:
+async def nobody_looks(self: Any, wait: Any) -> None:
     """Who waits in a circle waits on."""
 
 
@@ -91,7 +91,9 @@ BUGS = {
         WHERE,
         patches=(
             *patched("acquire.AcquireAttempt._refuse_upgrade", wherever_it_stands),
-            *patched("deadlock.DeadlockDetector.look", nobody_looks),  # which would find them later
+            *patched(
+                "deadlock.DeadlockDetector._look", nobody_looks
+            ),  # which would find them later
         ),
     ),
 }

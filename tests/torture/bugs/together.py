@@ -65,7 +65,7 @@ BUGS = {
     "circles are not looked for": Bug(
         frozenset({"stuck"}),
         ("crossed",),
-        patches=patched("deadlock.DeadlockDetector.look", nobody_looks),
+        patches=patched("deadlock.DeadlockDetector._look", nobody_looks),
     ),
     "no lock delay": Bug(frozenset({"early"}), ("delayed",), store=twisted(no_delay)),
 }
