@@ -11,7 +11,7 @@ from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.core.names import fingerprint
 from dibs.core.proof import is_proven
-from dibs.model import Acquire, Command, Inspect, Refused, Reply, Wakeup
+from dibs.model import MANY, Acquire, Command, Inspect, Refused, Reply, Resize, Wakeup
 from tests.stores.redis.ledger_commands import PLANS
 from tests.stores.redis.ledger_scripted import STAMP, Scripted
 from tests.stores.told_plans import LINE, TOLD, beat, crowd, leave, wish
@@ -20,6 +20,7 @@ ALONE: list[list[Any]] = [
     [[wish("a")], [leave("a")], [Inspect(LINE)], [wish("b", units=2, capacity=2)], [Inspect(LINE)]],
     [[wish("a", lock_delay=4.0)], [Inspect(LINE)], 31.0, [wish("b", queue=False)], [leave("a")]],
     [[wish("a", ttl=3.0)], 3.5, [leave("a")], [wish("b")], [leave("b"), Inspect(LINE)]],
+    [[wish("a", units=MANY, capacity=MANY)], [Resize(LINE, "a", 600_000, 1)], [Inspect(LINE)]],
 ]
 """A mutex that nobody else holds or wants, which is granted and released without a book."""
 

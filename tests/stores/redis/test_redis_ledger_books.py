@@ -259,6 +259,17 @@ def test_a_key_with_a_far_token_is_kept_until_the_clock_has_passed_it(scripted: 
     assert 10.9 * DAY < lifetimes(scripted)[b""] <= 11 * DAY + 1000
 
 
+def test_entries_are_kept_as_long_as_a_row_with_a_far_token(scripted: Scripted) -> None:
+    scripted.ask(acquire("a", capacity=3))
+    scripted.ask(acquire("b", capacity=3))
+    seconds, microseconds = scripted.redis.time()
+    floor = (seconds + 864_000) * 1_000_000 + microseconds
+    scripted.ask(acquire("c", capacity=3, floor=floor))
+    found = lifetimes(scripted)
+    assert set(found) == {b"", b"entry", b"ends"}
+    assert min(found.values()) > 10 * DAY
+
+
 def test_an_emptied_book_is_its_row_alone(scripted: Scripted) -> None:
     fill(scripted)
     scripted.ask(Inspect(KEY), now=NOW + 1000.0, stamp=STAMP)

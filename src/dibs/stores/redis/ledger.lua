@@ -454,7 +454,7 @@ function Book:flush(turn)
     self.due, self.horizon, self.doubt = INFINITY, 0, 0
   end
   local milliseconds = lifetime(self.horizon - turn.now, self.last, turn.stamp)
-  if self.is_further and not self:is_short() then
+  if (self.is_further or self.last > turn.stamp) and not self:is_short() then -- a far token keeps all of it
     for _, suffix in ipairs({'entry', 'ends', 'due', 'queue'}) do
       redis.call('PEXPIRE', self.key .. suffix, milliseconds)
     end
@@ -835,7 +835,8 @@ function Rules.resize(turn, command)
     book:put(hold)
     if not grows or book.used - hold.units + command.units <= book.capacity and turn.closed_for == 0 then
       -- Growing ignores the queue: who holds on would otherwise wait for those who wait for it.
-      local slots = grows and book:free_slots(command.units, hold.slots) or {unpack(hold.slots, 1, command.units)}
+      local stay = math.min(command.units, #hold.slots)
+      local slots = grows and book:free_slots(command.units, hold.slots) or {unpack(hold.slots, 1, stay)}
       book:remove(hold)
       hold.token = grows and take_token(turn, 0) or hold.token -- more units are a new grant
       hold.units, hold.slots = command.units, slots
