@@ -14,7 +14,7 @@ import pytest
 from dibs.model import Acquire, Command, Reply
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
-from dibs.stores.postgres.wire import Wire
+from dibs.stores.postgres.connection import Wire
 from tests.connections import connection_to
 
 type Mode = Literal["async", "blocking"]

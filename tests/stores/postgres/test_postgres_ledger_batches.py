@@ -31,7 +31,7 @@ from dibs.model import (
     Status,
     Unknown,
 )
-from dibs.stores.postgres import ledger, migrations
+from dibs.stores.postgres import ledger, schema
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_commands import OWN, TOLD_ROWS, crowds, plans
 from tests.stores.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
@@ -130,7 +130,7 @@ def test_no_commands_have_no_replies(subject: Database) -> None:
 
 
 def test_another_format_is_refused(subject: Database) -> None:
-    newer = ledger.APPLY.text.replace(f"({migrations.FORMAT},", f"({migrations.FORMAT + 1},")
+    newer = ledger.APPLY.text.replace(f"({schema.FORMAT},", f"({schema.FORMAT + 1},")
     with pytest.raises(psycopg.Error) as raised:
         subject.apply([take(b"a")], statement=newer)
     assert raised.value.sqlstate == "ZDV01"
@@ -223,7 +223,7 @@ def test_one_in_the_short_way_is_found(name: str, postgres_url: str) -> None:
 
 
 def find(url: str, edit: tuple[str, str], manner: str) -> None:
-    planted = sum(migration.sql.count(edit[0]) for migration in migrations.migrations())
+    planted = sum(migration.sql.count(edit[0]) for migration in schema.migrations())
     assert planted == 1, "nothing was planted, or too much"
     with database(url, edit) as subject:
         with pytest.raises((AssertionError, ValueError, psycopg.Error)):
