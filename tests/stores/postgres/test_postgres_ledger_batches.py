@@ -186,6 +186,16 @@ def test_nobody_is_notified_where_nobody_else_waits(subject: Database) -> None:
     assert [wakeup.inbox for wakeup in wakeups] == [OWN], "its own is returned, nothing is sent"
 
 
+def test_who_has_no_inbox_is_not_notified(subject: Database) -> None:
+    """Neither by a client that has none: it would take the notification for its own."""
+    clock = Time()
+    subject.apply([take(b"a"), take(b"a", "w", queue=True)], clock)
+    batch = [Release(b"a", "id")]
+    values = ledger.parameters(batch, inbox="", now=clock.now, stamp=clock.stamp)
+    rows = subject.raw(ledger.APPLY.text, values)
+    assert ledger.read_answer(rows, batch, "") == ([Released()], [])
+
+
 def test_an_inbox_that_is_no_channel_costs_only_its_push(subject: Database) -> None:
     clock = Time()
     subject.apply([take(b"a"), take(b"a", "w", queue=True, inbox="x" * 64)], clock)

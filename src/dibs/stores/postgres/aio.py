@@ -216,7 +216,9 @@ class AsyncPostgresConnection:
         self._site = site
         self._session = Session(site, connect_loop, keeps=(ledger.APPLY,))
         self._turn = asyncio.Lock()
-        self._ears: Ears | None = None
+        self._listening: Session[LoopWire] | None = None
+        self._channel = ""
+        """Where the listening connection listens."""
         self._deliver: Deliver = _to_nobody
 
     async def open(self) -> None:
@@ -225,9 +227,9 @@ class AsyncPostgresConnection:
 
     async def close(self) -> None:
         self._session.cut()
-        if self._ears is not None:
-            self._ears.close()
-        self._ears = None
+        if self._listening is not None:
+            self._listening.cut()
+        self._listening = None
         self._deliver = _to_nobody
         self.inbox = ""
 
@@ -257,7 +259,7 @@ class AsyncPostgresConnection:
         replies, wakeups = told
         if wakeups:
             self._deliver(wakeups)
-        wire = self._session.wire if self._ears is None else self._ears.wire
+        wire = self._session.wire if self._listening is None else self._listening.wire
         ledger.note_work(self._site, len(replies), wire)
 
     async def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
@@ -272,24 +274,44 @@ class AsyncPostgresConnection:
 
     async def subscribe(self, deliver: Deliver) -> None:
         self._deliver = deliver
-        ears = self._ears
-        if ears is not None:
-            if ears.are_deaf:
-                await ears.open()
-        elif self._site.pushes:
-            ears = Ears(self._site, new_inbox(), deliver)
-            await ears.open()
-            if ears.can_hear:
-                self._ears, self.inbox = ears, ears.inbox
-            else:
-                ears.close()
-                self._site.found_deaf()
+        if self._listening is None and self._site.pushes:
+            self._channel = new_inbox()
+            self._listening = Session(self._site, connect_loop, after=self._listen)
+        if self._listening is not None:
+            await self._listening.connected()
+            if not self.inbox:
+                self._listening.cut()
+                self._listening = None
+
+    async def _listen(self, wire: LoopWire) -> None:
+        """A new connection is for notifications."""
+        if await listen(wire, self._channel, self._site, connect_loop):
+            self.inbox = self._channel
+            wire.on_pushes = self._arrived
+            wire.on_break = self._broken
+        else:
+            self.inbox = ""
+            self._site.found_deaf()
+
+    def _arrived(self, payloads: list[str]) -> None:
+        pushes = (ledger.read_push(payload, self._channel) for payload in payloads)
+        found = [push for push in pushes if push is not None]
+        if found:
+            self._deliver(found)
+
+    def _broken(self) -> None:
+        self._deliver(
+            BackendUnavailable(
+                f"the connection that listens to {self._site.place} broke: "
+                "pushes may have been missed"
+            )
+        )
 
     def after_fork(self) -> None:
         self._session.after_fork()
-        if self._ears is not None:
-            self._ears.after_fork()
-        self._ears = None
+        if self._listening is not None:
+            self._listening.after_fork()
+        self._listening = None
         self.inbox = ""
         self._turn = asyncio.Lock()
 
@@ -345,64 +367,3 @@ class _Request:
     def _go_the_other_way(self) -> None:
         """Nothing was done: a task knows what that error means, and tries again where that may help."""
         self._task = submit_in_task(self._connection._apply(self._commands), self._done)
-
-
-class Ears:
-    """One inbox, listened to again after every break."""
-
-    def __init__(
-        self,
-        site: Site,
-        inbox: str,
-        deliver: Deliver,
-    ) -> None:
-        self.inbox = inbox
-        self.can_hear = True
-        """Nothing in between keeps pushes from us."""
-        self._deliver = deliver
-        self._session = Session(site, connect_loop, after=self._listen)
-
-    @property
-    def are_deaf(self) -> bool:
-        """The connection broke, and nobody has made another."""
-        wire = self._session.wire
-        return wire is None or wire.is_cut
-
-    @property
-    def wire(self) -> LoopWire | None:
-        """The connection, for what may be done on it besides."""
-        return self._session.wire
-
-    async def open(self) -> None:
-        """Listen. Raises what the session raises."""
-        await self._session.connected()
-
-    def close(self) -> None:
-        """Listen no more."""
-        wire = self._session.wire
-        if wire is not None:
-            wire.on_break = wire.on_pushes = None
-        self._session.cut()
-
-    def after_fork(self) -> None:
-        """In the child: the parent listens."""
-        self._session.after_fork()
-
-    async def _listen(self, wire: LoopWire) -> None:
-        self.can_hear = await listen(wire, self.inbox, self._session.site, connect_loop)
-        wire.on_pushes = self._hear
-        wire.on_break = self._broken
-
-    def _hear(self, payloads: list[str]) -> None:
-        pushes = (ledger.read_push(payload, self.inbox) for payload in payloads)
-        found = [push for push in pushes if push is not None]
-        if found:
-            self._deliver(found)
-
-    def _broken(self) -> None:
-        self._deliver(
-            BackendUnavailable(
-                f"the connection that listens to {self._session.site.place} broke: "
-                "pushes may have been missed"
-            )
-        )

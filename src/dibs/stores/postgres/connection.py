@@ -48,7 +48,7 @@ class Site:
     def __init__(self, address: Address, clock: Clock | None) -> None:
         self.address = address
         self.clock = clock
-        """Tells the time in the database's stead, in tests."""
+        """Replaces the database's clock, in tests."""
         self.has_schema = False
         """The schema is there, in a format that we read."""
         self.is_pooled = address.pooler == "yes"
@@ -64,12 +64,12 @@ class Site:
         return self.address.place
 
     def time(self) -> tuple[float | None, int | None]:
-        """What to tell the ledger: nothing where the database reads its own clock."""
+        """The time for the ledger to go by: None if the database reads its own clock."""
         clock = self.clock
         return (None, None) if clock is None else (clock.now(), clock.stamp())
 
     def found_deaf(self) -> None:
-        """A test push didn't come: say so, once."""
+        """A test notification did not arrive: log that, once."""
         if self.pushes:
             self.pushes = False
             log.warning(
@@ -105,9 +105,8 @@ def dump(values: Values) -> list[bytes | None]:
     plain: list[bytes | None] = []
     for value in values:
         if value is not None and "\0" in value:
-            raise SqlError(
-                "22021", "a text can't hold the character NUL"
-            )  # libpq would cut it there
+            # libpq would cut it there
+            raise SqlError("22021", "a text can't hold the character NUL")
         plain.append(None if value is None else value.encode())
     return plain
 
@@ -129,10 +128,10 @@ type Send = Callable[[], None]
 
 
 class Wire(ABC):
-    """Sends statements and takes in answers. Who waits in between, and how, is up to its children.
+    """Sends statements and receives answers. Subclasses decide how to wait in between.
 
-    After a failure, or once somebody stopped waiting in the middle of a call, it is cut: an old
-    answer is never taken for a new one.
+    After a failure, or if the caller stops waiting in the middle of a call, it is cut: an old answer
+    is never taken for a new one.
     """
 
     def __init__(self, pgconn: PGconn) -> None:
@@ -149,31 +148,24 @@ class Wire(ABC):
         Raises `SqlError`; `psycopg.Error` when the connection broke; `TimeoutError` when no answer
         came within `patience`. It is cut then, and also when the caller is cancelled or interrupted.
         """
+        return await self._rows(lambda: self.send(statement, values), patience)
+
+    async def run(self, script: str, patience: float | None) -> Rows:
+        """The rows of the last of several statements, which take no values. Raises like `ask`."""
+        return await self._rows(lambda: self.pgconn.send_query(script.encode()), patience)
+
+    async def prepare(self, statement: Statement, patience: float | None) -> None:
+        """Have the server keep a statement ready. Raises like `ask`."""
+        await self._rows(lambda: self.pgconn.send_prepare(statement.name, statement.sql), patience)
+        self._prepared.add(statement.name)
+
+    async def _rows(self, send: Send, patience: float | None) -> Rows:
         try:
-            answer = await self.exchange(lambda: self.send(statement, values), patience)
+            answer = await self.exchange(send, patience)
         except BaseException:
             self.cut()  # half-way: what comes next would be the answer to this
             raise
         return rows_of(answer)
-
-    async def run(self, script: str, patience: float | None) -> Rows:
-        """The rows of the last of several statements, which take no values. Raises like `ask`."""
-        pgconn = self.pgconn
-        try:
-            answer = await self.exchange(lambda: pgconn.send_query(script.encode()), patience)
-        except BaseException:
-            self.cut()
-            raise
-        return rows_of(answer)
-
-    async def prepare(self, statement: Statement, patience: float | None) -> None:
-        """Have the server keep a statement ready."""
-        pgconn = self.pgconn
-        answer = await self.exchange(
-            lambda: pgconn.send_prepare(statement.name, statement.sql), patience
-        )
-        rows_of(answer)
-        self._prepared.add(statement.name)
 
     @abstractmethod
     async def exchange(self, send: Send, patience: float | None) -> Answer:
@@ -204,7 +196,7 @@ class Wire(ABC):
             self.pgconn.send_query_params(statement.sql, dump(values))
 
     def flush(self) -> bool:
-        """Hand on what is still to be sent; tell whether that is all."""
+        """Send what is left; returns whether that is all."""
         return self.pgconn.flush() == 0
 
     def receive(self) -> Answer | None:
@@ -225,7 +217,7 @@ class Wire(ABC):
 
     @abstractmethod
     def begin(self, send: Send) -> None:
-        """Send what nobody waits for the answer of."""
+        """Send a statement without waiting for its answer."""
 
     @abstractmethod
     async def next_pushes(self, patience: float) -> list[str]:
@@ -351,7 +343,7 @@ class Session[W: Wire]:
 
 @contextmanager
 def telling(site: Site, patience: float, *, sql: bool = True) -> Iterator[None]:
-    """Have callers see our errors, in the stead of the driver's and the system's."""
+    """Raise our errors instead of the driver's and the system's."""
     try:
         yield
     except DibsError:
@@ -367,7 +359,7 @@ def telling(site: Site, patience: float, *, sql: bool = True) -> Iterator[None]:
 
 
 _DIRECT, _POOLED = 0, -1
-"""In the stead of a process number: believe it in any case, or in none."""
+"""Instead of a process number: the connection is direct in any case, or in none."""
 
 GREETING = Statement(
     "dibs_greeting",
