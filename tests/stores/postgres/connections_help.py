@@ -14,7 +14,7 @@ import pytest
 from dibs.model import Acquire, Command, Reply
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
-from dibs.stores.postgres.wire import Wire
+from dibs.stores.postgres.connection import Wire
 from tests.connections import connection_to
 
 type Mode = Literal["async", "blocking"]
@@ -82,7 +82,7 @@ def pid_of(backend: Any) -> int:
 
 def ear_of(backend: Any, mode: Mode) -> int:
     """The server process that pushes to a backend."""
-    wire = backend._ears.wire if mode == "async" else wire_of(backend)
+    wire = backend._listening.wire if mode == "async" else wire_of(backend)
     pid: int = wire.pgconn.backend_pid
     return pid
 

@@ -11,8 +11,9 @@ import psycopg
 from dibs.core import ledger
 from dibs.core.book import MemoryBook
 from dibs.model import Acquire, Command, Failed, Inspect, Refused, Reply, Wakeup
+from dibs.stores import port
 from dibs.stores.postgres import ledger as sql
-from dibs.stores.postgres import migrations
+from dibs.stores.postgres import schema
 from tests.stores.postgres.ledger_commands import KEYS, OTHERS, OWN
 
 type Outcome = tuple[list[Reply], list[Wakeup]]
@@ -20,9 +21,9 @@ type Outcome = tuple[list[Reply], list[Wakeup]]
 NOON = 1_700_000_000_000_000
 
 TOGETHER = sql.APPLY.text
-CAREFULLY = TOGETHER.replace(
-    f"apply({migrations.FORMAT}, ", "apply_carefully(dibs.decode("
-).replace("jsonb", "jsonb)")
+CAREFULLY = TOGETHER.replace(f"apply({schema.FORMAT}, ", "apply_carefully(dibs.decode(").replace(
+    "jsonb", "jsonb)"
+)
 MANNERS = ("together", "one by one", "carefully")
 
 
@@ -131,17 +132,14 @@ def database(url: str, edit: tuple[str, str] | None = None) -> Iterator[Database
 
 def migrate(connection: psycopg.Connection[Any], edit: tuple[str, str] | None = None) -> list[int]:
     """Bring a database up to date; the numbers of what was new."""
-    steps = migrations.upgrade()
-    rows = None
-    try:
-        while True:
-            sql = steps.send(rows)
-            if edit is not None:
-                sql = sql.replace(*edit)
-            cursor = connection.execute(sql.encode())
-            rows = cursor.fetchall() if cursor.description else None
-    except StopIteration as done:
-        return [migration.number for migration in done.value]
+
+    async def run(sql: str) -> list[tuple[Any, ...]]:
+        if edit is not None:
+            sql = sql.replace(*edit)
+        cursor = connection.execute(sql.encode())
+        return cursor.fetchall() if cursor.description else []
+
+    return [migration.number for migration in port.step(schema.upgrade(run))]
 
 
 # ---- following a plan with both -----------------------------------------------------------------------

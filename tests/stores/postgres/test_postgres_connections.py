@@ -25,7 +25,7 @@ from dibs.model import (
 )
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
-from dibs.stores.postgres.statements import Statement
+from dibs.stores.postgres.connection import Statement
 from tests.connections import connection_to
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.connections_help import (
@@ -452,7 +452,7 @@ def test_a_session_has_what_it_needs(mode: Mode, postgres_url: str) -> None:
 def test_idle_keys_are_thrown_out_in_time(
     mode: Mode, pooler: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dibs.stores.postgres.upkeep.EVERY", 50)
+    monkeypatch.setattr("dibs.stores.postgres.ledger.SWEEP_EVERY", 50)
 
     async def body(room: Room) -> None:
         backend = await room.connect(url=f"{postgres_url}?pooler={pooler}")

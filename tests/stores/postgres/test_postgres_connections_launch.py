@@ -10,7 +10,7 @@ import pytest
 from dibs.errors import BackendUnavailable
 from dibs.model import Failed, Granted, Inspect, Refused, Release, Released, Status
 from dibs.stores.postgres import PostgresStore
-from dibs.stores.postgres.trouble import SqlError
+from dibs.stores.postgres.errors import SqlError
 from tests.connections import connection_to
 from tests.stores.postgres.connections_help import KEY, acquire, wire_of
 from tests.stores.runway import Landed, Runway

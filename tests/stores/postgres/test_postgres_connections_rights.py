@@ -12,7 +12,7 @@ from dibs.errors import BackendUnavailable, Forbidden, IncompatibleVersion, NotC
 from dibs.model import Granted
 from dibs.runtime.port import step
 from dibs.stores.postgres import PostgresStore
-from dibs.stores.postgres.migrations import FORMAT, NEWEST
+from dibs.stores.postgres.schema import FORMAT, NEWEST
 from tests.connections import connection_to
 from tests.servers.ports import free_port
 from tests.servers.postgres import PostgresServer

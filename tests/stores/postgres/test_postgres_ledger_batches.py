@@ -31,7 +31,7 @@ from dibs.model import (
     Status,
     Unknown,
 )
-from dibs.stores.postgres import ledger, migrations
+from dibs.stores.postgres import ledger, schema
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_commands import OWN, TOLD_ROWS, crowds, plans
 from tests.stores.postgres.ledger_mutants import LONE_MUTANTS, MUTANTS
@@ -130,7 +130,7 @@ def test_no_commands_have_no_replies(subject: Database) -> None:
 
 
 def test_another_format_is_refused(subject: Database) -> None:
-    newer = ledger.APPLY.text.replace(f"({migrations.FORMAT},", f"({migrations.FORMAT + 1},")
+    newer = ledger.APPLY.text.replace(f"({schema.FORMAT},", f"({schema.FORMAT + 1},")
     with pytest.raises(psycopg.Error) as raised:
         subject.apply([take(b"a")], statement=newer)
     assert raised.value.sqlstate == "ZDV01"
@@ -186,6 +186,16 @@ def test_nobody_is_notified_where_nobody_else_waits(subject: Database) -> None:
     assert [wakeup.inbox for wakeup in wakeups] == [OWN], "its own is returned, nothing is sent"
 
 
+def test_who_has_no_inbox_is_not_notified(subject: Database) -> None:
+    """Neither by a client that has none: it would take the notification for its own."""
+    clock = Time()
+    subject.apply([take(b"a"), take(b"a", "w", queue=True)], clock)
+    batch = [Release(b"a", "id")]
+    values = ledger.parameters(batch, inbox="", now=clock.now, stamp=clock.stamp)
+    rows = subject.raw(ledger.APPLY.text, values)
+    assert ledger.read_answer(rows, batch, "") == ([Released()], [])
+
+
 def test_an_inbox_that_is_no_channel_costs_only_its_push(subject: Database) -> None:
     clock = Time()
     subject.apply([take(b"a"), take(b"a", "w", queue=True, inbox="x" * 64)], clock)
@@ -223,7 +233,7 @@ def test_one_in_the_short_way_is_found(name: str, postgres_url: str) -> None:
 
 
 def find(url: str, edit: tuple[str, str], manner: str) -> None:
-    planted = sum(migration.sql.count(edit[0]) for migration in migrations.migrations())
+    planted = sum(migration.sql.count(edit[0]) for migration in schema.migrations())
     assert planted == 1, "nothing was planted, or too much"
     with database(url, edit) as subject:
         with pytest.raises((AssertionError, ValueError, psycopg.Error)):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dibs.errors import Forbidden
-from dibs.stores.postgres.migrations import FORMAT, NEWEST, migrations
+from dibs.stores.postgres.schema import FORMAT, NEWEST, migrations
 from dibs.sync import connect
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.connections_help import admin

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 
 from dibs.model import Acquire, Granted, Release
-from dibs.stores.postgres import migrations
-from dibs.stores.postgres.migrations import FORMAT, NEWEST, VERSION_QUERY, Version
+from dibs.stores.postgres import schema
+from dibs.stores.postgres.schema import FORMAT, NEWEST, VERSION_QUERY, Version
 from tests.servers.postgres import PostgresServer
 from tests.stores.postgres.ledger_subject import Database, migrate
 
@@ -17,15 +17,15 @@ ALL = list(range(1, NEWEST + 1))
 
 
 def version(connection: "psycopg.Connection[tuple[object, ...]]") -> Version | None:
-    return migrations.version_of(connection.execute(VERSION_QUERY.encode()).fetchall())
+    return schema.version_of(connection.execute(VERSION_QUERY.encode()).fetchall())
 
 
 def test_they_are_numbered_without_a_gap() -> None:
-    assert [migration.number for migration in migrations.migrations()] == ALL
-    assert [migration.number for migration in migrations.pending(None)] == ALL
-    assert [migration.number for migration in migrations.pending(NEWEST - 1)] == [NEWEST]
-    assert migrations.pending(NEWEST) == []
-    assert migrations.pending(NEWEST + 7) == []
+    assert [migration.number for migration in schema.migrations()] == ALL
+    assert [migration.number for migration in schema.pending(None)] == ALL
+    assert [migration.number for migration in schema.pending(NEWEST - 1)] == [NEWEST]
+    assert schema.pending(NEWEST) == []
+    assert schema.pending(NEWEST + 7) == []
 
 
 def test_from_nothing_to_the_newest_and_then_nothing_more(postgres_url: str) -> None:
@@ -56,10 +56,10 @@ def test_of_two_at_once_one_does_it(postgres_url: str) -> None:
 def test_an_older_database_gets_what_it_lacks(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = migrations.migrations()
+    known = schema.migrations()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        monkeypatch.setattr(migrations, "migrations", lambda: known[:-1])
-        monkeypatch.setattr(migrations, "NEWEST", NEWEST - 1)
+        monkeypatch.setattr(schema, "migrations", lambda: known[:-1])
+        monkeypatch.setattr(schema, "NEWEST", NEWEST - 1)
         assert migrate(connection) == ALL[:-1]
         assert version(connection) == (NEWEST - 1, FORMAT)
         monkeypatch.undo()

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from dibs import AcquireTimeout, BackendUnavailable
 from dibs.stores.port import Store
-from dibs.stores.postgres import migrations
-from dibs.stores.postgres.migrations import FORMAT, NEWEST, VERSION_QUERY
+from dibs.stores.postgres import schema
+from dibs.stores.postgres.schema import FORMAT, NEWEST, VERSION_QUERY
 from dibs.stores.registry import store_for
 from dibs.sync import connect
 from dibs.testing import ManualClock
@@ -66,7 +66,7 @@ def test_from_nothing_to_the_newest(server: PostgresServer) -> None:
         assert connection.info.server_version // 10_000 == server.program.version[0]
         assert migrate(connection) == list(range(1, NEWEST + 1))
         rows = connection.execute(VERSION_QUERY.encode()).fetchall()
-        assert migrations.version_of(rows) == (NEWEST, FORMAT)
+        assert schema.version_of(rows) == (NEWEST, FORMAT)
 
 
 @pytest.mark.parametrize("manner", MANNERS)

@@ -20,7 +20,7 @@ from dibs.server.records.bounds import (
     unreadable,
 )
 from dibs.server.records.port import Conflict, Entry, Record
-from dibs.stores.postgres.trouble import (
+from dibs.stores.postgres.errors import (
     SqlError,
     cut_off,
     error_of,

@@ -14,9 +14,10 @@ from math import isfinite
 from typing import Any
 
 from dibs.core import codec
-from dibs.model import Command, Inspect, Page, Reply, Status, Wakeup
-from dibs.stores.postgres.migrations import FORMAT
-from dibs.stores.postgres.statements import Statement
+from dibs.model import Command, Failed, Inspect, Page, Reply, Status, Wakeup
+from dibs.stores.postgres.connection import Session, Site, Statement, Wire
+from dibs.stores.postgres.errors import Unfit
+from dibs.stores.postgres.schema import FORMAT
 
 type Told = tuple[Sequence[Reply], Sequence[Wakeup]]
 """A reply for each command, and the notifications for the caller's own inbox."""
@@ -31,6 +32,47 @@ SCAN = Statement(
 )
 
 _ESCAPE = "\x10"
+
+SWEEP = Statement("dibs_sweep", "SELECT dibs.sweep(512)")
+"""Remove idle keys, of the next 512 that it looks at."""
+
+SWEEP_EVERY = 2048
+"""Commands of this process between two sweeps."""
+
+
+async def apply[W: Wire](
+    session: Session[W], commands: Sequence[Command], inbox: str, patience: float | None
+) -> Told:
+    """Apply a batch, in one round trip."""
+    if not commands:
+        return [], []
+    now, stamp = session.site.time()
+    values = parameters(commands, inbox=inbox, now=now, stamp=stamp)
+    try:
+        return read_answer(await session.ask(APPLY, values, patience), commands, inbox)
+    except Unfit as error:
+        if len(commands) > 1:
+            raise  # the batcher tries its halves
+        return [Failed("invalid", str(error))], []
+
+
+async def scan[W: Wire](
+    session: Session[W], prefix: bytes, cursor: bytes | None, limit: int
+) -> Page:
+    """The next keys in the order of their bytes."""
+    now, stamp = session.site.time()
+    return read_page(await session.ask(SCAN, scan_parameters(prefix, cursor, limit, now, stamp)))
+
+
+def note_work(site: Site, commands: int, wire: Wire | None) -> None:
+    """So many commands were applied: begin a sweep if it is time, on this connection, and do not wait."""
+    site.work += commands
+    if site.work >= SWEEP_EVERY and wire is not None and not wire.is_cut:
+        site.work = 0
+        try:
+            wire.begin(lambda: wire.send(SWEEP, ()))
+        except Exception:  # noqa: BLE001  # it broke: the next call finds out
+            wire.cut()
 
 
 def parameters(

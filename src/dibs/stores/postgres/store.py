@@ -11,16 +11,12 @@ from dibs.stores import port
 from dibs.stores.port import step
 from dibs.stores.postgres import schema
 from dibs.stores.postgres.aio import AsyncPostgresConnection
-from dibs.stores.postgres.connecting import connect_thread
-from dibs.stores.postgres.migrations import Migration
-from dibs.stores.postgres.schema import Run
-from dibs.stores.postgres.session import PATIENCE, telling
-from dibs.stores.postgres.site import Site
-from dibs.stores.postgres.statements import Rows
-from dibs.stores.postgres.threads import BlockingPostgresConnection
-from dibs.stores.postgres.trouble import RIGHTS
+from dibs.stores.postgres.connection import PATIENCE, Site, telling
+from dibs.stores.postgres.errors import RIGHTS
+from dibs.stores.postgres.schema import Migration, Rows, Run
+from dibs.stores.postgres.threads import BlockingPostgresConnection, connect_thread
+from dibs.stores.postgres.transaction import WithinConnection
 from dibs.stores.postgres.url import Address
-from dibs.stores.postgres.within import WithinConnection
 
 
 class PostgresStore(port.Store):
@@ -60,12 +56,30 @@ class PostgresStore(port.Store):
         return WithinConnection(self._site, connection)
 
     def migrate(self, *, dry_run: bool = False) -> Sequence[Migration]:
-        """Bring the schema up to date, and tell what was applied, or, as a dry run, would be. Blocks."""
-        return migrate(self._site, dry_run=dry_run)
+        """Bring the schema up to date; returns what was applied, or, as a dry run, what would be. Blocks."""
+
+        async def bring(run: Run) -> Sequence[Migration]:
+            missing = await schema.missing(run, self._site.place)
+            return missing if dry_run or not missing else await schema.upgrade(run)
+
+        return step(self._connected(bring))
 
     def may_migrate(self) -> bool:
         """Whether this role could. Blocks."""
-        return may_migrate(self._site)
+        return step(self._connected(schema.may_migrate))
+
+    async def _connected[T](self, task: Callable[[Run], Coroutine[Any, Any, T]]) -> T:
+        """Do it on a connection of its own."""
+        wire = await connect_thread(self._site)
+
+        async def run(script: str) -> Rows:
+            return await wire.run(script, PATIENCE)
+
+        try:
+            with telling(self._site, PATIENCE):
+                return await task(run)
+        finally:
+            wire.cut()
 
     def grants(self, role: str) -> Sequence[str]:
         """What to execute, once the schema is there, so that another role may use the leases.
@@ -77,44 +91,3 @@ class PostgresStore(port.Store):
             "GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO {role}"
         )
         return [grant.format(role=role) for grant in (*RIGHTS, later)]
-
-
-def migrate(site: Site, *, dry_run: bool = False) -> Sequence[Migration]:
-    """Bring the schema up to date, and tell what was applied; or, as a dry run, what would be. Blocks."""
-
-    async def bring(run: Run) -> Sequence[Migration]:
-        missing = await schema.missing(run, site)
-        return missing if dry_run or not missing else await schema.upgrade(run)
-
-    return step(_connected(site, bring))
-
-
-def may_migrate(site: Site) -> bool:
-    """Whether this role could: it has the schema, or may make it. Blocks."""
-
-    async def ask(run: Run) -> bool:
-        [[answer]] = await run(_MAY)
-        return bool(int(answer))
-
-    return step(_connected(site, ask))
-
-
-_MAY = """
-    SELECT coalesce(
-        (SELECT pg_catalog.pg_has_role(nspowner, 'USAGE') FROM pg_catalog.pg_namespace
-            WHERE nspname = 'dibs'),
-        pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE'))::integer"""
-
-
-async def _connected[T](site: Site, task: Callable[[Run], Coroutine[Any, Any, T]]) -> T:
-    """Do it on a connection of its own."""
-    wire = await connect_thread(site)
-
-    async def run(script: str) -> Rows:
-        return await wire.run(script, PATIENCE)
-
-    try:
-        with telling(site, PATIENCE):
-            return await task(run)
-    finally:
-        wire.cut()

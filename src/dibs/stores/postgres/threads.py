@@ -1,20 +1,123 @@
 """Threads' way to the database: everything is done in the caller's own thread."""
 
+import select
 import time
 from collections.abc import Coroutine, Sequence
-from math import inf
+from math import ceil, inf
 from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq.abc import PGconn
 
 from dibs.errors import BackendUnavailable
 from dibs.model import Command, Finding, Page, Reply, Wakeup
 from dibs.stores.bell import Bell
 from dibs.stores.port import step
-from dibs.stores.postgres import applying, examining, ledger, upkeep
-from dibs.stores.postgres.connecting import connect_thread, new_inbox
-from dibs.stores.postgres.connecting import listen as hear
-from dibs.stores.postgres.session import PATIENCE, Session
-from dibs.stores.postgres.site import Site
-from dibs.stores.postgres.thread_wire import ThreadWire
+from dibs.stores.postgres import health, ledger
+from dibs.stores.postgres.connection import (
+    PATIENCE,
+    Answer,
+    Send,
+    Session,
+    Site,
+    Wire,
+    listen,
+    new_inbox,
+)
+from dibs.stores.postgres.errors import refused
+
+
+class ThreadWire(Wire):
+    """Waits on the socket, for as long as it may and not a moment longer."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self._readable = select.poll()
+        self._readable.register(self.fd, select.POLLIN)
+        self._owed = False
+        self.until = inf
+        """When its caller's time is over: no call takes longer."""
+
+    async def exchange(self, send: Send, patience: float | None) -> Answer:
+        end = min(inf if patience is None else time.monotonic() + patience, self.until)
+        if self._owed:
+            self._owed = False
+            self._answer(end)
+        send()
+        self._send_all(end)
+        return self._answer(end)
+
+    def begin(self, send: Send) -> None:
+        if not self._owed and not self.is_cut:
+            self._owed = True
+            send()
+            self._send_all(time.monotonic() + 1.0)
+
+    async def next_pushes(self, patience: float) -> list[str]:
+        end = time.monotonic() + patience
+        while not (found := self.pushes()):
+            try:
+                _wait(self._readable, end)
+            except TimeoutError:
+                return []
+            self.pgconn.consume_input()
+        return found
+
+    @property
+    def is_sound(self) -> bool:
+        """The server has not closed it either, so that a call needn't find out."""
+        try:
+            while not self.is_cut and self._readable.poll(0):
+                self.pgconn.consume_input()
+        except Exception:  # noqa: BLE001  # whatever it was, another is made
+            self.cut()
+        return not self.is_cut
+
+    def _send_all(self, end: float) -> None:
+        """A large batch doesn't fit into the socket at once, and the server may answer meanwhile."""
+        if self.flush():
+            return
+        both = select.poll()
+        both.register(self.fd, select.POLLIN | select.POLLOUT)
+        while not self.flush():
+            for _, events in _wait(both, end):
+                if events & select.POLLIN:
+                    self.pgconn.consume_input()
+
+    def _answer(self, end: float) -> Answer:
+        answer = self.received()
+        while not answer:
+            _wait(self._readable, end)
+            answer = self.receive()
+        return answer
+
+
+def _wait(poll: select.poll, end: float) -> list[tuple[int, int]]:
+    left = (end - time.monotonic()) * 1000
+    events = poll.poll(None if left == inf else max(left, 0.0))
+    if not events:
+        raise TimeoutError
+    return events
+
+
+class _ThreadConnection(psycopg.Connection[Any]):
+    """Only opens: from then on its `pgconn` is ours."""
+
+    def __del__(self, _warn: Any = None) -> None:
+        """Says nothing of having been left open."""
+
+
+async def connect_thread(site: Site, within: float = inf) -> ThreadWire:
+    """A connection for one thread at a time, made within so many seconds; never suspends."""
+    conninfo = site.address.conninfo
+    if within < int(conninfo_to_dict(conninfo).get("connect_timeout") or 0):
+        conninfo = make_conninfo(conninfo, connect_timeout=max(ceil(within), 1))
+    try:
+        opened = _ThreadConnection.connect(conninfo, autocommit=True)
+    except (psycopg.Error, OSError) as error:
+        raise refused(error, site.place) from error
+    return ThreadWire(opened.pgconn)
 
 
 class BlockingPostgresConnection:
@@ -25,7 +128,7 @@ class BlockingPostgresConnection:
         self._site = site
         self._until = inf
         """When the call that is under way has to end, connecting included."""
-        self._session = Session(site, self._connect, applying.PREPARED, self._connected)
+        self._session = Session(site, self._connect, (ledger.APPLY,), self._connected)
         self._bell: Bell | None = None
         self._arrived: list[Wakeup] = []
         self._may_have_missed = False
@@ -49,7 +152,7 @@ class BlockingPostgresConnection:
     async def _connected(self, wire: ThreadWire) -> None:
         """A new connection hears nothing of what was pushed before."""
         self._may_have_missed = True
-        if self.inbox and not await hear(wire, self.inbox, self._site, connect_thread):
+        if self.inbox and not await listen(wire, self.inbox, self._site, connect_thread):
             self.inbox = ""
             self._site.found_deaf()
 
@@ -66,18 +169,18 @@ class BlockingPostgresConnection:
     # -- commands -----------------------------------------------------------------------------------
 
     def apply(self, commands: Sequence[Command], timeout: float) -> Sequence[Reply]:
-        work = applying.apply(self._session, commands, self.inbox, timeout)
+        work = ledger.apply(self._session, commands, self.inbox, timeout)
         replies, wakeups = self._within(timeout, work)
         if self._bell is not None:
             self._arrived += wakeups
-        upkeep.note(self._site, len(commands), self._session.wire)
+        ledger.note_work(self._site, len(commands), self._session.wire)
         return replies
 
     def scan(self, prefix: bytes, cursor: bytes | None, limit: int) -> Page:
-        return self._within(PATIENCE, applying.scan(self._session, prefix, cursor, limit))
+        return self._within(PATIENCE, ledger.scan(self._session, prefix, cursor, limit))
 
     def examine(self) -> Sequence[Finding]:
-        return self._within(PATIENCE, examining.examine(self._session))
+        return self._within(PATIENCE, health.examine(self._session))
 
     # -- notifications ------------------------------------------------------------------------------
 

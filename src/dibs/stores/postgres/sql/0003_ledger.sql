@@ -123,28 +123,31 @@ CREATE FUNCTION dibs.lost(reason text, detail text) RETURNS text LANGUAGE sql ST
 CREATE FUNCTION dibs.failed(reason text, detail text) RETURNS text LANGUAGE sql STABLE AS
     $$ SELECT json_build_array('failed', reason, detail)::text $$;
 
--- Notify the client that has an entry. What goes to `own_inbox` is returned instead.
+-- Notify the client that has an entry, if it can be. What goes to `own_inbox` is returned instead.
 CREATE FUNCTION dibs.notify(
     wanted bytea, e dibs.entries, event text, now double precision, own_inbox text, detail text DEFAULT ''
 ) RETURNS text[] LANGUAGE plpgsql AS $$
 DECLARE
-    beginning text := '["' || encode(wanted, 'hex') || '","notification",'
+    beginning text;
+    said text;
+BEGIN
+    IF octet_length(e.inbox) NOT BETWEEN 1 AND 63 THEN  -- the length of a channel's name
+        RETURN '{}';
+    END IF;
+    beginning := '["' || encode(wanted, 'hex') || '","notification",'
         || to_json(dibs.fingerprint(e.id)) || ',"' || event || '",';
-    said text := beginning || CASE WHEN event = 'granted'
+    said := beginning || CASE WHEN event = 'granted'
         THEN e.token || ',[' || array_to_string(e.slots, ',') || '],' || now || ',' || e.ttl || ',"","'
             || dibs.proof(wanted, e.id, e.token, e.slots, now, e.ttl) || '"]'
         ELSE '0,[],' || now || ',0,' || to_json(detail) || ',""]' END;
-BEGIN
     IF e.inbox = own_inbox THEN
         RETURN ARRAY[said];
-    ELSIF octet_length(e.inbox) BETWEEN 1 AND 63 THEN  -- the length of a channel's name
-        IF octet_length(said) >= 8000 THEN  -- its client gets less, and asks
-            said := beginning || '0,[],' || now || ',' || CASE WHEN event = 'granted' THEN e.ttl ELSE 0 END
-                || ',' || to_json(left(detail, 200)) || ',""]';
-        END IF;
-        IF octet_length(said) < 8000 THEN
-            PERFORM pg_notify(e.inbox, said);
-        END IF;
+    ELSIF octet_length(said) >= 8000 THEN  -- its client gets less, and asks
+        said := beginning || '0,[],' || now || ',' || CASE WHEN event = 'granted' THEN e.ttl ELSE 0 END
+            || ',' || to_json(left(detail, 200)) || ',""]';
+    END IF;
+    IF octet_length(said) < 8000 THEN
+        PERFORM pg_notify(e.inbox, said);
     END IF;
     RETURN '{}';
 END $$;

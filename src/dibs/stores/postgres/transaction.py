@@ -16,11 +16,11 @@ from psycopg.rows import tuple_row
 from dibs.errors import BackendUnavailable, NotConfigured
 from dibs.model import Command, Reply
 from dibs.stores.postgres import ledger
-from dibs.stores.postgres.connecting import connect_loop, connect_thread
-from dibs.stores.postgres.session import Session
-from dibs.stores.postgres.site import Site
-from dibs.stores.postgres.statements import Rows, Statement, Values
-from dibs.stores.postgres.trouble import error_of, explain, is_worth_another_try
+from dibs.stores.postgres.aio import connect_loop
+from dibs.stores.postgres.connection import Session, Site, Statement, Values
+from dibs.stores.postgres.errors import error_of, explain, is_worth_another_try
+from dibs.stores.postgres.schema import Rows
+from dibs.stores.postgres.threads import connect_thread
 
 
 class WithinConnection:

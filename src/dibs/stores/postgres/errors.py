@@ -63,11 +63,6 @@ def is_of_the_schema(error: SqlError) -> bool:
     return error.state in ("3F000", "42883", "42P01", "42703", "42704")
 
 
-def is_of_the_values(error: SqlError) -> bool:
-    """A value that can't be, or rows that can't be right: nothing was done."""
-    return error.state[:2] in ("20", "22", "23", "54", "XX")
-
-
 class Unfit(BackendUnavailable):
     """A command of the batch carries what the database can't hold; the others may be well."""
 

@@ -3,9 +3,7 @@
 import time
 
 from dibs.model import Finding
-from dibs.stores.postgres.session import Session
-from dibs.stores.postgres.statements import Statement
-from dibs.stores.postgres.wire import Wire
+from dibs.stores.postgres.connection import Session, Statement, Wire
 
 FACTS = Statement(
     "dibs_facts",
