@@ -299,7 +299,7 @@ async def test_a_submit_that_raises_is_told_to_everybody() -> None:
         raise TypeError("a store's own mistake")
 
     connection = MemoryStore("memory://").async_connection()
-    connection.submit = stumble  # type: ignore[method-assign]
+    connection.submit = stumble  # type: ignore[assignment, method-assign]
     batcher = Batcher(connection, asyncio.get_running_loop(), SystemClock(), 5.0)
     calls = [batcher.call(Inspect(b"lock:%d" % number)) for number in range(MANY)]
     told = await asyncio.gather(*calls, return_exceptions=True)

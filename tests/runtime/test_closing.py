@@ -75,7 +75,7 @@ async def close_at(url: str, step: int, *, cancelled: bool) -> bool:
     runtime = client.session.loop_runtime()
     backend = runtime.connection
     opening = Paused(backend.open, step)
-    backend.open = lambda: opening  # type: ignore[assignment, method-assign, misc]
+    backend.open = lambda: opening  # type: ignore[assignment, method-assign, return-value]
     trying = asyncio.create_task(_try(client))
     await opening.reached.wait()
     was_within = not opening.over

@@ -104,7 +104,7 @@ def of_the_wrong_type(client: Client) -> None:
     dibs.override(client, name=3)  # type: ignore[arg-type]
     dibs.override("memory://")  # type: ignore[arg-type]
     Lock.wraps("a", client=3)  # type: ignore[arg-type]
-    print(current_lease().tokens)  # type: ignore[attr-defined]
+    print(current_lease().tokens)  # type: ignore[union-attr]
 
 
 async def of_an_unknown_kind(client: Client) -> None:

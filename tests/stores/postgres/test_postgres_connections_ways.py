@@ -73,6 +73,7 @@ def test_a_socket_in_the_file_system(mode: Mode, tmp_path: Path) -> None:
 async def attempt(backend: Any, command: Command, mode: Mode, limit: float = 0.5) -> Reply:
     """One call, with the limit that it has in use."""
     if mode == "blocking":
+        reply: Reply
         (reply,) = backend.connection.apply([command], limit)
         return reply
     async with asyncio.timeout(limit):
